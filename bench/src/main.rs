@@ -1,0 +1,2 @@
+//! Benchmarks of nodefence against its peers.
+fn main() {}

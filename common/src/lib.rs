@@ -1,0 +1,45 @@
+//! The one contract between nodefence's kernel programs and its user space.
+//!
+//! Everything here is plain memory that both sides read: no padding, sizes asserted at compile time, integers in host
+//! byte order unless a field says otherwise. A change of any layout here needs a new [`PIN_VERSION`]: the loader
+//! compares sizes with pinned maps, never field order.
+#![no_std]
+
+mod addr;
+mod counters;
+mod event;
+mod maps;
+mod verdict;
+
+pub use addr::Addr;
+pub use counters::{Counter, Reason};
+pub use event::{Event, EventKind, HEAD_LEN};
+pub use maps::{
+    BackendEntry, Config, Device, Limits, NodeEntry, PortKey, backend_flags, config_flags, port_flags,
+};
+pub use verdict::{Action, Verdict};
+
+/// Folder below the BPF filesystem that holds every pin of ours.
+pub const PIN_ROOT: &str = "nodefence";
+/// Version of the map layouts; part of the pin path (`/sys/fs/bpf/nodefence/v1`).
+pub const PIN_VERSION: &str = "v1";
+
+/// Backends that fit unless the agent asks for another size (`--max-backends`).
+pub const DEFAULT_MAX_BACKENDS: u32 = 262_144;
+/// Nodes that fit; the size of the `nodes` and `seen` arrays.
+pub const MAX_NODES: u32 = 16_384;
+/// Port-scoped (host-network) backends that fit.
+pub const MAX_PORTS: u32 = 65_536;
+/// Size of the `events` ring buffer in bytes; a power of two and a multiple of the page size.
+pub const EVENTS_BYTES: u32 = 1 << 20;
+/// Network devices that the XDP program can know.
+pub const MAX_DEVICES: u32 = 1_024;
+
+/// How often at most (ns) the ingress program stamps a node's last payload.
+pub const SEEN_INTERVAL_NS: u64 = 100_000_000;
+/// How long (ns) a verdict holds after the agent last renewed it.
+pub const VERDICT_LIFETIME_NS: u64 = 3_000_000_000;
+/// ICMP answers a second and CPU unless configured otherwise.
+pub const DEFAULT_ICMP_PER_SECOND: u32 = 1_000;
+/// Sampled cuts a second and CPU that reach the ring buffer unless configured otherwise.
+pub const DEFAULT_SAMPLES_PER_SECOND: u32 = 20;

@@ -1,0 +1,137 @@
+use crate::{
+    Addr,
+    verdict::{ActionField, VerdictField},
+};
+
+/// Bits of [`BackendEntry::flags`].
+pub mod backend_flags {
+    /// A host-network backend: it shares its address with its node, so only the ports in `ports` are its own.
+    pub const PORT_SCOPED: u32 = 1;
+}
+
+/// Bits of a value of `ports`.
+pub mod port_flags {
+    /// Packets to this address, port and protocol are subject to the node's verdict.
+    pub const CUT: u32 = 1;
+}
+
+/// Bits of [`Config::flags`].
+pub mod config_flags {
+    /// Hand every TCP segment that would be answered in place to user space instead: this kernel does not translate a
+    /// redirected RST back (missing fix de2c211868b9, "ipvs: Always clear ipvs_property flag in skb_scrub_packet()").
+    pub const INJECT_TCP: u32 = 1;
+    /// Log each cut through aya-log. For debugging only; off by default.
+    pub const LOG: u32 = 2;
+}
+
+/// Value of `backends` (key: [`Addr`]).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackendEntry {
+    /// Index into `nodes` and `seen`.
+    pub node: u32,
+    /// The generation that the node's entry had when this was written; another one in `nodes` means that the index
+    /// has a new owner, and the packet passes.
+    pub generation: u32,
+    /// [`backend_flags`].
+    pub flags: u32,
+}
+
+/// Key of `ports`: one host-network endpoint. Value: [`port_flags`] as `u32`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PortKey {
+    /// The node's address.
+    pub addr: Addr,
+    /// Port in host byte order.
+    pub port: u16,
+    /// IP protocol number: 6 TCP, 17 UDP, 132 SCTP.
+    pub protocol: u8,
+    /// Always zero.
+    pub zero: u8,
+}
+
+/// Value of `nodes` (key: node index). Written by the agent only.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeEntry {
+    /// A [`crate::Verdict`].
+    pub verdict: VerdictField,
+    /// An [`crate::Action`].
+    pub action: ActionField,
+    /// CLOCK_MONOTONIC nanoseconds up to which the verdict holds.
+    pub until: u64,
+    /// Grows each time the index gets a new owner.
+    pub generation: u32,
+    /// The node's name, cut at 28 bytes and filled with zeros, for whoever reads the map.
+    pub name: [u8; 28],
+}
+
+/// The only value of `config` (index 0).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// [`config_flags`].
+    pub flags: u32,
+    /// ICMP answers a second and CPU.
+    pub icmp_per_second: u32,
+    /// Sampled cuts a second and CPU that reach the ring buffer.
+    pub samples_per_second: u32,
+    /// Always zero.
+    pub zero: u32,
+}
+
+/// The only value of `limits` (index 0, per CPU): what this CPU spent of its budgets in the current second.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// CLOCK_MONOTONIC second that the ICMP count belongs to.
+    pub icmp_second: u64,
+    /// CLOCK_MONOTONIC second that the sample count belongs to.
+    pub sample_second: u64,
+    /// ICMP answers in that second.
+    pub icmp: u32,
+    /// Samples in that second.
+    pub samples: u32,
+}
+
+/// Value of `devices` (key: ifindex as `u32`): what the XDP program must know of the device it runs on.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// The device's own MAC address.
+    pub mac: [u8; 6],
+    /// Always zero.
+    pub zero: [u8; 2],
+}
+
+const _: () = assert!(size_of::<BackendEntry>() == 12);
+const _: () = assert!(size_of::<PortKey>() == 20);
+const _: () = assert!(size_of::<NodeEntry>() == 48 && align_of::<NodeEntry>() == 8);
+const _: () = assert!(size_of::<Config>() == 16);
+const _: () = assert!(size_of::<Limits>() == 24);
+const _: () = assert!(size_of::<Device>() == 8);
+
+#[cfg(feature = "user")]
+mod pod {
+    #![expect(unsafe_code, reason = "aya::Pod is an unsafe trait")]
+    use super::{BackendEntry, Config, Device, Limits, NodeEntry, PortKey};
+    use crate::{Addr, Counter};
+
+    // SAFETY (all): repr(C), every bit pattern valid, no padding: the sum of the field sizes is the asserted size.
+    unsafe impl aya::Pod for Addr {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for BackendEntry {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for PortKey {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for NodeEntry {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for Config {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for Limits {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for Device {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for Counter {}
+}

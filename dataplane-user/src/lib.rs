@@ -1,0 +1,5 @@
+//! nodefence's rooms. `ARCHITECTURE.md` says what each may touch and which way data flows.
+
+/// The eBPF object of this build.
+pub static DATAPLANE_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));

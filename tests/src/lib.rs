@@ -1,0 +1,1 @@
+//! Shared parts of the integration tests: namespaces, topologies, servers and clients.
