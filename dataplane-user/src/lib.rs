@@ -3,3 +3,5 @@
 /// The eBPF object of this build.
 pub static DATAPLANE_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));
+
+pub mod dataplane;

@@ -1,0 +1,3 @@
+//! The only room that touches BPF.
+
+pub mod answer;
