@@ -5,3 +5,4 @@ pub static DATAPLANE_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));
 
 pub mod dataplane;
+pub mod plan;
