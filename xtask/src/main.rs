@@ -1,1 +1,40 @@
-fn main() {}
+//! nodefence's build and test verbs. Each verb first installs what it needs and the machine lacks, and says so.
+//!
+//! Built by the machine's default toolchain (1.85 or later), so it depends on none of the other packages; everything
+//! else is built by the toolchain pinned in the root `Cargo.toml` under `[workspace.metadata.toolchain]`.
+
+mod build_ebpf;
+mod cli;
+mod process;
+mod programs;
+mod setup;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    if let Err(error) = process::catch_interrupts() {
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    match cli::Cli::parse().run() {
+        Ok(code) => code,
+        Err(_) if process::interrupted() => {
+            eprintln!("interrupted");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Progress for the person who waits: one line on stderr, so that stdout keeps the result alone.
+#[macro_export]
+macro_rules! say {
+    ($($part:tt)*) => { eprintln!("==> {}", format_args!($($part)*)) };
+}

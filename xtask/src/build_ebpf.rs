@@ -1,0 +1,99 @@
+//! `build-ebpf`: the kernel object by itself, with its size and its programs' lengths.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
+use serde_json::{Value, json};
+
+use crate::cli::Output;
+use crate::process;
+use crate::say;
+use crate::setup::{self, Need};
+use crate::workspace::Workspace;
+
+/// Bytes of one eBPF instruction (`struct bpf_insn`, include/uapi/linux/bpf.h); a 64-bit load takes two.
+const INSTRUCTION: u64 = 8;
+
+/// A program or subprogram of the object and its length in instructions, before the verifier.
+#[derive(Debug, PartialEq, Eq)]
+struct Function {
+    section: String,
+    name: String,
+    instructions: u64,
+}
+
+/// The object's file in the build script's OUT_DIR: the name of the eBPF package's binary.
+const OBJECT: &str = "nodefence-dataplane";
+
+/// Builds the object as the agent's build script does and prints what came out.
+pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
+    setup::ensure(workspace, &[Need::Build])?;
+    say!("building the eBPF object (with the build script of package nodefence)");
+    let path = build(workspace)?;
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let functions = functions(&bytes).with_context(|| format!("{}", path.display()))?;
+    match format {
+        Output::Table => print_table(&path, bytes.len(), &functions),
+        Output::Json => println!("{:#}", to_json(&path, bytes.len(), &functions)),
+    }
+    Ok(())
+}
+
+/// The build script of package nodefence is the one place that knows how the object is made: run it, take its OUT_DIR.
+fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let mut command = workspace.cargo();
+    command.args(["build", "--package", "nodefence", "--lib", "--message-format", "json-render-diagnostics"]);
+    command.stderr(std::process::Stdio::inherit());
+    let messages = command.stdout(std::process::Stdio::piped()).output().context("cannot start cargo")?;
+    process::check_interrupt()?;
+    if !messages.status.success() {
+        bail!("`{}` ended with {}", process::line(&command), messages.status);
+    }
+    let folder = String::from_utf8_lossy(&messages.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "build-script-executed")
+        .filter_map(|message| message["out_dir"].as_str().map(PathBuf::from))
+        .find(|folder| folder.join(OBJECT).is_file());
+    let folder = folder.with_context(|| {
+        format!("the build script of package nodefence left no file {OBJECT} in its OUT_DIR")
+    })?;
+    Ok(folder.join(OBJECT))
+}
+
+/// Every function symbol in an executable section, longest first within its section's order.
+fn functions(elf: &[u8]) -> Result<Vec<Function>> {
+    let file = object::File::parse(elf).context("no ELF object")?;
+    let mut functions = Vec::new();
+    for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0) {
+        let Some(index) = symbol.section_index() else { continue };
+        let section = file.section_by_index(index)?.name()?.to_owned();
+        let instructions = symbol.size() / INSTRUCTION;
+        functions.push(Function { section, name: symbol.name()?.to_owned(), instructions });
+    }
+    functions.sort_by(|a, b| (&a.section, &a.name).cmp(&(&b.section, &b.name)));
+    if functions.is_empty() {
+        bail!("no program in it");
+    }
+    Ok(functions)
+}
+
+fn print_table(path: &Path, size: usize, functions: &[Function]) {
+    println!("object        {}", path.display());
+    println!("size          {size} bytes");
+    let width = functions.iter().map(|function| function.name.len()).max().unwrap_or(0).max(7);
+    println!("\n{:<width$}  {:<12}  {:>12}", "PROGRAM", "SECTION", "INSTRUCTIONS");
+    for Function { section, name, instructions } in functions {
+        println!("{name:<width$}  {section:<12}  {instructions:>12}");
+    }
+}
+
+fn to_json(path: &Path, size: usize, functions: &[Function]) -> Value {
+    let programs: Vec<Value> = functions
+        .iter()
+        .map(|Function { section, name, instructions }| json!({"name": name, "section": section, "instructions": instructions}))
+        .collect();
+    json!({"object": path, "size": size, "programs": programs})
+}

@@ -1,0 +1,84 @@
+//! The verbs and their help.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::workspace::Workspace;
+use crate::{build_ebpf, programs, setup, test};
+
+/// nodefence's build and test verbs.
+///
+/// Each verb first installs what it needs and this machine lacks (the pinned Rust toolchain, bpf-linker, Debian packages;
+/// with sudo where it is not root) and says so. Progress goes to stderr, results to stdout.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Install everything that any verb needs, and nothing else.
+    Setup,
+    /// Build the kernel object; print its path, its size and the instructions of each program.
+    BuildEbpf {
+        /// How to print the result.
+        #[arg(short, long, default_value = "table")]
+        output: Output,
+    },
+    /// See it work: a small cluster in network namespaces whose node hangs, without nodefence and with it.
+    ///
+    /// About a minute once built. Needs root (sudo is used where it must be), attaches to nothing outside its own
+    /// namespaces and removes all of them, also on Ctrl-C. Leaves target/demo/timeline.svg.
+    Demo {
+        /// Passed on to the demo; `-- --help` lists what it takes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, then the kernel matrix in VMs.
+    ///
+    /// Ends with a table of the stages, the failures by name and a line `N passed, N failed`; fails if anything failed.
+    /// Packet and namespace tests run as root (sudo), in namespaces and BPF filesystems of their own.
+    #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_reset")]
+    Test {
+        /// Everything but the VMs and the long fuzz: under five minutes.
+        #[arg(long)]
+        quick: bool,
+        /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
+        filter: Option<String>,
+    },
+    /// Run the benchmarks against peers on this machine; table, plot and JSON go to target/bench/.
+    #[command(after_help = "Example:\n  cargo xtask bench datapath")]
+    Bench {
+        /// Which benchmark, and its options; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "datapath")]
+        args: Vec<String>,
+    },
+}
+
+/// Output format of a result.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Output {
+    /// Columns for people.
+    Table,
+    /// JSON for programs.
+    Json,
+}
+
+impl Cli {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let workspace = Workspace::find()?;
+        match self.verb {
+            Verb::Setup => setup::verb(&workspace)?,
+            Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
+            Verb::Test { quick, filter } => return test::verb(&workspace, &test::Options { quick, filter }),
+            Verb::Demo { args } => return programs::demo(&workspace, &args),
+            Verb::Bench { args } => return programs::bench(&workspace, &args),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

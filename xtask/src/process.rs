@@ -1,0 +1,265 @@
+//! Running other programs: a clean environment, root where it is needed, an end for children on Ctrl-C.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// How long a child may take to clean up after Ctrl-C before it is told to end.
+const GRACE: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(25);
+
+/// From here on SIGINT, SIGTERM and SIGHUP set a flag; the loops that wait for children look at it.
+pub(crate) fn catch_interrupts() -> Result<()> {
+    let flag = INTERRUPTED.get_or_init(Arc::default);
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signal_hook::flag::register(signal as i32, Arc::clone(flag))
+            .with_context(|| format!("cannot watch for {signal}"))?;
+    }
+    Ok(())
+}
+
+/// Whether the person (or a supervisor) asked us to stop.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+/// An error once we were asked to stop, for loops between children.
+pub(crate) fn check_interrupt() -> Result<()> {
+    if interrupted() {
+        bail!("interrupted");
+    }
+    Ok(())
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// A command without what `cargo run` and rustup's proxy left in our environment, which would send a nested cargo to the
+/// wrong toolchain (`RUSTUP_TOOLCHAIN`, `CARGO`) or a program to the wrong libLLVM (`LD_LIBRARY_PATH`).
+pub(crate) fn command(program: impl Into<OsString>) -> Command {
+    let mut command = Command::new(program.into());
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(misleads) {
+            command.env_remove(name);
+        }
+    }
+    command.env("PATH", search_path());
+    command
+}
+
+/// The same, as root: through sudo (which keeps the environment) unless we are root already.
+pub(crate) fn root_command(program: impl Into<OsString>) -> Command {
+    if is_root() {
+        return command(program);
+    }
+    let mut sudo = command("sudo");
+    // sudo replaces PATH by its own; env puts ours back.
+    let mut path = OsString::from("PATH=");
+    path.push(search_path());
+    sudo.args(["-E", "env"]).arg(path).arg(program.into());
+    sudo
+}
+
+fn misleads(name: &str) -> bool {
+    matches!(
+        name,
+        "RUSTUP_TOOLCHAIN"
+            | "CARGO"
+            | "RUSTC"
+            | "RUSTDOC"
+            | "OUT_DIR"
+            | "LD_LIBRARY_PATH"
+            | "RUSTC_BOOTSTRAP"
+    ) || ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "__CARGO", "CARGO_PRIMARY_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// PATH with cargo's bin folder first (what we install lands there) and the system folders that an ordinary user's PATH lacks.
+pub(crate) fn search_path() -> OsString {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    if let Some(home) = cargo_home() {
+        folders.push(home.join("bin"));
+    }
+    folders.extend(env::var_os("PATH").iter().flat_map(env::split_paths));
+    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    let mut seen = Vec::new();
+    folders.retain(|folder| {
+        let new = !seen.contains(folder);
+        seen.push(folder.clone());
+        new
+    });
+    env::join_paths(folders).unwrap_or_else(|_| env::var_os("PATH").unwrap_or_default())
+}
+
+fn cargo_home() -> Option<PathBuf> {
+    env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
+}
+
+/// Where `name` lies on our search path.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    env::split_paths(&search_path()).map(|folder| folder.join(name)).find(|path| is_program(path))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// The command line as a person would type it, for messages.
+pub(crate) fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs to the end with our stdin, stdout and stderr.
+pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
+    let child = command.spawn().with_context(|| format!("cannot start `{}`", line(command)))?;
+    wait(&mut Guard(child), None)
+}
+
+/// Runs to the end; anything but success is an error.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = status(command)?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", line(command));
+    }
+    Ok(())
+}
+
+/// Runs to the end and gives stdout; stderr is shown only in the error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{}`", line(command)))?;
+    check_interrupt()?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` ended with {}: {}", line(command), output.status, stderr.trim());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{}` printed no UTF-8", line(command)))
+}
+
+/// Runs to the end, giving each line of stdout and stderr to `on_line`. After `limit` the child is killed; `None` then.
+pub(crate) fn stream(
+    command: &mut Command,
+    limit: Duration,
+    mut on_line: impl FnMut(&str),
+) -> Result<Option<ExitStatus>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().with_context(|| format!("cannot start `{}`", line(command)))?;
+    let mut guard = Guard(child);
+    let (sender, lines) = mpsc::channel();
+    if let Some(pipe) = guard.0.stdout.take() {
+        read_lines(pipe, sender.clone());
+    }
+    if let Some(pipe) = guard.0.stderr.take() {
+        read_lines(pipe, sender);
+    }
+    let deadline = Instant::now() + limit;
+    loop {
+        match lines.recv_timeout(POLL) {
+            Ok(line) => on_line(&line),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                // A grandchild that keeps the pipe open must not hold us once the child itself has ended.
+                if guard.0.try_wait()?.is_some()
+                    && lines.recv_timeout(POLL * 20).map(|line| on_line(&line)).is_err()
+                {
+                    break;
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+        check_interrupt()?;
+        if Instant::now() > deadline {
+            guard.end();
+            lines.try_iter().for_each(|line| on_line(&line));
+            return Ok(None);
+        }
+    }
+    wait(&mut guard, Some(deadline)).map(Some)
+}
+
+fn read_lines(pipe: impl Read + Send + 'static, lines: mpsc::Sender<String>) {
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            if lines.send(String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned()).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn wait(child: &mut Guard, deadline: Option<Instant>) -> Result<ExitStatus> {
+    let mut asked: Option<Instant> = None;
+    loop {
+        if let Some(status) = child.0.try_wait()? {
+            check_interrupt()?;
+            return Ok(status);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            child.end();
+        }
+        match asked {
+            None if interrupted() => {
+                // A terminal has sent the signal to the child too; any other sender has not.
+                if !std::io::stdin().is_terminal() {
+                    child.signal(Signal::SIGINT);
+                }
+                asked = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() > GRACE => child.end(),
+            _ => {}
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// A child that does not outlive us.
+pub(crate) struct Guard(pub(crate) Child);
+
+impl Guard {
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Ok(pid) = i32::try_from(self.0.id()) {
+            // A child run by sudo belongs to root: sudo itself passes the terminal's signal on, ours is refused.
+            let _refused = kill(Pid::from_raw(pid), signal);
+        }
+    }
+
+    /// Asks, waits two seconds, kills, and takes the exit status off the table.
+    pub(crate) fn end(&mut self) {
+        self.signal(Signal::SIGTERM);
+        let asked = Instant::now();
+        while asked.elapsed() < Duration::from_secs(2) {
+            if matches!(self.0.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            thread::sleep(POLL);
+        }
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Programs that Debian packages bring.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::Need;
+use crate::process;
+use crate::say;
+
+/// What proves that a package is there: a program on the search path, or a file.
+#[derive(Debug, Clone, Copy)]
+enum Proof {
+    Program(&'static str),
+    File(&'static str),
+}
+
+use Proof::{File, Program};
+
+const BUILD: &[(Proof, &str)] = &[(Program("cc"), "build-essential")];
+
+const DEMO: &[(Proof, &str)] = &[
+    (Program("ip"), "iproute2"),
+    (Program("nft"), "nftables"),
+    (Program("conntrack"), "conntrack"),
+    (Program("ethtool"), "ethtool"),
+    (Program("ps"), "procps"),
+];
+
+const NAMESPACES: &[(Proof, &str)] = &[
+    (Program("tcpdump"), "tcpdump"),
+    (Program("bpftool"), "bpftool"),
+    (Program("ipset"), "ipset"),
+    (Program("iptables"), "iptables"),
+    (Program("unshare"), "util-linux"),
+];
+
+const BENCH: &[(Proof, &str)] = &[(Program("ipset"), "ipset"), (Program("iptables"), "iptables")];
+
+const VM: &[(Proof, &str)] = &[
+    (Program("qemu-system-x86_64"), "qemu-system-x86"),
+    (Program("gpgv"), "gpgv"),
+    (File("/usr/share/keyrings/debian-archive-keyring.gpg"), "debian-archive-keyring"),
+    (Program("xz"), "xz-utils"),
+    (Program("dpkg-deb"), "dpkg"),
+    (Program("depmod"), "kmod"),
+    (Program("strip"), "binutils"),
+    (Program("busybox"), "busybox-static"),
+    (Program("ipvsadm"), "ipvsadm"),
+];
+
+/// Installs the packages that `needs` lack.
+pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
+    let wanted = missing(needs);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    if process::find("apt-get").is_none() {
+        bail!(
+            "missing: {}. This is no Debian-like system (no apt-get): install them by its own means",
+            wanted.join(", ")
+        );
+    }
+    if !process::is_root() && process::find("sudo").is_none() {
+        bail!(
+            "missing: {}. Neither root nor sudo: have root run `apt-get install {}`",
+            wanted.join(", "),
+            wanted.join(" ")
+        );
+    }
+    say!("installing Debian packages: {}", wanted.join(", "));
+    if install(&wanted).is_err() {
+        process::check_interrupt()?;
+        say!("refreshing apt's package lists, then again");
+        process::run(process::root_command("apt-get").args(["update", "-q"]))?;
+        install(&wanted)?;
+    }
+    match missing(needs) {
+        still if still.is_empty() => Ok(()),
+        still => bail!("installed, yet their programs are not on PATH: {}", still.join(", ")),
+    }
+}
+
+fn missing(needs: &[Need]) -> Vec<&'static str> {
+    let mut packages = Vec::new();
+    for need in needs {
+        let tables: &[&[(Proof, &'static str)]] = match need {
+            Need::Build => &[BUILD],
+            Need::Deny => &[],
+            Need::Demo => &[DEMO],
+            Need::Namespaces => &[DEMO, NAMESPACES],
+            Need::Bench => &[DEMO, BENCH],
+            Need::Vm => &[DEMO, NAMESPACES, VM],
+        };
+        for (proof, package) in tables.iter().copied().flatten() {
+            let there = match proof {
+                Program(name) => process::find(name).is_some(),
+                File(path) => Path::new(path).exists(),
+            };
+            if !there && !packages.contains(package) {
+                packages.push(package);
+            }
+        }
+    }
+    packages
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let mut command = process::root_command("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+        .args(["install", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"])
+        .args(packages);
+    process::run(&mut command)
+}

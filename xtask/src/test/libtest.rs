@@ -1,0 +1,124 @@
+//! What a test executable prints, read back into one outcome per test.
+
+use std::collections::BTreeMap;
+
+/// How one test ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
+    /// Marked `#[ignore]`: a failure here, since no test of ours may be skipped.
+    Ignored,
+}
+
+/// Collects outcomes line by line.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    /// One thread: libtest prints `test NAME ... ` first and the outcome when the test is done, and whatever a child
+    /// process writes lands between the two.
+    pending: Option<String>,
+    outcomes: BTreeMap<String, Outcome>,
+}
+
+impl Parser {
+    /// Takes one line; gives the test whose outcome it told.
+    pub(crate) fn line(&mut self, line: &str) -> Option<(String, Outcome)> {
+        let told = self.read(line)?;
+        self.outcomes.insert(told.0.clone(), told.1.clone());
+        self.pending = None;
+        Some(told)
+    }
+
+    fn read(&mut self, line: &str) -> Option<(String, Outcome)> {
+        if let Some((name, rest)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            let name = name.strip_suffix(" - should panic").unwrap_or(name);
+            if let Some(outcome) = outcome(rest) {
+                return Some((name.to_owned(), outcome));
+            }
+            self.pending = Some(name.to_owned());
+            return None;
+        }
+        let pending = self.pending.as_ref()?;
+        // The outcome may stand behind a child's output that did not end its line.
+        let outcome = match line {
+            "ok" => Outcome::Passed,
+            "FAILED" => Outcome::Failed,
+            _ if line.ends_with("FAILED") && !line.starts_with("test result") => Outcome::Failed,
+            _ => return None,
+        };
+        Some((pending.clone(), outcome))
+    }
+
+    /// All outcomes told so far.
+    pub(crate) fn outcomes(&self) -> &BTreeMap<String, Outcome> {
+        &self.outcomes
+    }
+}
+
+fn outcome(text: &str) -> Option<Outcome> {
+    // `--report-time` and a reason for ignoring follow the word.
+    match text.split([' ', ',']).next()? {
+        "ok" => Some(Outcome::Passed),
+        "FAILED" => Some(Outcome::Failed),
+        "ignored" => Some(Outcome::Ignored),
+        _ if text.ends_with("ok") && text.len() > 2 => Some(Outcome::Passed),
+        _ if text.ends_with("FAILED") => Some(Outcome::Failed),
+        _ => None,
+    }
+}
+
+/// Names of `--list --format terse`: `NAME: test` a line.
+pub(crate) fn names(listed: &str) -> Vec<String> {
+    listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> BTreeMap<String, Outcome> {
+        let mut parser = Parser::default();
+        for line in text.lines() {
+            parser.line(line);
+        }
+        parser.outcomes
+    }
+
+    #[test]
+    fn plain_lines() {
+        let told = parse(
+            "running 4 tests\ntest a::one ... ok\ntest two ... FAILED\ntest three ... ignored, needs a reason\n\
+             test four - should panic ... ok\n\nfailures:\n\n---- two stdout ----\ntest result: FAILED. 2 passed; 1 failed;\n",
+        );
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert_eq!(told["a::one"], Outcome::Passed);
+        assert_eq!(told["two"], Outcome::Failed);
+        assert_eq!(told["three"], Outcome::Ignored);
+        assert_eq!(told["four"], Outcome::Passed);
+    }
+
+    #[test]
+    fn an_outcome_split_off_by_other_output_is_still_told() {
+        let told =
+            parse("test one ... some child speaks\nmore of it\nok\ntest two ... x\nbroken offFAILED\n");
+        assert_eq!(told["one"], Outcome::Passed);
+        assert_eq!(told["two"], Outcome::Failed);
+    }
+
+    #[test]
+    fn a_test_that_never_ends_has_no_outcome() {
+        let told = parse("test one ... ok\ntest two ... \n[   12.0] Kernel panic - not syncing\n");
+        assert_eq!(told.keys().collect::<Vec<_>>(), ["one"]);
+    }
+
+    #[test]
+    fn the_final_result_line_is_no_outcome() {
+        let told = parse("test one ... \ntest result: FAILED. 0 passed; 1 FAILED\n");
+        assert!(told.is_empty(), "{told:?}");
+    }
+
+    #[test]
+    fn names_of_a_listing() {
+        assert_eq!(names("a::b: test\nc: test\nd: benchmark\n\n2 tests, 1 benchmark\n"), ["a::b", "c"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The clone: its root, the pins in its `Cargo.toml`, and cargo calls by the pinned toolchain.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::process;
+
+/// The clone and what it pins.
+#[derive(Debug, Clone)]
+pub(crate) struct Workspace {
+    /// Folder of the root `Cargo.toml`.
+    pub(crate) root: PathBuf,
+    /// Where cargo puts what it builds.
+    pub(crate) target: PathBuf,
+    /// `[workspace.metadata.toolchain]`.
+    pub(crate) pins: Pins,
+}
+
+/// Versions of `[workspace.metadata.toolchain]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pins {
+    pub(crate) rust: String,
+    pub(crate) components: Vec<String>,
+    pub(crate) bpf_linker: String,
+    pub(crate) cargo_deny: String,
+}
+
+impl Workspace {
+    /// Asks the cargo that runs us, since the pinned one may not be there yet.
+    pub(crate) fn find() -> Result<Self> {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let mut command = process::command(cargo);
+        command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest);
+        let metadata: Value =
+            serde_json::from_str(&process::output(&mut command)?).context("cargo metadata: no JSON")?;
+        let path = |key: &str| {
+            metadata[key].as_str().map(PathBuf::from).with_context(|| format!("cargo metadata: no {key}"))
+        };
+        Ok(Self {
+            root: path("workspace_root")?,
+            target: path("target_directory")?,
+            pins: Pins::read(&metadata["metadata"])?,
+        })
+    }
+
+    /// `cargo` of the pinned toolchain, in the root folder, with the normal target folder.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = process::command("rustup");
+        command.args(["run", &self.pins.rust, "cargo"]).current_dir(&self.root);
+        command
+    }
+}
+
+impl Pins {
+    /// Reads `[workspace.metadata]` as cargo prints it.
+    fn read(metadata: &Value) -> Result<Self> {
+        let toolchain = &metadata["toolchain"];
+        let text = |key: &str| match toolchain[key].as_str() {
+            Some(text) if !text.is_empty() => Ok(text.to_owned()),
+            _ => bail!("Cargo.toml: [workspace.metadata.toolchain] {key}: expected a version in quotes"),
+        };
+        let components = toolchain["components"].as_array().into_iter().flatten();
+        Ok(Self {
+            rust: text("rust")?,
+            components: components.filter_map(Value::as_str).map(str::to_owned).collect(),
+            bpf_linker: text("bpf-linker")?,
+            cargo_deny: text("cargo-deny")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_are_read_and_a_missing_one_is_named() {
+        let good = serde_json::json!({"toolchain": {
+            "rust": "1.98.0", "components": ["rust-src"], "bpf-linker": "0.10.4", "cargo-deny": "0.20.2"}});
+        let pins = Pins::read(&good).expect("complete");
+        assert_eq!((pins.rust.as_str(), pins.components.len()), ("1.98.0", 1));
+        let mut bad = good;
+        bad["toolchain"]["bpf-linker"] = Value::Null;
+        let error = Pins::read(&bad).expect_err("incomplete").to_string();
+        assert!(error.contains("bpf-linker"), "{error}");
+    }
+
+    #[test]
+    fn the_build_script_names_the_same_toolchain() {
+        let workspace = Workspace::find().expect("this workspace");
+        let script =
+            std::fs::read_to_string(workspace.root.join("dataplane-user/build.rs")).expect("build script");
+        assert!(
+            script.contains(&format!("const TOOLCHAIN: &str = \"{}\";", workspace.pins.rust)),
+            "dataplane-user/build.rs names another toolchain than Cargo.toml ({})",
+            workspace.pins.rust
+        );
+    }
+}
