@@ -4,5 +4,6 @@
 pub static DATAPLANE_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));
 
+pub mod conntrack;
 pub mod dataplane;
 pub mod plan;

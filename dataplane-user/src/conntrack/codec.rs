@@ -1,0 +1,203 @@
+//! Messages of the ctnetlink subsystem (include/uapi/linux/netfilter/nfnetlink_conntrack.h), read in place.
+use netlink_packet_core::{
+    NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlaBuffer, NlasIterator,
+};
+use nodefence_common::Addr;
+
+use super::{Flow, TcpState, Tuple, Zone, flow::TCP, socket::Family};
+
+const SUBSYS_CTNETLINK: u16 = 1 << 8;
+const IPCTNL_MSG_CT_NEW: u16 = 0;
+const IPCTNL_MSG_CT_GET: u16 = 1;
+/// Type of the messages that a dump consists of.
+pub(super) const CT_NEW: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_NEW;
+/// Length of `struct nlmsghdr`.
+const HEADER_LEN: usize = 16;
+/// Length of `struct nfgenmsg`.
+const NFGEN_LEN: usize = 4;
+
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
+const CTA_TIMEOUT: u16 = 7;
+const CTA_ID: u16 = 12;
+const CTA_ZONE: u16 = 18;
+
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_TUPLE_ZONE: u16 = 3;
+
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
+/// `IP_CT_TCP_FLAG_BE_LIBERAL` (nf_conntrack_tcp.h): no segment of this direction is out of window.
+const TCP_FLAG_BE_LIBERAL: u8 = 0x08;
+
+/// The attributes of `bytes`; ends at the first malformed one.
+fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(bytes).map_while(|attribute| {
+        let attribute: NlaBuffer<&[u8]> = attribute.ok()?;
+        let (kind, len) = (attribute.kind(), usize::from(attribute.length()));
+        Some((kind, attribute.into_inner().get(4..len)?))
+    })
+}
+
+fn be16(value: &[u8]) -> Option<u16> {
+    value.try_into().ok().map(u16::from_be_bytes)
+}
+
+fn be32(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// The entry that the body of a `CT_NEW` message describes; `None` where a tuple is missing or malformed.
+pub(super) fn parse(body: &[u8]) -> Option<Flow> {
+    let (mut orig, mut reply, mut zone) = (None, None, None);
+    let (mut tcp, mut status, mut id, mut timeout) = (None, 0, 0, 0);
+    for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
+        match kind {
+            CTA_TUPLE_ORIG => orig = Some(parse_tuple(value, &mut zone, Zone::Original)?),
+            CTA_TUPLE_REPLY => reply = Some(parse_tuple(value, &mut zone, Zone::Reply)?),
+            CTA_STATUS => status = be32(value)?,
+            CTA_PROTOINFO => tcp = parse_tcp_state(value),
+            CTA_TIMEOUT => timeout = be32(value)?,
+            CTA_ID => id = be32(value)?,
+            CTA_ZONE => zone = Some(Zone::Both(be16(value)?)),
+            _ => {}
+        }
+    }
+    Some(Flow { orig: orig?, reply: reply?, tcp, status, zone, id, timeout })
+}
+
+fn parse_tuple(bytes: &[u8], zone: &mut Option<Zone>, direction: fn(u16) -> Zone) -> Option<Tuple> {
+    let (mut src, mut dst, mut protocol) = (None, None, None);
+    let (mut src_port, mut dst_port) = (0, 0);
+    for (kind, value) in attributes(bytes) {
+        match kind {
+            CTA_TUPLE_IP => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        CTA_IP_V4_SRC => src = Some(Addr::v4(value.try_into().ok()?)),
+                        CTA_IP_V4_DST => dst = Some(Addr::v4(value.try_into().ok()?)),
+                        CTA_IP_V6_SRC => src = Some(Addr::v6(value.try_into().ok()?)),
+                        CTA_IP_V6_DST => dst = Some(Addr::v6(value.try_into().ok()?)),
+                        _ => {}
+                    }
+                }
+            }
+            CTA_TUPLE_PROTO => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        CTA_PROTO_NUM => protocol = value.first().copied(),
+                        CTA_PROTO_SRC_PORT => src_port = be16(value)?,
+                        CTA_PROTO_DST_PORT => dst_port = be16(value)?,
+                        _ => {}
+                    }
+                }
+            }
+            CTA_TUPLE_ZONE => *zone = Some(direction(be16(value)?)),
+            _ => {}
+        }
+    }
+    Some(Tuple { src: src?, dst: dst?, src_port, dst_port, protocol: protocol? })
+}
+
+fn parse_tcp_state(bytes: &[u8]) -> Option<TcpState> {
+    let (_, tcp) = attributes(bytes).find(|(kind, _)| *kind == CTA_PROTOINFO_TCP)?;
+    let (_, state) = attributes(tcp).find(|(kind, _)| *kind == CTA_PROTOINFO_TCP_STATE)?;
+    state.first().map(|&raw| TcpState::from(raw))
+}
+
+/// A request for all entries of one family.
+pub(super) fn dump_request(family: Family, sequence: u32) -> Vec<u8> {
+    message(IPCTNL_MSG_CT_GET, NLM_F_REQUEST | NLM_F_DUMP, family, sequence, |_| {})
+}
+
+/// A request that makes the entry of `flow` liberal in the reply direction and changes nothing else. It neither creates nor
+/// replaces: without the entry it fails with ENOENT. `None` for flows that are not TCP.
+pub(super) fn liberal_request(flow: &Flow, sequence: u32) -> Option<Vec<u8>> {
+    if flow.orig.protocol != TCP {
+        return None;
+    }
+    let family = if flow.orig.src.as_v4().is_some() { Family::V4 } else { Family::V6 };
+    Some(message(IPCTNL_MSG_CT_NEW, NLM_F_REQUEST | NLM_F_ACK, family, sequence, |out| {
+        nest(out, CTA_TUPLE_ORIG, |out| {
+            put_tuple(out, &flow.orig);
+            if let Some(Zone::Original(id)) = flow.zone {
+                put(out, CTA_TUPLE_ZONE, &id.to_be_bytes());
+            }
+        });
+        if let Some(Zone::Reply(id)) = flow.zone {
+            nest(out, CTA_TUPLE_REPLY, |out| {
+                put_tuple(out, &flow.reply);
+                put(out, CTA_TUPLE_ZONE, &id.to_be_bytes());
+            });
+        }
+        if let Some(Zone::Both(id)) = flow.zone {
+            put(out, CTA_ZONE, &id.to_be_bytes());
+        }
+        put(out, CTA_ID, &flow.id.to_be_bytes());
+        nest(out, CTA_PROTOINFO, |out| {
+            nest(out, CTA_PROTOINFO_TCP, |out| {
+                // struct nf_ct_tcp_flags: value, mask.
+                put(out, CTA_PROTOINFO_TCP_FLAGS_REPLY, &[TCP_FLAG_BE_LIBERAL, TCP_FLAG_BE_LIBERAL]);
+            });
+        });
+    }))
+}
+
+fn put_tuple(out: &mut Vec<u8>, tuple: &Tuple) {
+    nest(out, CTA_TUPLE_IP, |out| match (tuple.src.as_v4(), tuple.dst.as_v4()) {
+        (Some(src), Some(dst)) => {
+            put(out, CTA_IP_V4_SRC, &src);
+            put(out, CTA_IP_V4_DST, &dst);
+        }
+        _ => {
+            put(out, CTA_IP_V6_SRC, &tuple.src.bytes);
+            put(out, CTA_IP_V6_DST, &tuple.dst.bytes);
+        }
+    });
+    nest(out, CTA_TUPLE_PROTO, |out| {
+        put(out, CTA_PROTO_NUM, &[tuple.protocol]);
+        put(out, CTA_PROTO_SRC_PORT, &tuple.src_port.to_be_bytes());
+        put(out, CTA_PROTO_DST_PORT, &tuple.dst_port.to_be_bytes());
+    });
+}
+
+fn message(kind: u16, flags: u16, family: Family, sequence: u32, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![0; HEADER_LEN];
+    out.extend_from_slice(&[family as u8, 0, 0, 0]);
+    body(&mut out);
+    let len = out.len() as u32;
+    let mut header = NetlinkBuffer::new(&mut out);
+    header.set_length(len);
+    header.set_message_type(SUBSYS_CTNETLINK | kind);
+    header.set_flags(flags);
+    header.set_sequence_number(sequence);
+    out
+}
+
+fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    out.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
+    out.extend_from_slice(&kind.to_ne_bytes());
+    out.extend_from_slice(value);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+fn nest(out: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    put(out, kind | NLA_F_NESTED, &[]);
+    body(out);
+    let len = (out.len() - at) as u16;
+    out[at..at + 2].copy_from_slice(&len.to_ne_bytes());
+}

@@ -1,0 +1,45 @@
+//! The kernel's conntrack table: read it, and let one entry be liberal. Nothing here can delete.
+//!
+//! `netlink-packet-netfilter` 0.4 knows tuples, status and TCP state, but not zones and ids, allocates for every attribute of
+//! every entry and can express a DELETE, which without a tuple flushes the whole table. So the few attributes needed are
+//! read here in place, on netlink-packet-core's message and attribute buffers.
+
+mod codec;
+mod filter;
+mod flow;
+mod socket;
+
+pub use filter::Backends;
+pub use flow::{Flow, TcpState, Tuple, Zone, status};
+pub use socket::{Conntrack, Dump, Family, Liberal};
+
+use thiserror::Error;
+
+/// What can go wrong with the table.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The netlink socket could not be made.
+    #[error("cannot open a netfilter netlink socket")]
+    Open(#[source] std::io::Error),
+    /// The kernel has no conntrack over netlink (module `nf_conntrack_netlink`).
+    #[error("the kernel does not list conntrack entries (is nf_conntrack_netlink available?)")]
+    NoConntrack,
+    /// CAP_NET_ADMIN in the network namespace is missing.
+    #[error("conntrack entries may not be read: CAP_NET_ADMIN is missing")]
+    Permission,
+    /// A request could not be sent or answered.
+    #[error("conntrack {request} failed")]
+    Io {
+        /// What was asked.
+        request: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Only TCP entries carry the flag.
+    #[error("flow {0} is not TCP: it has no window to be liberal about")]
+    NotTcp(Flow),
+}
+
+#[cfg(test)]
+mod tests;

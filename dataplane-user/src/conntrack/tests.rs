@@ -1,0 +1,169 @@
+use netlink_packet_core::NetlinkBuffer;
+use nodefence_common::{Addr, PortKey};
+use proptest::prelude::*;
+
+use super::{
+    Backends, Family, Flow, TcpState, Tuple, Zone,
+    codec::{dump_request, liberal_request, parse},
+    status,
+};
+
+/// An entry in the layout that Linux sends: 192.0.2.9:40000 -> 198.51.100.1:80, answered by 10.244.2.7:8080 to 10.2.0.11:50000.
+#[rustfmt::skip]
+const ENTRY: &[u8] = &[
+    2, 0, 0, 0, // nfgenmsg
+    52, 0, 1, 0x80, // CTA_TUPLE_ORIG
+        20, 0, 1, 0x80, 8, 0, 1, 0, 192, 0, 2, 9, 8, 0, 2, 0, 198, 51, 100, 1,
+        28, 0, 2, 0x80, 5, 0, 1, 0, 6, 0, 0, 0, 6, 0, 2, 0, 0x9c, 0x40, 0, 0, 6, 0, 3, 0, 0, 80, 0, 0,
+    52, 0, 2, 0x80, // CTA_TUPLE_REPLY
+        20, 0, 1, 0x80, 8, 0, 1, 0, 10, 244, 2, 7, 8, 0, 2, 0, 10, 2, 0, 11,
+        28, 0, 2, 0x80, 5, 0, 1, 0, 6, 0, 0, 0, 6, 0, 2, 0, 0x1f, 0x90, 0, 0, 6, 0, 3, 0, 0xc3, 0x50, 0, 0,
+    8, 0, 3, 0, 0, 0, 1, 0xbe, // CTA_STATUS
+    8, 0, 7, 0, 0, 6, 0x97, 0x7f, // CTA_TIMEOUT
+    48, 0, 4, 0x80, // CTA_PROTOINFO
+        44, 0, 1, 0x80, 5, 0, 1, 0, 3, 0, 0, 0, 5, 0, 2, 0, 7, 0, 0, 0, 5, 0, 3, 0, 7, 0, 0, 0,
+        6, 0, 4, 0, 0x23, 0, 0, 0, 6, 0, 5, 0, 0x23, 0, 0, 0,
+    8, 0, 12, 0, 0xde, 0xad, 0xbe, 0xef, // CTA_ID
+    8, 0, 11, 0, 0, 0, 0, 1, // CTA_USE
+    6, 0, 18, 0, 0, 42, 0, 0, // CTA_ZONE
+];
+
+fn flow() -> Flow {
+    Flow {
+        orig: Tuple {
+            src: Addr::v4([192, 0, 2, 9]),
+            dst: Addr::v4([198, 51, 100, 1]),
+            src_port: 40_000,
+            dst_port: 80,
+            protocol: 6,
+        },
+        reply: Tuple {
+            src: Addr::v4([10, 244, 2, 7]),
+            dst: Addr::v4([10, 2, 0, 11]),
+            src_port: 8080,
+            dst_port: 50_000,
+            protocol: 6,
+        },
+        tcp: Some(TcpState::Established),
+        status: 0x1be,
+        zone: Some(Zone::Both(42)),
+        id: 0xdead_beef,
+        timeout: 431_999,
+    }
+}
+
+#[test]
+fn an_entry_is_read() {
+    let parsed = parse(ENTRY).unwrap();
+    assert_eq!(parsed, flow());
+    assert_eq!(parsed.backend(), "10.244.2.7:8080".parse().unwrap());
+    let nat = status::SEEN_REPLY | status::ASSURED | status::SRC_NAT | status::DST_NAT;
+    assert_eq!(parsed.status & nat, nat);
+    assert!(!parsed.is_closed());
+}
+
+#[test]
+fn a_cut_off_entry_is_no_flow_or_a_smaller_one() {
+    for len in 0..ENTRY.len() {
+        // Both tuples end at byte 108; what follows may be missing.
+        assert_eq!(parse(&ENTRY[..len]).is_some(), len >= 108, "{len}");
+    }
+}
+
+#[test]
+fn only_the_backend_s_own_flows_match() {
+    let flow = flow();
+    let mut backends = Backends::new();
+    assert!(backends.is_empty() && !backends.matches(&flow));
+    // The client, the service and this node are not the backend.
+    for other in [[192, 0, 2, 9], [198, 51, 100, 1], [10, 2, 0, 11]] {
+        backends.add_address(Addr::v4(other));
+    }
+    assert!(!backends.matches(&flow));
+    backends.add_address(Addr::v4([10, 244, 2, 7]));
+    assert!(backends.matches(&flow));
+
+    let key = PortKey { addr: flow.reply.src, port: 8080, protocol: 6, zero: 0 };
+    for (key, matches) in [
+        (key, true),
+        (PortKey { port: 8081, ..key }, false),
+        (PortKey { protocol: 17, ..key }, false),
+        (PortKey { addr: flow.reply.dst, ..key }, false),
+    ] {
+        let mut backends = Backends::new();
+        backends.add_port(key);
+        assert_eq!(backends.matches(&flow), matches, "{key:?}");
+        assert_eq!(backends.addresses().collect::<Vec<_>>(), [key.addr]);
+    }
+}
+
+#[test]
+fn the_liberal_request_names_one_entry_and_sets_one_flag() {
+    let message = liberal_request(&flow(), 7).unwrap();
+    let header = NetlinkBuffer::new_checked(&message[..]).unwrap();
+    assert_eq!(header.length() as usize, message.len());
+    // IPCTNL_MSG_CT_NEW; NLM_F_REQUEST | NLM_F_ACK: no CREATE, no REPLACE.
+    assert_eq!((header.message_type(), header.flags(), header.sequence_number()), (0x0100, 0x0005, 7));
+    let body = header.payload();
+    #[rustfmt::skip]
+    let expected = [
+        &ENTRY[..56], // nfgenmsg, CTA_TUPLE_ORIG
+        &[6, 0, 18, 0, 0, 42, 0, 0][..],
+        &[8, 0, 12, 0, 0xde, 0xad, 0xbe, 0xef],
+        &[16, 0, 4, 0x80, 12, 0, 1, 0x80, 6, 0, 5, 0, 8, 8, 0, 0],
+    ].concat();
+    assert_eq!(body, expected);
+
+    let v6 = "2001:db8::9".parse::<std::net::IpAddr>().unwrap().into();
+    let mut other = flow();
+    (other.orig.src, other.orig.dst, other.zone) = (v6, v6, Some(Zone::Reply(5)));
+    let message = liberal_request(&other, 7).unwrap();
+    assert_eq!(message[16], libc::AF_INET6 as u8);
+    let read = parse(&[&message[16..20], &message[20..]].concat()).unwrap();
+    assert_eq!((read.orig, read.reply, read.zone, read.id), (other.orig, other.reply, other.zone, other.id));
+
+    let mut udp = flow();
+    udp.orig.protocol = 17;
+    assert_eq!(liberal_request(&udp, 7), None);
+}
+
+#[test]
+fn the_dump_request_asks_for_one_family() {
+    for (family, raw) in [(Family::V4, 2), (Family::V6, 10)] {
+        let message = dump_request(family, 9);
+        let header = NetlinkBuffer::new_checked(&message[..]).unwrap();
+        // IPCTNL_MSG_CT_GET, NLM_F_REQUEST | NLM_F_DUMP.
+        assert_eq!((header.message_type(), header.flags()), (0x0101, 0x0301));
+        assert_eq!(header.payload(), [raw, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn states_have_the_kernel_s_numbers() {
+    assert_eq!(TcpState::from(3), TcpState::Established);
+    assert_eq!(TcpState::from(8), TcpState::Close);
+    assert_eq!(TcpState::from(200), TcpState::Unknown(200));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse(&bytes);
+        let _ = super::socket::messages(&bytes).count();
+    }
+
+    #[test]
+    fn a_mutated_entry_never_panics(changes in prop::collection::vec((0..ENTRY.len(), any::<u8>()), 1..6), len in 0..=ENTRY.len()) {
+        let mut entry = ENTRY.to_vec();
+        for (at, byte) in changes { entry[at] = byte; }
+        let _ = parse(&entry[..len]);
+        let mut datagram = ENTRY.len().to_ne_bytes()[..4].to_vec();
+        datagram.extend_from_slice(&[0; 12]);
+        datagram.extend_from_slice(&entry[..len]);
+        for message in super::socket::messages(&datagram) {
+            let _ = parse(message.payload());
+        }
+    }
+}
