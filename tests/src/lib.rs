@@ -1,1 +1,20 @@
-//! Shared parts of the integration tests: namespaces, topologies, servers and clients.
+//! Shared parts of the integration tests: namespaces, topologies, servers, clients and captures.
+//!
+//! Nothing here touches the machine's own network namespace. A [`Netns`] lives in a thread, so that all of it (devices,
+//! mounts, pins, child processes) is gone when the test's process is, however that ended.
+
+pub mod agent;
+pub mod bin_path;
+pub mod capture;
+pub mod client;
+pub mod netns;
+pub mod proc;
+pub mod topology;
+pub mod tun;
+
+pub use agent::Agent;
+pub use bin_path::bin;
+pub use client::{Conn, Outcome};
+pub use netns::Netns;
+pub use proc::Proc;
+pub use topology::{Cluster, Family, Node, Options, Overlay, Place, Proxy};

@@ -1,0 +1,191 @@
+//! The real `nodefence agent`, run on a node of a [`Cluster`](crate::Cluster).
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::{Netns, Proc, bin, client::wait_until};
+
+/// An agent with folders of its own: run folder, socket, cluster file; pins in the namespace's own BPF filesystem.
+#[derive(Debug)]
+pub struct Agent {
+    ns: Arc<Netns>,
+    dir: TempDir,
+    interfaces: Vec<String>,
+    node: String,
+    extra: Vec<String>,
+    proc: Option<Proc>,
+}
+
+impl Agent {
+    /// Starts one for the node `node` in `ns` on `interfaces`, and waits until it serves its socket.
+    ///
+    /// # Errors
+    /// Where the binary is missing, or the agent ends or is not ready within 20 s; with its log.
+    pub fn start(ns: &Arc<Netns>, node: &str, interfaces: &[&str], cluster_file: &str) -> Result<Self> {
+        Self::start_with(ns, node, interfaces, cluster_file, &[])
+    }
+
+    /// As [`Agent::start`], with more arguments.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn start_with(
+        ns: &Arc<Netns>,
+        node: &str,
+        interfaces: &[&str],
+        cluster_file: &str,
+        extra: &[&str],
+    ) -> Result<Self> {
+        let dir = TempDir::with_prefix("nodefence-test-")?;
+        std::fs::write(dir.path().join("cluster.yaml"), cluster_file)?;
+        let mut this = Self {
+            ns: Arc::clone(ns),
+            dir,
+            interfaces: interfaces.iter().map(|&name| name.to_owned()).collect(),
+            node: node.to_owned(),
+            extra: extra.iter().map(|&word| word.to_owned()).collect(),
+            proc: None,
+        };
+        this.restart(&[])?;
+        Ok(this)
+    }
+
+    /// Starts the agent anew (an older one that still runs goes on: see `--take-over`) and waits until it serves.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn restart(&mut self, more: &[&str]) -> Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(self.log_path())?;
+        let mut command = Command::new(bin("nodefence")?);
+        command
+            .arg("agent")
+            .arg("--cluster-file")
+            .arg(self.cluster_file())
+            .arg("--node")
+            .arg(&self.node)
+            .arg("--run-dir")
+            .arg(self.dir.path().join("run"))
+            .arg("--socket")
+            .arg(self.socket());
+        for interface in &self.interfaces {
+            command.arg("--interface").arg(interface);
+        }
+        command.args(&self.extra).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut proc = Proc::spawn(&self.ns, command)?;
+        let ready = wait_until("agent ready", Duration::from_secs(20), || {
+            proc.ended().is_ok_and(|ended| ended.is_some())
+                || self.cli(&["status"]).is_ok_and(|output| output.status.success())
+        });
+        if proc.ended()?.is_some() || ready.is_err() {
+            bail!("the agent did not come up; its log:\n{}", self.log());
+        }
+        self.proc = Some(proc);
+        Ok(())
+    }
+
+    /// The cluster file; it may be rewritten (by rename) while the agent runs.
+    pub fn cluster_file(&self) -> PathBuf {
+        self.dir.path().join("cluster.yaml")
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("run").join("agent.sock")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// All it has written.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The running process.
+    ///
+    /// # Errors
+    /// Where it was killed.
+    pub fn proc(&self) -> Result<&Proc> {
+        self.proc.as_ref().context("the agent was killed")
+    }
+
+    /// Runs the CLI against this agent, in its namespace.
+    ///
+    /// # Errors
+    /// Where the binary is missing.
+    pub fn cli(&self, args: &[&str]) -> Result<Output> {
+        let mut command = Command::new(bin("nodefence")?);
+        command.args(args).arg("--socket").arg(self.socket()).stdin(Stdio::null());
+        Ok(self.ns.run(move || command.output())?)
+    }
+
+    /// As [`Agent::cli`], and it must succeed; its standard output.
+    ///
+    /// # Errors
+    /// Where it fails: what it said, and the agent's log.
+    pub fn expect(&self, args: &[&str]) -> Result<String> {
+        let output = self.cli(args)?;
+        if !output.status.success() {
+            bail!(
+                "nodefence {}: {}\n{}\nagent's log:\n{}",
+                args.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr),
+                self.log()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Flags a node by the CLI.
+    ///
+    /// # Errors
+    /// As [`Agent::expect`].
+    pub fn flag(&self, node: &str) -> Result<()> {
+        // Clusters of three nodes: one of three is no more than a third.
+        self.expect(&["flag", node, "--reason", "test"]).map(drop)
+    }
+
+    /// Takes the flag back.
+    ///
+    /// # Errors
+    /// As [`Agent::expect`].
+    pub fn unflag(&self, node: &str) -> Result<()> {
+        self.expect(&["unflag", node]).map(drop)
+    }
+
+    /// A counter's packets by its reason (`reset`, `refused`, ...); 0 where it is not listed.
+    ///
+    /// # Errors
+    /// As [`Agent::expect`], or where the answer is no JSON.
+    pub fn counter(&self, reason: &str) -> Result<u64> {
+        let json: serde_json::Value = serde_json::from_str(&self.expect(&["counters", "-o", "json"])?)?;
+        let rows = json.as_array().or_else(|| json.get("counters")?.as_array());
+        let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason));
+        Ok(row.and_then(|row| row["packets"].as_u64()).unwrap_or(0))
+    }
+
+    /// Kills it at once (SIGKILL): no chance to tidy up.
+    pub fn kill(&mut self) {
+        self.proc = None;
+    }
+
+    /// Asks it to end (SIGTERM) and waits.
+    ///
+    /// # Errors
+    /// Where it does not end within 10 s.
+    pub fn terminate(&mut self) -> Result<()> {
+        let mut proc = self.proc.take().context("the agent was killed")?;
+        proc.signal(Signal::SIGTERM)?;
+        proc.wait(Duration::from_secs(10)).map(drop)
+    }
+}

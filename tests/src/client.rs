@@ -1,0 +1,267 @@
+//! Clients: their sockets are made in a namespace and then used from any thread.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::Netns;
+
+/// How one request went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Answered in time.
+    Answered,
+    /// ECONNRESET (TCP, also EPIPE after it).
+    Reset,
+    /// ECONNREFUSED: TCP in answer to a SYN, UDP by ICMP.
+    Refused,
+    /// No answer within the time limit.
+    TimedOut,
+    /// Anything else, an orderly end included.
+    Other,
+}
+
+impl Outcome {
+    /// What an error stands for.
+    pub fn of(error: &std::io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::Reset,
+            ErrorKind::ConnectionRefused => Self::Refused,
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::TimedOut,
+            _ => Self::Other,
+        }
+    }
+
+    fn from_result<T>(result: std::io::Result<T>) -> Self {
+        match result {
+            Ok(_) => Self::Answered,
+            Err(error) => Self::of(&error),
+        }
+    }
+}
+
+/// Bytes that tell their own position: a shifted, lost or doubled piece never compares equal.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// A TCP connection to a `nodefence-peer`.
+#[derive(Debug)]
+pub struct Conn {
+    /// The socket.
+    pub stream: TcpStream,
+}
+
+impl Conn {
+    /// Connects from `ns` within `limit`; reads and writes get the same limit.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
+        let stream = ns.run(move || TcpStream::connect_timeout(&to, limit))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self { stream })
+    }
+
+    /// Connects until the balancer has picked the backend `name`.
+    ///
+    /// # Errors
+    /// Where a connection fails, or 200 of them all went elsewhere.
+    pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
+        for _ in 0..200 {
+            let mut conn = Self::connect(ns, to, limit).with_context(|| format!("connect to {to}"))?;
+            if conn.who().with_context(|| format!("ask {to} for its name"))? == name {
+                return Ok(conn);
+            }
+        }
+        bail!("200 connections to {to} and none went to {name}")
+    }
+
+    /// Sets the limit of reads and writes; `None`: for ever.
+    ///
+    /// # Errors
+    /// For a zero duration.
+    pub fn limit(&self, limit: Option<Duration>) -> std::io::Result<()> {
+        self.stream.set_read_timeout(limit)?;
+        self.stream.set_write_timeout(limit)
+    }
+
+    /// The name of the backend behind this connection.
+    ///
+    /// # Errors
+    /// What the socket says; `TimedOut`/`WouldBlock` at the limit.
+    pub fn who(&mut self) -> std::io::Result<String> {
+        self.stream.write_all(b"w")?;
+        let mut name = Vec::new();
+        loop {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte)?;
+            if byte[0] == b'\n' {
+                return Ok(String::from_utf8_lossy(&name).into_owned());
+            }
+            name.push(byte[0]);
+        }
+    }
+
+    /// One small request, as an outcome.
+    pub fn request(&mut self) -> Outcome {
+        Outcome::from_result(self.who())
+    }
+
+    /// Sends bytes and reads them back.
+    ///
+    /// # Errors
+    /// What the socket says, or `InvalidData` where other bytes came back.
+    pub fn echo(&mut self, payload: &[u8]) -> std::io::Result<()> {
+        self.header(b'e', payload.len())?;
+        self.stream.write_all(payload)?;
+        let mut back = vec![0; payload.len()];
+        self.stream.read_exact(&mut back)?;
+        if back == payload { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
+    }
+
+    /// Announces an upload of `len` bytes, to be written to `stream`; the server answers `k` at its end.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn start_upload(&mut self, len: usize) -> std::io::Result<()> {
+        self.header(b's', len)
+    }
+
+    /// Downloads `len` bytes of [`pattern`] and compares them.
+    ///
+    /// # Errors
+    /// What the socket says, or `InvalidData` where other bytes came.
+    pub fn download(&mut self, len: usize) -> std::io::Result<()> {
+        self.header(b'd', len)?;
+        let mut got = vec![0; len];
+        self.stream.read_exact(&mut got)?;
+        if got == pattern(len) { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
+    }
+
+    /// Asks for an answer that never comes (a long poll).
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn long_poll(&mut self) -> std::io::Result<()> {
+        self.stream.write_all(b"p")
+    }
+
+    /// Waits for the end of the connection without sending, at most `limit`.
+    pub fn wait_end(&mut self, limit: Duration) -> Outcome {
+        if self.stream.set_read_timeout(Some(limit)).is_err() {
+            return Outcome::Other;
+        }
+        let mut byte = [0];
+        match self.stream.read(&mut byte) {
+            Ok(0) => Outcome::Other,
+            Ok(_) => Outcome::Answered,
+            Err(error) => Outcome::of(&error),
+        }
+    }
+
+    fn header(&mut self, op: u8, len: usize) -> std::io::Result<()> {
+        let mut header = vec![op];
+        header.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+        self.stream.write_all(&header)
+    }
+}
+
+/// One new connection and one request on it, all within `limit`; with the name of who answered.
+pub fn try_new(ns: &Netns, to: SocketAddr, limit: Duration) -> (Outcome, Option<String>) {
+    let mut conn = match Conn::connect(ns, to, limit) {
+        Ok(conn) => conn,
+        Err(error) => return (Outcome::of(&error), None),
+    };
+    match conn.who() {
+        Ok(name) => (Outcome::Answered, Some(name)),
+        Err(error) => (Outcome::of(&error), None),
+    }
+}
+
+/// A connected UDP socket.
+#[derive(Debug)]
+pub struct UdpConn {
+    /// The socket.
+    pub socket: UdpSocket,
+}
+
+impl UdpConn {
+    /// A socket of `ns`, connected to `to`, with a limit for reads.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
+        let socket = ns.run(move || {
+            let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+            let socket = UdpSocket::bind((any, 0))?;
+            socket.connect(to)?;
+            std::io::Result::Ok(socket)
+        })?;
+        socket.set_read_timeout(Some(limit))?;
+        Ok(Self { socket })
+    }
+
+    /// Makes sockets until the balancer has picked the backend `name`.
+    ///
+    /// # Errors
+    /// Where an exchange fails, or 200 sockets all went elsewhere.
+    pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
+        for _ in 0..200 {
+            let conn = Self::connect(ns, to, limit)?;
+            if conn.who().with_context(|| format!("ask {to} over UDP for its name"))? == name {
+                return Ok(conn);
+            }
+        }
+        bail!("200 UDP sockets to {to} and none went to {name}")
+    }
+
+    /// The name of the backend behind this flow.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn who(&self) -> std::io::Result<String> {
+        let answer = self.exchange(b"who")?;
+        Ok(answer.split(' ').next().unwrap_or_default().to_owned())
+    }
+
+    /// One datagram there and its answer back.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn exchange(&self, payload: &[u8]) -> std::io::Result<String> {
+        self.socket.send(payload)?;
+        let mut buffer = vec![0; 65_536];
+        let len = self.socket.recv(&mut buffer)?;
+        buffer.truncate(len);
+        Ok(String::from_utf8_lossy(&buffer).into_owned())
+    }
+
+    /// One exchange, as an outcome.
+    pub fn request(&self) -> Outcome {
+        Outcome::from_result(self.who())
+    }
+}
+
+/// Calls `ready` every 10 ms until it says yes.
+///
+/// # Errors
+/// Where it did not within `limit`.
+pub fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<Duration> {
+    let start = Instant::now();
+    loop {
+        if ready() {
+            return Ok(start.elapsed());
+        }
+        if start.elapsed() > limit {
+            bail!("{what}: not within {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

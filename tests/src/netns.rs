@@ -1,0 +1,184 @@
+//! A network namespace with a mount namespace of its own, held by one thread.
+
+use std::{
+    io::Write as _,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc::{Sender, channel},
+    },
+    thread::JoinHandle,
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+    unistd::{Pid, gettid},
+};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A network namespace. It has no name in the file system: it is reached through the thread that holds it, and ends with
+/// that thread. `/sys` inside shows its own devices, `/sys/fs/bpf` is a BPF filesystem of its own.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+    tid: Pid,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Netns {
+    /// Makes one. `label` only helps in error messages.
+    ///
+    /// # Errors
+    /// Without root, or where the kernel refuses a namespace or a mount.
+    pub fn new(label: &str) -> Result<Self> {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{label}-{}-{count}", std::process::id());
+        let (jobs, inbox) = channel::<Job>();
+        let (ready, started) = channel();
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
+            let entered = enter();
+            let failed = entered.is_err();
+            let _ = ready.send(entered);
+            if failed {
+                return;
+            }
+            for job in inbox {
+                job();
+            }
+        })?;
+        let tid = started.recv().context("namespace thread ended")?.context("these tests need root")?;
+        let this = Self { name, tid, jobs: Some(jobs), thread: Some(thread) };
+        this.ip("link set lo up")?;
+        Ok(this)
+    }
+
+    /// The name for messages: label, pid and a counter.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Path of the namespace's file, as `ip link ... netns PATH` takes it.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/task/{}/ns/net", std::process::id(), self.tid))
+    }
+
+    /// Runs a closure in the namespace's thread and waits for it; a panic goes on in the caller. Threads, sockets
+    /// and processes it makes belong to the namespace.
+    pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = channel();
+        let job = Box::new(move || {
+            let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
+        });
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        assert!(sent, "namespace {} is gone", self.name);
+        match result.recv() {
+            Ok(Ok(value)) => value,
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => panic!("the thread of namespace {} ended", self.name),
+        }
+    }
+
+    /// Runs a command line (split at spaces) and gives its standard output.
+    ///
+    /// # Errors
+    /// Where it cannot be started or fails; with what it wrote to standard error.
+    pub fn exec(&self, line: &str) -> Result<String> {
+        self.feed(line, "")
+    }
+
+    /// Runs lines of `ip` commands (without the word `ip`) in one process.
+    ///
+    /// # Errors
+    /// At the first line that fails.
+    pub fn ip(&self, script: &str) -> Result<()> {
+        let lines: Vec<&str> = script.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        self.feed("ip -batch -", &lines.join("\n")).with_context(|| lines.join("; ")).map(drop)
+    }
+
+    /// Applies an nftables script as one transaction.
+    ///
+    /// # Errors
+    /// What `nft` says.
+    pub fn nft(&self, script: &str) -> Result<()> {
+        self.feed("nft -f -", script).with_context(|| script.to_owned()).map(drop)
+    }
+
+    /// Writes a sysctl of the namespace; `key` as a path below `/proc/sys/net` (`ipv4/ip_forward`).
+    ///
+    /// # Errors
+    /// Where there is no such sysctl or the value is refused.
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let path = format!("/proc/sys/net/{key}");
+        let value = value.to_owned();
+        self.run(move || std::fs::write(&path, value).with_context(|| path))
+    }
+
+    /// The index of a device.
+    ///
+    /// # Errors
+    /// Where there is none of that name.
+    pub fn ifindex(&self, device: &str) -> Result<u32> {
+        let name = device.to_owned();
+        self.run(move || {
+            nix::net::if_::if_nametoindex(name.as_str()).with_context(|| format!("device {name}"))
+        })
+    }
+
+    /// Runs a command line with something to read on its standard input.
+    ///
+    /// # Errors
+    /// As [`Netns::exec`].
+    pub fn feed(&self, line: &str, input: &str) -> Result<String> {
+        let (line, input, name) = (line.to_owned(), input.to_owned(), self.name.clone());
+        self.run(move || feed(&line, &input).with_context(|| format!("`{line}` in namespace {name}")))
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn enter() -> Result<Pid> {
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+        .context("unshare network and mount namespace")?;
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("make mounts private")?;
+    // A sysfs shows the devices of the network namespace in which it was mounted.
+    mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).context("mount /sys")?;
+    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).context("mount /sys/fs/bpf")?;
+    Ok(gettid())
+}
+
+fn feed(line: &str, input: &str) -> Result<String> {
+    let mut words = line.split_whitespace();
+    let program = words.next().context("empty command")?;
+    let mut child = Command::new(program)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start {program}; is it installed?"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that reads nothing may be gone already: its exit code tells.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,118 @@
+//! Child processes that end with whoever started them.
+#![expect(unsafe_code, reason = "the parent-death signal is set between fork and exec")]
+
+use std::{
+    io::{BufRead as _, BufReader},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::Netns;
+
+/// A child process in a namespace. Killed when dropped, and by the kernel when the namespace's thread ends.
+#[derive(Debug)]
+pub struct Proc {
+    child: Child,
+    what: String,
+}
+
+impl Proc {
+    /// Starts a command in `ns`.
+    ///
+    /// # Errors
+    /// Where the program cannot be started.
+    pub fn spawn(ns: &Netns, mut command: Command) -> Result<Self> {
+        let what = format!("{command:?} in {}", ns.name());
+        // SAFETY: between fork and exec only prctl(2) is called, which is async-signal-safe and allocates nothing.
+        unsafe {
+            command
+                .pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from));
+        }
+        let child = ns.run(move || command.spawn()).with_context(|| format!("start {what}"))?;
+        Ok(Self { child, what })
+    }
+
+    /// Starts a command and waits until it has written a line to its standard output.
+    ///
+    /// # Errors
+    /// Where it cannot be started or ends without a line.
+    pub fn spawn_ready(ns: &Netns, mut command: Command) -> Result<Self> {
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut this = Self::spawn(ns, command)?;
+        let stdout = this.child.stdout.take().context("no pipe")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        if line.is_empty() {
+            bail!("{} ended before it was ready", this.what);
+        }
+        Ok(this)
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// Where the process is gone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill(self.pid(), signal).with_context(|| format!("{signal} to {}", self.what))
+    }
+
+    /// Stops it where it stands (SIGSTOP cannot be caught); its kernel goes on answering for it.
+    ///
+    /// # Errors
+    /// Where the process is gone.
+    pub fn freeze(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// Where the process is gone.
+    pub fn thaw(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// `Some` where it has ended.
+    ///
+    /// # Errors
+    /// What waitpid says.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Where it still runs after `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            if start.elapsed() > limit {
+                bail!("{} still runs after {limit:?}", self.what);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,311 @@
+//! A small cluster: a client outside, node A that forwards, nodes B and C with the backends, a bridge between them.
+//!
+//! ```text
+//!  client 192.0.2.2 ---- 192.0.2.1 node A 10.2.0.11 ---+--- 10.2.0.12 node B --- pod 10.244.2.2
+//!                           |                       bridge
+//!                        pod 10.244.1.2                +--- 10.2.0.13 node C --- pod 10.244.3.2
+//! ```
+//! The same with IPv6: 2001:db8::/64 outside, fd00:2::/64 between the nodes, fd00:244:N::/64 for pods.
+
+mod links;
+mod proxy;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    process::Command,
+    sync::Arc,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{Agent, Netns, Proc, bin, tun::TunPair};
+
+/// IP version of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// How pods of different nodes reach each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overlay {
+    /// Plain routes to the nodes.
+    HostGateway,
+    /// vxlan with fixed neighbours, as flannel makes it.
+    Vxlan,
+    /// vxlan whose tunnel metadata comes from the routes (`external`).
+    VxlanMetadata,
+    /// ipip for IPv4; IPv6 stays on plain routes.
+    Ipip,
+    /// Nodes joined by a VLAN device: at egress of `eth0` the tag is in the skb's metadata.
+    Vlan,
+    /// The same with the tag in the frame (`reorder_hdr off`).
+    VlanInFrame,
+    /// 802.1Q in 802.1ad: at egress of `eth0` the inner tag is in the frame, the outer in the metadata.
+    QinQ,
+    /// A tun device (no Ethernet header) between A and B; C on plain routes.
+    Tun,
+}
+
+/// Who sends the Services' traffic to the backends on node A.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proxy {
+    /// DNAT as kube-proxy's nftables mode does it.
+    Nftables,
+    /// IPVS NAT with conntrack, as kube-proxy's ipvs mode does it.
+    Ipvs,
+}
+
+/// What to build.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How pods reach each other.
+    pub overlay: Overlay,
+    /// Hide the client behind node A's address, as kube-proxy does by default.
+    pub masquerade: bool,
+    /// Who forwards.
+    pub proxy: Proxy,
+    /// Let devices do checksums and segmentation (the default of veth). Without, each sum stands on the wire.
+    pub offloads: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { overlay: Overlay::HostGateway, masquerade: true, proxy: Proxy::Nftables, offloads: true }
+    }
+}
+
+/// Where a client runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Outside the cluster; it uses the NodePort.
+    Outside,
+    /// A pod on node A; it uses the ClusterIP.
+    Pod,
+    /// A process in node A's own namespace; it uses the ClusterIP.
+    Node,
+}
+
+impl Place {
+    /// All three.
+    pub const ALL: [Self; 3] = [Self::Outside, Self::Pod, Self::Node];
+}
+
+/// The Services of the cluster; backends on B and C each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// TCP, pods, port 80 to 8080, NodePort 30080.
+    Web,
+    /// UDP, pods, port 53 to 5300, NodePort 30053.
+    Dns,
+    /// TCP, host network, port 80 to 9100, NodePort 30091.
+    Host,
+}
+
+impl Service {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Web, Self::Dns, Self::Host];
+
+    /// Port of the ClusterIP, port of the backend, NodePort.
+    pub const fn ports(self) -> (u16, u16, u16) {
+        match self {
+            Self::Web => (80, 8080, 30_080),
+            Self::Dns => (53, 5300, 30_053),
+            Self::Host => (80, 9100, 30_091),
+        }
+    }
+
+    /// `tcp` or `udp`.
+    pub const fn protocol(self) -> &'static str {
+        match self {
+            Self::Web | Self::Host => "tcp",
+            Self::Dns => "udp",
+        }
+    }
+
+    /// The ClusterIP.
+    pub const fn cluster_ip(self, family: Family) -> IpAddr {
+        let host = if matches!(self, Self::Host) { 20 } else { 10 };
+        match family {
+            Family::V4 => IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, host)),
+            Family::V6 => IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, host as u16)),
+        }
+    }
+}
+
+/// A TCP port of the nodes that is no backend: it must never be cut.
+pub const NODE_PORT_OF_ITS_OWN: u16 = 9200;
+
+/// A node: its namespace, its pod's namespace and its processes.
+#[derive(Debug)]
+pub struct Node {
+    /// `node-a`, `node-b` or `node-c`.
+    pub name: &'static str,
+    /// Its number in the addresses (1 to 3).
+    pub index: u8,
+    /// Its namespace.
+    pub ns: Arc<Netns>,
+    /// Its pod's namespace.
+    pub pod: Arc<Netns>,
+    procs: Vec<Proc>,
+}
+
+impl Node {
+    fn new(name: &'static str, index: u8) -> Result<Self> {
+        let (ns, pod) = (Arc::new(Netns::new(name)?), Arc::new(Netns::new(&format!("{name}-pod"))?));
+        Ok(Self { name, index, ns, pod, procs: Vec::new() })
+    }
+
+    /// Its address between the nodes.
+    pub fn address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => [10, 2, 0, 10 + self.index].into(),
+            Family::V6 => [0xfd00, 2, 0, 0, 0, 0, 0, 0x10 + u16::from(self.index)].into(),
+        }
+    }
+
+    /// Its pod's address.
+    pub fn pod_address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => [10, 244, self.index, 2].into(),
+            Family::V6 => [0xfd00, 0x244, u16::from(self.index), 0, 0, 0, 0, 2].into(),
+        }
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        for (ns, ports) in [(&self.pod, "tcp=8080 udp=5300"), (&self.ns, "tcp=9100 tcp=9200")] {
+            let mut command = Command::new(bin("nodefence-peer")?);
+            command.arg(self.name).args(ports.split(' '));
+            self.procs.push(Proc::spawn_ready(ns, command)?);
+        }
+        Ok(())
+    }
+
+    /// Stops every process of the node where it stands. Its kernel goes on: it accepts connections and
+    /// acknowledges requests that nobody reads.
+    ///
+    /// # Errors
+    /// Where a process is gone.
+    pub fn freeze(&self) -> Result<()> {
+        self.procs.iter().try_for_each(Proc::freeze)
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    /// Where a process is gone.
+    pub fn thaw(&self) -> Result<()> {
+        self.procs.iter().try_for_each(Proc::thaw)
+    }
+}
+
+/// The cluster. Everything in it ends with it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// How it was built.
+    pub options: Options,
+    /// The client outside.
+    pub client: Arc<Netns>,
+    /// The forwarding node.
+    pub a: Node,
+    /// The node that will hang.
+    pub b: Node,
+    /// The node that stays well.
+    pub c: Node,
+    /// The switch between the nodes.
+    pub fabric: Arc<Netns>,
+    _tun: Option<TunPair>,
+}
+
+impl Cluster {
+    /// Builds it and starts the servers.
+    ///
+    /// # Errors
+    /// Without root, or where this kernel lacks a device type or an nftables expression; names the command.
+    pub fn new(options: Options) -> Result<Self> {
+        let mut this = Self {
+            options,
+            client: Arc::new(Netns::new("client")?),
+            a: Node::new("node-a", 1)?,
+            b: Node::new("node-b", 2)?,
+            c: Node::new("node-c", 3)?,
+            fabric: Arc::new(Netns::new("fabric")?),
+            _tun: None,
+        };
+        this._tun = links::build(&this).context("links of the cluster")?;
+        proxy::build(&this).context("proxy of node A")?;
+        this.b.serve()?;
+        this.c.serve()?;
+        Ok(this)
+    }
+
+    /// The devices of node A through which packets to backends leave with the backend's address on them.
+    pub fn interfaces(&self) -> Vec<&'static str> {
+        match self.options.overlay {
+            Overlay::HostGateway | Overlay::Vlan | Overlay::VlanInFrame | Overlay::QinQ => vec!["eth0"],
+            Overlay::Vxlan | Overlay::VxlanMetadata => vec!["vxlan0", "eth0"],
+            Overlay::Ipip => vec!["ipip0", "eth0"],
+            Overlay::Tun => vec!["tun0", "eth0"],
+        }
+    }
+
+    /// The namespace of a client at `place`.
+    pub fn at(&self, place: Place) -> &Netns {
+        match place {
+            Place::Outside => &self.client,
+            Place::Pod => &self.a.pod,
+            Place::Node => &self.a.ns,
+        }
+    }
+
+    /// The address that a client at `place` uses for a Service.
+    pub fn service(&self, service: Service, place: Place, family: Family) -> SocketAddr {
+        let (port, _, node_port) = service.ports();
+        match (place, family) {
+            (Place::Outside, Family::V4) => ([192, 0, 2, 1], node_port).into(),
+            (Place::Outside, Family::V6) => ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], node_port).into(),
+            _ => (service.cluster_ip(family), port).into(),
+        }
+    }
+
+    /// The cluster file that describes it.
+    pub fn cluster_file(&self) -> String {
+        let mut text = String::from("nodes:\n");
+        for node in [&self.a, &self.b, &self.c] {
+            text +=
+                &format!("  - name: {}\n    address: {}\n    backends:", node.name, node.address(Family::V4));
+            if node.index == 1 {
+                text += " []\n";
+                continue;
+            }
+            text += "\n";
+            for family in [Family::V4, Family::V6] {
+                text += &format!("      - address: \"{}\"\n", node.pod_address(family));
+                text += &format!(
+                    "      - {{ address: \"{}\", port: 9100, protocol: tcp, hostNetwork: true }}\n",
+                    node.address(family)
+                );
+            }
+        }
+        text
+    }
+
+    /// Starts the agent on node A, attached to all of [`Cluster::interfaces`].
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn agent(&self) -> Result<Agent> {
+        self.agent_with(&[])
+    }
+
+    /// As [`Cluster::agent`], with more arguments.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn agent_with(&self, extra: &[&str]) -> Result<Agent> {
+        Agent::start_with(&self.a.ns, self.a.name, &self.interfaces(), &self.cluster_file(), extra)
+    }
+}
