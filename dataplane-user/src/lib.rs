@@ -4,6 +4,8 @@
 pub static DATAPLANE_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));
 
+pub mod cluster;
 pub mod conntrack;
 pub mod dataplane;
+pub mod flags;
 pub mod plan;

@@ -1,0 +1,78 @@
+use std::{fmt, io, path::PathBuf};
+
+use super::source::MAX_FILE_BYTES;
+
+/// Why a cluster file was not taken. The last good view stays.
+#[derive(Debug, thiserror::Error)]
+#[error("cluster file {}: {problem}", path.display())]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a cluster file.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Read(#[source] io::Error),
+    /// A folder, a pipe or a device.
+    #[error("is not a regular file")]
+    NotAFile,
+    /// More than [`MAX_FILE_BYTES`].
+    #[error("is {0} bytes long; the limit is {MAX_FILE_BYTES}")]
+    TooLarge(u64),
+    /// Nothing but white space.
+    #[error("is empty; write `nodes: []` (with --allow-empty) for a cluster without nodes")]
+    Empty,
+    /// Its end is missing.
+    #[error(
+        "does not end with a line feed: was it cut short while it was written? Write aside, then rename over it"
+    )]
+    Truncated,
+    /// It changed while it was read, time and again.
+    #[error("changed each time it was read; write aside, then rename over it")]
+    Unsettled,
+    /// Not text.
+    #[error("is not UTF-8 (first bad byte at offset {0})")]
+    NotUtf8(usize),
+    /// `nodes` is missing, or has no value.
+    #[error("has no list `nodes`")]
+    NoList,
+    /// `nodes` is empty and that was not allowed.
+    #[error("`nodes` is empty; if that is meant, start the agent with --allow-empty")]
+    NoNodes,
+    /// Neither valid YAML nor valid JSON of the expected shape, or a value that is refused.
+    #[error("{at}{message}")]
+    Invalid {
+        /// Where.
+        at: At,
+        /// What is wrong and what was expected.
+        message: String,
+    },
+}
+
+/// A place in a cluster file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    /// From 1; 0 where it is unknown.
+    pub line: u64,
+    /// From 1; 0 where it is unknown.
+    pub column: u64,
+    /// As in `nodes[0].backends[2].address`; empty where it is unknown.
+    pub field: String,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line != 0 {
+            write!(f, "line {}, column {}: ", self.line, self.column)?;
+        }
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        Ok(())
+    }
+}

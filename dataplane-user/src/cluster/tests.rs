@@ -1,0 +1,172 @@
+use super::{Problem, Scope, parse};
+
+const GOOD: &str = "nodes:
+  - name: node-b
+    address: 10.2.0.12
+    zone: z1
+    backends:
+      - address: 10.244.2.7
+      - { address: 10.2.0.12, port: 9100, protocol: TCP, hostNetwork: true }
+  - name: node-a
+    address: fd00::11
+flags:
+  - { node: node-b, until: 2026-12-01T00:00:00Z, reason: \"disk\" }
+";
+
+fn message(text: &str) -> String {
+    parse(text, false).expect_err("accepted").to_string()
+}
+
+fn node(backends: &str) -> String {
+    format!("nodes:\n  - name: node-a\n    address: 10.2.0.11\n    backends:\n{backends}")
+}
+
+#[test]
+fn reads_the_example() {
+    let view = parse(GOOD, false).unwrap();
+    assert_eq!(view.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["node-a", "node-b"]);
+    let node = view.node("node-b").unwrap();
+    assert_eq!(node.zone.as_deref(), Some("z1"));
+    assert_eq!(
+        node.backends.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.2.0.12:9100/tcp", "10.244.2.7"]
+    );
+    assert_eq!(view.flags[0].until.unwrap().to_string(), "2026-12-01T00:00:00Z");
+    assert_eq!(view.backends(), 2);
+}
+
+#[test]
+fn reads_json() {
+    let json = r#"{"nodes":[{"name":"a","address":"10.0.0.1","backends":[
+        {"address":"10.0.0.1","port":53,"protocol":"udp","hostNetwork":true}]}]}"#;
+    let view = parse(json, false).unwrap();
+    assert!(matches!(view.nodes[0].backends[0].scope, Scope::Port(53, _)));
+}
+
+#[test]
+fn order_means_nothing() {
+    let reversed = "nodes:
+  - {name: b, address: 10.0.0.2, backends: [{address: 10.1.0.2}, {address: 10.1.0.1}]}
+  - {name: a, address: 10.0.0.1}
+";
+    let sorted = "nodes:
+  - {name: a, address: 10.0.0.1}
+  - {name: b, address: 10.0.0.2, backends: [{address: 10.1.0.1}, {address: 10.1.0.2}]}
+";
+    assert_eq!(parse(reversed, false).unwrap(), parse(sorted, false).unwrap());
+}
+
+#[test]
+fn emptiness_is_an_error_unless_it_is_meant() {
+    for text in ["", "\n", "  \n\n", "\u{feff}\n"] {
+        assert!(matches!(parse(text, true), Err(Problem::Empty)), "{text:?}");
+    }
+    assert!(matches!(parse("nodes: []\n", false), Err(Problem::NoNodes)));
+    assert!(parse("nodes: []\n", true).unwrap().nodes.is_empty());
+    // A comment alone, a missing list and another document are no cluster.
+    for text in ["# nothing\n", "nodes:\n", "{}\n", "[]\n", "nodes\n"] {
+        assert!(parse(text, true).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn no_truncation_is_accepted_inside_a_line() {
+    for cut in 1..GOOD.len() {
+        let text = &GOOD[..cut];
+        if !text.ends_with('\n') {
+            assert!(parse(text, true).is_err(), "accepted when cut at {cut}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn says_line_and_field() {
+    let cases = [
+        (
+            node("      - address: 127.0.0.1\n"),
+            "line 5, column 18: nodes[0].backends[0].address: 127.0.0.1 is a loopback address",
+        ),
+        (node("      - address: 224.0.0.5\n"), "multicast"),
+        (node("      - address: ff02::1\n"), "multicast"),
+        (node("      - address: 169.254.1.1\n"), "link-local"),
+        (node("      - address: fe80::1\n"), "link-local"),
+        (node("      - address: 0.0.0.0\n"), "unspecified"),
+        (node("      - address: '::'\n"), "unspecified"),
+        (node("      - address: '::ffff:127.0.0.1'\n"), "loopback"),
+        (node("      - address: 255.255.255.255\n"), "broadcast"),
+        (node("      - address: 10.2.0.300\n"), "`10.2.0.300` is no IP address"),
+        (node("      - address: 10.2.0.11\n"), "needs hostNetwork: true"),
+        (node("      - {address: 10.2.0.11, hostNetwork: true}\n"), "nodes[0].backends[0].port: missing"),
+        (
+            node("      - {address: 10.2.0.11, hostNetwork: true, port: 80}\n"),
+            "nodes[0].backends[0].protocol: missing",
+        ),
+        (
+            node("      - {address: 10.2.0.11, hostNetwork: true, port: 65536, protocol: tcp}\n"),
+            "`65536` is no port",
+        ),
+        (node("      - {address: 10.2.0.11, hostNetwork: true, port: 0, protocol: tcp}\n"), "`0` is no port"),
+        (
+            node("      - {address: 10.2.0.11, hostNetwork: true, port: 80, protocol: icmp}\n"),
+            "`icmp` is no protocol",
+        ),
+        (node("      - {address: 10.3.0.1, port: 80}\n"), "nodes[0].backends[0].port: only a hostNetwork"),
+        (node("      - address: 10.3.0.1\n      - address: 10.3.0.1\n"), "stands on line 5 already"),
+        (node("      - adress: 10.3.0.1\n"), "adress"),
+        (node("      - {}\n"), "address"),
+        (
+            "nodes:\n  - {name: A, address: 10.0.0.1}\n".into(),
+            "line 2, column 12: nodes[0].name: `A` is no node name",
+        ),
+        ("nodes:\n  - {name: a, address: 10.0.0.1}\n  - {name: a, address: 10.0.0.2}\n".into(), "line 3"),
+        (
+            "nodes:\n  - {name: a, address: 10.0.0.1}\n  - {name: b, address: 10.0.0.1}\n".into(),
+            "nodes[1].address: 10.0.0.1 is the address of `a` (line 2) already",
+        ),
+        (
+            "nodes:\n  - {name: a, address: 10.0.0.1, backends: [{address: 10.1.0.1}]}\n  \
+             - {name: b, address: 10.0.0.2, backends: [{address: 10.1.0.1}]}\n"
+                .into(),
+            "10.1.0.1 is a backend of `a` (line 2) and of `b`",
+        ),
+        (
+            "nodes:\n  - {name: a, address: 10.0.0.1, backends: \
+             [{address: 10.0.0.2, port: 80, protocol: tcp, hostNetwork: true}]}\n  \
+             - {name: b, address: 10.0.0.2}\n"
+                .into(),
+            "10.0.0.2 is the address of `b`, not of `a`",
+        ),
+        (
+            "nodes:\n  - {name: a, address: 10.0.0.1}\nflags:\n  - {node: c}\n".into(),
+            "line 4, column 12: flags[0].node: `c` is not among the nodes",
+        ),
+        (
+            "nodes:\n  - {name: a, address: 10.0.0.1}\nflags:\n  - {node: a, until: tomorrow}\n".into(),
+            "flags[0].until: `tomorrow` is no time",
+        ),
+        ("nodes:\n  - {name: a, address: 10.0.0.1}\nnodes: []\n".into(), "line 3"),
+        ("nodes: [\n".into(), "line"),
+        ("nodes: 7\n".into(), "line 1"),
+        ("nodes:\n  - {name: a, address: 10.0.0.1}\nnode: []\n".into(), "line 3"),
+    ];
+    for (text, expected) in cases {
+        let message = message(&text);
+        assert!(message.contains(expected), "{text}\nsays: {message}\nexpected: {expected}");
+        assert!(message.contains("line"), "no line in: {message}");
+        assert!(!message.contains('\n'), "more than one line: {message}");
+    }
+}
+
+#[test]
+fn reads_a_large_cluster() {
+    use std::fmt::Write as _;
+    let mut text = String::from("nodes:\n");
+    for n in 0..600 {
+        let _ =
+            writeln!(text, "  - name: node-{n}\n    address: 10.{}.{}.1\n    backends:", n / 256, n % 256);
+        for b in 0..250 {
+            let _ = writeln!(text, "      - address: 10.{}.{}.{}", 100 + n / 256, n % 256, b + 1);
+        }
+    }
+    assert_eq!(parse(&text, false).unwrap().backends(), 150_000);
+}

@@ -1,0 +1,141 @@
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use jiff::Timestamp;
+use nodefence_common::{Addr, PortKey};
+use serde::{Deserialize, Serialize};
+
+/// Everyone that exists, checked: names and addresses are unique, no backend belongs to two nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterView {
+    /// Sorted by name, so that two files that differ only in order give the same view.
+    pub nodes: Vec<Node>,
+    /// What the file itself flags; every name is one of `nodes`.
+    pub flags: Vec<FileFlag>,
+}
+
+impl ClusterView {
+    /// The node of that name.
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok().map(|at| &self.nodes[at])
+    }
+
+    /// How many backends all nodes have together.
+    pub fn backends(&self) -> usize {
+        self.nodes.iter().map(|node| node.backends.len()).sum()
+    }
+}
+
+/// A node and what runs on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// A DNS-1123 subdomain, as Kubernetes names its nodes.
+    pub name: String,
+    /// The address by which the other nodes reach it.
+    pub address: IpAddr,
+    /// Where it stands, for whoever reads it.
+    pub zone: Option<String>,
+    /// In the order of their addresses and ports.
+    pub backends: Vec<Backend>,
+}
+
+/// Where a Service may send a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Backend {
+    /// The pod's address, or the node's for a host-network pod.
+    pub address: IpAddr,
+    /// How much of the address is the backend's.
+    pub scope: Scope,
+}
+
+/// How much of its address a backend owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// All of it: a pod with a network of its own.
+    Address,
+    /// One port: a host-network pod, which shares the address with the kubelet, ssh and the tunnel.
+    Port(u16, Protocol),
+}
+
+impl Backend {
+    /// Its key in `backends`.
+    pub fn addr(&self) -> Addr {
+        self.address.into()
+    }
+
+    /// Its key in `ports`, where it has one.
+    pub fn port_key(&self) -> Option<PortKey> {
+        match self.scope {
+            Scope::Address => None,
+            Scope::Port(port, protocol) => {
+                Some(PortKey { addr: self.addr(), port, protocol: protocol.number(), zero: 0 })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.scope, self.address) {
+            (Scope::Address, address) => write!(f, "{address}"),
+            (Scope::Port(port, protocol), IpAddr::V4(v4)) => write!(f, "{v4}:{port}/{protocol}"),
+            (Scope::Port(port, protocol), IpAddr::V6(v6)) => write!(f, "[{v6}]:{port}/{protocol}"),
+        }
+    }
+}
+
+/// A transport protocol that Services know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// The IP protocol number (IANA).
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            "sctp" => Ok(Self::Sctp),
+            _ => Err(format!("`{text}` is no protocol: expected tcp, udp or sctp")),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        })
+    }
+}
+
+/// A flag that stands in the cluster file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFlag {
+    /// Name of the node.
+    pub node: String,
+    /// When it ends by the wall clock; `None` for as long as it stands in the file.
+    pub until: Option<Timestamp>,
+    /// Why, in the operator's words; may be empty.
+    pub reason: String,
+}

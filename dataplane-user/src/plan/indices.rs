@@ -1,0 +1,164 @@
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use nodefence_common::{BackendEntry, MAX_NODES, NodeEntry};
+
+/// A node's place in `nodes`, and how many owners that place has had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot {
+    /// Index into `nodes` and `seen`.
+    pub index: u32,
+    /// Never 0: that is what an unused entry says.
+    pub generation: u32,
+}
+
+/// More nodes than `nodes` has places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} nodes, but only {MAX_NODES} fit")]
+pub struct Full(pub usize);
+
+/// Who has which place. A node keeps its place as long as it exists, whatever the order in which nodes are listed; a
+/// place that is given away again gets another generation, so that what was written for its former owner means nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Indices {
+    slots: BTreeMap<String, Slot>,
+    /// The last generation that each place had; what lies beyond its end was never used.
+    generations: Vec<u32>,
+    /// Places that were given up, longest ago first.
+    free: VecDeque<u32>,
+    /// What an earlier agent left in the pinned maps, by [`name_field`].
+    adoptable: HashMap<[u8; 28], Slot>,
+}
+
+impl Indices {
+    /// Takes over what the pinned maps say, so that a restart of the agent does not move anyone. A name field that two
+    /// entries bear is believed of neither.
+    pub fn adopt(nodes: &[(u32, NodeEntry)], backends: impl IntoIterator<Item = BackendEntry>) -> Self {
+        let mut this = Self::default();
+        let mut twice = Vec::new();
+        for &(index, entry) in nodes.iter().filter(|(index, _)| *index < MAX_NODES) {
+            this.note(index, entry.generation);
+            if entry.generation != 0 && entry.name[0] != 0 {
+                let slot = Slot { index, generation: entry.generation };
+                if this.adoptable.insert(entry.name, slot).is_some() {
+                    twice.push(entry.name);
+                }
+            }
+        }
+        for name in twice {
+            this.adoptable.remove(&name);
+        }
+        // A backend may still bear a generation that its node's entry has lost.
+        for entry in backends.into_iter().filter(|entry| entry.node < MAX_NODES) {
+            this.note(entry.node, entry.generation);
+        }
+        this.free = (0..this.generations.len() as u32).collect();
+        this
+    }
+
+    fn note(&mut self, index: u32, generation: u32) {
+        let at = index as usize;
+        if self.generations.len() <= at {
+            self.generations.resize(at + 1, 0);
+        }
+        self.generations[at] = self.generations[at].max(generation);
+    }
+
+    /// Gives each of these nodes a place, and takes the places of all others back.
+    ///
+    /// # Errors
+    /// Where there are more nodes than places; nothing is changed then.
+    pub fn reconcile<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Full> {
+        let mut names: Vec<&str> = names.into_iter().collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.len() > MAX_NODES as usize {
+            return Err(Full(names.len()));
+        }
+        let gone: Vec<String> =
+            self.slots.keys().filter(|name| names.binary_search(&name.as_str()).is_err()).cloned().collect();
+        for name in gone {
+            if let Some(slot) = self.slots.remove(&name) {
+                self.free.push_back(slot.index);
+            }
+        }
+        let new: Vec<&str> = names.into_iter().filter(|name| !self.slots.contains_key(*name)).collect();
+        let new = self.take_adoptable(new);
+        for name in new {
+            let index = if (self.generations.len() as u32) < MAX_NODES {
+                self.generations.push(0);
+                self.generations.len() as u32 - 1
+            } else if let Some(index) = self.free.pop_front() {
+                index
+            } else {
+                unreachable!("there are no more nodes than places");
+            };
+            let generation = match self.generations[index as usize].wrapping_add(1) {
+                0 => 1,
+                generation => generation,
+            };
+            self.generations[index as usize] = generation;
+            self.slots.insert(name.to_owned(), Slot { index, generation });
+        }
+        Ok(())
+    }
+
+    /// Gives those their old place whom the pinned maps know; returns the others. Only the first list of nodes is held
+    /// against the maps.
+    fn take_adoptable<'a>(&mut self, names: Vec<&'a str>) -> Vec<&'a str> {
+        if self.adoptable.is_empty() {
+            return names;
+        }
+        let mut claims: HashMap<[u8; 28], usize> = HashMap::new();
+        for name in &names {
+            *claims.entry(name_field(name)).or_default() += 1;
+        }
+        let adoptable = std::mem::take(&mut self.adoptable);
+        let mut rest = Vec::new();
+        for name in names {
+            let field = name_field(name);
+            match adoptable.get(&field) {
+                // The place's last generation must be this entry's, or a backend bears a later one.
+                Some(&slot)
+                    if claims[&field] == 1 && self.generations[slot.index as usize] == slot.generation =>
+                {
+                    self.free.retain(|&index| index != slot.index);
+                    self.slots.insert(name.to_owned(), slot);
+                }
+                _ => rest.push(name),
+            }
+        }
+        rest
+    }
+
+    /// The place of a node.
+    pub fn get(&self, name: &str) -> Option<Slot> {
+        self.slots.get(name).copied()
+    }
+
+    /// The node that has this place.
+    pub fn owner(&self, index: u32) -> Option<&str> {
+        self.slots.iter().find(|(_, slot)| slot.index == index).map(|(name, _)| name.as_str())
+    }
+
+    /// All nodes and their places, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Slot)> {
+        self.slots.iter().map(|(name, slot)| (name.as_str(), *slot))
+    }
+}
+
+/// A node's name as its entry bears it: as it is where it fits, else its first 8 and last 10 bytes around eight hex
+/// digits of its FNV-1a hash (32 bits), because names of one pool differ only at their end or in their middle.
+pub fn name_field(name: &str) -> [u8; 28] {
+    let mut field = [0; 28];
+    let bytes = name.as_bytes();
+    if bytes.len() <= field.len() {
+        field[..bytes.len()].copy_from_slice(bytes);
+        return field;
+    }
+    let hash =
+        bytes.iter().fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    field[..8].copy_from_slice(&bytes[..8]);
+    field[8..18].copy_from_slice(format!("~{hash:08x}~").as_bytes());
+    field[18..].copy_from_slice(&bytes[bytes.len() - 10..]);
+    field
+}

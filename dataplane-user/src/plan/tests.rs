@@ -1,0 +1,204 @@
+use std::{
+    collections::{HashMap, HashSet},
+    net::{IpAddr, Ipv4Addr},
+};
+
+use nodefence_common::{Action, NodeEntry, Verdict, backend_flags};
+use proptest::prelude::*;
+
+use super::*;
+use crate::cluster::{Backend, ClusterView, Node, Protocol, Scope};
+
+const OBSERVE: Policy<'static> = Policy { own_node: "n0", mode: Mode::Observe, answer: Answer::Refuse };
+const REFUSE: Policy<'static> = Policy { own_node: "n0", mode: Mode::Enforce, answer: Answer::Refuse };
+const DROP: Policy<'static> = Policy { own_node: "n0", mode: Mode::Enforce, answer: Answer::Drop };
+
+fn view(nodes: &[u8]) -> ClusterView {
+    let mut nodes: Vec<Node> = nodes
+        .iter()
+        .map(|&n| {
+            let own = IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
+            let pod = |b| Backend { address: Ipv4Addr::new(10, 1, n, b).into(), scope: Scope::Address };
+            let host = Backend { address: own, scope: Scope::Port(9100, Protocol::Tcp) };
+            Node { name: format!("n{n}"), address: own, zone: None, backends: vec![pod(1), pod(2), host] }
+        })
+        .collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    nodes.dedup();
+    ClusterView { nodes, flags: Vec::new() }
+}
+
+fn names(view: &ClusterView) -> impl Iterator<Item = &str> {
+    view.nodes.iter().map(|node| node.name.as_str())
+}
+
+#[test]
+fn the_action_follows_the_policy() {
+    for (policy, action) in [(REFUSE, Action::Refuse), (DROP, Action::Drop), (OBSERVE, Action::Observe)] {
+        let view = view(&[0, 1, 2]);
+        let mut indices = Indices::default();
+        indices.reconcile(names(&view)).unwrap();
+        let tables = tables(&view, &indices, &policy, |name| name != "n2", 77);
+        let entry = |name: &str| tables.nodes[&indices.get(name).unwrap().index];
+        assert_eq!((entry("n1").verdict, entry("n1").action), (Verdict::Flagged as u32, action as u32));
+        assert_eq!(entry("n1").until, 77);
+        assert_eq!(
+            (entry("n0").verdict, entry("n0").action),
+            (Verdict::Flagged as u32, Action::Ignore as u32)
+        );
+        assert_eq!((entry("n2").verdict, entry("n2").until), (Verdict::Healthy as u32, 0));
+    }
+}
+
+#[test]
+fn host_network_backends_are_port_scoped() {
+    let view = view(&[1]);
+    let mut indices = Indices::default();
+    indices.reconcile(names(&view)).unwrap();
+    let tables = tables(&view, &indices, &REFUSE, |_| false, 0);
+    let host = view.nodes[0].backends[2];
+    assert_eq!(tables.backends[&host.addr()].flags, backend_flags::PORT_SCOPED);
+    assert_eq!(tables.ports.len(), 1);
+    assert!(tables.ports.contains_key(&host.port_key().unwrap()));
+    assert_eq!(tables.backends[&view.nodes[0].backends[0].addr()].flags, 0);
+}
+
+#[test]
+fn long_names_stay_apart() {
+    let a = name_field("gke-production-default-pool-0a1b2c3d-x7k2");
+    let b = name_field("gke-production-default-pool-0a1b2c3d-x7k3");
+    let c = name_field("ip-10-2-0-12.eu-central-1.compute.internal");
+    let d = name_field("ip-10-2-0-13.eu-central-1.compute.internal");
+    assert!(a != b && c != d);
+    assert!(a.starts_with(b"gke-prod~") && a.ends_with(b"1b2c3d-x7k2".split_at(1).1));
+    assert_eq!(&name_field("node-b")[..7], b"node-b\0");
+    assert_eq!(name_field(&"x".repeat(28)), [b'x'; 28]);
+}
+
+#[test]
+fn doubtful_names_are_not_adopted() {
+    let entry =
+        |generation, name| NodeEntry { verdict: 1, action: 0, until: 9, generation, name: name_field(name) };
+    let mut indices = Indices::adopt(&[(3, entry(2, "a")), (4, entry(1, "a")), (5, entry(6, "b"))], []);
+    indices.reconcile(["a", "b"]).unwrap();
+    assert_eq!(indices.get("b"), Some(Slot { index: 5, generation: 6 }));
+    assert_eq!(indices.get("a"), Some(Slot { index: 6, generation: 1 }));
+}
+
+#[test]
+fn a_later_generation_of_a_backend_counts() {
+    let entry = NodeEntry { verdict: 0, action: 0, until: 0, generation: 2, name: name_field("a") };
+    let backend = nodefence_common::BackendEntry { node: 3, generation: 5, flags: 0 };
+    let mut indices = Indices::adopt(&[(3, entry)], [backend]);
+    indices.reconcile(["a"]).unwrap();
+    let slot = indices.get("a").unwrap();
+    assert!(slot.index != 3 || slot.generation > 5, "{slot:?}");
+}
+
+#[test]
+fn every_place_can_be_used() {
+    let all: Vec<String> = (0..nodefence_common::MAX_NODES).map(|n| format!("n{n}")).collect();
+    let mut indices = Indices::default();
+    indices.reconcile(all.iter().map(String::as_str)).unwrap();
+    assert_eq!(indices.iter().map(|(_, slot)| slot.index).collect::<HashSet<_>>().len(), all.len());
+    let before = indices.get("n7").unwrap();
+    assert_eq!(
+        indices.reconcile(all.iter().map(String::as_str).chain(["one-more"])),
+        Err(Full(all.len() + 1))
+    );
+    assert_eq!(indices.get("n7"), Some(before));
+    indices
+        .reconcile(all.iter().map(String::as_str).filter(|name| *name != "n7").chain(["one-more"]))
+        .unwrap();
+    let after = indices.get("one-more").unwrap();
+    assert_eq!(after, Slot { index: before.index, generation: before.generation + 1 });
+}
+
+proptest! {
+    /// Whatever comes and goes, restarts of the agent included: a place under one generation has one owner for ever,
+    /// a node that stays keeps its place, and every backend leads to its own node.
+    #[test]
+    fn a_slot_has_one_owner(
+        steps in prop::collection::vec((prop::collection::vec(0u8..12, 0..10), any::<bool>()), 1..25)
+    ) {
+        let mut indices = Indices::default();
+        let mut owners: HashMap<Slot, String> = HashMap::new();
+        let mut pinned = Tables::default();
+        for (nodes, restart) in steps {
+            let view = view(&nodes);
+            if restart {
+                let nodes: Vec<_> = pinned.nodes.iter().map(|(&index, &entry)| (index, entry)).collect();
+                indices = Indices::adopt(&nodes, pinned.backends.values().copied());
+            }
+            let before: HashMap<String, Slot> = indices.iter().map(|(n, s)| (n.to_owned(), s)).collect();
+            indices.reconcile(names(&view)).unwrap();
+            for (name, slot) in indices.iter() {
+                prop_assert!(slot.generation != 0);
+                // What lay in the maps when the agent was away is all a new one can know.
+                let owner = owners.entry(slot).or_insert_with(|| name.to_owned());
+                prop_assert!(owner == name || restart_lost(&pinned, slot), "{slot:?}: {owner} and {name}");
+                *owner = name.to_owned();
+                if let Some(before) = before.get(name) {
+                    prop_assert_eq!(*before, slot);
+                }
+            }
+            if restart {
+                for (&index, entry) in &pinned.nodes {
+                    for node in view.nodes.iter().filter(|node| name_field(&node.name) == entry.name) {
+                        let slot = Slot { index, generation: entry.generation };
+                        prop_assert_eq!(indices.get(&node.name), Some(slot), "moved by a restart");
+                    }
+                }
+            }
+            let tables = tables(&view, &indices, &REFUSE, |_| false, 0);
+            for node in &view.nodes {
+                for backend in &node.backends {
+                    let entry = tables.backends[&backend.addr()];
+                    let place = tables.nodes[&entry.node];
+                    prop_assert_eq!(place.generation, entry.generation);
+                    prop_assert_eq!(place.name, name_field(&node.name));
+                }
+            }
+            prop_assert_eq!(tables.nodes.len(), view.nodes.len());
+            pinned = tables;
+        }
+    }
+
+    /// The order of nodes in the source changes nothing.
+    #[test]
+    fn order_means_nothing(nodes in prop::collection::vec(0u8..40, 0..30)) {
+        let mut shuffled: Vec<String> = nodes.iter().map(|n| format!("n{n}")).collect();
+        let mut a = Indices::default();
+        a.reconcile(shuffled.iter().map(String::as_str)).unwrap();
+        shuffled.reverse();
+        let mut b = Indices::default();
+        b.reconcile(shuffled.iter().map(String::as_str)).unwrap();
+        prop_assert_eq!(a.iter().collect::<Vec<_>>(), b.iter().collect::<Vec<_>>());
+        let view = view(&nodes);
+        let (a, b) = (
+            tables(&view, &a, &REFUSE, |n| n.ends_with('3'), 5),
+            tables(&view, &b, &REFUSE, |n| n.ends_with('3'), 5),
+        );
+        prop_assert!(Diff::between(&a, &b).is_empty());
+        prop_assert_eq!(a, b);
+    }
+
+    /// A difference counts each entry once.
+    #[test]
+    fn differences_add_up(old in prop::collection::vec(0u8..20, 0..12), new in prop::collection::vec(0u8..20, 0..12)) {
+        let (old, new) = (view(&old), view(&new));
+        let mut indices = Indices::default();
+        indices.reconcile(names(&old)).unwrap();
+        let before = tables(&old, &indices, &REFUSE, |_| false, 0);
+        indices.reconcile(names(&new)).unwrap();
+        let after = tables(&new, &indices, &REFUSE, |_| false, 0);
+        let diff = Diff::between(&before, &after);
+        let size = |tables: &Tables| tables.nodes.len() + tables.backends.len() + tables.ports.len();
+        prop_assert_eq!(size(&before) + diff.added - diff.removed, size(&after));
+    }
+}
+
+/// Whether neither map said anything of this place any more, so that a restarted agent could not know of it.
+fn restart_lost(pinned: &Tables, slot: Slot) -> bool {
+    !pinned.nodes.contains_key(&slot.index) && !pinned.backends.values().any(|entry| entry.node == slot.index)
+}

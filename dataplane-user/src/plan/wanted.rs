@@ -1,0 +1,101 @@
+use nodefence_common::{Action, BackendEntry, NodeEntry, Verdict, backend_flags, port_flags};
+
+use super::{
+    indices::{Indices, Slot, name_field},
+    tables::Tables,
+};
+use crate::cluster::{ClusterView, Scope};
+
+/// Whether the datapath cuts.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Cut what goes to a flagged node.
+    #[default]
+    Enforce,
+    /// Cut nothing; count what would have been cut.
+    Observe,
+}
+
+/// What a sender is told.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// A RST or an ICMP port unreachable, so that it reconnects at once.
+    #[default]
+    Refuse,
+    /// Nothing.
+    Drop,
+}
+
+/// How flags are carried out on this node.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    /// This node's name: a verdict on it is stored and shown, never enforced.
+    pub own_node: &'a str,
+    /// Whether to cut.
+    pub mode: Mode,
+    /// How to cut.
+    pub answer: Answer,
+}
+
+impl Policy<'_> {
+    /// What is done with packets to the flagged node `name`.
+    pub fn action(&self, name: &str) -> Action {
+        match (self.mode, self.answer) {
+            _ if name == self.own_node => Action::Ignore,
+            (Mode::Observe, _) => Action::Observe,
+            (Mode::Enforce, Answer::Refuse) => Action::Refuse,
+            (Mode::Enforce, Answer::Drop) => Action::Drop,
+        }
+    }
+}
+
+/// A node's entry. `until`: up to when (CLOCK_MONOTONIC, ns) its flag holds; `None` where it bears none.
+pub fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64>) -> NodeEntry {
+    let (verdict, action, until) = match until {
+        None => (Verdict::Healthy, Action::Refuse, 0),
+        Some(until) => (Verdict::Flagged, policy.action(name), until),
+    };
+    NodeEntry {
+        verdict: verdict as u32,
+        action: action as u32,
+        until,
+        generation: slot.generation,
+        name: name_field(name),
+    }
+}
+
+/// The whole wanted state. `flagged`: whether a node bears a flag; `until`: up to when (CLOCK_MONOTONIC, ns) the
+/// verdicts hold. Nodes without a place in `indices` get nothing: their traffic flows.
+pub fn tables(
+    view: &ClusterView,
+    indices: &Indices,
+    policy: &Policy<'_>,
+    flagged: impl Fn(&str) -> bool,
+    until: u64,
+) -> Tables {
+    let mut tables = Tables::default();
+    tables.backends.reserve(view.backends());
+    for node in &view.nodes {
+        let Some(slot) = indices.get(&node.name) else { continue };
+        let until = flagged(&node.name).then_some(until);
+        tables.nodes.insert(slot.index, node_entry(&node.name, slot, policy, until));
+        for backend in &node.backends {
+            let flags = match backend.scope {
+                Scope::Address => 0,
+                Scope::Port(..) => backend_flags::PORT_SCOPED,
+            };
+            let entry = BackendEntry { node: slot.index, generation: slot.generation, flags };
+            tables.backends.insert(backend.addr(), entry);
+            if let Some(key) = backend.port_key() {
+                tables.ports.insert(key, port_flags::CUT);
+            }
+        }
+    }
+    tables
+}
