@@ -1,3 +1,4 @@
 //! The only room that touches BPF.
 
 pub mod answer;
+pub mod sweep;

@@ -1,0 +1,152 @@
+use std::collections::HashSet;
+
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use nodefence_common::Addr;
+
+use super::{
+    Entry, Manner, Report, Surroundings,
+    ask::{Choice, Question, choose, frames},
+    key, round,
+};
+use crate::conntrack::{Flow, TcpState, Tuple};
+
+fn flow(client_port: u16) -> Flow {
+    let tuple = |src: [u8; 4], dst: [u8; 4], src_port, dst_port| Tuple {
+        src: Addr::v4(src),
+        dst: Addr::v4(dst),
+        src_port,
+        dst_port,
+        protocol: 6,
+    };
+    Flow {
+        orig: tuple([192, 0, 2, 9], [198, 51, 100, 1], client_port, 80),
+        reply: tuple([10, 244, 2, 7], [10, 2, 0, 11], 8080, client_port),
+        tcp: Some(TcpState::Established),
+        status: 0,
+        zone: None,
+        id: u32::from(client_port),
+        timeout: 100,
+    }
+}
+
+#[test]
+fn who_may_wait_is_asked() {
+    use TcpState::*;
+    let choice = |tcp| choose(&Flow { tcp, ..flow(1) });
+    for state in [SynRecv, Established, FinWait, CloseWait, LastAck] {
+        assert_eq!(choice(Some(state)), Choice::Ask, "{state:?}");
+    }
+    for state in [None, SynSent, SynSent2] {
+        assert_eq!(choice(Some(state)), Choice::Opening, "{state:?}");
+    }
+    assert_eq!(choice(Some(Close)), Choice::Closed);
+    assert_eq!(choice(Some(TimeWait)), Choice::Ended);
+    assert_eq!(choice(Option::None), Choice::NotTcp);
+}
+
+/// Every question goes from the backend to where the answers of the flow go, with sums that hold; exactly one of four ACKs
+/// lies in the past whatever conntrack has seen.
+#[test]
+fn questions_are_well_formed() {
+    let mac = [2, 0, 0, 0, 0, 1];
+    for question in [Question::SynAck, Question::OneAck, Question::FourAcks] {
+        let mut numbers = Vec::new();
+        frames(&flow(50_000), Some(mac), question, |frame| {
+            let packet = SlicedPacket::from_ethernet(&frame).unwrap();
+            let ethernet = packet.link.as_ref().unwrap().to_header().unwrap().ethernet2().unwrap();
+            assert_eq!(ethernet.destination, mac);
+            assert_eq!(ethernet.source[0] & 3, 2, "locally administered, not a group");
+            let Some(NetSlice::Ipv4(ip)) = &packet.net else { panic!("{packet:?}") };
+            let ip = ip.header().to_header();
+            assert_eq!((ip.source, ip.destination), ([10, 244, 2, 7], [10, 2, 0, 11]));
+            assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+            let Some(TransportSlice::Tcp(tcp)) = &packet.transport else { panic!("{packet:?}") };
+            assert_eq!(tcp.checksum(), tcp.calc_checksum_ipv4(ip.source, ip.destination).unwrap());
+            assert_eq!((tcp.source_port(), tcp.destination_port()), (8080, 50_000));
+            assert_eq!((tcp.ack(), tcp.syn()), (true, question == Question::SynAck));
+            assert!(!tcp.rst() && !tcp.fin() && tcp.payload().is_empty() && tcp.window_size() > 0);
+            numbers.push((tcp.sequence_number(), tcp.acknowledgment_number()));
+        });
+        assert_eq!(numbers.len(), question.segments());
+        if question == Question::FourAcks {
+            for seen in [(0_u32, 0_u32), (1 << 31, 7), (0xffff_ffff, 1 << 30), (12_345, 0xdead_beef)] {
+                let past = |number: u32, seen: u32| (number.wrapping_sub(seen) as i32) < 0;
+                let both = numbers.iter().filter(|(seq, ack)| past(*seq, seen.0) && past(*ack, seen.1));
+                assert_eq!(both.count(), 1, "{seen:?}");
+            }
+        }
+    }
+    frames(&flow(1), None, Question::SynAck, |frame| {
+        assert_eq!(&frame[..14], &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0]);
+    });
+}
+
+/// An injector that takes a limited number of frames and ends the sweep after some batches.
+struct Fake {
+    entry: Option<Entry>,
+    takes: usize,
+    batches: usize,
+    seen: Vec<(u32, Vec<u8>)>,
+}
+
+impl Surroundings for Fake {
+    fn entry(&mut self, _: Addr) -> Option<Entry> {
+        self.entry
+    }
+    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {
+        self.batches = self.batches.saturating_sub(1);
+        let taken = frames.len().min(self.takes);
+        self.takes -= taken;
+        self.seen.extend_from_slice(&frames[..taken]);
+        taken
+    }
+    fn go_on(&self) -> bool {
+        self.batches > 0
+    }
+}
+
+const ENTRY: Option<Entry> = Some(Entry { ifindex: 7, mac: Some([2, 0, 0, 0, 0, 1]) });
+
+fn try_round(fake: &mut Fake, question: Question, flows: u16) -> (HashSet<super::Key>, Report) {
+    let flows: Vec<_> = (1..=flows).map(flow).collect();
+    let mut report = Report::default();
+    let manner = Manner { per_second: u32::MAX, ..Manner::default() };
+    let asked = round(&flows, question, &manner, fake, &mut report);
+    (asked, report)
+}
+
+#[test]
+fn a_round_asks_each_flow_once() {
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+    let (asked, report) = try_round(&mut fake, Question::FourAcks, 1_000);
+    assert_eq!((asked.len(), report.segments, fake.seen.len()), (1_000, 4_000, 4_000));
+    assert!(asked.contains(&key(&flow(1_000))) && fake.seen.iter().all(|(ifindex, _)| *ifindex == 7));
+    assert_eq!(report.skipped, super::Skipped::default());
+}
+
+#[test]
+fn what_cannot_be_asked_is_counted() {
+    let mut fake = Fake { entry: None, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+    let (asked, report) = try_round(&mut fake, Question::SynAck, 10);
+    assert_eq!((asked.len(), report.skipped.no_device), (0, 10));
+    let mut fake = Fake { entry: ENTRY, takes: 7, batches: usize::MAX, seen: vec![] };
+    let (asked, report) = try_round(&mut fake, Question::SynAck, 10);
+    assert_eq!((asked.len(), report.skipped.not_injected, report.segments), (7, 3, 7));
+}
+
+#[test]
+fn an_unflag_ends_it() {
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![] };
+    let (asked, report) = try_round(&mut fake, Question::SynAck, 1_000);
+    assert_eq!((asked.len(), report.stopped), (super::BATCH, true));
+}
+
+#[test]
+fn the_pace_is_kept() {
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+    let flows: Vec<_> = (1..=1_000).map(flow).collect();
+    let manner = Manner { per_second: 10_000, ..Manner::default() };
+    let start = std::time::Instant::now();
+    round(&flows, Question::SynAck, &manner, &mut fake, &mut Report::default());
+    assert!(start.elapsed() >= std::time::Duration::from_millis(99));
+}
