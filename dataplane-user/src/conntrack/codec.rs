@@ -63,20 +63,20 @@ fn be32(value: &[u8]) -> Option<u32> {
 /// The entry that the body of a `CT_NEW` message describes; `None` where a tuple is missing or malformed.
 pub(super) fn parse(body: &[u8]) -> Option<Flow> {
     let (mut orig, mut reply, mut zone) = (None, None, None);
-    let (mut tcp, mut status, mut id, mut timeout) = (None, 0, 0, 0);
+    let (mut tcp, mut liberal, mut status, mut id, mut timeout) = (None, false, 0, 0, 0);
     for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
         match kind {
             CTA_TUPLE_ORIG => orig = Some(parse_tuple(value, &mut zone, Zone::Original)?),
             CTA_TUPLE_REPLY => reply = Some(parse_tuple(value, &mut zone, Zone::Reply)?),
             CTA_STATUS => status = be32(value)?,
-            CTA_PROTOINFO => tcp = parse_tcp_state(value),
+            CTA_PROTOINFO => (tcp, liberal) = parse_tcp(value),
             CTA_TIMEOUT => timeout = be32(value)?,
             CTA_ID => id = be32(value)?,
             CTA_ZONE => zone = Some(Zone::Both(be16(value)?)),
             _ => {}
         }
     }
-    Some(Flow { orig: orig?, reply: reply?, tcp, status, zone, id, timeout })
+    Some(Flow { orig: orig?, reply: reply?, tcp, liberal, status, zone, id, timeout })
 }
 
 fn parse_tuple(bytes: &[u8], zone: &mut Option<Zone>, direction: fn(u16) -> Zone) -> Option<Tuple> {
@@ -112,10 +112,22 @@ fn parse_tuple(bytes: &[u8], zone: &mut Option<Zone>, direction: fn(u16) -> Zone
     Some(Tuple { src: src?, dst: dst?, src_port, dst_port, protocol: protocol? })
 }
 
-fn parse_tcp_state(bytes: &[u8]) -> Option<TcpState> {
-    let (_, tcp) = attributes(bytes).find(|(kind, _)| *kind == CTA_PROTOINFO_TCP)?;
-    let (_, state) = attributes(tcp).find(|(kind, _)| *kind == CTA_PROTOINFO_TCP_STATE)?;
-    state.first().map(|&raw| TcpState::from(raw))
+/// State, and whether the reply direction is liberal.
+fn parse_tcp(bytes: &[u8]) -> (Option<TcpState>, bool) {
+    let (mut state, mut liberal) = (None, false);
+    for (_, tcp) in attributes(bytes).filter(|(kind, _)| *kind == CTA_PROTOINFO_TCP) {
+        for (kind, value) in attributes(tcp) {
+            let first = value.first().copied();
+            match kind {
+                CTA_PROTOINFO_TCP_STATE => state = first.map(TcpState::from),
+                CTA_PROTOINFO_TCP_FLAGS_REPLY => {
+                    liberal = first.is_some_and(|flags| flags & TCP_FLAG_BE_LIBERAL != 0);
+                }
+                _ => {}
+            }
+        }
+    }
+    (state, liberal)
 }
 
 /// A request for all entries of one family.

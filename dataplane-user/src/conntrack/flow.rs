@@ -109,6 +109,8 @@ pub struct Flow {
     pub reply: Tuple,
     /// State, where the flow is TCP.
     pub tcp: Option<TcpState>,
+    /// No TCP segment of the reply direction is out of window (`IP_CT_TCP_FLAG_BE_LIBERAL`).
+    pub liberal: bool,
     /// [`status`] bits.
     pub status: u32,
     /// The entry's zone.

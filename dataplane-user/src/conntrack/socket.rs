@@ -250,7 +250,7 @@ impl Conntrack {
 
 /// What of an entry stays the same from one attempt to the next.
 fn identity(flow: &Flow) -> Flow {
-    Flow { tcp: None, status: 0, timeout: 0, ..*flow }
+    Flow { tcp: None, liberal: false, status: 0, timeout: 0, ..*flow }
 }
 
 /// The whole messages of a datagram.

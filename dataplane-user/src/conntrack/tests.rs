@@ -45,6 +45,7 @@ fn flow() -> Flow {
             protocol: 6,
         },
         tcp: Some(TcpState::Established),
+        liberal: false,
         status: 0x1be,
         zone: Some(Zone::Both(42)),
         id: 0xdead_beef,
@@ -60,6 +61,10 @@ fn an_entry_is_read() {
     let nat = status::SEEN_REPLY | status::ASSURED | status::SRC_NAT | status::DST_NAT;
     assert_eq!(parsed.status & nat, nat);
     assert!(!parsed.is_closed());
+    let mut liberal = ENTRY.to_vec();
+    let flags = ENTRY.windows(6).rposition(|window| window == [6, 0, 5, 0, 0x23, 0]).unwrap() + 4;
+    liberal[flags] |= 8;
+    assert_eq!(parse(&liberal).unwrap(), Flow { liberal: true, ..flow() });
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn flow(client_port: u16) -> Flow {
         orig: tuple([192, 0, 2, 9], [198, 51, 100, 1], client_port, 80),
         reply: tuple([10, 244, 2, 7], [10, 2, 0, 11], 8080, client_port),
         tcp: Some(TcpState::Established),
+        liberal: false,
         status: 0,
         zone: None,
         id: u32::from(client_port),

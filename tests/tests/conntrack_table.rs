@@ -1,0 +1,208 @@
+//! The conntrack room against this kernel's own table.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use nodefence::conntrack::{Backends, Conntrack, Family as Half, Flow, TcpState, Zone, status};
+use nodefence_common::{Addr, PortKey};
+use nodefence_tests::{Cluster, Conn, Family, Netns, Options, Place, client::UdpConn, topology::Service};
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn dump(ns: &Netns, half: Half, backends: Backends) -> nodefence::conntrack::Dump {
+    ns.run(move || Conntrack::open().unwrap().dump(half, |flow| backends.matches(flow)).unwrap())
+}
+
+fn addresses(addresses: impl IntoIterator<Item = IpAddr>) -> Backends {
+    let mut backends = Backends::new();
+    addresses.into_iter().for_each(|address| backends.add_address(address.into()));
+    backends
+}
+
+#[test]
+fn translated_flows_are_listed_as_they_are() -> Result<()> {
+    for masquerade in [true, false] {
+        let cluster = Cluster::new(Options { masquerade, ..Options::default() })?;
+        for (family, half) in [(Family::V4, Half::V4), (Family::V6, Half::V6)] {
+            let service = cluster.service(Service::Web, Place::Outside, family);
+            let conn = Conn::connect_to(&cluster.client, service, "node-b", LIMIT)?;
+            let mut other = Conn::connect_to(&cluster.client, service, "node-c", LIMIT)?;
+            let client = conn.stream.local_addr()?;
+
+            let pod = cluster.b.pod_address(family);
+            let found = dump(&cluster.a.ns, half, addresses([pod]));
+            assert!(!found.incomplete && found.malformed == 0 && found.zones.is_empty());
+            assert!(found.seen > found.flows.len(), "flows of node C are in the table too");
+            let flow = found.flows.iter().find(|flow| flow.orig.src_port == client.port()).unwrap();
+            assert_eq!(flow.backend(), (pod, 8080).into());
+            assert_eq!(IpAddr::from(flow.orig.src), client.ip());
+            assert_eq!((IpAddr::from(flow.orig.dst), flow.orig.dst_port), (service.ip(), service.port()));
+            let behind = if masquerade { cluster.a.address(family) } else { client.ip() };
+            assert_eq!(IpAddr::from(flow.reply.dst), behind);
+            assert_eq!(flow.tcp, Some(TcpState::Established));
+            assert_eq!(flow.status & status::SRC_NAT != 0, masquerade);
+            assert!(flow.status & status::DST_NAT != 0 && flow.status & status::ASSURED != 0);
+            assert!(found.flows.iter().all(|flow| flow.reply.src == pod.into()));
+
+            // The other half of the table has none of them.
+            let wrong = if half == Half::V4 { Half::V6 } else { Half::V4 };
+            assert!(dump(&cluster.a.ns, wrong, addresses([pod])).flows.is_empty());
+
+            // A host-network backend matches by port and protocol only.
+            let host = cluster.b.address(family);
+            let at = cluster.service(Service::Host, Place::Outside, family);
+            let _conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
+            let listed = |port, protocol| {
+                let mut backends = Backends::new();
+                backends.add_port(PortKey { addr: host.into(), port, protocol, zero: 0 });
+                dump(&cluster.a.ns, half, backends).flows.len()
+            };
+            assert!(listed(9100, 6) > 0);
+            assert_eq!((listed(9101, 6), listed(9100, 17)), (0, 0));
+            other.echo(b"untouched")?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    for (family, half) in [(Family::V4, Half::V4), (Family::V6, Half::V6)] {
+        let service = cluster.service(Service::Web, Place::Outside, family);
+        let mut conns = Vec::new();
+        for _ in 0..3 {
+            conns.push(Conn::connect_to(&cluster.client, service, "node-b", LIMIT)?);
+        }
+        let port = conns[0].stream.local_addr()?.port();
+        let b = addresses([cluster.b.pod_address(family)]);
+        let before = dump(&cluster.a.ns, half, b.clone());
+        let flow = *before.flows.iter().find(|flow| flow.orig.src_port == port).unwrap();
+        assert!(before.flows.iter().all(|flow| !flow.liberal));
+        assert!(cluster.a.ns.run(move || Conntrack::open().unwrap().make_liberal(&flow).unwrap()));
+
+        let after = dump(&cluster.a.ns, half, b);
+        assert_eq!(after.seen, before.seen, "no entry came or went");
+        for flow in &after.flows {
+            assert_eq!(flow.liberal, flow.orig.src_port == port, "{flow}");
+        }
+        let same = |flow: &Flow| Flow { liberal: false, timeout: 0, ..*flow };
+        let sorted = |flows: &[Flow]| {
+            let mut flows: Vec<_> = flows.iter().map(same).collect();
+            flows.sort_by_key(|flow| flow.id);
+            flows
+        };
+        assert_eq!(sorted(&after.flows), sorted(&before.flows));
+        for conn in &mut conns {
+            conn.echo(b"still there")?;
+        }
+
+        // An entry that is gone is no error, and none is made in its place.
+        let gone = Flow { orig: nodefence::conntrack::Tuple { src_port: 1, ..flow.orig }, ..flow };
+        let seen = dump(&cluster.a.ns, half, Backends::new()).seen;
+        assert!(!cluster.a.ns.run(move || Conntrack::open().unwrap().make_liberal(&gone).unwrap()));
+        assert_eq!(dump(&cluster.a.ns, half, Backends::new()).seen, seen);
+    }
+    // Datagrams have no window.
+    let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
+    let _udp = UdpConn::connect_to(&cluster.client, dns, "node-b", LIMIT)?;
+    let b = addresses([cluster.b.pod_address(Family::V4)]);
+    let flows = dump(&cluster.a.ns, Half::V4, b).flows;
+    let udp = *flows.iter().find(|flow| flow.orig.protocol == 17).unwrap();
+    assert_eq!(udp.tcp, None);
+    let refused = cluster.a.ns.run(move || Conntrack::open().unwrap().make_liberal(&udp));
+    assert!(matches!(refused, Err(nodefence::conntrack::Error::NotTcp(_))));
+    Ok(())
+}
+
+/// Makes `count` entries: datagrams over loopback to addresses of 127.0.0.0/8, `spread` ports each.
+fn fill(ns: &Netns, count: u32, spread: u16) {
+    ns.run(move || {
+        let socket = UdpSocket::bind(("127.0.0.1", 40_000)).unwrap();
+        for at in 0..count {
+            let [_, a, b, c] = (at / u32::from(spread) + 256).to_be_bytes();
+            let port = 10_000 + (at % u32::from(spread)) as u16;
+            // Nobody listens: the second datagram to come may report that.
+            let _ = socket.send_to(b"x", (Ipv4Addr::new(127, a, b, c), port));
+        }
+    });
+}
+
+#[test]
+fn a_large_table_streams_by() -> Result<()> {
+    let ns = Netns::new("large-table")?;
+    ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;
+    fill(&ns, 110_000, 1_000);
+    let start = Instant::now();
+    let found = dump(&ns, Half::V4, addresses([IpAddr::from([127, 0, 1, 7])]));
+    let took = start.elapsed();
+    println!("{} entries, {} kept, {took:?}", found.seen, found.flows.len());
+    assert!(found.seen >= 110_000, "{}", found.seen);
+    assert_eq!(found.flows.len(), 1_000);
+    assert!(found.flows.capacity() < 10_000, "only what is wanted is held");
+    // Generous: another test may have both processors.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    Ok(())
+}
+
+#[test]
+fn a_table_that_changes_is_listed_all_the_same() -> Result<()> {
+    let ns = Netns::new("busy-table")?;
+    ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;
+    fill(&ns, 20_000, 1_000);
+    ns.run(|| {
+        let churn = std::thread::spawn(|| {
+            let socket = UdpSocket::bind(("127.0.0.1", 40_001)).unwrap();
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(1) {
+                for port in 20_000..22_000 {
+                    let _ = socket.send_to(b"x", (Ipv4Addr::new(127, 9, 9, 9), port));
+                }
+            }
+        });
+        let steady = addresses([IpAddr::from([127, 0, 1, 7])]);
+        let mut conntrack = Conntrack::open().unwrap();
+        while !churn.is_finished() {
+            let found = conntrack.dump(Half::V4, |flow| steady.matches(flow)).unwrap();
+            assert!(!found.incomplete && found.malformed == 0);
+            assert_eq!(found.flows.len(), 1_000, "each once");
+        }
+        churn.join().unwrap();
+    });
+    Ok(())
+}
+
+#[test]
+fn zones_are_told() -> Result<()> {
+    let ns = Netns::new("zones")?;
+    ns.nft(
+        "table ip t {
+            chain raw { type filter hook output priority raw; ip daddr 127.0.1.7 ct zone set 42; }
+            chain c { type filter hook output priority 0; ct state invalid drop; }
+        }",
+    )?;
+    fill(&ns, 2_000, 1_000);
+    let found = dump(&ns, Half::V4, addresses([IpAddr::from([127, 0, 1, 7]), IpAddr::from([127, 0, 1, 1])]));
+    assert_eq!(found.zones.iter().collect::<Vec<_>>(), []);
+    ns.run(|| {
+        let socket = UdpSocket::bind(("127.0.0.1", 40_002)).unwrap();
+        for port in 1..=5 {
+            let _ = socket.send_to(b"x", (Ipv4Addr::new(127, 0, 1, 7), port));
+        }
+    });
+    let found = dump(&ns, Half::V4, addresses([IpAddr::from([127, 0, 1, 7])]));
+    assert_eq!(found.zones.into_iter().collect::<Vec<_>>(), [(Zone::Both(42), 5)]);
+    assert!(found.flows.iter().all(|flow| flow.zone == Some(Zone::Both(42))));
+    assert_eq!(found.flows[0].reply.src, Addr::v4([127, 0, 1, 7]));
+    Ok(())
+}
+
+#[test]
+fn an_unused_table_is_empty() -> Result<()> {
+    let found = dump(&Netns::new("empty")?, Half::V6, addresses([IpAddr::from([127, 0, 0, 1])]));
+    assert_eq!((found.seen, found.flows.len(), found.incomplete), (0, 0, false));
+    Ok(())
+}
