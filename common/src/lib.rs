@@ -17,7 +17,7 @@ pub use event::{Event, EventKind, HEAD_LEN};
 pub use maps::{
     BackendEntry, Config, Device, Limits, NodeEntry, PortKey, backend_flags, config_flags, port_flags,
 };
-pub use verdict::{Action, Verdict};
+pub use verdict::{Action, ActionField, Verdict, VerdictField};
 
 /// Folder below the BPF filesystem that holds every pin of ours.
 pub const PIN_ROOT: &str = "nodefence";

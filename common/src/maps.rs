@@ -118,7 +118,7 @@ mod pod {
     use super::{BackendEntry, Config, Device, Limits, NodeEntry, PortKey};
     use crate::{Addr, Counter};
 
-    // SAFETY (all): repr(C), every bit pattern valid, no padding: the sum of the field sizes is the asserted size.
+    // SAFETY: this and all below are repr(C), every bit pattern valid, no padding: the sum of the field sizes is the asserted size.
     unsafe impl aya::Pod for Addr {}
     // SAFETY: see above.
     unsafe impl aya::Pod for BackendEntry {}

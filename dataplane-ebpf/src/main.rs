@@ -1,25 +1,40 @@
 //! nodefence's kernel programs. On the host this builds to an empty program, so that the workspace stays whole.
+//!
+//! Entry points are thin: parse, look up, decide (both in the library), act. A program here passes by returning
+//! `TC_ACT_UNSPEC` or `XDP_PASS`, so that programs of others on the same device still run.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
-#![expect(unsafe_code, reason = "packet access, map values and entry points")]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(unstable_features, reason = "packet loads at any alignment need asm_experimental_arch"),
+    feature(asm_experimental_arch)
+)]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(unsafe_code, reason = "packet access, map values, helpers and entry points"),
+    expect(unreachable_pub, reason = "the program macros need pub functions in a crate without a library")
+)]
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
 
 #[cfg(target_arch = "bpf")]
-mod maps;
-
+mod egress;
 #[cfg(target_arch = "bpf")]
-mod programs {
-    use aya_ebpf::{bindings::TC_ACT_UNSPEC, macros::classifier, programs::TcContext};
-
-    #[classifier]
-    pub fn nf_egress_l2(_ctx: TcContext) -> i32 {
-        if let Some(c) = crate::maps::CONFIG.get_ptr(0) {
-            unsafe { core::ptr::read_volatile(c) };
-        }
-        TC_ACT_UNSPEC
-    }
-}
+mod ingress;
+#[cfg(target_arch = "bpf")]
+mod inject;
+#[cfg(target_arch = "bpf")]
+mod judge;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod packet;
+#[cfg(target_arch = "bpf")]
+mod report;
+#[cfg(target_arch = "bpf")]
+mod tc_answer;
+#[cfg(target_arch = "bpf")]
+mod xdp;
 
 #[cfg(target_arch = "bpf")]
 #[panic_handler]

@@ -1,16 +1,42 @@
 //! The maps, BTF-typed and pinned by name. Their layout is `nodefence_common`'s; their names are what `bpftool` shows.
-#![allow(dead_code)]
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
     btf_maps::{Array, HashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Event, Limits, MAX_DEVICES,
-    MAX_NODES, MAX_PORTS, NodeEntry, PortKey, Reason,
+    Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Event, Limits,
+    MAX_DEVICES, MAX_NODES, MAX_PORTS, NodeEntry, PortKey, Reason,
 };
 
+/// Hash maps are not preallocated: a deleted element is freed after an RCU grace period, so a program that still holds
+/// its value never sees it reused for another key.
+const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
+
 #[btf_map(name = "backends", pin_by_name)]
-pub static BACKENDS: HashMap<Addr, BackendEntry, { DEFAULT_MAX_BACKENDS as usize }, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+pub static BACKENDS: HashMap<Addr, BackendEntry, { DEFAULT_MAX_BACKENDS as usize }, NO_PREALLOC> =
+    HashMap::new();
+
+#[btf_map(name = "ports", pin_by_name)]
+pub static PORTS: HashMap<PortKey, u32, { MAX_PORTS as usize }, NO_PREALLOC> = HashMap::new();
+
+#[btf_map(name = "nodes", pin_by_name)]
+pub static NODES: Array<NodeEntry, { MAX_NODES as usize }> = Array::new();
+
+#[btf_map(name = "seen", pin_by_name)]
+pub static SEEN: Array<u64, { MAX_NODES as usize }> = Array::new();
+
+#[btf_map(name = "counters", pin_by_name)]
+pub static COUNTERS: PerCpuArray<Counter, { Reason::COUNT as usize }> = PerCpuArray::new();
+
+#[btf_map(name = "events", pin_by_name)]
+pub static EVENTS: RingBuf<Event, { EVENTS_BYTES as usize }> = RingBuf::new();
+
 #[btf_map(name = "config", pin_by_name)]
 pub static CONFIG: Array<Config, 1> = Array::new();
+
+#[btf_map(name = "limits", pin_by_name)]
+pub static LIMITS: PerCpuArray<Limits, 1> = PerCpuArray::new();
+
+#[btf_map(name = "devices", pin_by_name)]
+pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, NO_PREALLOC> = HashMap::new();

@@ -8,6 +8,7 @@ pub mod bin_path;
 pub mod capture;
 pub mod client;
 pub mod netns;
+pub mod packet;
 pub mod proc;
 pub mod topology;
 pub mod tun;

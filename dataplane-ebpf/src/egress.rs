@@ -1,0 +1,161 @@
+//! TC egress: lets a packet pass, or cuts it.
+use aya_ebpf::{
+    EbpfContext as _,
+    bindings::{__sk_buff, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC},
+    macros::classifier,
+    programs::TcContext,
+};
+use nodefence_common::Reason;
+use nodefence_ebpf::{
+    bytes::Reader as _,
+    decide::{Answer, Decision, Scope, Standing, decide, portless},
+    parse::{Link, Packet, Side, Skip, locate, network, transport},
+};
+
+use crate::{
+    judge::{Hit, look_up, port_listed, standing_of},
+    packet::{Direct, Skb},
+    report::{count, count_raw, sample_skb, take_icmp},
+    tc_answer::{answer_tcp, answer_udp},
+};
+
+/// Egress of a device whose frames start with an Ethernet header.
+#[classifier]
+pub fn nf_egress_l2(ctx: TcContext) -> i32 {
+    egress::<true>(ctx.as_ptr().cast())
+}
+
+/// Egress of a device whose packets start with the IP header.
+#[classifier]
+pub fn nf_egress_l3(ctx: TcContext) -> i32 {
+    egress::<false>(ctx.as_ptr().cast())
+}
+
+/// What an skb starts with.
+#[inline(always)]
+pub fn link<const ETHERNET: bool>(skb: *mut __sk_buff) -> Link {
+    if ETHERNET {
+        Link::Ethernet
+    } else {
+        // SAFETY: the context of a running program.
+        Link::None(u16::from_be(unsafe { (*skb).protocol } as u16))
+    }
+}
+
+#[inline(always)]
+fn egress<const ETHERNET: bool>(skb: *mut __sk_buff) -> i32 {
+    let mut hit = match locate(&Direct::skb(skb), link::<ETHERNET>(skb), Side::Destination) {
+        Ok(ip) => match look_up(&ip.addr, ip.offset, ip.v6) {
+            None => return TC_ACT_UNSPEC,
+            Some(hit) => hit,
+        },
+        Err(Skip::NotIp) => return TC_ACT_UNSPEC,
+        Err(_) => {
+            let mut hit = Hit::default();
+            if elsewhere::<ETHERNET>(skb, &mut hit) == 0 {
+                return TC_ACT_UNSPEC;
+            }
+            hit
+        }
+    };
+    flagged::<ETHERNET>(skb, &mut hit)
+}
+
+/// The headers are not where they usually are: malformed, or not in the linear part. Whether the node has a verdict.
+#[inline(never)]
+fn elsewhere<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> u64 {
+    match locate(&Skb(skb), link::<ETHERNET>(skb), Side::Destination) {
+        Ok(ip) => {
+            if let Some(found) = look_up(&ip.addr, ip.offset, ip.v6) {
+                *hit = found;
+                return 1;
+            }
+        }
+        Err(Skip::NotIp) => {}
+        Err(_) => count(Reason::Unparsed, Skb(skb).len()),
+    }
+    0
+}
+
+/// The destination's node has a verdict.
+#[inline(never)]
+fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
+    let bytes = Skb(skb).len().wrapping_sub(hit.l3);
+    let action = match standing_of(hit) {
+        Standing::Pass => return TC_ACT_UNSPEC,
+        Standing::Counted(reason) => {
+            count(reason, bytes);
+            return TC_ACT_UNSPEC;
+        }
+        Standing::Subject(action) => action,
+    };
+    let mut packet = Packet::empty();
+    if !read::<ETHERNET>(skb, u64::from(hit.l3) | u64::from(hit.v6) << 32, &mut packet) {
+        count(Reason::Unparsed, bytes);
+        return TC_ACT_UNSPEC;
+    }
+    let decision = match scoped(hit, &packet) {
+        Some(decision) => decision,
+        None => decide(&packet, hit.scope(), action),
+    };
+    match decision {
+        Decision::Pass => TC_ACT_UNSPEC,
+        Decision::Counted(reason) => {
+            count(reason, bytes);
+            if matches!(reason, Reason::Observed) {
+                sample_skb(skb, hit, reason);
+            }
+            TC_ACT_UNSPEC
+        }
+        Decision::Drop(reason) => {
+            sample_skb(skb, hit, reason);
+            count(reason, bytes);
+            TC_ACT_SHOT
+        }
+        Decision::Answer(answer) => {
+            let expected = match answer {
+                Answer::Reset { .. } => Reason::Reset,
+                Answer::Refuse { .. } => Reason::Refused,
+                Answer::Unreachable if !take_icmp(hit.now) => {
+                    count(Reason::IcmpLimited, bytes);
+                    return TC_ACT_SHOT;
+                }
+                Answer::Unreachable => Reason::Unreachable,
+            };
+            sample_skb(skb, hit, expected);
+            let reason = match answer {
+                Answer::Unreachable => answer_udp::<ETHERNET>(skb, hit, &packet),
+                _ => answer_tcp::<ETHERNET>(skb, hit, &packet, &answer),
+            };
+            count_raw(reason, bytes);
+            if reason == expected as u32 { TC_ACT_REDIRECT } else { TC_ACT_SHOT }
+        }
+    }
+}
+
+/// Reads the headers from the IP header at `place` (bit 32 set for IPv6) on. Whether they make sense.
+#[inline(always)]
+pub fn read<const ETHERNET: bool>(skb: *mut __sk_buff, place: u64, packet: &mut Packet) -> bool {
+    read_network::<ETHERNET>(skb, place, packet) != 0 && read_transport(skb, packet) != 0
+}
+
+/// A function of its own for its stack frame, as the next: the kernel allows a chain of calls 512 bytes.
+#[inline(never)]
+fn read_network<const ETHERNET: bool>(skb: *mut __sk_buff, place: u64, packet: &mut Packet) -> u64 {
+    u64::from(network(&Skb(skb), link::<ETHERNET>(skb), place as u32, place >> 32 != 0, packet).is_ok())
+}
+
+#[inline(never)]
+fn read_transport(skb: *mut __sk_buff, packet: &mut Packet) -> u64 {
+    u64::from(transport(&Skb(skb), packet).is_ok())
+}
+
+/// What the ports of a host-network address say; `None` where the packet is subject to the action.
+#[inline(always)]
+pub fn scoped(hit: &Hit, packet: &Packet) -> Option<Decision> {
+    if matches!(hit.scope(), Scope::Address) {
+        return None;
+    }
+    portless(packet)
+        .or_else(|| (!port_listed(&packet.dst, packet.dst_port, packet)).then_some(Decision::Pass))
+}

@@ -1,0 +1,85 @@
+//! From an address to the standing of its node: the one lookup of the passing path, and what follows a hit.
+use aya_ebpf::helpers::bpf_ktime_get_ns;
+use nodefence_common::{Addr, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
+use nodefence_ebpf::{
+    decide::{Node, Scope, Standing, standing},
+    parse::Packet,
+};
+
+use crate::maps::{BACKENDS, NODES, PORTS};
+
+/// A backend whose node has a verdict other than healthy.
+#[derive(Clone, Copy, Default)]
+pub struct Hit {
+    /// Time of the packet (CLOCK_MONOTONIC nanoseconds); set by [`standing_of`].
+    pub now: u64,
+    /// Offset of the IP header.
+    pub l3: u32,
+    /// IPv6 rather than IPv4.
+    pub v6: u32,
+    /// Node index.
+    pub node: u32,
+    /// Generation the backend was written for.
+    pub generation: u32,
+    /// Flags of the backend.
+    pub flags: u32,
+}
+
+impl Hit {
+    /// How the destination is matched.
+    #[inline(always)]
+    pub const fn scope(&self) -> Scope {
+        if self.flags & backend_flags::PORT_SCOPED != 0 { Scope::Port } else { Scope::Address }
+    }
+}
+
+#[inline(always)]
+fn verdict(node: *const NodeEntry) -> u32 {
+    // SAFETY: a value of the map. The object's type is the enum, but another version may have written any number.
+    unsafe { (&raw const (*node).verdict).cast::<u32>().read_volatile() }
+}
+
+/// Looks an address up: one hash lookup, on a hit one array lookup. `None` for what passes without a look at the packet.
+#[inline(always)]
+pub fn look_up(addr: &Addr, l3: u32, v6: bool) -> Option<Hit> {
+    let backend = BACKENDS.get_ptr(addr)?;
+    // SAFETY: a value of the map, which is freed only after an RCU grace period.
+    let (node, generation, flags) = unsafe {
+        (
+            (&raw const (*backend).node).read_volatile(),
+            (&raw const (*backend).generation).read_volatile(),
+            (&raw const (*backend).flags).read_volatile(),
+        )
+    };
+    if verdict(NODES.get_ptr(node)?) == Verdict::Healthy as u32 {
+        return None;
+    }
+    Some(Hit { now: 0, l3, v6: u32::from(v6), node, generation, flags })
+}
+
+/// Judges the node's entry, as [`standing`] says, now.
+#[inline(always)]
+pub fn standing_of(hit: &mut Hit) -> Standing {
+    let Some(node) = NODES.get_ptr(hit.node) else { return Standing::Pass };
+    // SAFETY: a value of the map; see `verdict`. User space writes an entry as a whole, the kernel copies it word by word:
+    // `until` is one word, and the generation is compared with the backend's.
+    let node = unsafe {
+        Node {
+            verdict: verdict(node),
+            action: (&raw const (*node).action).cast::<u32>().read_volatile(),
+            generation: (&raw const (*node).generation).read_volatile(),
+            until: (&raw const (*node).until).read_volatile(),
+        }
+    };
+    // SAFETY: no argument.
+    hit.now = unsafe { bpf_ktime_get_ns() };
+    standing(&node, hit.generation, hit.now)
+}
+
+/// Whether the port at one end of the packet belongs to a port-scoped backend that is subject to the verdict.
+#[inline(always)]
+pub fn port_listed(addr: &Addr, port: u16, packet: &Packet) -> bool {
+    let key = PortKey { addr: *addr, port, protocol: packet.protocol, zero: 0 };
+    // SAFETY: a value of the map, which is freed only after an RCU grace period.
+    PORTS.get_ptr(&key).is_some_and(|flags| unsafe { flags.read_volatile() } & port_flags::CUT != 0)
+}

@@ -1,0 +1,150 @@
+//! Counters, the ring buffer and the budgets per second.
+use aya_ebpf::{
+    bindings::{__sk_buff, BPF_RB_NO_WAKEUP},
+    helpers::{bpf_ringbuf_discard, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_skb_load_bytes},
+};
+use nodefence_common::{Config, Event, EventKind, HEAD_LEN, Reason, config_flags};
+use nodefence_ebpf::limit;
+
+use crate::{
+    judge::Hit,
+    maps::{CONFIG, COUNTERS, EVENTS, LIMITS},
+    packet::Direct,
+};
+
+/// Counts a packet of `bytes` bytes.
+#[inline(always)]
+pub fn count(reason: Reason, bytes: u32) {
+    count_raw(reason as u32, bytes);
+}
+
+/// Counts a packet under the number of a [`Reason`].
+#[inline(always)]
+pub fn count_raw(reason: u32, bytes: u32) {
+    if let Some(counter) = COUNTERS.get_ptr_mut(reason) {
+        // SAFETY: this CPU's own value.
+        unsafe {
+            (*counter).packets += 1;
+            (*counter).bytes += u64::from(bytes);
+        }
+    }
+}
+
+#[inline(always)]
+fn config(field: impl FnOnce(*const Config) -> u32) -> u32 {
+    CONFIG.get_ptr(0).map_or(0, field)
+}
+
+/// Whether the kernel's own translation of a redirected RST cannot be relied on.
+#[inline(always)]
+pub fn inject_tcp() -> bool {
+    // SAFETY: a value of the map; user space replaces it as a whole.
+    config(|c| unsafe { (&raw const (*c).flags).read_volatile() }) & config_flags::INJECT_TCP != 0
+}
+
+/// Takes one ICMP answer from this CPU's budget.
+#[inline(always)]
+pub fn take_icmp(now: u64) -> bool {
+    // SAFETY: a value of the map; user space replaces it as a whole.
+    let budget = config(|c| unsafe { (&raw const (*c).icmp_per_second).read_volatile() });
+    let Some(limits) = LIMITS.get_ptr_mut(0) else { return false };
+    // SAFETY: this CPU's own value.
+    unsafe { limit::take(&mut (*limits).icmp_second, &mut (*limits).icmp, now, budget) }
+}
+
+#[inline(always)]
+fn take_sample(now: u64) -> bool {
+    // SAFETY: a value of the map; user space replaces it as a whole.
+    let budget = config(|c| unsafe { (&raw const (*c).samples_per_second).read_volatile() });
+    let Some(limits) = LIMITS.get_ptr_mut(0) else { return false };
+    // SAFETY: this CPU's own value.
+    unsafe { limit::take(&mut (*limits).sample_second, &mut (*limits).samples, now, budget) }
+}
+
+#[inline(always)]
+fn reserve() -> Option<*mut Event> {
+    // SAFETY: the map is a ring buffer; the record is written before it is submitted.
+    let record =
+        unsafe { bpf_ringbuf_reserve((&raw const EVENTS).cast_mut().cast(), size_of::<Event>() as u64, 0) };
+    if record.is_null() { None } else { Some(record.cast()) }
+}
+
+#[inline(always)]
+unsafe fn fill(event: *mut Event, hit: &Hit, kind: u32, reason: u32) {
+    // SAFETY: the caller reserved a record.
+    unsafe {
+        (*event).time_ns = hit.now;
+        (*event).kind = kind;
+        (*event).reason = reason;
+        (*event).node = hit.node;
+        (*event).l3_offset = hit.l3 as u16;
+        (*event).zero = 0;
+        (*event).vlan_tci = 0;
+        (*event).vlan_proto = 0;
+    }
+}
+
+/// Puts the head of an skb into the ring buffer. Whether it worked.
+#[inline(never)]
+pub fn emit_skb(skb: *mut __sk_buff, hit: &Hit, kind: u32, reason: u32) -> u64 {
+    let Some(event) = reserve() else { return 0 };
+    // SAFETY: the record was reserved with this size; the context is the running program's.
+    unsafe {
+        fill(event, hit, kind, reason);
+        (*event).ifindex = (*skb).ifindex;
+        let len = (*skb).len;
+        (*event).packet_len = len;
+        if (*skb).vlan_present != 0 {
+            (*event).vlan_tci = (*skb).vlan_tci as u16;
+            (*event).vlan_proto = u16::from_be((*skb).vlan_proto as u16);
+        }
+        let head = (&raw mut (*event).head).cast::<core::ffi::c_void>();
+        let mut want = u64::from(len);
+        if want > HEAD_LEN as u64 {
+            want = HEAD_LEN as u64;
+        }
+        // Makes a new value of it, so that the compiler cannot drop the comparison below, which the verifier needs.
+        core::arch::asm!("{0} = {0}", inout(reg) want);
+        if want == 0 || want > HEAD_LEN as u64 || bpf_skb_load_bytes(skb.cast(), 0, head, want as u32) != 0 {
+            bpf_ringbuf_discard(event.cast(), u64::from(BPF_RB_NO_WAKEUP));
+            return 0;
+        }
+        (*event).head_len = want as u16;
+        bpf_ringbuf_submit(event.cast(), 0);
+    }
+    1
+}
+
+/// Puts a sample of what is cut into the ring buffer, within the budget.
+#[inline(always)]
+pub fn sample_skb(skb: *mut __sk_buff, hit: &Hit, reason: Reason) {
+    if take_sample(hit.now) {
+        emit_skb(skb, hit, EventKind::Cut as u32, reason as u32);
+    }
+}
+
+/// The same for a frame at XDP, whose bytes are copied in words: a last, incomplete word is left out.
+#[inline(always)]
+pub fn sample_xdp(frame: &Direct, ifindex: u32, hit: &Hit, reason: Reason) {
+    if !take_sample(hit.now) {
+        return;
+    }
+    let Some(event) = reserve() else { return };
+    let mut copied = 0;
+    // SAFETY: the record was reserved with this size.
+    unsafe {
+        fill(event, hit, EventKind::Cut as u32, reason as u32);
+        (*event).ifindex = ifindex;
+        (*event).packet_len = nodefence_ebpf::bytes::Reader::len(frame);
+        let head = (&raw mut (*event).head).cast::<u32>();
+        while copied < HEAD_LEN / 4 {
+            let Some(word) = nodefence_ebpf::bytes::Reader::window::<4>(frame, copied as u32 * 4) else {
+                break;
+            };
+            *head.add(copied) = nodefence_ebpf::bytes::Window::raw32::<0>(&word);
+            copied += 1;
+        }
+        (*event).head_len = copied as u16 * 4;
+        bpf_ringbuf_submit(event.cast(), 0);
+    }
+}

@@ -1,0 +1,178 @@
+//! Turns a packet into its own answer, in place, and sends it back in as ingress of the same device.
+//!
+//! Where that cannot be done the packet goes to user space, which builds a fresh one (`nf_inject`).
+use aya_ebpf::{
+    bindings::{__sk_buff, BPF_F_INGRESS, BPF_F_INVALIDATE_HASH, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT},
+    helpers::{bpf_l4_csum_replace, bpf_redirect, bpf_skb_change_tail},
+};
+use nodefence_common::{EventKind, Reason};
+use nodefence_ebpf::{
+    answer::{
+        ICMP_LEN, QUOTED, Sum, TCP_LEN, V4_LEN, V6_LEN, icmp_v4, icmp_v6, swap_macs, tcp, v4_header,
+        v6_header,
+    },
+    bytes::Reader as _,
+    decide::Answer,
+    parse::{Packet, marks, protocol},
+};
+
+use crate::{
+    judge::Hit,
+    packet::Skb,
+    report::{emit_skb, inject_tcp},
+};
+
+/// Keeps a CHECKSUM_COMPLETE sum right and drops the flow hash of the old direction.
+const STORE: u64 = BPF_F_RECOMPUTE_CSUM as u64 | BPF_F_INVALIDATE_HASH as u64;
+
+/// Hands the head of a packet that is to be dropped to user space.
+#[inline(always)]
+fn hand_over(skb: *mut __sk_buff, hit: &Hit) -> Reason {
+    if emit_skb(skb, hit, EventKind::Answer as u32, Reason::Handed as u32) != 0 {
+        Reason::Handed
+    } else {
+        Reason::Failed
+    }
+}
+
+/// Whether the device is to complete the checksum at `at` (CHECKSUM_PARTIAL); `None` where a helper failed.
+///
+/// No helper tells. But `bpf_l4_csum_replace` without BPF_F_PSEUDO_HDR leaves the field of such an skb alone
+/// (`inet_proto_csum_replace4` in net/core/utils.c, Linux 5.10 to 6.18). The field is put back as it was.
+#[inline(always)]
+fn is_partial(skb: *mut __sk_buff, at: u32) -> Option<bool> {
+    let before = half(skb, at)?;
+    // SAFETY: plain numbers; the helper checks the offset.
+    if unsafe { bpf_l4_csum_replace(skb, at, 0, u64::from(1_u16.to_be()), 2) } != 0 {
+        return None;
+    }
+    if before == half(skb, at)? {
+        return Some(true);
+    }
+    // Without BPF_F_RECOMPUTE_CSUM: the sum of a CHECKSUM_COMPLETE skb still is the one of the bytes put back.
+    Skb(skb).store_half(at, before, 0).then_some(false)
+}
+
+#[inline(always)]
+fn half(skb: *mut __sk_buff, at: u32) -> Option<u16> {
+    Skb(skb).window::<2>(at).map(|half| u16::from_ne_bytes(half.0))
+}
+
+#[inline(always)]
+fn resize(skb: *mut __sk_buff, len: u32) -> bool {
+    // SAFETY: plain numbers. EINVAL below the transport header or the checksum field of a CHECKSUM_PARTIAL skb, ENOTSUPP
+    // where `skb->encapsulation` is set (`__bpf_skb_change_tail` in net/core/filter.c, Linux 6.12); then nothing changed.
+    unsafe { bpf_skb_change_tail(skb, len, 0) == 0 }
+}
+
+/// Swaps the MAC addresses and sends the skb back.
+#[inline(always)]
+fn send_back<const ETHERNET: bool>(skb: *mut __sk_buff) -> bool {
+    if ETHERNET {
+        let mut macs = [0; 3];
+        if !(Skb(skb).load(0, &mut macs) && Skb(skb).store(0, &swap_macs(macs), 0)) {
+            return false;
+        }
+    }
+    // SAFETY: the context of a running program; plain numbers.
+    unsafe { bpf_redirect((*skb).ifindex, u64::from(BPF_F_INGRESS)) == i64::from(TC_ACT_REDIRECT) }
+}
+
+/// Answers a segment. Returns the [`Reason`] to count: `Reset` and `Refused` where the skb is on its way back, else it is to
+/// be dropped.
+#[inline(never)]
+pub fn answer_tcp<const ETHERNET: bool>(
+    skb: *mut __sk_buff,
+    hit: &Hit,
+    packet: &Packet,
+    answer: &Answer,
+) -> u32 {
+    if inject_tcp() {
+        return hand_over(skb, hit) as u32;
+    }
+    let partial = match is_partial(skb, packet.l4 + 16) {
+        // The device would sum from where the transport header was, which moves with the options.
+        Some(true) if packet.is(marks::EXTENDED) => return hand_over(skb, hit) as u32,
+        Some(partial) => u64::from(partial),
+        None => return hand_over(skb, hit) as u32,
+    };
+    let header = if packet.v6 { V6_LEN } else { V4_LEN };
+    if !resize(skb, packet.l3 + (header + TCP_LEN) as u32) {
+        return hand_over(skb, hit) as u32;
+    }
+    let reason = if matches!(answer, Answer::Reset { .. }) { Reason::Reset } else { Reason::Refused };
+    if reset(skb, packet, answer, partial) != 0 && send_back::<ETHERNET>(skb) {
+        reason as u32
+    } else {
+        Reason::Failed as u32
+    }
+}
+
+#[inline(never)]
+fn reset(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) -> u64 {
+    let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
+    let header = if packet.v6 { V6_LEN } else { V4_LEN };
+    let stored = if packet.v6 {
+        Skb(skb).store(packet.l3, &v6_header(packet, protocol::TCP, TCP_LEN), STORE)
+    } else {
+        Skb(skb).store(packet.l3, &v4_header(packet, protocol::TCP, TCP_LEN), STORE)
+    };
+    u64::from(stored && Skb(skb).store(packet.l3 + header as u32, &tcp(packet, *answer, how), STORE))
+}
+
+/// Answers a datagram with port unreachable. Returns the [`Reason`] to count: `Unreachable` where the skb is on its way back,
+/// else it is to be dropped.
+#[inline(never)]
+pub fn answer_udp<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u32 {
+    // On a CHECKSUM_PARTIAL skb the device would write a sum into the middle of the ICMP message; and what is quoted is of
+    // fixed length here.
+    if packet.is(marks::EXTENDED) || is_partial(skb, packet.l4 + 6) != Some(false) {
+        return hand_over(skb, hit) as u32;
+    }
+    let stored = if packet.v6 { port_unreachable_v6(skb, packet) } else { port_unreachable_v4(skb, packet) };
+    match stored {
+        RESIZE_FAILED => hand_over(skb, hit) as u32,
+        STORED if send_back::<ETHERNET>(skb) => Reason::Unreachable as u32,
+        _ => Reason::Failed as u32,
+    }
+}
+
+const STORE_FAILED: u64 = 0;
+const STORED: u64 = 1;
+const RESIZE_FAILED: u64 = 2;
+
+#[inline(never)]
+fn port_unreachable_v4(skb: *mut __sk_buff, packet: &Packet) -> u64 {
+    const QUOTE: usize = V4_LEN + QUOTED;
+    let (skb, at) = (Skb(skb), packet.l3);
+    let mut quoted = [0; QUOTE / 4];
+    if !skb.load(at, &mut quoted) {
+        return STORE_FAILED;
+    }
+    if !resize(skb.0, at + (V4_LEN + ICMP_LEN + QUOTE) as u32) {
+        return RESIZE_FAILED;
+    }
+    u64::from(
+        skb.store(at, &v4_header(packet, protocol::ICMP, ICMP_LEN + QUOTE), STORE)
+            && skb.store(at + V4_LEN as u32, &icmp_v4(&quoted), STORE)
+            && skb.store(at + (V4_LEN + ICMP_LEN) as u32, &quoted, STORE),
+    )
+}
+
+#[inline(never)]
+fn port_unreachable_v6(skb: *mut __sk_buff, packet: &Packet) -> u64 {
+    const QUOTE: usize = V6_LEN + QUOTED;
+    let (skb, at) = (Skb(skb), packet.l3);
+    let mut quoted = [0; QUOTE / 4];
+    if !skb.load(at, &mut quoted) {
+        return STORE_FAILED;
+    }
+    if !resize(skb.0, at + (V6_LEN + ICMP_LEN + QUOTE) as u32) {
+        return RESIZE_FAILED;
+    }
+    u64::from(
+        skb.store(at, &v6_header(packet, protocol::ICMPV6, ICMP_LEN + QUOTE), STORE)
+            && skb.store(at + V6_LEN as u32, &icmp_v6(packet, &quoted), STORE)
+            && skb.store(at + (V6_LEN + ICMP_LEN) as u32, &quoted, STORE),
+    )
+}

@@ -1,0 +1,143 @@
+//! XDP: cuts packets that arrive addressed straight to a backend on another node, before the stack sees them.
+use aya_ebpf::{
+    bindings::{
+        xdp_action::{XDP_DROP, XDP_PASS, XDP_TX},
+        xdp_md,
+    },
+    helpers::bpf_xdp_adjust_tail,
+    macros::xdp,
+    programs::XdpContext,
+};
+use nodefence_common::Reason;
+use nodefence_ebpf::{
+    answer::{Sum, TCP_LEN, V4_LEN, V6_LEN, swap_macs, tcp, v4_header, v6_header},
+    bytes::{Reader as _, Window as _},
+    decide::{Answer, Decision, Standing, decide},
+    parse::{Link, Packet, Side, Skip, locate, network, protocol, transport},
+};
+
+use crate::{
+    egress::scoped,
+    judge::{Hit, look_up, standing_of},
+    maps::DEVICES,
+    packet::Direct,
+    report::{count, sample_xdp},
+};
+
+/// Attached to an uplink where the operator asks for it.
+#[xdp]
+pub fn nf_xdp(ctx: XdpContext) -> u32 {
+    let frame = Direct::xdp(ctx.ctx);
+    match locate(&frame, Link::Ethernet, Side::Destination) {
+        Ok(ip) => match look_up(&ip.addr, ip.offset, ip.v6) {
+            None => XDP_PASS,
+            Some(mut hit) => flagged(ctx.ctx, &mut hit),
+        },
+        Err(Skip::NotIp) => XDP_PASS,
+        Err(_) => {
+            if addressed(&frame, ifindex(ctx.ctx)) {
+                count(Reason::Unparsed, frame.len());
+            }
+            XDP_PASS
+        }
+    }
+}
+
+#[inline(always)]
+fn ifindex(ctx: *mut xdp_md) -> u32 {
+    // SAFETY: the context of a running program.
+    unsafe { (*ctx).ingress_ifindex }
+}
+
+/// Whether the frame is sent to the device's own MAC address: others are on their way to another host.
+#[inline(always)]
+fn addressed(frame: &Direct, ifindex: u32) -> bool {
+    let Some(device) = DEVICES.get_ptr(&ifindex) else { return false };
+    let Some(eth) = frame.window::<14>(0) else { return false };
+    // SAFETY: a value of the map, which is freed only after an RCU grace period.
+    let mac = unsafe { (&raw const (*device).mac).read_volatile() };
+    mac == [eth.u8::<0>(), eth.u8::<1>(), eth.u8::<2>(), eth.u8::<3>(), eth.u8::<4>(), eth.u8::<5>()]
+}
+
+#[inline(never)]
+fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
+    let frame = Direct::xdp(ctx);
+    let bytes = frame.len().wrapping_sub(hit.l3);
+    if !addressed(&frame, ifindex(ctx)) {
+        return XDP_PASS;
+    }
+    let action = match standing_of(hit) {
+        Standing::Pass => return XDP_PASS,
+        Standing::Counted(reason) => {
+            count(reason, bytes);
+            return XDP_PASS;
+        }
+        Standing::Subject(action) => action,
+    };
+    let mut packet = Packet::empty();
+    if read_network(ctx, hit, &mut packet) == 0 || read_transport(ctx, &mut packet) == 0 {
+        count(Reason::Unparsed, bytes);
+        return XDP_PASS;
+    }
+    let decision = match scoped(hit, &packet) {
+        Some(decision) => decision,
+        None => decide(&packet, hit.scope(), action),
+    };
+    let (verdict, reason) = match decision {
+        Decision::Pass => return XDP_PASS,
+        Decision::Counted(reason) => (XDP_PASS, reason),
+        Decision::Drop(reason) => (XDP_DROP, reason),
+        Decision::Answer(Answer::Reset { .. }) => (XDP_TX, Reason::Reset),
+        Decision::Answer(Answer::Refuse { .. }) => (XDP_TX, Reason::Refused),
+        // ICMP answers are made at TC egress only.
+        Decision::Answer(Answer::Unreachable) => (XDP_DROP, Reason::Dropped),
+    };
+    if verdict != XDP_PASS || matches!(reason, Reason::Observed) {
+        sample_xdp(&frame, ifindex(ctx), hit, reason);
+    }
+    let (verdict, reason) = match decision {
+        Decision::Answer(answer @ (Answer::Reset { .. } | Answer::Refuse { .. })) => {
+            if answer_tcp(ctx, &packet, &answer) != 0 {
+                (verdict, reason)
+            } else {
+                (XDP_DROP, Reason::Failed)
+            }
+        }
+        _ => (verdict, reason),
+    };
+    count(reason, bytes);
+    verdict
+}
+
+#[inline(never)]
+fn read_network(ctx: *mut xdp_md, hit: &Hit, packet: &mut Packet) -> u64 {
+    u64::from(network(&Direct::xdp(ctx), Link::Ethernet, hit.l3, hit.v6 != 0, packet).is_ok())
+}
+
+#[inline(never)]
+fn read_transport(ctx: *mut xdp_md, packet: &mut Packet) -> u64 {
+    u64::from(transport(&Direct::xdp(ctx), packet).is_ok())
+}
+
+/// Turns the frame into the answer to its segment. Whether it worked.
+#[inline(never)]
+fn answer_tcp(ctx: *mut xdp_md, packet: &Packet, answer: &Answer) -> u64 {
+    let header = if packet.v6 { V6_LEN } else { V4_LEN };
+    let len = packet.l3 + (header + TCP_LEN) as u32;
+    let delta = Direct::xdp(ctx).len().wrapping_sub(len);
+    // SAFETY: plain numbers; all packet pointers are taken anew after it.
+    if unsafe { bpf_xdp_adjust_tail(ctx, 0_i32.wrapping_sub(delta as i32)) } != 0 {
+        return 0;
+    }
+    let frame = Direct::xdp(ctx);
+    let Some(eth) = frame.window::<12>(0) else { return 0 };
+    if !frame.write(0, &swap_macs([eth.raw32::<0>(), eth.raw32::<4>(), eth.raw32::<8>()])) {
+        return 0;
+    }
+    let written = if packet.v6 {
+        frame.write(packet.l3, &v6_header(packet, protocol::TCP, TCP_LEN))
+    } else {
+        frame.write(packet.l3, &v4_header(packet, protocol::TCP, TCP_LEN))
+    };
+    u64::from(written && frame.write(packet.l3 + header as u32, &tcp(packet, *answer, Sum::Full)))
+}

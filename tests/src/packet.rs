@@ -1,0 +1,235 @@
+//! Runs the kernel programs on packets of our own (BPF_PROG_TEST_RUN), with maps that no one else sees.
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::{
+    Ebpf, EbpfLoader, TestRun as _, TestRunOptions,
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    programs::{ProgramInfo, SchedClassifier, Xdp},
+};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+};
+use nodefence_common::{
+    Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, NodeEntry, PortKey, Reason,
+};
+use tempfile::TempDir;
+
+/// The traffic control programs of the object.
+pub const CLASSIFIERS: [&str; 5] =
+    ["nf_egress_l2", "nf_egress_l3", "nf_ingress_l2", "nf_ingress_l3", "nf_inject"];
+/// The XDP program of the object.
+pub const XDP: &str = "nf_xdp";
+/// `TC_ACT_UNSPEC`.
+pub const TC_PASS: u32 = u32::MAX;
+/// `TC_ACT_SHOT`.
+pub const TC_DROP: u32 = 2;
+/// `TC_ACT_REDIRECT`.
+pub const TC_REDIRECT: u32 = 7;
+/// `XDP_DROP`.
+pub const XDP_DROP: u32 = 1;
+/// `XDP_PASS`.
+pub const XDP_PASS: u32 = 2;
+/// `XDP_TX`.
+pub const XDP_TX: u32 = 3;
+
+/// A BPF filesystem that only this thread sees.
+#[derive(Debug)]
+pub struct BpfFs {
+    dir: TempDir,
+}
+
+impl BpfFs {
+    /// Mounts one in a mount namespace of the calling thread's own.
+    ///
+    /// # Errors
+    /// Without the privilege to mount.
+    pub fn mount() -> Result<Self> {
+        unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of our own (root is needed)")?;
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+            .context("making the mounts private")?;
+        let dir = tempfile::tempdir()?;
+        mount(Some("bpf"), dir.path(), Some("bpf"), MsFlags::empty(), None::<&str>)
+            .context("mounting a bpf filesystem")?;
+        Ok(Self { dir })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for BpfFs {
+    fn drop(&mut self) {
+        if let Err(error) = umount2(self.dir.path(), MntFlags::MNT_DETACH) {
+            eprintln!("cannot unmount {}: {error}", self.dir.path().display());
+        }
+    }
+}
+
+/// What a program made of a packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The program's return value.
+    pub verdict: u32,
+    /// The packet afterwards.
+    pub packet: Vec<u8>,
+}
+
+/// The loaded object.
+#[derive(Debug)]
+pub struct Programs {
+    ebpf: Ebpf,
+    fs: BpfFs,
+}
+
+impl Programs {
+    /// Loads the object with fresh maps and the default configuration.
+    ///
+    /// # Errors
+    /// Without privilege, or where the verifier refuses a program.
+    pub fn load() -> Result<Self> {
+        let fs = BpfFs::mount()?;
+        let mut ebpf = EbpfLoader::new()
+            .default_map_pin_directory(fs.path())
+            .map_max_entries("backends", 4_096)
+            .load(nodefence::DATAPLANE_OBJECT)
+            .context("loading the object")?;
+        for name in CLASSIFIERS {
+            let program: &mut SchedClassifier = ebpf.program_mut(name).context(name)?.try_into()?;
+            program.load().with_context(|| format!("loading {name}"))?;
+        }
+        let program: &mut Xdp = ebpf.program_mut(XDP).context(XDP)?.try_into()?;
+        program.load().context("loading nf_xdp")?;
+        let mut out = Self { ebpf, fs };
+        out.configure(Config {
+            flags: 0,
+            icmp_per_second: DEFAULT_ICMP_PER_SECOND,
+            samples_per_second: 0,
+            zero: 0,
+        })?;
+        Ok(out)
+    }
+
+    /// Where the maps are pinned.
+    pub fn pins(&self) -> &Path {
+        self.fs.path()
+    }
+
+    /// What the kernel says of a program.
+    ///
+    /// # Errors
+    /// Where the program is unknown.
+    pub fn info(&self, name: &str) -> Result<ProgramInfo> {
+        Ok(self.ebpf.program(name).context("no such program")?.info()?)
+    }
+
+    /// Runs a program once on a packet.
+    ///
+    /// # Errors
+    /// Where the kernel refuses to run it.
+    pub fn run(&self, name: &str, packet: &[u8]) -> Result<Outcome> {
+        let mut out = vec![0; packet.len() + 256];
+        let opts =
+            TestRunOptions { data_in: Some(packet), data_out: Some(&mut out), ..TestRunOptions::default() };
+        let program = self.ebpf.program(name).context("no such program")?;
+        let result = if name == XDP {
+            let program: &Xdp = program.try_into()?;
+            program.test_run(opts)?
+        } else {
+            let program: &SchedClassifier = program.try_into()?;
+            program.test_run(opts)?
+        };
+        let len = result.data_size_out as usize;
+        ensure!(len <= out.len(), "the packet grew to {len} bytes");
+        out.truncate(len);
+        Ok(Outcome { verdict: result.return_value, packet: out })
+    }
+
+    /// Sets the configuration.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn configure(&mut self, config: Config) -> Result<()> {
+        let mut map: Array<_, Config> = Array::try_from(self.ebpf.map_mut("config").context("config")?)?;
+        Ok(map.set(0, &config, 0)?)
+    }
+
+    /// Writes a backend.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn backend(&mut self, addr: Addr, entry: BackendEntry) -> Result<()> {
+        let mut map: HashMap<_, Addr, BackendEntry> =
+            HashMap::try_from(self.ebpf.map_mut("backends").context("backends")?)?;
+        Ok(map.insert(&addr, &entry, 0)?)
+    }
+
+    /// Writes a port.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn port(&mut self, key: PortKey, flags: u32) -> Result<()> {
+        let mut map: HashMap<_, PortKey, u32> =
+            HashMap::try_from(self.ebpf.map_mut("ports").context("ports")?)?;
+        Ok(map.insert(&key, &flags, 0)?)
+    }
+
+    /// Writes a node.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn node(&mut self, index: u32, entry: NodeEntry) -> Result<()> {
+        let mut map: Array<_, NodeEntry> = Array::try_from(self.ebpf.map_mut("nodes").context("nodes")?)?;
+        Ok(map.set(index, &entry, 0)?)
+    }
+
+    /// Makes a device known to the XDP program.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn device(&mut self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
+        let mut map: HashMap<_, u32, Device> =
+            HashMap::try_from(self.ebpf.map_mut("devices").context("devices")?)?;
+        Ok(map.insert(&ifindex, &Device { mac, zero: [0; 2] }, 0)?)
+    }
+
+    /// When a node's payload was last seen (ns), 0 for never.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn seen(&self, index: u32) -> Result<u64> {
+        let map: Array<_, u64> = Array::try_from(self.ebpf.map("seen").context("seen")?)?;
+        Ok(map.get(&index, 0)?)
+    }
+
+    /// A counter, summed over the CPUs.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn counter(&self, reason: Reason) -> Result<Counter> {
+        let map: PerCpuArray<_, Counter> =
+            PerCpuArray::try_from(self.ebpf.map("counters").context("counters")?)?;
+        let mut sum = Counter::default();
+        for cpu in map.get(&(reason as u32), 0)?.iter() {
+            sum.packets += cpu.packets;
+            sum.bytes += cpu.bytes;
+        }
+        Ok(sum)
+    }
+
+    /// Takes all records out of the ring buffer.
+    ///
+    /// # Errors
+    /// Where a record has another size than [`Event`].
+    pub fn events(&mut self) -> Result<Vec<Event>> {
+        let mut ring = RingBuf::try_from(self.ebpf.map_mut("events").context("events")?)?;
+        let mut out = Vec::new();
+        while let Some(record) = ring.next() {
+            out.push(Event::from_bytes(&record).context("a record of another size")?);
+        }
+        Ok(out)
+    }
+}
