@@ -8,4 +8,5 @@ pub mod cluster;
 pub mod conntrack;
 pub mod dataplane;
 pub mod flags;
+pub mod doctor;
 pub mod plan;

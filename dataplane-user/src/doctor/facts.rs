@@ -1,0 +1,198 @@
+use std::{fs, io, path::Path};
+
+use super::offload;
+
+/// A kernel's version as far as it decides anything here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct KernelVersion {
+    /// The 6 of 6.12.
+    pub major: u32,
+    /// The 12 of 6.12.
+    pub minor: u32,
+}
+
+impl KernelVersion {
+    /// From a release as `uname -r` prints it (`6.1.0-44-amd64`); `None` where it does not begin with two numbers.
+    pub fn parse(release: &str) -> Option<Self> {
+        let mut parts = release.split(|c: char| !c.is_ascii_digit());
+        Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
+    }
+}
+
+/// The capabilities that decide (bits of CapEff, include/uapi/linux/capability.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    const SYS_RESOURCE: u32 = 24;
+    const PERFMON: u32 = 38;
+    const BPF: u32 = 39;
+
+    fn has(self, bit: u32) -> bool {
+        self.0 & (1 << bit) != 0
+    }
+
+    /// The names of those that are missing on a kernel of this version. CAP_BPF and CAP_PERFMON came with 5.8, before
+    /// and beside them CAP_SYS_ADMIN does; CAP_SYS_RESOURCE raises the locked-memory limit before 5.11.
+    pub fn missing(self, kernel: KernelVersion) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        if !self.has(Self::NET_ADMIN) {
+            missing.push("CAP_NET_ADMIN");
+        }
+        if !self.has(Self::SYS_ADMIN) {
+            for (bit, name) in [(Self::BPF, "CAP_BPF"), (Self::PERFMON, "CAP_PERFMON")] {
+                if !self.has(bit) {
+                    missing.push(name);
+                }
+            }
+        }
+        if kernel < (KernelVersion { major: 5, minor: 11 }) && !self.has(Self::SYS_RESOURCE) {
+            missing.push("CAP_SYS_RESOURCE");
+        }
+        missing
+    }
+}
+
+/// What the lockdown LSM allows (`/sys/kernel/security/lockdown`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lockdown {
+    /// Off, or the LSM is not built in.
+    None,
+    /// Root may not change the running kernel; BPF works.
+    Integrity,
+    /// Root may not read kernel memory; BPF helpers that could are refused.
+    Confidentiality,
+    /// securityfs is not mounted or not readable.
+    Unknown,
+}
+
+impl Lockdown {
+    /// From the file's text, where brackets stand around the mode in force: `none [integrity] confidentiality`.
+    pub fn parse(text: &str) -> Self {
+        match text.split('[').nth(1).and_then(|rest| rest.split(']').next()) {
+            Some("none") => Self::None,
+            Some("integrity") => Self::Integrity,
+            Some("confidentiality") => Self::Confidentiality,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A network device as far as the cut depends on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceFacts {
+    /// Its name.
+    pub name: String,
+    /// `net.ipv4.conf.<name>.rp_filter`: 0 off, 1 strict, 2 loose.
+    pub rp_filter: Option<u32>,
+    /// Whether tc rules are offloaded to its hardware (`ethtool -k`: hw-tc-offload); `None` where it does not say.
+    pub hw_tc_offload: Option<bool>,
+}
+
+/// Everything the doctor looks at. A field that could not be read is `None`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// `uname -r`.
+    pub release: String,
+    /// Whether `/sys/kernel/btf/vmlinux` exists.
+    pub kernel_btf: bool,
+    /// The BPF filesystem's mount points in this mount namespace.
+    pub bpf_mounts: Vec<String>,
+    /// The soft locked-memory limit in bytes; `None` for unlimited.
+    pub memlock: Option<u64>,
+    /// CapEff of this process.
+    pub capabilities: Option<Capabilities>,
+    /// The lockdown LSM.
+    pub lockdown: Lockdown,
+    /// Whether conntrack is there at all (`/proc/sys/net/netfilter/nf_conntrack_max`).
+    pub conntrack: bool,
+    /// `net.netfilter.nf_conntrack_tcp_loose`.
+    pub tcp_loose: Option<u32>,
+    /// Whether IPVS is there (`/proc/sys/net/ipv4/vs`).
+    pub ipvs: bool,
+    /// `net.ipv4.vs.conntrack`.
+    pub vs_conntrack: Option<u32>,
+    /// `net.ipv4.vs.expire_nodest_conn`.
+    pub expire_nodest_conn: Option<u32>,
+    /// `net.ipv4.conf.all.rp_filter`; the larger of this and the device's counts.
+    pub rp_filter_all: Option<u32>,
+    /// The devices that were asked for, or all but the loopback device.
+    pub devices: Vec<DeviceFacts>,
+}
+
+impl Facts {
+    /// Reads them all. `devices` are those the agent would attach to; empty for all but the loopback device.
+    pub fn gather(devices: &[String]) -> io::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let capabilities = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))
+            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .map(Capabilities);
+        let (soft, _hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK)?;
+        let names = if devices.is_empty() { all_devices() } else { devices.to_vec() };
+        Ok(Self {
+            release: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+            kernel_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            bpf_mounts: bpf_mounts(&fs::read_to_string("/proc/self/mounts")?),
+            memlock: (soft != nix::sys::resource::RLIM_INFINITY).then_some(soft),
+            capabilities,
+            lockdown: lockdown(),
+            conntrack: Path::new("/proc/sys/net/netfilter/nf_conntrack_max").exists(),
+            tcp_loose: sysctl("netfilter/nf_conntrack_tcp_loose"),
+            ipvs: Path::new("/proc/sys/net/ipv4/vs").exists(),
+            vs_conntrack: sysctl("ipv4/vs/conntrack"),
+            expire_nodest_conn: sysctl("ipv4/vs/expire_nodest_conn"),
+            rp_filter_all: sysctl("ipv4/conf/all/rp_filter"),
+            devices: names
+                .into_iter()
+                .map(|name| DeviceFacts {
+                    rp_filter: sysctl(&format!("ipv4/conf/{name}/rp_filter")),
+                    hw_tc_offload: offload::hw_tc_offload(&name).ok().flatten(),
+                    name,
+                })
+                .collect(),
+        })
+    }
+}
+
+fn sysctl(below_net: &str) -> Option<u32> {
+    fs::read_to_string(Path::new("/proc/sys/net").join(below_net)).ok()?.trim().parse().ok()
+}
+
+fn lockdown() -> Lockdown {
+    match fs::read_to_string("/sys/kernel/security/lockdown") {
+        Ok(text) => Lockdown::parse(&text),
+        // Where securityfs itself is there, a missing file means that the LSM is not built in.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && Path::new("/sys/kernel/security/lsm").exists() =>
+        {
+            Lockdown::None
+        }
+        Err(_) => Lockdown::Unknown,
+    }
+}
+
+pub(super) fn bpf_mounts(mounts: &str) -> Vec<String> {
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let (at, kind) = (fields.next()?, fields.next()?);
+            (kind == "bpf").then(|| at.to_owned())
+        })
+        .collect()
+}
+
+fn all_devices() -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name != "lo")
+        .collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,61 @@
+//! What the machine must have for the cut to work, one line a fact: ok, warn or fail, with the remedy.
+//!
+//! Reads the kernel's own files and the attributes of devices; changes nothing and needs no agent. What a fact means
+//! ([`judge`]) is apart from reading it ([`Facts::gather`]), so that every kernel and setting can be tested on any machine.
+
+mod facts;
+mod judge;
+mod offload;
+#[cfg(test)]
+mod tests;
+
+pub use facts::{Capabilities, DeviceFacts, Facts, KernelVersion, Lockdown};
+pub use judge::judge;
+
+/// How a line of the doctor's ends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, with a limit that the line names.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// One line of the doctor's.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Check {
+    /// What was looked at, in a word or two.
+    pub name: String,
+    /// How it is.
+    pub level: Level,
+    /// What was found.
+    pub found: String,
+    /// What to do about it; `None` where nothing need be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    /// A line that is as it should be.
+    pub fn ok(name: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { name: name.into(), level: Level::Ok, found: found.into(), remedy: None }
+    }
+
+    /// A line that limits the promise.
+    pub fn warn(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name: name.into(), level: Level::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    /// A line that breaks the promise.
+    pub fn fail(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name: name.into(), level: Level::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// The worst level of a list; [`Level::Ok`] for an empty one.
+pub fn worst(checks: &[Check]) -> Level {
+    checks.iter().map(|check| check.level).max().unwrap_or(Level::Ok)
+}

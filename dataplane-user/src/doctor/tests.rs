@@ -1,0 +1,116 @@
+use super::{
+    Capabilities, Check, DeviceFacts, Facts, KernelVersion, Level, Lockdown, facts::bpf_mounts, judge, worst,
+};
+
+fn good() -> Facts {
+    Facts {
+        release: "6.12.107+deb13-cloud-amd64".into(),
+        kernel_btf: true,
+        bpf_mounts: vec!["/sys/fs/bpf".into()],
+        memlock: None,
+        capabilities: Some(Capabilities(u64::MAX)),
+        lockdown: Lockdown::None,
+        conntrack: true,
+        tcp_loose: Some(1),
+        ipvs: true,
+        vs_conntrack: Some(1),
+        expire_nodest_conn: Some(1),
+        rp_filter_all: Some(0),
+        devices: vec![DeviceFacts { name: "eth0".into(), rp_filter: Some(2), hw_tc_offload: Some(false) }],
+    }
+}
+
+fn line<'a>(checks: &'a [Check], name: &str) -> &'a Check {
+    checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no line {name} in {checks:#?}"))
+}
+
+#[test]
+fn a_good_machine_has_no_warning() {
+    let checks = judge(&good());
+    assert_eq!(worst(&checks), Level::Ok, "{checks:#?}");
+    assert!(checks.iter().all(|check| check.remedy.is_none()));
+}
+
+#[test]
+fn each_fault_has_its_line_and_a_remedy() {
+    type Fault = (&'static str, Level, fn(&mut Facts));
+    let faults: &[Fault] = &[
+        ("kernel", Level::Fail, |f| f.release = "5.4.0-200-generic".into()),
+        ("kernel", Level::Warn, |f| f.release = "mainline".into()),
+        ("kernel BTF", Level::Warn, |f| f.kernel_btf = false),
+        ("BPF filesystem", Level::Fail, |f| f.bpf_mounts.clear()),
+        ("locked memory", Level::Warn, |f| {
+            f.release = "5.10.0-32-amd64".into();
+            f.memlock = Some(64 << 10);
+        }),
+        ("capabilities", Level::Fail, |f| f.capabilities = Some(Capabilities(0))),
+        ("lockdown", Level::Warn, |f| f.lockdown = Lockdown::Confidentiality),
+        ("conntrack", Level::Warn, |f| f.conntrack = false),
+        ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = Some(0)),
+        ("vs.conntrack", Level::Warn, |f| f.vs_conntrack = Some(0)),
+        ("vs.expire_nodest_conn", Level::Warn, |f| f.expire_nodest_conn = Some(0)),
+        ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = Some(1)),
+        ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Some(true)),
+    ];
+    for (name, level, fault) in faults {
+        let mut facts = good();
+        fault(&mut facts);
+        let checks = judge(&facts);
+        let line = line(&checks, name);
+        assert_eq!(line.level, *level, "{line:?}");
+        assert!(line.remedy.is_some(), "{line:?}");
+    }
+}
+
+#[test]
+fn the_larger_rp_filter_counts() {
+    let mut facts = good();
+    facts.devices[0].rp_filter = Some(0);
+    facts.rp_filter_all = Some(1);
+    assert_eq!(line(&judge(&facts), "rp_filter eth0").level, Level::Warn);
+    facts.devices[0].rp_filter = Some(2);
+    assert_eq!(line(&judge(&facts), "rp_filter eth0").level, Level::Ok);
+}
+
+#[test]
+fn versions_are_read_from_releases() {
+    let version = |major, minor| Some(KernelVersion { major, minor });
+    assert_eq!(KernelVersion::parse("5.10.0-32-cloud-amd64"), version(5, 10));
+    assert_eq!(KernelVersion::parse("7.2-rc1"), version(7, 2));
+    assert_eq!(KernelVersion::parse("6.18.44"), version(6, 18));
+    assert_eq!(KernelVersion::parse("linux"), None);
+    assert_eq!(KernelVersion::parse(""), None);
+}
+
+#[test]
+fn capabilities_follow_the_kernel() {
+    let net_admin = 1 << 12;
+    let sys_admin = 1 << 21;
+    let old = KernelVersion { major: 5, minor: 10 };
+    let new = KernelVersion { major: 6, minor: 1 };
+    assert_eq!(Capabilities(net_admin | sys_admin).missing(new), Vec::<&str>::new());
+    assert_eq!(Capabilities(net_admin | sys_admin).missing(old), ["CAP_SYS_RESOURCE"]);
+    assert_eq!(Capabilities(net_admin).missing(new), ["CAP_BPF", "CAP_PERFMON"]);
+    assert_eq!(Capabilities(sys_admin).missing(new), ["CAP_NET_ADMIN"]);
+}
+
+#[test]
+fn lockdown_is_the_bracketed_word() {
+    assert_eq!(Lockdown::parse("[none] integrity confidentiality\n"), Lockdown::None);
+    assert_eq!(Lockdown::parse("none integrity [confidentiality]\n"), Lockdown::Confidentiality);
+    assert_eq!(Lockdown::parse("garbage"), Lockdown::Unknown);
+}
+
+#[test]
+fn only_bpf_mounts_count() {
+    let mounts =
+        "bpf /sys/fs/bpf bpf rw 0 0\nproc /proc proc rw 0 0\nnone /run/bpf bpf rw 0 0\nbpf /x tmpfs rw 0 0\n";
+    assert_eq!(bpf_mounts(mounts), ["/sys/fs/bpf", "/run/bpf"]);
+}
+
+#[test]
+fn this_machine_can_be_read() {
+    let facts = Facts::gather(&[]).expect("facts of the running machine");
+    assert!(KernelVersion::parse(&facts.release).is_some(), "{}", facts.release);
+    assert!(facts.capabilities.is_some());
+}
