@@ -24,6 +24,8 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
             "nodefence",
             "--bin",
             "nodefence-demo",
+            "--bin",
+            "nodefence-peer",
         ],
     )?;
     run_as_root(workspace, "nodefence-demo", args)

@@ -1,0 +1,218 @@
+//! The clients. Each runs in a thread and notes each of its requests.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{JoinHandle, sleep},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use nodefence_tests::{
+    Conn, Netns, Outcome,
+    client::{UdpConn, try_new},
+};
+
+use crate::{
+    live::Live,
+    record::{End, Kind, Request},
+};
+
+/// Pause of a client between two requests.
+const THINK: Duration = Duration::from_millis(40);
+/// After so long a client for a new connection gives up, as a person does.
+const GIVE_UP: Duration = Duration::from_secs(2);
+/// How often a waiting client looks whether the run is over.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What all clients of a run share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The run is over.
+    pub(crate) over: AtomicBool,
+    /// All requests so far.
+    pub(crate) notes: Mutex<Vec<Note>>,
+    /// Counters for the progress on the terminal.
+    pub(crate) live: Live,
+}
+
+/// One request with absolute times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Note {
+    client: usize,
+    kind: Kind,
+    start: Instant,
+    end: Instant,
+    how: End,
+}
+
+impl Note {
+    /// Relative to `zero`.
+    pub(crate) fn request(&self, zero: Instant) -> Request {
+        let ms = |at: Instant| match at.checked_duration_since(zero) {
+            Some(after) => after.as_secs_f64() * 1e3,
+            None => -(zero - at).as_secs_f64() * 1e3,
+        };
+        Request {
+            client: self.client,
+            kind: self.kind,
+            start: ms(self.start),
+            end: ms(self.end),
+            how: self.how,
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, client: usize, kind: Kind, start: Instant, how: End) {
+        self.live.count(how);
+        if let Ok(mut notes) = self.notes.lock() {
+            notes.push(Note { client, kind, start, end: Instant::now(), how });
+        }
+    }
+}
+
+/// A client of a kind, from a namespace, to a Service.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) id: usize,
+    pub(crate) ns: Arc<Netns>,
+    pub(crate) to: SocketAddr,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Client {
+    /// Keeps one TCP connection; when it breaks, the next one, at once.
+    pub(crate) fn keep_alive(self, mut conn: Conn) -> JoinHandle<()> {
+        std::thread::spawn(move || {
+            while !self.shared.over() {
+                let start = Instant::now();
+                let how = ask(&mut conn, &self.shared);
+                self.shared.note(self.id, Kind::KeepAlive, start, how);
+                if how == End::Answered {
+                    sleep(THINK);
+                    continue;
+                }
+                // A refused reconnect is an attempt like any other: again after a moment.
+                while !self.shared.over() {
+                    let start = Instant::now();
+                    match Conn::connect(&self.ns, self.to, GIVE_UP) {
+                        Ok(next) => {
+                            conn = next;
+                            break;
+                        }
+                        Err(error) => {
+                            self.shared.note(self.id, Kind::KeepAlive, start, end(Outcome::of(&error)));
+                            sleep(THINK);
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    /// Keeps one UDP socket, and with it one flow, as a SIP phone or a metrics sender does; after an error the next one.
+    pub(crate) fn udp(self, mut conn: UdpConn) -> JoinHandle<()> {
+        std::thread::spawn(move || {
+            while !self.shared.over() {
+                let start = Instant::now();
+                let how = ask_udp(&conn, &self.shared);
+                self.shared.note(self.id, Kind::Udp, start, how);
+                if matches!(how, End::Refused | End::Other)
+                    && let Ok(next) = UdpConn::connect(&self.ns, self.to, TICK)
+                {
+                    conn = next;
+                }
+                sleep(THINK);
+            }
+        })
+    }
+
+    /// Opens a new connection every 25 ms for one request.
+    pub(crate) fn new_connections(self) -> JoinHandle<()> {
+        std::thread::spawn(move || {
+            let mut attempts = Vec::new();
+            while !self.shared.over() {
+                let this = self.clone();
+                attempts.push(std::thread::spawn(move || {
+                    let start = Instant::now();
+                    let (outcome, _) = try_new(&this.ns, this.to, GIVE_UP);
+                    this.shared.note(this.id, Kind::New, start, end(outcome));
+                }));
+                sleep(Duration::from_millis(25));
+            }
+            for attempt in attempts {
+                let _ = attempt.join();
+            }
+        })
+    }
+
+    /// Sits in a long poll and sends nothing.
+    pub(crate) fn idle(self, mut conn: Conn) -> JoinHandle<()> {
+        std::thread::spawn(move || {
+            let start = Instant::now();
+            let mut how = End::Waiting;
+            while how == End::Waiting && !self.shared.over() {
+                how = match conn.wait_end(TICK) {
+                    Outcome::TimedOut => End::Waiting,
+                    outcome => end(outcome),
+                };
+            }
+            self.shared.note(self.id, Kind::Idle, start, how);
+        })
+    }
+}
+
+fn ask(conn: &mut Conn, shared: &Shared) -> End {
+    let waited = (|| -> Result<End, std::io::Error> {
+        conn.limit(Some(TICK))?;
+        conn.stream.write_all(b"w")?;
+        let mut byte = [0];
+        while byte[0] != b'\n' {
+            match conn.stream.read(&mut byte) {
+                Ok(0) => return Ok(End::Other),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !shared.over() => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(End::Waiting),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(End::Answered)
+    })();
+    waited.unwrap_or_else(|error| end(Outcome::of(&error)))
+}
+
+fn ask_udp(conn: &UdpConn, shared: &Shared) -> End {
+    let start = Instant::now();
+    if let Err(error) = conn.socket.send(b"who") {
+        return end(Outcome::of(&error));
+    }
+    let mut buffer = [0; 64];
+    while start.elapsed() < GIVE_UP {
+        match conn.socket.recv(&mut buffer) {
+            Ok(_) => return End::Answered,
+            Err(error) if error.kind() == ErrorKind::WouldBlock && shared.over() => return End::Waiting,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return end(Outcome::of(&error)),
+        }
+    }
+    End::GaveUp
+}
+
+fn end(outcome: Outcome) -> End {
+    match outcome {
+        Outcome::Answered => End::Answered,
+        Outcome::Reset => End::Reset,
+        Outcome::Refused => End::Refused,
+        Outcome::TimedOut => End::GaveUp,
+        Outcome::Other => End::Other,
+    }
+}

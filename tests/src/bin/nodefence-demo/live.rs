@@ -1,0 +1,77 @@
+//! Progress on the terminal: what happened in each 100 ms, a line a second.
+
+use std::{
+    io::Write as _,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::record::End;
+
+/// Counts since the start of the run.
+#[derive(Default, Debug)]
+pub(crate) struct Live {
+    answered: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Counts of one bucket.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Counts {
+    pub(crate) answered: u64,
+    pub(crate) refused: u64,
+    pub(crate) failed: u64,
+}
+
+impl Live {
+    pub(crate) fn count(&self, how: End) {
+        let counter = match how {
+            End::Answered => &self.answered,
+            End::Reset | End::Refused => &self.refused,
+            End::GaveUp | End::Waiting | End::Other => &self.failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was counted since the last call.
+    pub(crate) fn take(&self) -> Counts {
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        Counts { answered: take(&self.answered), refused: take(&self.refused), failed: take(&self.failed) }
+    }
+}
+
+/// The head of the lines below.
+pub(crate) fn head() {
+    println!("  second   answered per 100 ms   reset or refused      gave up");
+}
+
+/// One second: ten cells for each outcome.
+pub(crate) fn line(second: i64, cells: &[Counts], usual: u64) {
+    let strip = |count: fn(&Counts) -> u64, full: u64| -> String {
+        let mut text: String = cells.iter().map(|cell| bar(count(cell), full)).collect();
+        text.extend(std::iter::repeat_n(' ', 10_usize.saturating_sub(cells.len())));
+        text
+    };
+    let sum = |count: fn(&Counts) -> u64| cells.iter().map(count).sum::<u64>();
+    let (answered, refused, failed) =
+        (|cell: &Counts| cell.answered, |cell: &Counts| cell.refused, |cell: &Counts| cell.failed);
+    println!(
+        "  {second:>+4} s   {} {:>5}      {} {:>5}      {} {:>5}",
+        strip(answered, usual),
+        sum(answered),
+        strip(refused, 12),
+        sum(refused),
+        strip(failed, 12),
+        sum(failed)
+    );
+    let _ = std::io::stdout().flush();
+}
+
+fn bar(value: u64, full: u64) -> char {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    if value == 0 {
+        return '·';
+    }
+    let at = (value.saturating_mul(8)).div_ceil(full.max(1)).clamp(1, 8);
+    BARS[usize::try_from(at).unwrap_or(8) - 1]
+}

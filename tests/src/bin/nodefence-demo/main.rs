@@ -1,0 +1,126 @@
+//! `cargo xtask demo`: a node of a small cluster hangs, once without nodefence and once with the node flagged.
+//!
+//! Everything lives in network namespaces held by this process: when it ends, however it ends, nothing is left.
+
+mod clients;
+mod live;
+mod picture;
+mod record;
+mod run;
+mod table;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::run::{Plan, Run};
+
+const HELP: &str = "\
+nodefence-demo [--out FOLDER]
+
+A client outside, a forwarding node A, backends on B and C, all in network namespaces. Every process of node B
+is frozen; its kernel still answers. Once without nodefence, once with the node flagged by `nodefence flag`.
+Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Needs root.
+";
+
+/// Exit code after SIGINT, as shells expect it.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let stop = Arc::new(AtomicBool::new(false));
+    match demo(&stop) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) if stop.load(Ordering::Relaxed) => {
+            eprintln!("\ninterrupted: everything is removed");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
+    let Some(out) = arguments()? else { return Ok(()) };
+    watch_signals(stop)?;
+    println!("A node hangs: its processes are frozen, its kernel still answers ARP, SYN and small requests.");
+    println!("Clients outside, in a pod and on the node reach backends on nodes B and C through node A.\n");
+    let without = run::run(Plan::Without, stop)?;
+    let with = run::run(Plan::With, stop)?;
+    print!("{}", table::render(&without, &with));
+    std::fs::create_dir_all(&out).with_context(|| format!("make the folder {}", out.display()))?;
+    write(&out.join("timeline.svg"), &picture::render(&without, &with)?)?;
+    write(&out.join("timeline.json"), &json(&[&without, &with])?)?;
+    hand_over(&out)?;
+    println!(
+        "\n{} shows both runs; the figures lie in timeline.json beside it.",
+        out.join("timeline.svg").display()
+    );
+    Ok(())
+}
+
+fn arguments() -> Result<Option<PathBuf>> {
+    let mut out = PathBuf::from("target/demo");
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--out" => out = words.next().context("--out: expected a folder")?.into(),
+            "--help" | "-h" => {
+                print!("{HELP}");
+                return Ok(None);
+            }
+            _ => bail!("unknown argument `{word}`; see --help"),
+        }
+    }
+    Ok(Some(out))
+}
+
+/// The first SIGINT or SIGTERM asks everyone to stop; a second one ends the process at once (the kernel tidies up).
+fn watch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let (Ok(mut interrupt), Ok(mut terminate)) =
+                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+            else {
+                return;
+            };
+            loop {
+                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+                if stop.swap(true, Ordering::Relaxed) {
+                    std::process::exit(INTERRUPTED.into());
+                }
+            }
+        });
+    });
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+fn json(runs: &[&Run]) -> Result<String> {
+    let runs: Vec<_> = runs.iter().map(|run| record::json(run)).collect();
+    Ok(serde_json::to_string_pretty(&serde_json::json!({ "bucket_ms": record::BUCKET_MS, "runs": runs }))?)
+}
+
+/// Under sudo the results belong to whoever called it.
+fn hand_over(out: &Path) -> Result<()> {
+    let id = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let (Some(uid), Some(gid)) = (id("SUDO_UID"), id("SUDO_GID")) else { return Ok(()) };
+    for path in [out.to_owned(), out.join("timeline.svg"), out.join("timeline.json")] {
+        std::os::unix::fs::chown(path, Some(uid), Some(gid))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! What clients noted, and what it was in each 100 ms.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::run::Run;
+
+/// Width of a bucket in milliseconds.
+pub(crate) const BUCKET_MS: i64 = 100;
+/// A request that has waited so long is stalled; served ones take a fraction of a millisecond here.
+pub(crate) const STALL: Duration = Duration::from_millis(250);
+
+/// What kind of client a request came from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    /// One TCP connection, request after request.
+    KeepAlive,
+    /// One UDP socket, request after request.
+    Udp,
+    /// A new TCP connection for one request.
+    New,
+    /// One request that is answered after minutes.
+    Idle,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// Answered.
+    Answered,
+    /// ECONNRESET.
+    Reset,
+    /// ECONNREFUSED.
+    Refused,
+    /// The client gave up.
+    GaveUp,
+    /// Still waiting when the run ended.
+    Waiting,
+    /// Another error.
+    Other,
+}
+
+/// One request. Times in milliseconds from the freeze on (negative: before it).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) client: usize,
+    pub(crate) kind: Kind,
+    pub(crate) start: f64,
+    pub(crate) end: f64,
+    pub(crate) how: End,
+}
+
+/// What the clients of one kind were doing in one bucket.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Bucket {
+    /// Got their answers.
+    pub(crate) served: usize,
+    /// Had a connection reset or a request refused.
+    pub(crate) refused: usize,
+    /// Waited for longer than [`STALL`], or gave up.
+    pub(crate) stalled: usize,
+}
+
+impl Bucket {
+    pub(crate) fn total(&self) -> usize {
+        self.served + self.refused + self.stalled
+    }
+}
+
+/// The state of each client of these kinds, counted per bucket. A client is in one state per bucket: refused before
+/// stalled before served.
+pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
+    let first = run.first_bucket();
+    let count = run.buckets();
+    let mut clients: Vec<usize> = run
+        .requests
+        .iter()
+        .filter(|request| kinds.contains(&request.kind))
+        .map(|request| request.client)
+        .collect();
+    clients.sort_unstable();
+    clients.dedup();
+    let mut rows = vec![vec![0_u8; count]; clients.len()];
+    for request in run.requests.iter().filter(|request| kinds.contains(&request.kind)) {
+        let Ok(row) = clients.binary_search(&request.client) else { continue };
+        let mut mark = |bucket: i64, state: u8| {
+            if let Some(cell) = usize::try_from(bucket - first).ok().and_then(|at| rows[row].get_mut(at)) {
+                *cell = state.max(*cell);
+            }
+        };
+        // Who gives up and asks again has not been served in between.
+        let patience = if request.how == End::GaveUp { 0.0 } else { STALL.as_secs_f64() * 1e3 };
+        let stalled_from = request.start + patience;
+        if request.end > stalled_from {
+            for bucket in bucket_of(stalled_from)..=bucket_of(request.end) {
+                mark(bucket, 1);
+            }
+        }
+        if matches!(request.how, End::Reset | End::Refused) {
+            mark(bucket_of(request.end), 2);
+        }
+    }
+    (0..count)
+        .map(|at| {
+            let mut bucket = Bucket::default();
+            for row in &rows {
+                match row[at] {
+                    0 => bucket.served += 1,
+                    1 => bucket.stalled += 1,
+                    _ => bucket.refused += 1,
+                }
+            }
+            bucket
+        })
+        .collect()
+}
+
+/// New connections by the bucket in which they were begun, and how they ended.
+pub(crate) fn attempts(run: &Run) -> Vec<Bucket> {
+    let mut buckets = vec![Bucket::default(); run.buckets()];
+    for request in run.requests.iter().filter(|request| request.kind == Kind::New) {
+        let at = usize::try_from(bucket_of(request.start) - run.first_bucket());
+        let Some(bucket) = at.ok().and_then(|at| buckets.get_mut(at)) else { continue };
+        match request.how {
+            End::Answered if !stalled(request) => bucket.served += 1,
+            End::Reset | End::Refused => bucket.refused += 1,
+            _ => bucket.stalled += 1,
+        }
+    }
+    buckets
+}
+
+/// Whether a request waited longer than [`STALL`].
+pub(crate) fn stalled(request: &Request) -> bool {
+    request.end - request.start > STALL.as_secs_f64() * 1e3
+}
+
+fn bucket_of(ms: f64) -> i64 {
+    (ms / BUCKET_MS as f64).floor() as i64
+}
+
+/// The run for `timeline.json`.
+pub(crate) fn json(run: &Run) -> Value {
+    let rows = |buckets: Vec<Bucket>| -> Vec<Value> {
+        buckets.iter().map(|bucket| json!([bucket.served, bucket.refused, bucket.stalled])).collect()
+    };
+    let ends: Vec<Value> = run
+        .requests
+        .iter()
+        .filter(|request| request.how != End::Answered || stalled(request))
+        .map(|request| {
+            json!({
+                "client": request.client, "kind": format!("{:?}", request.kind), "how": format!("{:?}", request.how),
+                "start_ms": request.start, "end_ms": request.end,
+            })
+        })
+        .collect();
+    json!({
+        "name": run.plan.name(),
+        "first_bucket_ms": run.first_bucket() * BUCKET_MS,
+        "flag_ms": run.flagged,
+        "columns": ["served", "reset_or_refused", "stalled"],
+        "keep_alive_and_udp_clients": rows(states(run, &[Kind::KeepAlive, Kind::Udp])),
+        "new_connections": rows(attempts(run)),
+        "requests": run.requests.len(),
+        "requests_not_answered_at_once": ends,
+    })
+}

@@ -1,0 +1,212 @@
+//! One run: the cluster, its clients, the freeze, and in one of the two the flag.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nodefence_tests::{Cluster, Conn, Family, Options, Place, client::UdpConn, topology::Service};
+
+use crate::{
+    clients::{Client, Shared},
+    live,
+    record::{BUCKET_MS, Request},
+};
+
+/// Time before the freeze that is shown.
+const BEFORE: Duration = Duration::from_secs(3);
+/// Time after it.
+const AFTER: Duration = Duration::from_secs(14);
+/// When the operator flags the node.
+const FLAG_AT: Duration = Duration::from_secs(4);
+/// Keep-alive clients in each of the three places; every second one on each backend.
+const KEEP_ALIVE: usize = 8;
+/// UDP clients outside.
+const UDP: usize = 8;
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// With or without nodefence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Plan {
+    Without,
+    With,
+}
+
+impl Plan {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Without => "without nodefence",
+            Self::With => "with the node flagged",
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) plan: Plan,
+    /// When `nodefence flag` was started, in milliseconds after the freeze.
+    pub(crate) flagged: Option<f64>,
+    pub(crate) requests: Vec<Request>,
+}
+
+impl Run {
+    /// The number of the first bucket shown.
+    pub(crate) fn first_bucket(&self) -> i64 {
+        -(BEFORE.as_millis() as i64) / BUCKET_MS
+    }
+
+    /// How many buckets are shown.
+    pub(crate) fn buckets(&self) -> usize {
+        ((BEFORE + AFTER).as_millis() as i64 / BUCKET_MS) as usize
+    }
+
+    /// Milliseconds after the freeze at which the run was ended.
+    pub(crate) fn cut_short(&self) -> f64 {
+        AFTER.as_secs_f64() * 1e3
+    }
+}
+
+pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
+    println!("== {} ==", plan.name());
+    let cluster = Cluster::new(Options::default())?;
+    let agent = match plan {
+        Plan::Without => None,
+        Plan::With => Some(cluster.agent()?),
+    };
+    let shared = Arc::new(Shared {
+        over: AtomicBool::new(false),
+        notes: Default::default(),
+        live: Default::default(),
+    });
+    let threads = start_clients(&cluster, &shared)?;
+    live::head();
+    let begin = Instant::now();
+    let zero = begin + BEFORE;
+    let mut stage = Stage { begin, zero, frozen: false, flagged: None, cells: Vec::new(), usual: 1 };
+    let watched = stage.watch(&cluster, agent.as_ref(), &shared, stop);
+    shared.over.store(true, Ordering::Relaxed);
+    // Clients that wait look at `over` every 50 ms.
+    for thread in threads {
+        let _ = thread.join();
+    }
+    watched?;
+    let zero = stage.zero;
+    let notes = shared.notes.lock().map(|mut notes| std::mem::take(&mut *notes)).unwrap_or_default();
+    println!(
+        "{}\n",
+        match plan {
+            Plan::Without =>
+                "  cut short here: left alone, these clients wait for 15 minutes (TCP retransmission) or longer",
+            Plan::With => "",
+        }
+    );
+    Ok(Run {
+        plan,
+        flagged: stage.flagged.map(|at| (at - zero).as_secs_f64() * 1e3),
+        requests: notes.iter().map(|note| note.request(zero)).collect(),
+    })
+}
+
+struct Stage {
+    begin: Instant,
+    zero: Instant,
+    frozen: bool,
+    flagged: Option<Instant>,
+    cells: Vec<live::Counts>,
+    usual: u64,
+}
+
+impl Stage {
+    /// Goes through the run bucket by bucket: freezes, flags, prints.
+    fn watch(
+        &mut self,
+        cluster: &Cluster,
+        agent: Option<&nodefence_tests::Agent>,
+        shared: &Shared,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let _ = shared.live.take();
+        for bucket in 0.. {
+            let at = self.begin + Duration::from_millis(bucket * BUCKET_MS as u64);
+            if !self.frozen && at >= self.begin + BEFORE {
+                cluster.b.freeze()?;
+                self.zero = Instant::now();
+                self.frozen = true;
+                println!("  -- every process of node B is frozen; its kernel still answers --");
+            }
+            if let Some(agent) = agent
+                && self.flagged.is_none()
+                && self.frozen
+                && at >= self.zero + FLAG_AT
+            {
+                self.flagged = Some(Instant::now());
+                agent.flag("node-b").context("nodefence flag node-b")?;
+                println!("  -- nodefence flag node-b --");
+            }
+            sleep((at + Duration::from_millis(BUCKET_MS as u64)).saturating_duration_since(Instant::now()));
+            if stop.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            self.cell(shared, bucket);
+            if self.frozen && self.zero.elapsed() >= AFTER {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn cell(&mut self, shared: &Shared, bucket: u64) {
+        let counts = shared.live.take();
+        if !self.frozen {
+            self.usual = self.usual.max(counts.answered);
+        }
+        self.cells.push(counts);
+        if bucket % 10 == 9 {
+            let second = (bucket / 10) as i64 - BEFORE.as_secs() as i64;
+            live::line(second, &self.cells, self.usual);
+            self.cells.clear();
+        }
+    }
+}
+
+fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<Vec<std::thread::JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    let mut id = 0;
+    let mut client = |place: Place, service: Service| {
+        id += 1;
+        let ns = match place {
+            Place::Outside => &cluster.client,
+            Place::Pod => &cluster.a.pod,
+            Place::Node => &cluster.a.ns,
+        };
+        let to = cluster.service(service, place, Family::V4);
+        Client { id, ns: Arc::clone(ns), to, shared: Arc::clone(shared) }
+    };
+    // Half of them on each backend, whatever the dice say: both runs have the same clients.
+    let backend = |at: usize| if at.is_multiple_of(2) { "node-b" } else { "node-c" };
+    for place in Place::ALL {
+        for at in 0..KEEP_ALIVE {
+            let client = client(place, Service::Web);
+            let conn = Conn::connect_to(&client.ns, client.to, backend(at), LIMIT)?;
+            threads.push(client.keep_alive(conn));
+        }
+    }
+    for at in 0..UDP {
+        let client = client(Place::Outside, Service::Dns);
+        let conn = UdpConn::connect_to(&client.ns, client.to, backend(at), LIMIT)?;
+        conn.socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        threads.push(client.udp(conn));
+    }
+    let idle = client(Place::Outside, Service::Web);
+    let mut conn = Conn::connect_to(&idle.ns, idle.to, "node-b", LIMIT)?;
+    conn.long_poll()?;
+    threads.push(idle.idle(conn));
+    threads.push(client(Place::Outside, Service::Web).new_connections());
+    Ok(threads)
+}
