@@ -1,4 +1,41 @@
-//! The only room that touches BPF.
+//! The only room that touches BPF: loads the programs, attaches them, writes the maps.
+//!
+//! Everything stays pinned and attached when a [`Dataplane`] is dropped; verdicts lapse by themselves. Only [`detach`]
+//! takes the dataplane away.
 
+mod ahead;
 pub mod answer;
+mod attach;
+mod clsact;
+mod detach;
+mod error;
+mod events;
+mod handle;
+mod inject;
+pub mod interfaces;
+mod links;
+mod load;
+mod maps;
+mod names;
+mod netlink;
+mod options;
+mod programs;
+mod staging;
 pub mod sweep;
+mod sys;
+mod tc;
+mod write;
+mod xdp;
+
+pub use ahead::ProgramAhead;
+pub use attach::InterfaceStatus;
+pub use detach::{DetachReport, detach};
+pub use error::Error;
+pub use events::EventStream;
+pub use handle::Dataplane;
+pub use inject::{InjectReport, Injector};
+pub use interfaces::{Interface, LinkLayer};
+pub use options::{Options, TcChoice, XdpChoice, default_pin_dir};
+pub use tc::TcMode;
+pub use write::WriteReport;
+pub use xdp::{XdpState, XdpStatus};

@@ -1,0 +1,165 @@
+//! Bringing the devices that are attached to in line with those that are wanted.
+use super::{
+    ahead::{self, ProgramAhead},
+    clsact,
+    error::Error,
+    handle::Dataplane,
+    interfaces::{self, Interface, LinkLayer},
+    links,
+    names::Hook,
+    netlink::Netlink,
+    options::XdpChoice,
+    tc::{self, TcMode},
+    xdp::{self, XdpStatus},
+};
+
+/// What is attached to an interface, and what stands before it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct InterfaceStatus {
+    /// Its name, as asked for.
+    pub name: String,
+    /// Its index; 0 where there is no such interface.
+    pub ifindex: u32,
+    /// What its packets start with.
+    pub link_layer: Option<LinkLayer>,
+    /// How the TC programs are attached; none where they are not.
+    pub tc: Option<TcMode>,
+    /// Whether XDP runs, and why not.
+    pub xdp: XdpStatus,
+    /// Programs of others that see packets before ours do.
+    pub programs_ahead: Vec<ProgramAhead>,
+    /// Why it is not attached, or not wholly.
+    pub error: Option<String>,
+}
+
+/// Attaches to every wanted interface. With `leave_others` also detaches from every other one, and puts staged maps in
+/// their place.
+pub(super) fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<InterfaceStatus> {
+    let wanted = dataplane.wanted.clone();
+    let failed = |error: Error| {
+        let status = |name: &String| InterfaceStatus {
+            name: name.clone(),
+            error: Some(error.to_string()),
+            ..InterfaceStatus::default()
+        };
+        wanted.iter().map(status).collect()
+    };
+    let mut netlink = match Netlink::open() {
+        Ok(netlink) => netlink,
+        Err(e) => return failed(e),
+    };
+    let interfaces = match interfaces::list() {
+        Ok(interfaces) => interfaces,
+        Err(e) => return failed(e),
+    };
+    let statuses: Vec<_> =
+        wanted.iter().map(|name| one(dataplane, &mut netlink, &interfaces, name)).collect();
+    if leave_others {
+        let keep: Vec<u32> = statuses.iter().map(|s| s.ifindex).collect();
+        if let Err(error) = leave(dataplane, &mut netlink, &keep) {
+            tracing::warn!(%error, "could not detach from every interface that is no longer wanted");
+        }
+    }
+    commit_staged(dataplane);
+    statuses
+}
+
+fn one(
+    dataplane: &mut Dataplane,
+    netlink: &mut Netlink,
+    interfaces: &[Interface],
+    name: &str,
+) -> InterfaceStatus {
+    let mut status = InterfaceStatus { name: name.to_owned(), ..InterfaceStatus::default() };
+    let Some(interface) = interfaces.iter().find(|i| i.name == name) else {
+        status.error = Some(format!("there is no interface named {name} in this network namespace"));
+        return status;
+    };
+    status.ifindex = interface.ifindex;
+    let layer = match interface.link_layer() {
+        Ok(layer) => layer,
+        Err(reason) => {
+            status.error = Some(reason);
+            return status;
+        }
+    };
+    status.link_layer = Some(layer);
+    if dataplane.staged.as_ref().is_some_and(|s| !s.filled) && attached(dataplane, interface) {
+        // The old programs go on with the old maps; the new maps are still empty.
+        status.error = Some("waits for the first write into the new maps".into());
+        return status;
+    }
+    if let Err(error) = attach(dataplane, netlink, interface, layer, &mut status) {
+        status.error = Some(error.to_string());
+    }
+    status
+}
+
+fn attached(dataplane: &Dataplane, interface: &Interface) -> bool {
+    let pinned =
+        |hook| links::open(&dataplane.options.pin_dir, interface.ifindex, hook).is_ok_and(|l| l.is_some());
+    Hook::TC.into_iter().any(pinned)
+}
+
+fn attach(
+    dataplane: &mut Dataplane,
+    netlink: &mut Netlink,
+    interface: &Interface,
+    layer: LinkLayer,
+    status: &mut InterfaceStatus,
+) -> Result<(), Error> {
+    let Dataplane { options, programs, maps, .. } = dataplane;
+    let (pin_dir, ifindex) = (&options.pin_dir, interface.ifindex);
+    for hook in Hook::TC {
+        let mode = tc::ensure(netlink, pin_dir, ifindex, hook, programs.tc(hook, layer), options.tc)?;
+        let view = ahead::view(netlink, pin_dir, ifindex, hook, mode)?;
+        if hook == Hook::Egress {
+            status.tc = Some(mode);
+        }
+        if !view.present {
+            status.error = Some(format!("our {} program is not on the interface", hook.name()));
+        }
+        status.programs_ahead.extend(view.ahead);
+    }
+    // The XDP program passes all packets of a device that it does not know: the address comes first.
+    if options.xdp != XdpChoice::Off {
+        if let Some(mac) = interface.mac {
+            maps.set_device(ifindex, mac)?;
+        }
+    }
+    status.xdp = xdp::ensure(pin_dir, interface, options.xdp, programs.xdp.as_ref())?;
+    if status.xdp.state == xdp::XdpState::Off {
+        maps.remove_device(ifindex);
+    }
+    Ok(())
+}
+
+/// Detaches from every device that is not in `keep`, and forgets devices that are gone.
+fn leave(dataplane: &mut Dataplane, netlink: &mut Netlink, keep: &[u32]) -> Result<(), Error> {
+    let Dataplane { options, maps, .. } = dataplane;
+    let pin_dir = &options.pin_dir;
+    for (ifindex, hook) in links::list(pin_dir)? {
+        if !keep.contains(&ifindex) {
+            links::remove(pin_dir, ifindex, hook)?;
+            maps.remove_device(ifindex);
+        }
+    }
+    for ifindex in clsact::devices(netlink)? {
+        if !keep.contains(&ifindex) {
+            for hook in Hook::TC {
+                clsact::remove(netlink, ifindex, hook)?;
+            }
+            clsact::remove_qdisc(netlink, pin_dir, ifindex)?;
+        }
+    }
+    Ok(())
+}
+
+/// Once the new maps are full of what is wanted and every device was switched, they take the old ones' place.
+fn commit_staged(dataplane: &mut Dataplane) {
+    if let Some(staged) = dataplane.staged.take_if(|s| s.filled) {
+        if let Err(error) = staged.commit(&dataplane.options.pin_dir) {
+            tracing::warn!(%error, "the new maps are in use but could not be pinned in the old ones' place");
+        }
+    }
+}

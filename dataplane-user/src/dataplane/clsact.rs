@@ -1,0 +1,246 @@
+//! Our filters on clsact qdiscs (kernels without tcx), over route netlink. aya can only replace filters that it made
+//! itself in this process; these are found again, replaced and removed by any later process.
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, BorrowedFd},
+    path::Path,
+};
+
+use super::{
+    error::Error,
+    names::{self, FILTER_HANDLE, FILTER_PREFIX, FILTER_PRIORITY, Hook},
+    netlink::{
+        CREATE, DUMP, EXCL, Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_GETQDISC, RTM_GETTFILTER,
+        RTM_NEWQDISC, RTM_NEWTFILTER, Refused, Request, attrs, text, u32_at,
+    },
+};
+
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_CHAIN: u16 = 11;
+const TCA_BPF_FD: u16 = 6;
+const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_ID: u16 = 11;
+const DIRECT_ACTION: u32 = 1;
+
+const CLSACT: u32 = 0xffff_fff1;
+const CLSACT_HANDLE: u32 = 0xffff_0000;
+const ETH_P_ALL: u16 = 3;
+/// So many priorities are tried where others have a filter of another kind or protocol at the first.
+const PRIORITIES: u16 = 16;
+
+/// One filter on a clsact hook. Filters run in the order in which the kernel lists them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Filter {
+    pub(super) priority: u16,
+    /// Network byte order, as in `tcm_info`.
+    protocol: u16,
+    handle: u32,
+    chain: u32,
+    /// `bpf`, `flower`, `u32`, ...
+    pub(super) kind: String,
+    /// Name of a BPF filter.
+    pub(super) name: String,
+    /// Program id of a BPF filter.
+    pub(super) program: u32,
+}
+
+impl Filter {
+    /// Whether it is one of ours: by handle and by the name that only we give.
+    pub(super) fn ours(&self) -> bool {
+        self.handle == FILTER_HANDLE && self.name.starts_with(FILTER_PREFIX)
+    }
+
+    /// Whether packets meet it without a jump from another filter.
+    pub(super) fn in_first_chain(&self) -> bool {
+        self.chain == 0
+    }
+}
+
+fn parent(hook: Hook) -> u32 {
+    match hook {
+        Hook::Egress => 0xffff_fff3,
+        Hook::Ingress | Hook::Xdp => 0xffff_fff2,
+    }
+}
+
+/// `struct tcmsg`.
+fn tcmsg(ifindex: u32, handle: u32, parent: u32, info: u32) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    for (at, word) in [(4, ifindex), (8, handle), (12, parent), (16, info)] {
+        bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// Devices that have a clsact qdisc.
+pub(super) fn devices(netlink: &mut Netlink) -> Result<Vec<u32>, Error> {
+    let answers = netlink
+        .ask(&Request::new(RTM_GETQDISC, DUMP, &tcmsg(0, 0, 0, 0)))
+        .map_err(|e| e.into_error("list the qdiscs"))?;
+    let is_clsact = |body: &&Vec<u8>| {
+        body.get(20..).is_some_and(|rest| attrs(rest).any(|(k, v)| k == TCA_KIND && text(v) == "clsact"))
+    };
+    Ok(answers.iter().filter(is_clsact).filter_map(|body| u32_at(body, 4)).collect())
+}
+
+/// Every filter of a hook; none where the device or the qdisc does not exist.
+pub(super) fn filters(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result<Vec<Filter>, Error> {
+    match netlink.ask(&Request::new(RTM_GETTFILTER, DUMP, &tcmsg(ifindex, 0, parent(hook), 0))) {
+        Ok(answers) => Ok(answers.iter().filter_map(|body| parse(body)).collect()),
+        Err(e) if [libc::EINVAL, libc::ENOENT, libc::ENODEV].contains(&e.errno) => Ok(Vec::new()),
+        Err(e) => Err(e.into_error(format!("list the {} filters of interface {ifindex}", hook.name()))),
+    }
+}
+
+fn parse(body: &[u8]) -> Option<Filter> {
+    let info = u32_at(body, 16)?;
+    let mut filter = Filter {
+        priority: (info >> 16) as u16,
+        protocol: info as u16,
+        handle: u32_at(body, 8)?,
+        chain: 0,
+        kind: String::new(),
+        name: String::new(),
+        program: 0,
+    };
+    let mut has_options = false;
+    for (kind, value) in attrs(body.get(20..)?) {
+        match kind {
+            TCA_KIND => filter.kind = text(value),
+            TCA_CHAIN => filter.chain = u32_at(value, 0)?,
+            TCA_OPTIONS => {
+                has_options = true;
+                if filter.kind == "bpf" {
+                    for (kind, value) in attrs(value) {
+                        match kind {
+                            TCA_BPF_NAME => filter.name = text(value),
+                            TCA_BPF_ID => filter.program = u32_at(value, 0)?,
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    // The kernel also lists the classifier itself, without handle and options.
+    (has_options || filter.handle != 0).then_some(filter)
+}
+
+/// Makes sure that our filter sits on the hook with this program: replaces the program of the filter that is there
+/// (from one packet to the next: net/sched/cls_bpf.c, cls_bpf_change), else adds one.
+pub(super) fn ensure(
+    netlink: &mut Netlink,
+    pin_dir: &Path,
+    ifindex: u32,
+    hook: Hook,
+    program: (BorrowedFd<'_>, u32, &str),
+) -> Result<(), Error> {
+    let (fd, id, name) = program;
+    if let Some(there) = filters(netlink, ifindex, hook)?.into_iter().find(Filter::ours) {
+        if there.program == id {
+            return Ok(());
+        }
+        return put(netlink, ifindex, hook, there.priority, 0, fd, name)
+            .map_err(|e| e.into_error(format!("replace the {} filter of interface {ifindex}", hook.name())));
+    }
+    add_qdisc(netlink, pin_dir, ifindex)?;
+    let mut refused = None;
+    for priority in (FILTER_PRIORITY..).take(usize::from(PRIORITIES)) {
+        match put(netlink, ifindex, hook, priority, CREATE | EXCL, fd, name) {
+            Ok(()) => return Ok(()),
+            // Others have a filter of another kind or protocol at this priority, or one with our handle.
+            Err(e) if [libc::EINVAL, libc::EEXIST, libc::ENOENT].contains(&e.errno) => refused = Some(e),
+            Err(e) => {
+                refused = Some(e);
+                break;
+            }
+        }
+    }
+    let what = format!("add a {} filter to the clsact qdisc of interface {ifindex}", hook.name());
+    Err(refused.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EEXIST).into()).into_error(what))
+}
+
+fn put(
+    netlink: &mut Netlink,
+    ifindex: u32,
+    hook: Hook,
+    priority: u16,
+    flags: u16,
+    program: BorrowedFd<'_>,
+    name: &str,
+) -> Result<(), Refused> {
+    let info = u32::from(priority) << 16 | u32::from(ETH_P_ALL.to_be());
+    let request = Request::new(RTM_NEWTFILTER, flags, &tcmsg(ifindex, FILTER_HANDLE, parent(hook), info))
+        .text(TCA_KIND, "bpf")
+        .nest(TCA_OPTIONS, |r| {
+            r.attr(TCA_BPF_FD, &(program.as_raw_fd() as u32).to_ne_bytes())
+                .text(TCA_BPF_NAME, &format!("{FILTER_PREFIX}{name}"))
+                .attr(TCA_BPF_FLAGS, &DIRECT_ACTION.to_ne_bytes())
+        });
+    netlink.ask(&request).map(drop)
+}
+
+/// Removes our filter from a hook, and says whether there was one.
+pub(super) fn remove(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result<bool, Error> {
+    let mut removed = false;
+    for filter in filters(netlink, ifindex, hook)?.into_iter().filter(Filter::ours) {
+        let info = u32::from(filter.priority) << 16 | u32::from(filter.protocol);
+        let request = Request::new(RTM_DELTFILTER, 0, &tcmsg(ifindex, filter.handle, parent(hook), info))
+            .text(TCA_KIND, "bpf");
+        match netlink.ask(&request) {
+            Ok(_) => removed = true,
+            Err(e) if [libc::ENOENT, libc::ENODEV, libc::EINVAL].contains(&e.errno) => {}
+            Err(e) => {
+                let what = format!("remove the {} filter of interface {ifindex}", hook.name());
+                return Err(e.into_error(what));
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// Adds a clsact qdisc where none is, and remembers in the pin folder that it is ours.
+fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), Error> {
+    let request = Request::new(RTM_NEWQDISC, CREATE | EXCL, &tcmsg(ifindex, CLSACT_HANDLE, CLSACT, 0))
+        .text(TCA_KIND, "clsact");
+    match netlink.ask(&request) {
+        Ok(_) => {
+            let marker = names::qdisc(pin_dir, ifindex);
+            match fs::create_dir_all(&marker) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    Err(Error::file(marker, "remember that the clsact qdisc is ours")(e))
+                }
+                _ => Ok(()),
+            }
+        }
+        // There is one, or an ingress qdisc (which has no egress hook: the filter is refused there with a reason).
+        Err(e) if e.errno == libc::EEXIST => Ok(()),
+        Err(e) => Err(e.into_error(format!("add a clsact qdisc to interface {ifindex}"))),
+    }
+}
+
+/// Removes the clsact qdisc of a device where we made it and nobody has a filter on it; says whether it did. Forgets
+/// that it was ours in any case.
+pub(super) fn remove_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<bool, Error> {
+    let marker = names::qdisc(pin_dir, ifindex);
+    match fs::remove_dir(&marker) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(Error::file(marker, "remove it")(e)),
+    }
+    for hook in Hook::TC {
+        if !filters(netlink, ifindex, hook)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    let request =
+        Request::new(RTM_DELQDISC, 0, &tcmsg(ifindex, CLSACT_HANDLE, CLSACT, 0)).text(TCA_KIND, "clsact");
+    match netlink.ask(&request) {
+        Ok(_) => Ok(true),
+        Err(e) if [libc::ENOENT, libc::ENODEV, libc::EINVAL].contains(&e.errno) => Ok(false),
+        Err(e) => Err(e.into_error(format!("remove the clsact qdisc of interface {ifindex}"))),
+    }
+}

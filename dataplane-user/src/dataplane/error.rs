@@ -1,0 +1,116 @@
+use std::{io, path::PathBuf};
+
+/// What can go wrong in this room. Each message names the file, device or map and says what was expected.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The pin folder does not lie in a BPF filesystem.
+    #[error(
+        "{path}: not in a BPF filesystem; mount one with `mount -t bpf bpf {mount_at}` (in a container: mount the \
+         host's {mount_at} into it)"
+    )]
+    NoBpfFs {
+        /// The pin folder that was asked for.
+        path: PathBuf,
+        /// Where a BPF filesystem would have to be mounted.
+        mount_at: PathBuf,
+    },
+    /// A file or folder below the pin folder.
+    #[error("{path}: cannot {what}: {source}")]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A raw system call of this room.
+    #[error("{what}: {source}")]
+    Call {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The process may not load BPF programs.
+    #[error(
+        "no privilege to {what}: {source}; run as root or with CAP_BPF and CAP_NET_ADMIN (before Linux 5.8: \
+         CAP_SYS_ADMIN)"
+    )]
+    Privilege {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The locked-memory limit could not be raised (needed before Linux 5.11).
+    #[error(
+        "cannot raise RLIMIT_MEMLOCK, which this kernel counts BPF maps against (needed before 5.11): {0}"
+    )]
+    Memlock(io::Error),
+    /// The object could not be loaded.
+    #[error("cannot load the eBPF object: {0}")]
+    Load(#[from] aya::EbpfError),
+    /// A program of the object could not be loaded or used.
+    #[error("program {name}: {source}")]
+    Program {
+        /// The program's name in the object.
+        name: &'static str,
+        /// Why it failed.
+        source: Box<aya::programs::ProgramError>,
+    },
+    /// The object lacks a program or a map.
+    #[error("the eBPF object has no {kind} named {name}")]
+    Missing {
+        /// `map` or `program`.
+        kind: &'static str,
+        /// Its name.
+        name: &'static str,
+    },
+    /// A map could not be read or written.
+    #[error("map {name}: {source}")]
+    Map {
+        /// The map's name.
+        name: &'static str,
+        /// Why it failed.
+        source: Box<aya::maps::MapError>,
+    },
+    /// A node index that the `nodes` map does not have.
+    #[error("node index {0} does not fit into the nodes map, which holds {max}", max = nodefence_common::MAX_NODES)]
+    NodeIndex(u32),
+    /// The injector refused a frame.
+    #[error("cannot inject into interface {ifindex}: {reason}")]
+    Inject {
+        /// The device the frame was meant for.
+        ifindex: u32,
+        /// Why it failed.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// For `map_err` on file operations below the pin folder.
+    pub(super) fn file(path: impl Into<PathBuf>, what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, what, source }
+    }
+
+    /// For `map_err` on raw calls.
+    pub(super) fn call(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::Privilege { what, source },
+            _ => Self::Call { what, source },
+        }
+    }
+
+    /// For `map_err` on map operations.
+    pub(super) fn map(name: &'static str) -> impl Fn(aya::maps::MapError) -> Self {
+        move |source| Self::Map { name, source: Box::new(source) }
+    }
+
+    /// For `map_err` on program operations.
+    pub(super) fn program(name: &'static str) -> impl Fn(aya::programs::ProgramError) -> Self {
+        move |source| Self::Program { name, source: Box::new(source) }
+    }
+}

@@ -1,0 +1,131 @@
+use aya::Ebpf;
+use nodefence_common::{Addr, BackendEntry, Config, Counter, MAX_NODES, NodeEntry, Reason};
+
+use super::{
+    attach::{self, InterfaceStatus},
+    error::Error,
+    events::EventStream,
+    inject::Injector,
+    load,
+    maps::Maps,
+    names,
+    options::Options,
+    programs::Programs,
+    staging::Staged,
+    write::{self, WriteReport},
+};
+use crate::plan::Tables;
+
+/// The loaded dataplane. Calls are short and synchronous; all must come from a thread in the network namespace whose
+/// devices are meant.
+pub struct Dataplane {
+    pub(super) options: Options,
+    pub(super) programs: Programs,
+    pub(super) maps: Maps,
+    pub(super) staged: Option<Staged>,
+    /// The names last given to [`Dataplane::attach`].
+    pub(super) wanted: Vec<String>,
+    /// Holds the maps that have no typed handle above.
+    ebpf: Ebpf,
+}
+
+impl Dataplane {
+    /// Loads the programs over the maps that are pinned below `options.pin_dir`, making what is missing. What is attached
+    /// goes on as it is until [`Dataplane::attach`].
+    ///
+    /// # Errors
+    ///
+    /// No BPF filesystem at the pin folder, no privilege, a kernel that refuses the object.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        let loaded = load::load(options)?;
+        let mut dataplane = Self {
+            options: options.clone(),
+            programs: loaded.programs,
+            maps: loaded.maps,
+            staged: loaded.staged,
+            wanted: Vec::new(),
+            ebpf: loaded.ebpf,
+        };
+        dataplane.set_config(options.config)?;
+        Ok(dataplane)
+    }
+
+    /// Brings the whole wanted state into the maps. A full map is no error: what does not fit is reported and passes.
+    pub fn write(&mut self, tables: &Tables) -> Result<WriteReport, Error> {
+        let Self { maps, staged, .. } = self;
+        let report = write::write(maps, tables, &mut |maps, index, entry| {
+            put_node(maps, staged.as_mut(), index, entry)
+        })?;
+        if let Some(staged) = staged {
+            staged.filled = true;
+        }
+        Ok(report)
+    }
+
+    /// Writes one node's entry: the one flip that cuts a node or lets it go, and its renewal.
+    pub fn write_node(&mut self, index: u32, entry: &NodeEntry) -> Result<(), Error> {
+        put_node(&mut self.maps, self.staged.as_mut(), index, entry)
+    }
+
+    /// Every node index that has or had an owner: verdicts to adopt, and generations to go on from.
+    pub fn nodes(&self) -> Result<Vec<(u32, NodeEntry)>, Error> {
+        self.maps.used_nodes()
+    }
+
+    /// Every backend in the map.
+    pub fn backends(&self) -> Result<Vec<(Addr, BackendEntry)>, Error> {
+        self.maps.backends.iter().collect::<Result<_, _>>().map_err(Error::map(names::BACKENDS))
+    }
+
+    /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
+    /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
+    pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
+        self.wanted = wanted.to_vec();
+        attach::reconcile(self, true)
+    }
+
+    /// The state of the interfaces last given to [`Dataplane::attach`], looked up anew. A device that was made again under
+    /// its name, or from which our programs were taken, is attached to again.
+    pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
+        attach::reconcile(self, false)
+    }
+
+    /// Packets and bytes since the maps were made, one pair for each reason, summed over the CPUs.
+    pub fn counters(&self) -> Result<Vec<(Reason, Counter)>, Error> {
+        self.maps.counters()
+    }
+
+    /// The records of the kernel programs. Must be called in a tokio runtime.
+    pub fn events(&mut self) -> Result<EventStream, Error> {
+        let map = self.ebpf.map(names::EVENTS);
+        EventStream::new(map.ok_or(Error::Missing { kind: "map", name: names::EVENTS })?)
+    }
+
+    /// A handle that puts frames in as ingress of a device.
+    pub fn injector(&self) -> Result<Injector, Error> {
+        Injector::new(&self.programs.inject)
+    }
+
+    /// Changes what the kernel programs read of the configuration.
+    pub fn set_config(&mut self, config: Config) -> Result<(), Error> {
+        self.options.config = config;
+        self.maps.set_config(&config)
+    }
+}
+
+fn put_node(
+    maps: &mut Maps,
+    staged: Option<&mut Staged>,
+    index: u32,
+    entry: &NodeEntry,
+) -> Result<(), Error> {
+    if index >= MAX_NODES {
+        return Err(Error::NodeIndex(index));
+    }
+    if let Some(old) = staged.and_then(|s| s.old_nodes.as_mut()) {
+        if index < old.len() {
+            old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
+        }
+    }
+    maps.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
+}

@@ -1,0 +1,134 @@
+//! Network devices as the kernel lists them, and which of them can be attached to.
+use super::{
+    error::Error,
+    netlink::{DUMP, Netlink, RTM_GETLINK, Request, attrs, text, u16_at, u32_at},
+};
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_PROG_ID: u16 = 4;
+
+/// include/uapi/linux/if_arp.h; libc lacks it.
+const ARPHRD_RAWIP: u16 = 519;
+
+/// What a device's packets start with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkLayer {
+    /// An Ethernet header.
+    L2,
+    /// The IP header.
+    L3,
+}
+
+/// One network device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// Its index in this network namespace.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// ARPHRD type (include/uapi/linux/if_arp.h).
+    pub hardware: u16,
+    /// Its MAC address, where it has one of six bytes.
+    pub mac: Option<[u8; 6]>,
+    /// Bytes above the link-layer header that it takes.
+    pub mtu: u32,
+    /// The XDP program on it: mode (1 native, 2 generic, 3 hardware, 4 several; `IFLA_XDP_ATTACHED`) and id.
+    pub xdp: Option<(u8, u32)>,
+}
+
+impl Interface {
+    /// Which of our programs suit this device, or why none does.
+    pub fn link_layer(&self) -> Result<LinkLayer, String> {
+        link_layer(self.hardware)
+    }
+}
+
+fn link_layer(hardware: u16) -> Result<LinkLayer, String> {
+    match hardware {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(LinkLayer::L2),
+        libc::ARPHRD_NONE
+        | libc::ARPHRD_TUNNEL
+        | libc::ARPHRD_TUNNEL6
+        | libc::ARPHRD_SIT
+        | ARPHRD_RAWIP
+        | libc::ARPHRD_PPP => Ok(LinkLayer::L3),
+        other => Err(format!(
+            "its packets start with neither an Ethernet nor an IP header (ARPHRD type {other}); attach to a device \
+             of type Ethernet, tunnel, tun, WireGuard or PPP instead"
+        )),
+    }
+}
+
+/// Every device of the calling thread's network namespace.
+pub fn list() -> Result<Vec<Interface>, Error> {
+    let mut netlink = Netlink::open()?;
+    let answers = netlink
+        .ask(&Request::new(RTM_GETLINK, DUMP, &[0; 16]))
+        .map_err(|e| e.into_error("list the network interfaces"))?;
+    Ok(answers.iter().filter_map(|body| parse(body)).collect())
+}
+
+/// `struct ifinfomsg` (family, padding, type, index, flags, change) and its attributes.
+fn parse(body: &[u8]) -> Option<Interface> {
+    let mut interface = Interface {
+        ifindex: u32_at(body, 4)?,
+        name: String::new(),
+        hardware: u16_at(body, 2)?,
+        mac: None,
+        mtu: 0,
+        xdp: None,
+    };
+    for (kind, value) in attrs(body.get(16..)?) {
+        match kind {
+            IFLA_IFNAME => interface.name = text(value),
+            IFLA_ADDRESS => interface.mac = value.try_into().ok(),
+            IFLA_MTU => interface.mtu = u32_at(value, 0)?,
+            IFLA_XDP => interface.xdp = parse_xdp(value),
+            _ => {}
+        }
+    }
+    Some(interface)
+}
+
+fn parse_xdp(nested: &[u8]) -> Option<(u8, u32)> {
+    let mut mode = 0;
+    let mut id = 0;
+    for (kind, value) in attrs(nested) {
+        match kind {
+            IFLA_XDP_ATTACHED => mode = value.first().copied()?,
+            IFLA_XDP_PROG_ID => id = u32_at(value, 0)?,
+            _ => {}
+        }
+    }
+    (mode != 0).then_some((mode, id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_sorted_by_their_header() {
+        assert_eq!(link_layer(1), Ok(LinkLayer::L2), "Ethernet");
+        assert_eq!(link_layer(772), Ok(LinkLayer::L2), "loopback");
+        for l3 in [0xfffe, 768, 769, 776, 519, 512] {
+            assert_eq!(link_layer(l3), Ok(LinkLayer::L3), "{l3}");
+        }
+        for other in [32, 778, 801, 824, 280] {
+            let reason = link_layer(other).unwrap_err();
+            assert!(reason.contains(&other.to_string()), "{reason}");
+        }
+    }
+
+    #[test]
+    fn the_list_has_the_loopback_device() {
+        let lo = list().unwrap().into_iter().find(|i| i.name == "lo").unwrap();
+        assert_eq!((lo.ifindex, lo.link_layer()), (1, Ok(LinkLayer::L2)));
+        assert!(lo.mtu > 0);
+    }
+}

@@ -1,0 +1,142 @@
+//! Loading the object: the BPF filesystem, the memory limit, and which pinned maps are used further.
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use aya::{Ebpf, EbpfError, EbpfLoader, maps::MapError, util::KernelVersion};
+use nix::{
+    mount::{MsFlags, mount},
+    sys::{
+        resource::{RLIM_INFINITY, Resource, setrlimit},
+        statfs::{BPF_FS_MAGIC, statfs},
+    },
+};
+
+use super::{
+    error::Error,
+    maps::Maps,
+    names,
+    options::{Options, XdpChoice},
+    programs::Programs,
+    staging::{self, Staged},
+};
+
+/// The usual place of the BPF filesystem; the only one that is mounted without being asked.
+const BPF_MOUNT: &str = "/sys/fs/bpf";
+
+pub(super) struct Loaded {
+    /// Holds the object's remaining maps.
+    pub(super) ebpf: Ebpf,
+    pub(super) programs: Programs,
+    pub(super) maps: Maps,
+    pub(super) staged: Option<Staged>,
+}
+
+/// Loads the programs over the pinned maps. Maps whose size or layout differs are made anew in the staging folder.
+pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
+    raise_memlock()?;
+    prepare_pin_dir(&options.pin_dir)?;
+    let object = crate::DATAPLANE_OBJECT;
+    let differing = staging::differing(&options.pin_dir, object, options.max_backends)?;
+    staging::prepare(&options.pin_dir, &differing)?;
+    let mut loader = EbpfLoader::new();
+    loader.default_map_pin_directory(&options.pin_dir).map_max_entries(names::BACKENDS, options.max_backends);
+    for name in &differing {
+        loader.map_pin_path(name, names::staging(&options.pin_dir).join(name));
+    }
+    let mut ebpf = loader.load(object).map_err(load_error)?;
+    let programs = Programs::load(&mut ebpf, options.xdp != XdpChoice::Off)?;
+    let mut maps = Maps::take(&mut ebpf)?;
+    let staged = Staged::fill(&options.pin_dir, differing, &mut maps)?;
+    Ok(Loaded { ebpf, programs, maps, staged })
+}
+
+fn load_error(error: EbpfError) -> Error {
+    match error {
+        EbpfError::MapError(MapError::CreateError { io_error, .. })
+            if io_error.raw_os_error() == Some(libc::EPERM) =>
+        {
+            Error::Privilege { what: "create BPF maps".into(), source: io_error }
+        }
+        other => Error::Load(other),
+    }
+}
+
+/// Before 5.11 maps and programs count against RLIMIT_MEMLOCK.
+fn raise_memlock() -> Result<(), Error> {
+    let counted = KernelVersion::current().is_ok_and(|v| v < KernelVersion::new(5, 11, 0));
+    match setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
+        Err(e) if counted => Err(Error::Memlock(e.into())),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the pin folder, after making sure that it lies in a BPF filesystem.
+fn prepare_pin_dir(pin_dir: &Path) -> Result<(), Error> {
+    if !in_bpffs(pin_dir)? {
+        if !pin_dir.starts_with(BPF_MOUNT) || !mount_bpffs() || !in_bpffs(pin_dir)? {
+            let mount_at = if pin_dir.starts_with(BPF_MOUNT) {
+                PathBuf::from(BPF_MOUNT)
+            } else {
+                pin_dir.ancestors().nth(2).unwrap_or(pin_dir).to_owned()
+            };
+            return Err(Error::NoBpfFs { path: pin_dir.to_owned(), mount_at });
+        }
+        tracing::info!("mounted a BPF filesystem at {BPF_MOUNT}, where none was");
+    }
+    for dir in [pin_dir.to_owned(), names::links(pin_dir), names::qdiscs(pin_dir)] {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)
+            .map_err(Error::file(dir, "make the folder"))?;
+    }
+    Ok(())
+}
+
+fn mount_bpffs() -> bool {
+    mount(Some("bpf"), BPF_MOUNT, Some("bpf"), MsFlags::empty(), None::<&str>).is_ok()
+}
+
+/// Whether a path lies, or would lie once its folders are made, in a BPF filesystem.
+pub(super) fn in_bpffs(path: &Path) -> Result<bool, Error> {
+    for ancestor in path.ancestors() {
+        match statfs(ancestor) {
+            Ok(fs) => return Ok(fs.filesystem_type() == BPF_FS_MAGIC),
+            Err(nix::Error::ENOENT) => {}
+            Err(e) => return Err(Error::file(ancestor, "query the filesystem")(e.into())),
+        }
+    }
+    Ok(false)
+}
+
+/// `fs::remove_file` and `fs::remove_dir` for things that may already be gone.
+pub(super) fn gone(result: io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes a folder of pins with the pins in it; says how many pins there were.
+pub(super) fn remove_pins(dir: &Path) -> Result<u32, Error> {
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+        other => other.map_err(Error::file(dir, "list it"))?,
+    };
+    let mut removed = 0;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            removed += remove_pins(&path)?;
+        } else if gone(fs::remove_file(&path)).map_err(Error::file(path, "remove the pin"))? {
+            removed += 1;
+        }
+    }
+    gone(fs::remove_dir(dir)).map_err(Error::file(dir, "remove the folder"))?;
+    Ok(removed)
+}

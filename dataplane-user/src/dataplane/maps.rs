@@ -1,0 +1,92 @@
+//! Typed access to the maps.
+use aya::{
+    Ebpf,
+    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray},
+};
+use nodefence_common::{Addr, BackendEntry, Config, Counter, Device, NodeEntry, PortKey, Reason};
+
+use super::{error::Error, names};
+
+pub(super) struct Maps {
+    pub(super) backends: HashMap<MapData, Addr, BackendEntry>,
+    pub(super) ports: HashMap<MapData, PortKey, u32>,
+    pub(super) nodes: Array<MapData, NodeEntry>,
+    pub(super) devices: HashMap<MapData, u32, Device>,
+    counters: PerCpuArray<MapData, Counter>,
+    config: Array<MapData, Config>,
+}
+
+fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, Error>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let map = ebpf.take_map(name).ok_or(Error::Missing { kind: "map", name })?;
+    T::try_from(map).map_err(Error::map(name))
+}
+
+impl Maps {
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
+        Ok(Self {
+            backends: take(ebpf, names::BACKENDS)?,
+            ports: take(ebpf, names::PORTS)?,
+            nodes: take(ebpf, names::NODES)?,
+            devices: take(ebpf, names::DEVICES)?,
+            counters: take(ebpf, names::COUNTERS)?,
+            config: take(ebpf, names::CONFIG)?,
+        })
+    }
+
+    pub(super) fn set_config(&mut self, config: &Config) -> Result<(), Error> {
+        self.config.set(0, config, 0).map_err(Error::map(names::CONFIG))
+    }
+
+    /// Every node entry that was ever written (an index that never had an owner has generation 0 and no verdict).
+    pub(super) fn used_nodes(&self) -> Result<Vec<(u32, NodeEntry)>, Error> {
+        let mut used = Vec::new();
+        for (index, entry) in (0..).zip(self.nodes.iter()) {
+            let entry = entry.map_err(Error::map(names::NODES))?;
+            if entry != EMPTY_NODE {
+                used.push((index, entry));
+            }
+        }
+        Ok(used)
+    }
+
+    /// Sums over the CPUs, one for each reason.
+    pub(super) fn counters(&self) -> Result<Vec<(Reason, Counter)>, Error> {
+        Reason::ALL
+            .iter()
+            .map(|reason| {
+                let values = self.counters.get(&(*reason as u32), 0).map_err(Error::map(names::COUNTERS))?;
+                let sum = values.iter().fold(Counter::default(), |sum, c| Counter {
+                    packets: sum.packets.wrapping_add(c.packets),
+                    bytes: sum.bytes.wrapping_add(c.bytes),
+                });
+                Ok((*reason, sum))
+            })
+            .collect()
+    }
+
+    /// Writes a device's MAC address for the XDP program, where it is not there yet.
+    pub(super) fn set_device(&mut self, ifindex: u32, mac: [u8; 6]) -> Result<(), Error> {
+        let device = Device { mac, zero: [0; 2] };
+        if self.devices.get(&ifindex, 0).is_ok_and(|there| there == device) {
+            return Ok(());
+        }
+        self.devices.insert(&ifindex, &device, 0).map_err(Error::map(names::DEVICES))
+    }
+
+    pub(super) fn remove_device(&mut self, ifindex: u32) {
+        // It may never have been there.
+        let _ = self.devices.remove(&ifindex);
+    }
+}
+
+/// What an index holds that never had an owner.
+pub(super) const EMPTY_NODE: NodeEntry =
+    NodeEntry { verdict: 0, action: 0, until: 0, generation: 0, name: [0; 28] };
+
+/// Whether a hash map refused an entry because it is full (kernel/bpf/hashtab.c).
+pub(super) fn is_full(error: &MapError) -> bool {
+    matches!(error, MapError::SyscallError(e) if matches!(e.io_error.raw_os_error(), Some(libc::E2BIG)))
+}

@@ -1,0 +1,85 @@
+//! The loaded programs, by what they are for.
+use std::os::fd::{AsFd, OwnedFd};
+
+use aya::{
+    Ebpf,
+    programs::{ProgramError, SchedClassifier, Xdp},
+};
+
+use super::{
+    error::Error,
+    interfaces::LinkLayer,
+    names::{self, Hook},
+    sys,
+};
+
+/// A loaded program.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) id: u32,
+    pub(super) fd: OwnedFd,
+}
+
+/// Every program that an agent needs.
+pub(super) struct Programs {
+    egress_l2: Program,
+    egress_l3: Program,
+    ingress_l2: Program,
+    ingress_l3: Program,
+    pub(super) inject: Program,
+    /// Loaded only where it was asked for.
+    pub(super) xdp: Option<Program>,
+}
+
+impl Programs {
+    pub(super) fn load(ebpf: &mut Ebpf, xdp: bool) -> Result<Self, Error> {
+        Ok(Self {
+            egress_l2: classifier(ebpf, "nf_egress_l2")?,
+            egress_l3: classifier(ebpf, "nf_egress_l3")?,
+            ingress_l2: classifier(ebpf, "nf_ingress_l2")?,
+            ingress_l3: classifier(ebpf, "nf_ingress_l3")?,
+            inject: classifier(ebpf, names::INJECT)?,
+            xdp: if xdp { Some(load_xdp(ebpf)?) } else { None },
+        })
+    }
+
+    pub(super) fn tc(&self, hook: Hook, layer: LinkLayer) -> &Program {
+        match (hook, layer) {
+            (Hook::Egress, LinkLayer::L2) => &self.egress_l2,
+            (Hook::Egress, LinkLayer::L3) => &self.egress_l3,
+            (_, LinkLayer::L2) => &self.ingress_l2,
+            (_, LinkLayer::L3) => &self.ingress_l3,
+        }
+    }
+}
+
+fn classifier(ebpf: &mut Ebpf, name: &'static str) -> Result<Program, Error> {
+    let program = ebpf.program_mut(name).ok_or(Error::Missing { kind: "program", name })?;
+    let program: &mut SchedClassifier = program.try_into().map_err(Error::program(name))?;
+    program.load().map_err(|e| load_error(name, e))?;
+    keep(name, program.fd().map_err(Error::program(name))?.as_fd())
+}
+
+fn load_xdp(ebpf: &mut Ebpf) -> Result<Program, Error> {
+    let name = names::XDP;
+    let program = ebpf.program_mut(name).ok_or(Error::Missing { kind: "program", name })?;
+    let program: &mut Xdp = program.try_into().map_err(Error::program(name))?;
+    program.load().map_err(|e| load_error(name, e))?;
+    keep(name, program.fd().map_err(Error::program(name))?.as_fd())
+}
+
+fn load_error(name: &'static str, error: ProgramError) -> Error {
+    match error {
+        ProgramError::LoadError { io_error, .. } if io_error.raw_os_error() == Some(libc::EPERM) => {
+            Error::Privilege { what: format!("load the program {name}"), source: io_error }
+        }
+        other => Error::Program { name, source: Box::new(other) },
+    }
+}
+
+fn keep(name: &'static str, fd: std::os::fd::BorrowedFd<'_>) -> Result<Program, Error> {
+    let query = || format!("query the program {name}");
+    let (id, _) = sys::program_info(fd).map_err(|e| Error::call(query())(e))?;
+    let fd = fd.try_clone_to_owned().map_err(|e| Error::call(query())(e))?;
+    Ok(Program { name, id, fd })
+}

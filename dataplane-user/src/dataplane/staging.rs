@@ -1,0 +1,162 @@
+//! Maps of another size or layout. They are made and filled in a folder of their own while the old programs go on with
+//! the old maps; devices are switched one by one; then the new pins take the place of the old ones.
+use std::{fs, os::fd::AsFd, path::Path};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
+use aya_obj::Object;
+use nodefence_common::NodeEntry;
+
+use super::{
+    error::Error,
+    load,
+    maps::Maps,
+    names::{self, MAPS},
+    sys::{self, MapInfo},
+};
+
+/// New maps that wait for the devices to run the programs which use them.
+pub(super) struct Staged {
+    names: Vec<&'static str>,
+    /// Whether the new maps hold all that is wanted, so that devices may be switched.
+    pub(super) filled: bool,
+    /// The old `nodes`, where a new one was made of the same layout: verdicts go to both until all devices are switched.
+    pub(super) old_nodes: Option<Array<MapData, NodeEntry>>,
+}
+
+/// Names of the maps that are pinned with another size or layout than the object has.
+pub(super) fn differing(
+    pin_dir: &Path,
+    object: &[u8],
+    max_backends: u32,
+) -> Result<Vec<&'static str>, Error> {
+    let object = Object::parse(object).map_err(|e| Error::Load(e.into()))?;
+    let mut differing = Vec::new();
+    for name in MAPS {
+        let wanted = object.maps.get(name).ok_or(Error::Missing { kind: "map", name })?;
+        let wanted = MapInfo {
+            kind: wanted.map_type(),
+            key_size: wanted.key_size(),
+            value_size: wanted.value_size(),
+            max_entries: if name == names::BACKENDS { max_backends } else { wanted.max_entries() },
+            flags: wanted.map_flags(),
+        };
+        let path = pin_dir.join(name);
+        let Ok(pinned) = sys::get(&path) else { continue };
+        let pinned = sys::map_info(pinned.as_fd()).map_err(Error::file(path, "query the pinned map"))?;
+        if pinned != wanted {
+            tracing::info!(
+                map = name,
+                ?pinned,
+                ?wanted,
+                "the pinned map differs; a new one is filled beside it"
+            );
+            differing.push(name);
+        }
+    }
+    Ok(differing)
+}
+
+/// Clears what an earlier attempt left and makes the folder where it is needed.
+pub(super) fn prepare(pin_dir: &Path, differing: &[&str]) -> Result<(), Error> {
+    let dir = names::staging(pin_dir);
+    load::remove_pins(&dir)?;
+    if !differing.is_empty() {
+        fs::create_dir(&dir).map_err(Error::file(dir, "make the folder"))?;
+    }
+    Ok(())
+}
+
+impl Staged {
+    /// Copies into the new maps what the old ones hold. Where a layout changed there is nothing to copy: devices are then
+    /// switched only after the first whole write.
+    pub(super) fn fill(
+        pin_dir: &Path,
+        names: Vec<&'static str>,
+        maps: &mut Maps,
+    ) -> Result<Option<Self>, Error> {
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let mut staged = Self { names, filled: true, old_nodes: None };
+        for name in staged.names.clone() {
+            let Some(old) = open_old(pin_dir, name)? else { continue };
+            let copied = match name {
+                names::BACKENDS => {
+                    HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.backends, name))
+                }
+                names::PORTS => HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.ports, name)),
+                names::DEVICES => HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.devices, name)),
+                names::NODES => Array::try_from(old).map(|old| {
+                    copy_array(&old, &mut maps.nodes, name)?;
+                    staged.old_nodes = Some(old);
+                    Ok(())
+                }),
+                // Counters start again, configuration is written at each start, the rest is of the moment.
+                _ => continue,
+            };
+            match copied {
+                Ok(result) => result?,
+                Err(
+                    MapError::InvalidKeySize { .. }
+                    | MapError::InvalidValueSize { .. }
+                    | MapError::InvalidMapType { .. },
+                ) => {
+                    staged.filled = false;
+                }
+                Err(e) => return Err(Error::map(name)(e)),
+            }
+        }
+        Ok(Some(staged))
+    }
+
+    /// Puts the new pins in the place of the old ones. Every device must run the new programs by now.
+    pub(super) fn commit(self, pin_dir: &Path) -> Result<(), Error> {
+        let dir = names::staging(pin_dir);
+        for name in self.names {
+            let path = dir.join(name);
+            fs::rename(&path, pin_dir.join(name))
+                .map_err(Error::file(path, "move it over the old map's pin"))?;
+        }
+        load::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder"))?;
+        Ok(())
+    }
+}
+
+fn open_old(pin_dir: &Path, name: &'static str) -> Result<Option<Map>, Error> {
+    match MapData::from_pin(pin_dir.join(name)).and_then(Map::from_map_data) {
+        Ok(map) => Ok(Some(map)),
+        Err(MapError::SyscallError(e)) if e.io_error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::map(name)(e)),
+    }
+}
+
+fn copy_hash<K: aya::Pod, V: aya::Pod>(
+    old: &HashMap<MapData, K, V>,
+    new: &mut HashMap<MapData, K, V>,
+    name: &'static str,
+) -> Result<(), Error> {
+    for entry in old.iter() {
+        let (key, value) = entry.map_err(Error::map(name))?;
+        match new.insert(&key, &value, 0) {
+            Ok(()) => {}
+            // A smaller map: what is left out passes, and the next write reports it.
+            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::E2BIG) => return Ok(()),
+            Err(e) => return Err(Error::map(name)(e)),
+        }
+    }
+    Ok(())
+}
+
+fn copy_array(
+    old: &Array<MapData, NodeEntry>,
+    new: &mut Array<MapData, NodeEntry>,
+    name: &'static str,
+) -> Result<(), Error> {
+    for index in 0..old.len().min(new.len()) {
+        let entry = old.get(&index, 0).map_err(Error::map(name))?;
+        if entry.generation != 0 || entry.verdict != 0 {
+            new.set(index, &entry, 0).map_err(Error::map(name))?;
+        }
+    }
+    Ok(())
+}

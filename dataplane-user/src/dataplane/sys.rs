@@ -1,0 +1,269 @@
+//! The few bpf(2) commands that aya does not offer, or not in the way needed here: links by pin with their device and
+//! program, links that never fall back to netlink, lists of programs on a hook, and test runs without an allocation.
+#![expect(unsafe_code, reason = "raw bpf(2)")]
+use std::{
+    ffi::CString,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+const BPF_OBJ_PIN: libc::c_long = 6;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_PROG_QUERY: libc::c_long = 16;
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_LINK_UPDATE: libc::c_long = 29;
+const BPF_LINK_DETACH: libc::c_long = 34;
+
+/// Attach types of `enum bpf_attach_type`.
+pub(super) const BPF_XDP: u32 = 37;
+pub(super) const BPF_TCX_INGRESS: u32 = 46;
+pub(super) const BPF_TCX_EGRESS: u32 = 47;
+/// Ahead of every program of the hook (6.6 and later).
+pub(super) const BPF_F_BEFORE: u32 = 1 << 3;
+/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE`.
+pub(super) const XDP_SKB: u32 = 1 << 1;
+pub(super) const XDP_DRV: u32 = 1 << 2;
+
+/// Types of `enum bpf_link_type`.
+pub(super) const LINK_XDP: u32 = 6;
+pub(super) const LINK_TCX: u32 = 11;
+
+fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
+    // SAFETY: the kernel reads and writes at most the given size; every pointer in `attr` outlives the call.
+    let ret = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+fn new_fd(ret: libc::c_long) -> OwnedFd {
+    // SAFETY: the kernel has just returned this descriptor to us alone.
+    unsafe { OwnedFd::from_raw_fd(ret as i32) }
+}
+
+#[repr(C)]
+struct ObjectAttr {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+/// BPF_OBJ_GET: opens a pin.
+pub(super) fn get(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = ObjectAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 };
+    bpf(BPF_OBJ_GET, &mut attr).map(new_fd)
+}
+
+/// BPF_OBJ_PIN: pins a program, map or link.
+pub(super) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = ObjectAttr { path: path.as_ptr() as u64, fd: fd.as_raw_fd() as u32, flags: 0 };
+    bpf(BPF_OBJ_PIN, &mut attr).map(drop)
+}
+
+#[repr(C)]
+struct InfoAttr {
+    fd: u32,
+    len: u32,
+    info: u64,
+}
+
+fn info(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<()> {
+    let mut attr =
+        InfoAttr { fd: fd.as_raw_fd() as u32, len: buffer.len() as u32, info: buffer.as_mut_ptr() as u64 };
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_ne_bytes(word)
+}
+
+/// The part of `struct bpf_link_info` that is needed here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LinkInfo {
+    /// `enum bpf_link_type`.
+    pub(super) kind: u32,
+    pub(super) id: u32,
+    pub(super) program: u32,
+    /// 0 where the device is gone.
+    pub(super) ifindex: u32,
+}
+
+pub(super) fn link_info(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    // type, id, prog_id, padding; then the union, in which tcx and xdp both begin with the ifindex.
+    let mut buffer = [0_u8; 64];
+    info(fd, &mut buffer)?;
+    Ok(LinkInfo {
+        kind: u32_at(&buffer, 0),
+        id: u32_at(&buffer, 4),
+        program: u32_at(&buffer, 8),
+        ifindex: u32_at(&buffer, 16),
+    })
+}
+
+/// The part of `struct bpf_map_info` that decides whether a pinned map can be used further.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MapInfo {
+    pub(super) kind: u32,
+    pub(super) key_size: u32,
+    pub(super) value_size: u32,
+    pub(super) max_entries: u32,
+    pub(super) flags: u32,
+}
+
+pub(super) fn map_info(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
+    let mut buffer = [0_u8; 24];
+    info(fd, &mut buffer)?;
+    Ok(MapInfo {
+        kind: u32_at(&buffer, 0),
+        key_size: u32_at(&buffer, 8),
+        value_size: u32_at(&buffer, 12),
+        max_entries: u32_at(&buffer, 16),
+        flags: u32_at(&buffer, 20),
+    })
+}
+
+/// Id and name of a program, by descriptor.
+pub(super) fn program_info(fd: BorrowedFd<'_>) -> io::Result<(u32, String)> {
+    let mut buffer = [0_u8; 80];
+    info(fd, &mut buffer)?;
+    let name = buffer[64..].split(|b| *b == 0).next().unwrap_or_default();
+    Ok((u32_at(&buffer, 4), String::from_utf8_lossy(name).into_owned()))
+}
+
+/// The name of a program, by id; empty where it has none or is gone.
+pub(super) fn program_name(id: u32) -> String {
+    #[repr(C)]
+    struct IdAttr {
+        id: u32,
+        next: u32,
+        flags: u32,
+    }
+    bpf(BPF_PROG_GET_FD_BY_ID, &mut IdAttr { id, next: 0, flags: 0 })
+        .map(new_fd)
+        .and_then(|fd| program_info(fd.as_fd()))
+        .map(|(_, name)| name)
+        .unwrap_or_default()
+}
+
+#[repr(C)]
+struct LinkCreateAttr {
+    program: u32,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+    relative: u32,
+    zero: u32,
+    revision: u64,
+}
+
+/// BPF_LINK_CREATE on a device.
+pub(super) fn link_create(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let mut attr = LinkCreateAttr {
+        program: program.as_raw_fd() as u32,
+        ifindex,
+        attach_type,
+        flags,
+        relative: 0,
+        zero: 0,
+        revision: 0,
+    };
+    bpf(BPF_LINK_CREATE, &mut attr).map(new_fd)
+}
+
+/// BPF_LINK_UPDATE: from one packet to the next the link runs the new program.
+pub(super) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attr {
+        link: u32,
+        program: u32,
+        flags: u32,
+        old_program: u32,
+    }
+    let mut attr =
+        Attr { link: link.as_raw_fd() as u32, program: program.as_raw_fd() as u32, flags: 0, old_program: 0 };
+    bpf(BPF_LINK_UPDATE, &mut attr).map(drop)
+}
+
+/// BPF_LINK_DETACH (5.9 and later): detaches now; without it the kernel does so some time after the last reference went.
+pub(super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(BPF_LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
+}
+
+/// BPF_PROG_QUERY: ids of the tcx programs of a hook, in the order in which they run (6.6 and later).
+pub(super) fn query_tcx(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
+    #[repr(C)]
+    struct Attr {
+        ifindex: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        ids: u64,
+        count: u32,
+        zero: u32,
+        more: [u64; 4],
+    }
+    // A hook holds at most 64 programs (BPF_MPROG_MAX).
+    let mut ids = [0_u32; 64];
+    let mut attr = Attr {
+        ifindex,
+        attach_type,
+        query_flags: 0,
+        attach_flags: 0,
+        ids: ids.as_mut_ptr() as u64,
+        count: ids.len() as u32,
+        zero: 0,
+        more: [0; 4],
+    };
+    bpf(BPF_PROG_QUERY, &mut attr)?;
+    Ok(ids[..(attr.count as usize).min(ids.len())].to_vec())
+}
+
+/// BPF_PROG_TEST_RUN of a classifier over one frame. `context` is the head of a `struct __sk_buff`. Returns what the
+/// program returned.
+pub(super) fn test_run(program: BorrowedFd<'_>, frame: &[u8], context: &[u8]) -> io::Result<u32> {
+    #[repr(C)]
+    struct Attr {
+        program: u32,
+        returned: u32,
+        data_size_in: u32,
+        data_size_out: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+        context_size_in: u32,
+        context_size_out: u32,
+        context_in: u64,
+        context_out: u64,
+    }
+    let mut attr = Attr {
+        program: program.as_raw_fd() as u32,
+        returned: 0,
+        data_size_in: frame.len() as u32,
+        data_size_out: 0,
+        data_in: frame.as_ptr() as u64,
+        data_out: 0,
+        repeat: 1,
+        duration: 0,
+        context_size_in: context.len() as u32,
+        context_size_out: 0,
+        context_in: context.as_ptr() as u64,
+        context_out: 0,
+    };
+    bpf(BPF_PROG_TEST_RUN, &mut attr)?;
+    Ok(attr.returned)
+}

@@ -1,0 +1,74 @@
+//! Attaching to TC: tcx where the kernel has it, else clsact. Attach first, replace in place, touch nothing of others.
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+};
+
+use super::{
+    clsact, error::Error, links, names::Hook, netlink::Netlink, options::TcChoice, programs::Program, sys,
+};
+
+/// How the TC programs of a device are attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TcMode {
+    /// Links (6.6 and later).
+    Tcx,
+    /// Filters on a clsact qdisc.
+    Clsact,
+}
+
+pub(super) const fn attach_type(hook: Hook) -> u32 {
+    match hook {
+        Hook::Egress => sys::BPF_TCX_EGRESS,
+        Hook::Ingress => sys::BPF_TCX_INGRESS,
+        Hook::Xdp => sys::BPF_XDP,
+    }
+}
+
+/// What a kernel without tcx answers: an attach type that it does not know, or no CONFIG_NET_XGRESS (include/net/tcx.h).
+fn no_tcx(error: &io::Error) -> bool {
+    const ENOTSUPP: i32 = 524;
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP | libc::E2BIG))
+}
+
+/// Makes sure that `program` runs on the hook, attached in the way chosen, and gives the way in use. What is already
+/// attached is replaced in place; what is attached in the other way is removed only after the new one runs.
+pub(super) fn ensure(
+    netlink: &mut Netlink,
+    pin_dir: &Path,
+    ifindex: u32,
+    hook: Hook,
+    program: &Program,
+    choice: TcChoice,
+) -> Result<TcMode, Error> {
+    let pinned = links::open(pin_dir, ifindex, hook)?;
+    if choice == TcChoice::Auto {
+        if let Some(link) = pinned {
+            if link.info.program != program.id {
+                let what = || format!("replace the {} program of interface {ifindex}", hook.name());
+                link.update(program.fd.as_fd()).map_err(|e| Error::call(what())(e))?;
+            }
+            return Ok(TcMode::Tcx);
+        }
+        match create(program.fd.as_fd(), ifindex, hook) {
+            Ok(link) => {
+                links::pin(pin_dir, ifindex, hook, &link)?;
+                clsact::remove(netlink, ifindex, hook)?;
+                return Ok(TcMode::Tcx);
+            }
+            Err(e) if no_tcx(&e) => {}
+            Err(e) => {
+                return Err(Error::call(format!("attach to the {} of interface {ifindex}", hook.name()))(e));
+            }
+        }
+    }
+    clsact::ensure(netlink, pin_dir, ifindex, hook, (program.fd.as_fd(), program.id, program.name))?;
+    links::remove(pin_dir, ifindex, hook)?;
+    Ok(TcMode::Clsact)
+}
+
+fn create(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<std::os::fd::OwnedFd> {
+    sys::link_create(program, ifindex, attach_type(hook), sys::BPF_F_BEFORE)
+}

@@ -1,0 +1,132 @@
+//! Bringing the tables into the maps, in an order in which no packet ever meets the verdict of a node that is not its
+//! own:
+//!
+//! 1. nodes whose generation is new, as healthy: entries of the index's former owner now name an older generation;
+//! 2. deletes: what is no longer wanted is to pass, and makes room;
+//! 3. inserts and updates;
+//! 4. verdicts.
+//!
+//! Entries that are equal are not written. A full map leaves entries out, which then pass.
+use std::{collections::HashMap as Wanted, hash::Hash};
+
+use aya::{
+    Pod,
+    maps::{HashMap, MapData},
+};
+use nodefence_common::{Addr, MAX_NODES, NodeEntry, Verdict};
+
+use super::{
+    error::Error,
+    maps::{Maps, is_full},
+    names,
+};
+use crate::plan::Tables;
+
+/// What a write changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct WriteReport {
+    /// Backends and ports that were not there before.
+    pub inserted: u64,
+    /// Backends and ports whose entry was another.
+    pub updated: u64,
+    /// Backends and ports that are no longer wanted.
+    pub deleted: u64,
+    /// Node entries written.
+    pub nodes: u64,
+    /// Backends and ports that did not fit: their packets pass.
+    pub left_out: u64,
+    /// The first few backend addresses among them.
+    pub left_out_first: Vec<std::net::IpAddr>,
+}
+
+/// How many left-out addresses are named.
+const NAMED: usize = 8;
+
+/// Writes one node's entry. The only place that does.
+pub(super) type WriteNode<'a> = &'a mut dyn FnMut(&mut Maps, u32, &NodeEntry) -> Result<(), Error>;
+
+pub(super) fn write(
+    maps: &mut Maps,
+    tables: &Tables,
+    write_node: WriteNode<'_>,
+) -> Result<WriteReport, Error> {
+    let mut report = WriteReport::default();
+    if let Some((index, _)) = tables.nodes.range(MAX_NODES..).next() {
+        return Err(Error::NodeIndex(*index));
+    }
+    let there: Wanted<u32, NodeEntry> = maps.used_nodes()?.into_iter().collect();
+    for (index, entry) in &tables.nodes {
+        if there.get(index).map_or(0, |e| e.generation) != entry.generation {
+            let healthy = NodeEntry { verdict: Verdict::Healthy as u32, action: 0, until: 0, ..*entry };
+            write_node(maps, *index, &healthy)?;
+            report.nodes += 1;
+        }
+    }
+    delete(&mut maps.ports, &tables.ports, names::PORTS, &mut report)?;
+    delete(&mut maps.backends, &tables.backends, names::BACKENDS, &mut report)?;
+    let left_out = put(&mut maps.backends, &tables.backends, names::BACKENDS, &mut report)?;
+    report.left_out_first = left_out.into_iter().take(NAMED).map(|addr: Addr| addr.into()).collect();
+    put(&mut maps.ports, &tables.ports, names::PORTS, &mut report)?;
+    for (index, old) in &there {
+        if !tables.nodes.contains_key(index) {
+            // The generation stays, so that the index's next owner gets a higher one.
+            let unused = NodeEntry { generation: old.generation, ..super::maps::EMPTY_NODE };
+            if *old != unused {
+                write_node(maps, *index, &unused)?;
+                report.nodes += 1;
+            }
+        }
+    }
+    for (index, entry) in &tables.nodes {
+        if maps.nodes.get(index, 0).map_err(Error::map(names::NODES))? != *entry {
+            write_node(maps, *index, entry)?;
+            report.nodes += 1;
+        }
+    }
+    Ok(report)
+}
+
+fn delete<K: Pod + Eq + Hash, V: Pod>(
+    map: &mut HashMap<MapData, K, V>,
+    wanted: &Wanted<K, V>,
+    name: &'static str,
+    report: &mut WriteReport,
+) -> Result<(), Error> {
+    // Collected first: the kernel's iteration starts again where the key that it stands on is deleted.
+    let keys = map.keys().filter(|k| k.as_ref().map_or(true, |k| !wanted.contains_key(k)));
+    let keys: Vec<K> = keys.collect::<Result<_, _>>().map_err(Error::map(name))?;
+    for key in keys {
+        match map.remove(&key) {
+            Ok(()) => report.deleted += 1,
+            Err(aya::maps::MapError::KeyNotFound) => {}
+            Err(e) => return Err(Error::map(name)(e)),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the keys that did not fit.
+fn put<K: Pod + Eq + Hash, V: Pod + Eq>(
+    map: &mut HashMap<MapData, K, V>,
+    wanted: &Wanted<K, V>,
+    name: &'static str,
+    report: &mut WriteReport,
+) -> Result<Vec<K>, Error> {
+    let mut left_out = Vec::new();
+    for (key, value) in wanted {
+        let there = match map.get(key, 0) {
+            Ok(there) if there == *value => continue,
+            Ok(_) => true,
+            Err(aya::maps::MapError::KeyNotFound) => false,
+            Err(e) => return Err(Error::map(name)(e)),
+        };
+        match map.insert(key, value, 0) {
+            Ok(()) if there => report.updated += 1,
+            Ok(()) => report.inserted += 1,
+            Err(e) if is_full(&e) => left_out.push(*key),
+            Err(e) => return Err(Error::map(name)(e)),
+        }
+    }
+    report.left_out += left_out.len() as u64;
+    Ok(left_out)
+}

@@ -1,0 +1,113 @@
+//! Attaching XDP, in the way asked for or not at all.
+use std::{io, os::fd::AsFd, path::Path};
+
+use super::{
+    error::Error,
+    interfaces::{Interface, LinkLayer},
+    links,
+    names::Hook,
+    options::XdpChoice,
+    programs::Program,
+    sys,
+};
+
+/// Whether XDP runs on a device, and why not.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct XdpStatus {
+    /// What runs.
+    pub state: XdpState,
+    /// Why it does not run though it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+}
+
+/// How XDP runs on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum XdpState {
+    /// Not at all.
+    #[default]
+    Off,
+    /// In the driver.
+    Native,
+    /// In the stack.
+    Generic,
+}
+
+impl XdpStatus {
+    fn off(reason: impl Into<String>) -> Self {
+        Self { state: XdpState::Off, reason: Some(reason.into()) }
+    }
+}
+
+/// `IFLA_XDP_ATTACHED` values.
+const ATTACHED_DRV: u8 = 1;
+const ATTACHED_SKB: u8 = 2;
+
+/// Makes sure that XDP runs on the device as chosen: attaches, replaces in place, or removes. A hook that others occupy,
+/// a device that cannot, an MTU that is too large: off, with the reason.
+pub(super) fn ensure(
+    pin_dir: &Path,
+    interface: &Interface,
+    choice: XdpChoice,
+    program: Option<&Program>,
+) -> Result<XdpStatus, Error> {
+    let ifindex = interface.ifindex;
+    let (state, flags, attached) = match choice {
+        XdpChoice::Off => {
+            links::remove(pin_dir, ifindex, Hook::Xdp)?;
+            return Ok(XdpStatus::default());
+        }
+        XdpChoice::Native => (XdpState::Native, sys::XDP_DRV, ATTACHED_DRV),
+        XdpChoice::Generic => (XdpState::Generic, sys::XDP_SKB, ATTACHED_SKB),
+    };
+    let Some(program) = program else {
+        return Ok(XdpStatus::off("the XDP program could not be loaded"));
+    };
+    if interface.link_layer() != Ok(LinkLayer::L2) {
+        return Ok(XdpStatus::off("the interface has no Ethernet header"));
+    }
+    let mut occupied = interface.xdp;
+    if let Some(link) = links::open(pin_dir, ifindex, Hook::Xdp)? {
+        if interface.xdp.is_some_and(|(mode, _)| mode == attached) {
+            if link.info.program != program.id {
+                let what = || format!("replace the XDP program of interface {ifindex}");
+                link.update(program.fd.as_fd()).map_err(|e| Error::call(what())(e))?;
+            }
+            return Ok(XdpStatus { state, reason: None });
+        }
+        // Attached in the other way: nothing is lost, TC egress makes the same decision later on the packet's way.
+        drop(link);
+        links::remove(pin_dir, ifindex, Hook::Xdp)?;
+        occupied = None;
+    }
+    if let Some((_, id)) = occupied {
+        let name = sys::program_name(id);
+        return Ok(XdpStatus::off(format!("the hook is occupied by program {id} ({name})")));
+    }
+    match sys::link_create(program.fd.as_fd(), ifindex, sys::BPF_XDP, flags) {
+        Ok(link) => {
+            links::pin(pin_dir, ifindex, Hook::Xdp, &link)?;
+            Ok(XdpStatus { state, reason: None })
+        }
+        Err(e) => Ok(XdpStatus::off(refusal(&e, interface))),
+    }
+}
+
+/// The drivers' error numbers in words. The kernel's own text does not reach the caller of bpf(2).
+fn refusal(error: &io::Error, interface: &Interface) -> String {
+    match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => "the hook is occupied".into(),
+        Some(libc::EOPNOTSUPP) => {
+            "the driver has no native XDP; `--xdp generic` would work on every driver".into()
+        }
+        Some(libc::ERANGE | libc::EMSGSIZE) => {
+            format!("the MTU ({}) is too large for XDP on this driver", interface.mtu)
+        }
+        Some(libc::EINVAL) => format!(
+            "the driver refused it ({error}); most often the MTU ({}) is too large or an offload such as LRO is on",
+            interface.mtu
+        ),
+        _ => format!("the kernel refused it: {error}"),
+    }
+}
