@@ -4,8 +4,10 @@
 //! mounts, pins, child processes) is gone when the test's process is, however that ended.
 
 pub mod agent;
+pub mod bare;
 pub mod bin_path;
 pub mod capture;
+pub mod checks;
 pub mod client;
 pub mod netns;
 pub mod packet;
