@@ -1,18 +1,22 @@
 //! Messages of the ctnetlink subsystem (include/uapi/linux/netfilter/nfnetlink_conntrack.h), read in place.
-use netlink_packet_core::{
-    NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlaBuffer, NlasIterator,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NlaBuffer, NlasIterator};
 use nodefence_common::Addr;
 
-use super::{Flow, TcpState, Tuple, Zone, flow::TCP, socket::Family};
+use super::{
+    Flow, TcpState, Tuple, Zone,
+    flow::TCP,
+    socket::Family,
+    wire::{message, nest, put},
+};
 
 const SUBSYS_CTNETLINK: u16 = 1 << 8;
 const IPCTNL_MSG_CT_NEW: u16 = 0;
 const IPCTNL_MSG_CT_GET: u16 = 1;
+const IPCTNL_MSG_CT_GET_STATS_CPU: u16 = 4;
 /// Type of the messages that a dump consists of.
 pub(super) const CT_NEW: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_NEW;
-/// Length of `struct nlmsghdr`.
-const HEADER_LEN: usize = 16;
+/// Type of the messages that count one CPU's packets.
+pub(super) const CT_STATS_CPU: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET_STATS_CPU;
 /// Length of `struct nfgenmsg`.
 const NFGEN_LEN: usize = 4;
 
@@ -23,6 +27,8 @@ const CTA_PROTOINFO: u16 = 4;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
+
+const CTA_STATS_INVALID: u16 = 4;
 
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
@@ -132,7 +138,19 @@ fn parse_tcp(bytes: &[u8]) -> (Option<TcpState>, bool) {
 
 /// A request for all entries of one family.
 pub(super) fn dump_request(family: Family, sequence: u32) -> Vec<u8> {
-    message(IPCTNL_MSG_CT_GET, NLM_F_REQUEST | NLM_F_DUMP, family, sequence, |_| {})
+    let kind = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET;
+    message(kind, NLM_F_REQUEST | NLM_F_DUMP, family as u8, 0, sequence, |_| {})
+}
+
+/// A request for the counters of each CPU.
+pub(super) fn stats_request(sequence: u32) -> Vec<u8> {
+    message(CT_STATS_CPU, NLM_F_REQUEST | NLM_F_DUMP, libc::AF_UNSPEC as u8, 0, sequence, |_| {})
+}
+
+/// Packets that one CPU found INVALID.
+pub(super) fn parse_invalid(body: &[u8]) -> Option<u32> {
+    let (_, value) = attributes(body.get(NFGEN_LEN..)?).find(|(kind, _)| *kind == CTA_STATS_INVALID)?;
+    be32(value)
 }
 
 /// A request that makes the entry of `flow` liberal in the reply direction and changes nothing else. It neither creates nor
@@ -142,7 +160,7 @@ pub(super) fn liberal_request(flow: &Flow, sequence: u32) -> Option<Vec<u8>> {
         return None;
     }
     let family = if flow.orig.src.as_v4().is_some() { Family::V4 } else { Family::V6 };
-    Some(message(IPCTNL_MSG_CT_NEW, NLM_F_REQUEST | NLM_F_ACK, family, sequence, |out| {
+    Some(message(CT_NEW, NLM_F_REQUEST | NLM_F_ACK, family as u8, 0, sequence, |out| {
         nest(out, CTA_TUPLE_ORIG, |out| {
             put_tuple(out, &flow.orig);
             if let Some(Zone::Original(id)) = flow.zone {
@@ -184,32 +202,4 @@ fn put_tuple(out: &mut Vec<u8>, tuple: &Tuple) {
         put(out, CTA_PROTO_SRC_PORT, &tuple.src_port.to_be_bytes());
         put(out, CTA_PROTO_DST_PORT, &tuple.dst_port.to_be_bytes());
     });
-}
-
-fn message(kind: u16, flags: u16, family: Family, sequence: u32, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut out = vec![0; HEADER_LEN];
-    out.extend_from_slice(&[family as u8, 0, 0, 0]);
-    body(&mut out);
-    let len = out.len() as u32;
-    let mut header = NetlinkBuffer::new(&mut out);
-    header.set_length(len);
-    header.set_message_type(SUBSYS_CTNETLINK | kind);
-    header.set_flags(flags);
-    header.set_sequence_number(sequence);
-    out
-}
-
-fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    out.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
-    out.extend_from_slice(&kind.to_ne_bytes());
-    out.extend_from_slice(value);
-    out.resize(out.len().next_multiple_of(4), 0);
-}
-
-fn nest(out: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
-    let at = out.len();
-    put(out, kind | NLA_F_NESTED, &[]);
-    body(out);
-    let len = (out.len() - at) as u16;
-    out[at..at + 2].copy_from_slice(&len.to_ne_bytes());
 }

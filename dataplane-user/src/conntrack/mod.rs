@@ -8,6 +8,7 @@ mod codec;
 mod filter;
 mod flow;
 mod socket;
+pub(crate) mod wire;
 
 pub use filter::Backends;
 pub use flow::{Flow, TcpState, Tuple, Zone, status};

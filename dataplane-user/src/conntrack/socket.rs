@@ -119,10 +119,47 @@ impl Conntrack {
         dump: &mut Dump,
         known: &mut HashSet<Flow>,
     ) -> Result<(), Broken> {
-        const REQUEST: &str = "dump";
         self.sequence = self.sequence.wrapping_add(1);
+        self.each(&codec::dump_request(family, self.sequence), codec::CT_NEW, |body| {
+            dump.seen += 1;
+            match codec::parse(body) {
+                Some(flow) => {
+                    if keep(&flow) && known.insert(identity(&flow)) {
+                        if let Some(zone) = flow.zone {
+                            *dump.zones.entry(zone).or_default() += 1;
+                        }
+                        dump.flows.push(flow);
+                    }
+                }
+                None => dump.malformed += 1,
+            }
+        })
+    }
+
+    /// How many packets conntrack has found INVALID in this network namespace.
+    ///
+    /// # Errors
+    /// As [`Self::dump`].
+    pub fn invalid(&mut self) -> Result<u64, Error> {
+        for _ in 0..MAX_ATTEMPTS {
+            self.sequence = self.sequence.wrapping_add(1);
+            let mut sum = 0;
+            match self.each(&codec::stats_request(self.sequence), codec::CT_STATS_CPU, |body| {
+                sum += u64::from(codec::parse_invalid(body).unwrap_or(0));
+            }) {
+                Ok(()) => return Ok(sum),
+                Err(Broken::Retry) => {}
+                Err(Broken::Fatal(error)) => return Err(error),
+            }
+        }
+        Err(Error::Io { request: "count", source: io::Error::from_raw_os_error(libc::EINTR) })
+    }
+
+    /// Sends a dump request and hands over the bodies of all messages of one kind that answer it.
+    fn each(&mut self, request: &[u8], kind: u16, mut body: impl FnMut(&[u8])) -> Result<(), Broken> {
+        const REQUEST: &str = "dump";
         let sequence = self.sequence;
-        self.send(&codec::dump_request(family, sequence), REQUEST).map_err(Broken::Fatal)?;
+        self.send(request, REQUEST).map_err(Broken::Fatal)?;
         let mut interrupted = false;
         loop {
             let bytes = match self.receive() {
@@ -144,20 +181,7 @@ impl Conntrack {
                         _ => return Ok(()),
                     },
                     NLMSG_ERROR => return Err(broken(errno(message.payload()))),
-                    codec::CT_NEW => {
-                        dump.seen += 1;
-                        match codec::parse(message.payload()) {
-                            Some(flow) => {
-                                if keep(&flow) && known.insert(identity(&flow)) {
-                                    if let Some(zone) = flow.zone {
-                                        *dump.zones.entry(zone).or_default() += 1;
-                                    }
-                                    dump.flows.push(flow);
-                                }
-                            }
-                            None => dump.malformed += 1,
-                        }
-                    }
+                    this if this == kind => body(message.payload()),
                     _ => {}
                 }
             }

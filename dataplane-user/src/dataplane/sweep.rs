@@ -15,6 +15,9 @@ use serde::Serialize;
 use crate::conntrack::{self, Backends, Conntrack, Family, Flow};
 
 pub mod ask;
+mod live;
+
+pub use live::Live;
 
 use ask::{Choice, Question};
 

@@ -1,0 +1,211 @@
+//! The sweep against real clients: who waits for an answer of a flagged node is reset without having sent anything.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use nix::time::{ClockId, clock_gettime};
+use nodefence::{
+    conntrack::{Backends, Conntrack},
+    dataplane::{
+        Dataplane, Options as DataplaneOptions, interfaces,
+        sweep::{Entry, Live, Manner, Report, sweep},
+    },
+    plan::Tables,
+};
+use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
+use nodefence_tests::{
+    Cluster, Conn, Family, Node, Options, Outcome, Overlay, Place,
+    client::UdpConn,
+    topology::{NODE_PORT_OF_ITS_OWN, Service},
+};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Node B's backends: its pod by address, its host-network server by address, port and protocol.
+fn tables(b: &Node) -> Tables {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    let entry = NodeEntry {
+        verdict: Verdict::Flagged as u32,
+        action: Action::Refuse as u32,
+        until: (now.tv_sec() as u64 + 120) * 1_000_000_000,
+        generation: 1,
+        name: [0; 28],
+    };
+    let (mut backends, mut ports) = (HashMap::new(), HashMap::new());
+    for family in [Family::V4, Family::V6] {
+        let backend = BackendEntry { node: 1, generation: 1, flags: 0 };
+        backends.insert(Addr::from(b.pod_address(family)), backend);
+        let host = BackendEntry { flags: backend_flags::PORT_SCOPED, ..backend };
+        backends.insert(Addr::from(b.address(family)), host);
+        ports.insert(host_port(b, family), port_flags::CUT);
+    }
+    Tables { backends, ports, nodes: BTreeMap::from([(1, entry)]) }
+}
+
+fn host_port(b: &Node, family: Family) -> PortKey {
+    PortKey { addr: b.address(family).into(), port: 9100, protocol: 6, zero: 0 }
+}
+
+/// Cuts node B on node A and sweeps it, as the agent does on a flag.
+fn cut_and_sweep(cluster: &Cluster, manner: Manner) -> Report {
+    let tables = tables(&cluster.b);
+    let mut backends = Backends::new();
+    for family in [Family::V4, Family::V6] {
+        backends.add_address(cluster.b.pod_address(family).into());
+        backends.add_port(host_port(&cluster.b, family));
+    }
+    let wanted: Vec<String> = cluster.interfaces().into_iter().map(str::to_owned).collect();
+    let overlay = wanted[0].clone();
+    let hosts: Vec<Addr> = [Family::V4, Family::V6].map(|family| cluster.b.address(family).into()).into();
+    cluster.a.ns.run(move || {
+        let mut dataplane = Dataplane::open(&DataplaneOptions::default()).unwrap();
+        dataplane.write(&tables).unwrap();
+        for status in dataplane.attach(&wanted) {
+            assert_eq!(status.error, None, "{}", status.name);
+        }
+        let devices = interfaces::list().unwrap();
+        let entry = |name: &str| {
+            let device = devices.iter().find(|device| device.name == name).unwrap();
+            Entry { ifindex: device.ifindex, mac: device.mac }
+        };
+        let entries = backends
+            .addresses()
+            .map(|addr| (addr, entry(if hosts.contains(&addr) { "eth0" } else { &overlay })))
+            .collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut live = Live::new(dataplane.injector().unwrap(), entries, stop);
+        sweep(&mut Conntrack::open().unwrap(), &backends, &manner, &mut live).unwrap()
+    })
+}
+
+/// Idle clients everywhere; node B's are freed, node C's are not touched.
+fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner) -> Result<()> {
+    let cluster = Cluster::new(options)?;
+    let (mut idle, mut others, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
+    for &family in families {
+        for place in Place::ALL {
+            for service in [Service::Web, Service::Host] {
+                let what = format!("{options:?} {family:?} {place:?} {service:?}");
+                let (ns, at) = (cluster.at(place), cluster.service(service, place, family));
+                let mut conn = Conn::connect_to(ns, at, "node-b", LIMIT).context(what.clone())?;
+                // Numbers far from where they began.
+                conn.download(3_000_000)?;
+                conn.echo(&[7; 200_000])?;
+                conn.long_poll()?;
+                idle.push((what.clone(), conn));
+                others.push((what, Conn::connect_to(ns, at, "node-c", LIMIT)?));
+            }
+            let at = cluster.service(Service::Dns, place, family);
+            datagrams.push(UdpConn::connect_to(cluster.at(place), at, "node-b", LIMIT)?);
+        }
+    }
+    cluster.b.freeze()?;
+    let expected = idle.len();
+    let waiting: Vec<_> = idle
+        .into_iter()
+        .map(|(what, mut conn)| {
+            conn.limit(None).unwrap();
+            std::thread::spawn(move || (what, conn.wait_end(LIMIT)))
+        })
+        .collect();
+    // All of them are in recv by then.
+    std::thread::sleep(Duration::from_millis(100));
+    let report = cut_and_sweep(&cluster, manner);
+    println!("{options:?}: {report:?}");
+    for client in waiting {
+        let (what, outcome) = client.join().unwrap();
+        assert_eq!(outcome, Outcome::Reset, "{what}: {report:?}");
+    }
+    assert!(report.asked >= expected && report.closed == report.asked, "{report:?}");
+    assert!(report.skipped.not_tcp >= datagrams.len(), "{report:?}");
+    assert!(!report.incomplete && !report.stopped && report.skipped.no_device == 0, "{report:?}");
+    for (what, conn) in &mut others {
+        conn.echo(b"untouched").with_context(|| what.clone())?;
+    }
+
+    // All are in CLOSE (or gone) now: nobody is asked again.
+    let again = cut_and_sweep(&cluster, manner);
+    assert_eq!((again.asked, again.segments), (0, 0), "{again:?}");
+    assert!(again.skipped.closed >= expected, "{again:?}");
+    for (what, conn) in &mut others {
+        conn.echo(b"untouched").with_context(|| what.clone())?;
+    }
+    Ok(())
+}
+
+/// What the probe finds on a current kernel.
+fn current() -> Manner {
+    Manner { far_is_invalid: false, ..Manner::default() }
+}
+
+#[test]
+fn behind_masquerade() -> Result<()> {
+    idle_clients_are_freed(Options::default(), &[Family::V4, Family::V6], current())
+}
+
+#[test]
+fn with_their_own_address() -> Result<()> {
+    let options = Options { masquerade: false, ..Options::default() };
+    idle_clients_are_freed(options, &[Family::V4, Family::V6], current())
+}
+
+/// Without SYN|ACK: four bare ACKs to each client, of which one is translated.
+#[test]
+fn by_four_acks() -> Result<()> {
+    let manner = Manner { syn_ack: false, ..current() };
+    idle_clients_are_freed(Options::default(), &[Family::V4, Family::V6], manner)
+}
+
+/// As where far numbers are INVALID: one bare ACK each, to flows that were made liberal.
+#[test]
+fn by_one_ack_to_liberal_flows() -> Result<()> {
+    let manner = Manner { syn_ack: false, far_is_invalid: true, ..Manner::default() };
+    idle_clients_are_freed(Options::default(), &[Family::V4, Family::V6], manner)
+}
+
+/// Kernels before 6.0 limit challenge ACKs per host, and a firewall may drop a SYN|ACK out of order: then the second round frees
+/// the client, by bare ACK.
+#[test]
+fn a_client_that_does_not_answer_is_asked_again() -> Result<()> {
+    for far_is_invalid in [false, true] {
+        let cluster = Cluster::new(Options::default())?;
+        let at = cluster.service(Service::Web, Place::Outside, Family::V4);
+        let mut conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
+        conn.long_poll()?;
+        cluster.client.nft(
+            "table ip t {
+                chain c { type filter hook input priority 0; tcp flags & (syn | ack) == syn | ack drop; }
+            }",
+        )?;
+        let waiting = std::thread::spawn(move || conn.wait_end(LIMIT));
+        let report = cut_and_sweep(&cluster, Manner { far_is_invalid, ..Manner::default() });
+        assert_eq!(waiting.join().unwrap(), Outcome::Reset, "{report:?}");
+        assert_eq!((report.asked_again, report.closed), (1, report.asked), "{report:?}");
+        assert_eq!(report.liberal, usize::from(far_is_invalid), "{report:?}");
+        assert_eq!(report.segments, if far_is_invalid { 2 } else { 5 }, "{report:?}");
+    }
+    Ok(())
+}
+
+/// A host-network backend is its port: other connections to the node's own address are no business of the sweep.
+#[test]
+fn the_node_s_own_services_are_not_asked() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let b = (cluster.b.address(Family::V4), NODE_PORT_OF_ITS_OWN).into();
+    let mut own = Conn::connect(&cluster.client, b, LIMIT)?;
+    own.echo(b"before")?;
+    let report = cut_and_sweep(&cluster, current());
+    assert_eq!((report.listed, report.asked), (0, 0), "{report:?}");
+    own.echo(b"after")?;
+    Ok(())
+}
+
+#[test]
+fn through_vxlan() -> Result<()> {
+    let options = Options { overlay: Overlay::Vxlan, ..Options::default() };
+    idle_clients_are_freed(options, &[Family::V4, Family::V6], current())
+}
