@@ -1,0 +1,186 @@
+//! Keeps packets on their way to the cut.
+//!
+//! A packet whose next hop has no usable neighbour entry dies before TC egress sees it: where the flagged node no longer answers ARP
+//! or ND, its clients would hang instead of being reset. So while a node is flagged, the entry of the next hop that leads to
+//! its backends is kept as it was when it was last valid: NUD_REACHABLE, renewed each second. Not NUD_PERMANENT: when the agent
+//! dies, the entry ages as any other. Only where the next hop *is* the flagged node; a router's entry is never touched.
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use super::{error::Error, netlink::Netlink};
+
+mod neighbours;
+
+use neighbours::{Neighbour, State};
+
+/// How long a link-layer address is remembered that is in the table no longer.
+const MEMORY: Duration = Duration::from_secs(3_600);
+/// How many are remembered at most.
+const MEMORY_MAX: usize = 65_536;
+
+/// A next hop: what the neighbour table is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+pub struct Hop {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The gateway, or the backend itself where it is on the link.
+    pub address: IpAddr,
+}
+
+/// A flagged node, as far as its neighbour entries matter.
+#[derive(Clone, Debug, Default)]
+pub struct FlaggedNode {
+    /// Its own addresses and those of its backends.
+    pub own: HashSet<IpAddr>,
+    /// The next hops that lead to its backends.
+    pub hops: Vec<Hop>,
+}
+
+/// What became of one next hop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holding {
+    /// Renewed.
+    Held,
+    /// It needs no help: permanent, without resolution, or kept by a daemon.
+    Fixed,
+    /// It is not the node (a router, say): left alone. If it fails, packets die there for every destination.
+    NotTheNode,
+    /// No link-layer address was seen since the agent started: packets die before egress, and their senders get EHOSTUNREACH.
+    Unknown,
+}
+
+/// Holds neighbour entries. Blocking, each call a few milliseconds; to be used in the network namespace it was opened in.
+pub struct Hold {
+    netlink: Netlink,
+    remembered: HashMap<Hop, Remembered>,
+    held: HashMap<Hop, Vec<u8>>,
+}
+
+struct Remembered {
+    mac: Vec<u8>,
+    seen: Instant,
+}
+
+impl Hold {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// Where the kernel gives no route netlink socket.
+    pub fn open() -> Result<Self, Error> {
+        Ok(Self { netlink: Netlink::open()?, remembered: HashMap::new(), held: HashMap::new() })
+    }
+
+    /// To be called once a second, also while nothing is flagged: an address can only be held that was seen before.
+    ///
+    /// Remembers the link-layer addresses of all valid entries, renews those of `flagged`, and lets go of those that were
+    /// held and are flagged no longer (they are STALE then: the next packet has them checked).
+    ///
+    /// # Errors
+    /// Where the table cannot be read or an entry not be written.
+    pub fn tick(&mut self, flagged: &[FlaggedNode]) -> Result<BTreeMap<Hop, Holding>, Error> {
+        let table = neighbours::list(&mut self.netlink)?;
+        self.remember(&table, Instant::now());
+        let forwarding = if flagged.iter().any(FlaggedNode::has_foreign_hop) {
+            neighbours::forwarding(&mut self.netlink)?
+        } else {
+            HashMap::new()
+        };
+        let mut report = BTreeMap::new();
+        for node in flagged {
+            for &hop in &node.hops {
+                let known = self.remembered.get(&hop).map(|known| &known.mac[..]);
+                let holding = decide(node, hop, table.get(&hop), known, &forwarding);
+                report.insert(hop, holding);
+            }
+        }
+        let mut failed = None;
+        for (&hop, &holding) in &report {
+            if holding != Holding::Held {
+                continue;
+            }
+            if let Some(known) = self.remembered.get_mut(&hop) {
+                known.seen = Instant::now();
+                let router = table.get(&hop).is_some_and(|entry| entry.router);
+                match neighbours::set(&mut self.netlink, hop, &known.mac, State::REACHABLE, router) {
+                    Ok(()) => drop(self.held.insert(hop, known.mac.clone())),
+                    Err(error) => drop(failed.get_or_insert(error)),
+                }
+            }
+        }
+        let over: Vec<Hop> =
+            self.held.keys().filter(|hop| report.get(hop) != Some(&Holding::Held)).copied().collect();
+        for hop in over {
+            if let Err(error) = self.let_go(hop, table.get(&hop)) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(report), Err)
+    }
+
+    /// Lets go of all entries, for an orderly end of the agent.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.tick(&[]).map(drop)
+    }
+
+    fn let_go(&mut self, hop: Hop, entry: Option<&Neighbour>) -> Result<(), Error> {
+        let Some(mac) = self.held.remove(&hop) else { return Ok(()) };
+        // Another has written it since: it is theirs.
+        match entry {
+            Some(entry) if entry.state == State::REACHABLE && entry.mac == mac => {
+                neighbours::set(&mut self.netlink, hop, &mac, State::STALE, entry.router)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn remember(&mut self, table: &HashMap<Hop, Neighbour>, now: Instant) {
+        for (&hop, entry) in table.iter().filter(|(_, entry)| entry.is_valid()) {
+            if self.remembered.len() < MEMORY_MAX || self.remembered.contains_key(&hop) {
+                self.remembered.insert(hop, Remembered { mac: entry.mac.clone(), seen: now });
+            }
+        }
+        self.remembered.retain(|_, known| now.saturating_duration_since(known.seen) < MEMORY);
+    }
+}
+
+impl FlaggedNode {
+    /// Whether some next hop is neither the node nor a backend of its, so that only the forwarding table can tell.
+    fn has_foreign_hop(&self) -> bool {
+        self.hops.iter().any(|hop| !self.own.contains(&hop.address))
+    }
+}
+
+/// `forwarding`: behind which address a tunnel device sends a MAC address.
+fn decide(
+    node: &FlaggedNode,
+    hop: Hop,
+    entry: Option<&Neighbour>,
+    known: Option<&[u8]>,
+    forwarding: &HashMap<(u32, Vec<u8>), IpAddr>,
+) -> Holding {
+    if entry.is_some_and(Neighbour::is_fixed) {
+        return Holding::Fixed;
+    }
+    let is_node = node.own.contains(&hop.address)
+        || known.is_some_and(|mac| {
+            forwarding.get(&(hop.ifindex, mac.to_vec())).is_some_and(|behind| node.own.contains(behind))
+        });
+    match known {
+        _ if !is_node && known.is_some() => Holding::NotTheNode,
+        None if !node.own.contains(&hop.address) => Holding::NotTheNode,
+        None => Holding::Unknown,
+        Some(_) => Holding::Held,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! The neighbour and forwarding tables over route netlink (`struct ndmsg`, include/uapi/linux/neighbour.h).
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use super::Hop;
+use crate::dataplane::{
+    error::Error,
+    netlink::{CREATE, DUMP, Netlink, Request, attrs, u16_at, u32_at},
+};
+
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
+/// `NLM_F_REPLACE`: an address that differs may be written over.
+const REPLACE: u16 = 0x100;
+const NDMSG_LEN: usize = 12;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+/// Kept by a daemon (EVPN, say), exempt from ageing.
+const NTF_EXT_LEARNED: u8 = 0x10;
+/// An IPv6 router.
+const NTF_ROUTER: u8 = 0x80;
+
+/// `NUD_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct State(pub(super) u16);
+
+impl State {
+    pub(super) const REACHABLE: Self = Self(0x02);
+    pub(super) const STALE: Self = Self(0x04);
+    const DELAY: Self = Self(0x08);
+    const PROBE: Self = Self(0x10);
+    const NOARP: Self = Self(0x40);
+    const PERMANENT: Self = Self(0x80);
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Neighbour {
+    pub(super) state: State,
+    pub(super) mac: Vec<u8>,
+    pub(super) router: bool,
+    pub(super) external: bool,
+}
+
+impl Neighbour {
+    /// Resolved, and ageing.
+    pub(super) fn is_valid(&self) -> bool {
+        !self.mac.is_empty()
+            && [State::REACHABLE, State::STALE, State::DELAY, State::PROBE].contains(&self.state)
+    }
+
+    /// It does not age, or not by the kernel's doing.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.external || [State::NOARP, State::PERMANENT].contains(&self.state)
+    }
+}
+
+/// All entries of IPv4 and IPv6.
+pub(super) fn list(netlink: &mut Netlink) -> Result<HashMap<Hop, Neighbour>, Error> {
+    let mut table = HashMap::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        table.extend(dump(netlink, family)?.iter().filter_map(|body| parse(body)));
+    }
+    Ok(table)
+}
+
+/// Behind which address a tunnel device sends a MAC address: its forwarding entries with a remote end.
+pub(super) fn forwarding(netlink: &mut Netlink) -> Result<HashMap<(u32, Vec<u8>), IpAddr>, Error> {
+    Ok(dump(netlink, libc::AF_BRIDGE)?.iter().filter_map(|body| parse_forwarding(body)).collect())
+}
+
+fn dump(netlink: &mut Netlink, family: i32) -> Result<Vec<Vec<u8>>, Error> {
+    let mut header = [0; NDMSG_LEN];
+    header[0] = family as u8;
+    netlink
+        .ask(&Request::new(RTM_GETNEIGH, DUMP, &header))
+        .map_err(|refused| refused.into_error("list the neighbour table"))
+}
+
+/// Writes one entry, making it where it is missing.
+pub(super) fn set(
+    netlink: &mut Netlink,
+    hop: Hop,
+    mac: &[u8],
+    state: State,
+    router: bool,
+) -> Result<(), Error> {
+    let mut header = [0; NDMSG_LEN];
+    header[0] = if hop.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    header[4..8].copy_from_slice(&hop.ifindex.to_ne_bytes());
+    header[8..10].copy_from_slice(&state.0.to_ne_bytes());
+    header[10] = if router { NTF_ROUTER } else { 0 };
+    let request = Request::new(RTM_NEWNEIGH, CREATE | REPLACE, &header);
+    let request = match hop.address {
+        IpAddr::V4(address) => request.attr(NDA_DST, &address.octets()),
+        IpAddr::V6(address) => request.attr(NDA_DST, &address.octets()),
+    };
+    netlink
+        .ask(&request.attr(NDA_LLADDR, mac))
+        .map(drop)
+        .map_err(|refused| refused.into_error(format!("write the neighbour entry of {}", hop.address)))
+}
+
+fn parse(body: &[u8]) -> Option<(Hop, Neighbour)> {
+    let (ifindex, state, flags) = (u32_at(body, 4)?, State(u16_at(body, 8)?), *body.get(10)?);
+    let (destination, mac) = addresses(body)?;
+    let neighbour = Neighbour {
+        state,
+        mac: mac.unwrap_or_default(),
+        router: flags & NTF_ROUTER != 0,
+        external: flags & NTF_EXT_LEARNED != 0,
+    };
+    Some((Hop { ifindex, address: destination? }, neighbour))
+}
+
+fn parse_forwarding(body: &[u8]) -> Option<((u32, Vec<u8>), IpAddr)> {
+    let (destination, mac) = addresses(body)?;
+    Some(((u32_at(body, 4)?, mac?), destination?))
+}
+
+fn addresses(body: &[u8]) -> Option<(Option<IpAddr>, Option<Vec<u8>>)> {
+    let (mut destination, mut mac) = (None, None);
+    for (kind, value) in attrs(body.get(NDMSG_LEN..)?) {
+        match kind {
+            NDA_DST => {
+                destination = match value.len() {
+                    4 => value.first_chunk::<4>().map(|&octets| Ipv4Addr::from(octets).into()),
+                    16 => value.first_chunk::<16>().map(|&octets| Ipv6Addr::from(octets).into()),
+                    _ => None,
+                }
+            }
+            NDA_LLADDR => mac = Some(value.to_vec()),
+            _ => {}
+        }
+    }
+    Some((destination, mac))
+}

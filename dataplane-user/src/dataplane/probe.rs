@@ -1,0 +1,150 @@
+//! What this kernel does with answers and questions, found by trying and not by its version: distributions backport.
+//!
+//! Everything happens in a network namespace of the probe's own, held by a thread that ends with it; the host's namespace is never touched.
+//! Where a probe fails, the choice that works on every kernel is taken, and the reason is kept.
+use std::{
+    fmt,
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sched::{CloneFlags, unshare};
+use serde::{Deserialize, Serialize};
+
+use super::sweep::Manner;
+
+mod far;
+mod ipvs;
+mod nft;
+
+/// A probe that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// What a probe found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finding<T> {
+    /// It ran; this is the answer.
+    Found(T),
+    /// There is nothing to find out here.
+    NotNeeded(String),
+    /// It could not run.
+    Failed(String),
+}
+
+/// How conntrack treats a question, a segment in the reply direction with numbers that are not the flow's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Conntrack {
+    /// A SYN|ACK with any numbers is translated.
+    pub syn_ack: bool,
+    /// An ACK with numbers far in the past is translated.
+    pub far_past: bool,
+    /// An ACK with any numbers is translated once the flow is liberal in the reply direction.
+    pub liberal: bool,
+}
+
+/// What the probes at start found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Findings {
+    /// How conntrack treats questions.
+    pub conntrack: Finding<Conntrack>,
+    /// IPVS translates a RST back that was made from the client's own segment and redirected (missing before de2c211868b9,
+    /// "ipvs: Always clear ipvs_property flag in skb_scrub_packet()", 6.14 and stable branches).
+    pub ipvs_translates: Finding<bool>,
+    /// Milliseconds that all of it took.
+    pub milliseconds: u64,
+}
+
+impl Findings {
+    /// Runs the probes: two at most, one after the other, a second each at most. Blocking.
+    pub fn gather() -> Self {
+        let start = Instant::now();
+        let conntrack = in_own_namespace("probe-conntrack", CloneFlags::empty(), far::probe);
+        let ipvs_translates = match ipvs::is_loaded() {
+            true => in_own_namespace("probe-ipvs", CloneFlags::CLONE_NEWNS, ipvs::probe),
+            false => Finding::NotNeeded("IPVS is not in use (no /proc/net/ip_vs)".to_owned()),
+        };
+        let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Self { conntrack, ipvs_translates, milliseconds }
+    }
+
+    /// How to ask idle clients on this kernel.
+    pub fn manner(&self) -> Manner {
+        match self.conntrack {
+            Finding::Found(conntrack) => Manner {
+                syn_ack: conntrack.syn_ack,
+                far_is_invalid: !conntrack.far_past,
+                ..Manner::default()
+            },
+            // Both ways are tried then, one after the other.
+            Finding::NotNeeded(_) | Finding::Failed(_) => Manner::default(),
+        }
+    }
+
+    /// Whether RSTs must be injected instead of made in place ([`nodefence_common::config_flags::INJECT_TCP`]).
+    pub fn inject_tcp(&self) -> bool {
+        match self.ipvs_translates {
+            Finding::Found(translates) => !translates,
+            Finding::NotNeeded(_) => false,
+            Finding::Failed(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.conntrack {
+            Finding::Found(Conntrack { syn_ack, far_past, liberal }) => write!(
+                f,
+                "idle clients are asked by {}, then by {}",
+                if *syn_ack { "SYN|ACK" } else { "ACK" },
+                match (far_past, liberal) {
+                    (true, _) => "ACK",
+                    (false, true) => "ACK on flows made liberal",
+                    (false, false) => "ACK, which conntrack is not known to translate",
+                }
+            )?,
+            Finding::NotNeeded(reason) | Finding::Failed(reason) => {
+                write!(f, "how conntrack treats questions is unknown, so all ways are tried ({reason})")?;
+            }
+        }
+        match &self.ipvs_translates {
+            Finding::Found(true) => write!(f, "; RSTs are made in place"),
+            Finding::Found(false) => {
+                write!(f, "; RSTs are injected, since IPVS does not translate one made in place")
+            }
+            Finding::NotNeeded(reason) => write!(f, "; RSTs are made in place: {reason}"),
+            Finding::Failed(reason) => write!(f, "; RSTs are injected: {reason}"),
+        }
+    }
+}
+
+/// Runs a probe on a thread of its own in a network namespace of its own.
+fn in_own_namespace<T: Send + 'static>(
+    name: &str,
+    more: CloneFlags,
+    probe: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Finding<T> {
+    let (send, receive) = channel();
+    let run = move || {
+        let result = unshare(CloneFlags::CLONE_NEWNET | more)
+            .map_err(|errno| format!("cannot make a network namespace: {errno}"))
+            .and_then(|()| probe());
+        let _ = send.send(result);
+    };
+    if let Err(error) = thread::Builder::new().name(name.to_owned()).spawn(run) {
+        return Finding::Failed(format!("cannot start a thread: {error}"));
+    }
+    match receive.recv_timeout(LIMIT) {
+        Ok(Ok(found)) => Finding::Found(found),
+        Ok(Err(reason)) => Finding::Failed(reason),
+        Err(RecvTimeoutError::Timeout) => Finding::Failed(format!("not done within {LIMIT:?}")),
+        Err(RecvTimeoutError::Disconnected) => {
+            Finding::Failed("the probe ended without an answer".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
