@@ -42,6 +42,8 @@ fn verdict(node: *const NodeEntry) -> u32 {
 /// Looks an address up: one hash lookup, on a hit one array lookup. `None` for what passes without a look at the packet.
 #[inline(always)]
 pub fn look_up(addr: &Addr, l3: u32, v6: bool) -> Option<Hit> {
+    #[cfg(feature = "bench")]
+    let addr = crate::bench_list::next(addr);
     let backend = BACKENDS.get_ptr(addr)?;
     // SAFETY: a value of the map, which is freed only after an RCU grace period.
     let (node, generation, flags) = unsafe {

@@ -17,6 +17,8 @@
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
 
+#[cfg(all(target_arch = "bpf", feature = "bench"))]
+mod bench_list;
 #[cfg(target_arch = "bpf")]
 mod egress;
 #[cfg(target_arch = "bpf")]
