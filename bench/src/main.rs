@@ -1,2 +1,158 @@
-//! Benchmarks of nodefence against its peers.
-fn main() {}
+//! Benchmarks of nodefence against its peers, side by side in one run on one machine.
+mod agent;
+mod cost;
+mod figure;
+mod flows;
+mod machine;
+mod netns;
+mod plot;
+mod progress;
+mod sandbox;
+mod stats;
+mod tables;
+mod throughput;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Benchmarks of nodefence against its peers.
+#[derive(Parser)]
+#[command(name = "nodefence-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Cost per packet, throughput, flag to cut, established flows.
+    Datapath(Datapath),
+    /// The server of (d), started by the benchmark itself.
+    #[command(name = flows::server::VERB, hide = true)]
+    Serve {
+        /// Flows that come.
+        flows: usize,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// ns per packet by BPF_PROG_TEST_RUN
+    A,
+    /// throughput through a veth path
+    B,
+    /// flag to first RST
+    C,
+    /// established flows until the clients' sockets have returned an error
+    D,
+}
+
+#[derive(Args)]
+struct Datapath {
+    /// Only these parts, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "a,b,c,d")]
+    only: Vec<Part>,
+    /// Fewer and shorter runs, for a first look; noisier.
+    #[arg(long)]
+    quick: bool,
+    /// Folder for datapath.json, machine.json and the plots.
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+    /// (a) Backends in the map, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "0,1000,150000")]
+    cost_backends: Vec<u32>,
+    /// (a) Interleaved rounds [default: 21, quick: 5].
+    #[arg(long)]
+    cost_rounds: Option<u32>,
+    /// (b) Addresses in the sets, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "250,150000")]
+    throughput_addresses: Vec<u32>,
+    /// (b) Interleaved rounds [default: 15, quick: 3].
+    #[arg(long)]
+    throughput_rounds: Option<u32>,
+    /// (b) Length of one run in milliseconds [default: 600, quick: 300].
+    #[arg(long)]
+    throughput_ms: Option<u64>,
+    /// (d) Established flows [default: 100000, quick: 10000].
+    #[arg(long)]
+    flows: Option<u32>,
+    /// (d) Backends they are spread over.
+    #[arg(long, default_value_t = 50)]
+    flows_backends: u32,
+    /// (d) How often, in milliseconds, a client that sends does so.
+    #[arg(long, default_value_t = 500)]
+    flows_every_ms: u64,
+    /// (d) Seconds after which what has not come is "never" [default: 60, quick: 10].
+    #[arg(long)]
+    flows_cap: Option<u64>,
+    /// (d) Runs of each way [default: 3, quick: 1].
+    #[arg(long)]
+    flows_rounds: Option<u32>,
+    /// (c, d) The agent's binary [default: `nodefence` beside this program].
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().verb {
+        Verb::Datapath(args) => {
+            sandbox::enter()?;
+            datapath(&args)
+        }
+        Verb::Serve { flows } => flows::server::serve(flows),
+    }
+}
+
+fn datapath(args: &Datapath) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
+    let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
+    let mut figures = Vec::new();
+    let quick = args.quick;
+    for part in [Part::A, Part::B, Part::C, Part::D] {
+        if !args.only.contains(&part) {
+            continue;
+        }
+        figures.extend(match part {
+            Part::A => cost::run(
+                &cost::Sizes {
+                    backends: args.cost_backends.clone(),
+                    rounds: args.cost_rounds.unwrap_or(if quick { 5 } else { 21 }),
+                    repeat: if quick { 200_000 } else { 500_000 },
+                    cuts: if quick { 500 } else { 2_000 },
+                },
+                &args.out,
+            )?,
+            Part::B => throughput::run(
+                &throughput::Sizes {
+                    addresses: args.throughput_addresses.clone(),
+                    rounds: args.throughput_rounds.unwrap_or(if quick { 3 } else { 15 }),
+                    duration: Duration::from_millis(args.throughput_ms.unwrap_or(if quick {
+                        300
+                    } else {
+                        600
+                    })),
+                },
+                &args.out,
+            )?,
+            Part::C => Vec::new(),
+            Part::D => flows::run(
+                &flows::Sizes {
+                    flows: args.flows.unwrap_or(if quick { 10_000 } else { 100_000 }),
+                    backends: args.flows_backends,
+                    every: Duration::from_millis(args.flows_every_ms),
+                    cap: Duration::from_secs(args.flows_cap.unwrap_or(if quick { 10 } else { 60 })),
+                    rounds: args.flows_rounds.unwrap_or(if quick { 1 } else { 3 }),
+                },
+                &machine::agent(args.agent.as_deref())?,
+                &args.out,
+            )?,
+        });
+        // After each part, so that a later one's failure loses nothing.
+        figure::write(&args.out, &figures, &machine)?;
+    }
+    println!("{}", figure::table(&figures));
+    println!("\n{}", args.out.join("datapath.json").display());
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The real agent, started in a namespace, and its command line.
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use crate::netns::{self, Netns};
+
+/// One node of the cluster file.
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) backends: Vec<Ipv4Addr>,
+}
+
+/// A running agent; killed when dropped, and what it left in the sandbox removed.
+pub(crate) struct Agent {
+    child: Child,
+    program: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+/// How long the agent may take to answer on its socket.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Agent {
+    /// Starts the agent in `netns` on these interfaces and waits until it answers.
+    pub(crate) fn start(
+        program: &Path,
+        netns: &Netns,
+        interfaces: &[&str],
+        own: &str,
+        nodes: &[Node],
+    ) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir_in("/run")?;
+        let cluster = folder.path().join("cluster.json");
+        let nodes: Vec<Value> = nodes
+            .iter()
+            .map(|node| {
+                let backends: Vec<Value> = node.backends.iter().map(|a| json!({ "address": a })).collect();
+                json!({ "name": node.name, "address": node.address, "backends": backends })
+            })
+            .collect();
+        std::fs::write(&cluster, json!({ "nodes": nodes }).to_string())?;
+        let log = std::fs::File::create(folder.path().join("agent.log"))?;
+        let mut command = Command::new(program);
+        command.arg("agent").arg("--cluster-file").arg(&cluster).args(["--node", own]);
+        for interface in interfaces {
+            command.args(["--interface", interface]);
+        }
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = netns
+            .within(|| command.spawn().with_context(|| format!("cannot start {}", program.display())))?;
+        let mut agent = Self { child, program: program.to_owned(), folder };
+        let started = Instant::now();
+        while agent.call(&["nodes", "-o", "json"]).is_err() {
+            if let Some(status) = agent.child.try_wait()? {
+                bail!("the agent ended with {status}:\n{}", agent.log());
+            }
+            if started.elapsed() > PATIENCE {
+                bail!("the agent does not answer:\n{}", agent.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(agent)
+    }
+
+    /// Flags a node through the command line; the agent's answer.
+    pub(crate) fn flag(&self, node: &str) -> anyhow::Result<Value> {
+        self.json(&["flag", node, "--for", "10m", "--reason", "bench", "--force", "-o", "json"])
+    }
+
+    fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
+        let printed = self.call(args).map_err(|error| error.context(self.log()))?;
+        serde_json::from_str(&printed)
+            .with_context(|| format!("nodefence {} printed no JSON: {printed}", args.join(" ")))
+    }
+
+    fn call(&self, args: &[&str]) -> anyhow::Result<String> {
+        netns::run(Command::new(&self.program).args(args))
+    }
+
+    /// The end of what the agent logged.
+    fn log(&self) -> String {
+        let text = std::fs::read_to_string(self.folder.path().join("agent.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // The sandbox removes whatever stays behind here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all("/sys/fs/bpf/nodefence");
+        let _ = std::fs::remove_dir_all("/run/nodefence");
+    }
+}

@@ -1,0 +1,180 @@
+//! What a benchmark found: one figure, its peers, its goal. Pure but for the writing of the two files.
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::stats::Summary;
+
+/// A measured value, or that it never came within the cap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    Number(f64),
+    Never,
+}
+
+impl Serialize for Value {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Number(number) => serializer.serialize_f64(round(*number)),
+            Self::Never => serializer.serialize_str("never"),
+        }
+    }
+}
+
+/// Four significant digits: what the machine's noise leaves.
+fn round(number: f64) -> f64 {
+    if number == 0.0 || !number.is_finite() {
+        return number;
+    }
+    let scale = 10_f64.powi(3 - number.abs().log10().floor() as i32);
+    (number * scale).round() / scale
+}
+
+/// One object of `datapath.json`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) figure: String,
+    pub(crate) unit: &'static str,
+    pub(crate) ours: Value,
+    pub(crate) peers: BTreeMap<String, Value>,
+    /// What `goal` is about; the goal says of what to what.
+    pub(crate) ratio: Option<f64>,
+    /// `None` where the figure is shown for its own sake.
+    pub(crate) goal: Option<String>,
+    pub(crate) met: Option<bool>,
+    /// Least and greatest sample, by name (`ours` and the peers).
+    pub(crate) spread: BTreeMap<String, [f64; 2]>,
+    /// Where a goal is missed: by how much and why; else what the reader must know.
+    pub(crate) note: Option<String>,
+}
+
+impl Figure {
+    pub(crate) fn new(figure: impl Into<String>, unit: &'static str, ours: Value) -> Self {
+        Self {
+            figure: figure.into(),
+            unit,
+            ours,
+            peers: BTreeMap::new(),
+            ratio: None,
+            goal: None,
+            met: None,
+            spread: BTreeMap::new(),
+            note: None,
+        }
+    }
+
+    pub(crate) fn of(figure: impl Into<String>, unit: &'static str, ours: &Summary) -> Self {
+        let mut made = Self::new(figure, unit, Value::Number(ours.median));
+        made.spread.insert("ours".into(), [round(ours.min), round(ours.max)]);
+        made
+    }
+
+    pub(crate) fn peer(mut self, name: &str, value: Value) -> Self {
+        self.peers.insert(name.into(), value);
+        self
+    }
+
+    pub(crate) fn peer_of(mut self, name: &str, summary: &Summary) -> Self {
+        self.spread.insert(name.into(), [round(summary.min), round(summary.max)]);
+        self.peer(name, Value::Number(summary.median))
+    }
+
+    pub(crate) fn ratio(mut self, ratio: f64) -> Self {
+        self.ratio = Some(round(ratio));
+        self
+    }
+
+    pub(crate) fn goal(mut self, goal: impl Into<String>, met: bool) -> Self {
+        self.goal = Some(goal.into());
+        self.met = Some(met);
+        self
+    }
+
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+}
+
+/// Writes `datapath.json` (the figures) and `machine.json` (where and how they were taken) into `out`.
+pub(crate) fn write(out: &Path, figures: &[Figure], machine: &serde_json::Value) -> anyhow::Result<()> {
+    let store = |name: &str, text: String| {
+        let path = out.join(name);
+        std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    };
+    store("datapath.json", serde_json::to_string_pretty(figures)?)?;
+    store("machine.json", serde_json::to_string_pretty(machine)?)
+}
+
+/// The figures as a table, one goal's verdict a line.
+pub(crate) fn table(figures: &[Figure]) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    table.set_header(["figure", "unit", "ours", "peers", "ratio", "goal", "met"]);
+    for figure in figures {
+        let peers: Vec<String> =
+            figure.peers.iter().map(|(name, value)| format!("{name} {}", show(*value))).collect();
+        table.add_row([
+            figure.figure.clone(),
+            figure.unit.to_owned(),
+            show(figure.ours),
+            peers.join("\n"),
+            figure.ratio.map(|r| format!("{r:.3}")).unwrap_or_default(),
+            figure.goal.clone().unwrap_or_default(),
+            match figure.met {
+                Some(true) => "yes",
+                Some(false) => "NO",
+                None => "",
+            }
+            .to_owned(),
+        ]);
+    }
+    let mut text = table.to_string();
+    for figure in figures {
+        if let Some(note) = &figure.note {
+            text += &format!("\n{}: {note}", figure.figure);
+        }
+    }
+    text
+}
+
+/// A value as people read it.
+pub(crate) fn show(value: Value) -> String {
+    match value {
+        Value::Never => "never".into(),
+        Value::Number(n) if n.abs() >= 100_000.0 => format!("{:.0}k", n / 1000.0),
+        Value::Number(n) if n.abs() >= 100.0 => format!("{n:.0}"),
+        Value::Number(n) if n.abs() >= 10.0 => format!("{n:.1}"),
+        Value::Number(n) => format!("{n:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_keeps_the_agreed_shape() {
+        let figure = Figure::new("d established flows", "s", Value::Number(0.412_345))
+            .peer("conntrack -D", Value::Never)
+            .ratio(1.0)
+            .goal("within 1 s", true);
+        let json = serde_json::to_value(&figure).expect("plain data");
+        assert_eq!(json["figure"], "d established flows");
+        assert_eq!(json["unit"], "s");
+        assert_eq!(json["ours"], 0.4123);
+        assert_eq!(json["peers"]["conntrack -D"], "never");
+        assert_eq!(json["ratio"], 1.0);
+        assert_eq!(json["goal"], "within 1 s");
+        assert_eq!(json["met"], true);
+    }
+
+    #[test]
+    fn rounding_keeps_four_digits() {
+        assert_eq!(round(123_456.0), 123_500.0);
+        assert_eq!(round(0.000_123_456), 0.000_123_5);
+        assert_eq!(round(0.0), 0.0);
+    }
+}

@@ -1,0 +1,239 @@
+//! (d) Established flows: how long until the clients' own sockets have all returned an error.
+//!
+//! client - router (node A: nftables DNAT, conntrack) - node B, whose server process is frozen while its kernel answers on.
+//! Half of the clients wait in epoll, the other half sends a byte now and then. Each way gets fresh namespaces and fresh flows. The clock starts before
+//! the operator's command does, so that a command's own start counts for all alike.
+mod client;
+pub(crate) mod server;
+mod way;
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use self::way::Way;
+use crate::{
+    figure::{Figure, Value},
+    netns::Netns,
+    plot,
+    progress::Progress,
+    tables,
+};
+
+/// How much of it is run.
+pub(crate) struct Sizes {
+    /// Established flows.
+    pub(crate) flows: u32,
+    /// Backends that they are spread over.
+    pub(crate) backends: u32,
+    /// How often a sending client sends.
+    pub(crate) every: Duration,
+    /// After this long what has not come is "never".
+    pub(crate) cap: Duration,
+    /// Runs of each way.
+    pub(crate) rounds: u32,
+}
+
+pub(crate) const SERVICE: &str = "10.96.0.10";
+pub(crate) const SERVICE_PORT: u16 = 80;
+pub(crate) const SERVER_PORT: u16 = 8080;
+/// The device of the router towards node B.
+pub(crate) const UPLINK: &str = "uplink";
+/// A backend on the node that stays healthy.
+pub(crate) const SPARE: &str = "10.1.0.1";
+
+/// The namespaces of one run.
+pub(crate) struct Cluster {
+    pub(crate) client: Netns,
+    pub(crate) router: Netns,
+    pub(crate) node_b: Netns,
+    _node_c: Netns,
+}
+
+impl Cluster {
+    fn new(sizes: &Sizes) -> anyhow::Result<Self> {
+        let cluster = Self {
+            client: Netns::new("client")?,
+            router: Netns::new("router")?,
+            node_b: Netns::new("node-b")?,
+            _node_c: Netns::new("node-c")?,
+        };
+        let Self { client, router, node_b, _node_c: node_c } = &cluster;
+        client.veth("eth0", router, "downlink")?;
+        router.veth(UPLINK, node_b, "eth0")?;
+        router.veth("uplink-c", node_c, "eth0")?;
+        client.ip("addr add 192.168.1.2/24 dev eth0")?;
+        for i in 0..sizes.flows.div_ceil(client::PER_ADDRESS) {
+            client.ip(&format!("addr add 192.168.1.{}/24 dev eth0", 10 + i))?;
+        }
+        client.ip("route add default via 192.168.1.1")?;
+        router.ip("addr add 192.168.1.1/24 dev downlink")?;
+        router.ip(&format!("addr add 192.168.2.1/24 dev {UPLINK}"))?;
+        router.ip(&format!("addr add {SERVICE}/32 dev lo"))?;
+        router.ip("addr add 192.168.3.1/24 dev uplink-c")?;
+        for (node, net, pods) in [(node_b, "192.168.2", "10.0.0.0/16"), (node_c, "192.168.3", "10.1.0.0/16")]
+        {
+            router.ip(&format!("route add {pods} via {net}.2"))?;
+            node.ip(&format!("addr add {net}.2/24 dev eth0"))?;
+            node.ip(&format!("route add default via {net}.1"))?;
+            node.ip(&format!("route add local {pods} dev lo"))?;
+            node.sysctl("net/core/somaxconn", "65535")?;
+            node.sysctl("net/ipv4/tcp_max_syn_backlog", "65535")?;
+            node.sysctl("net/ipv4/tcp_syncookies", "0")?;
+        }
+        router.sysctl("net/ipv4/ip_forward", "1")?;
+        let backends: Vec<String> =
+            (0..sizes.backends).map(|i| format!("{i} : {}", tables::backend(i))).collect();
+        way::nft(
+            router,
+            &format!(
+                "table ip kube {{\n chain services {{\n  type nat hook prerouting priority dstnat;\n  \
+                 ip daddr {SERVICE} tcp dport {SERVICE_PORT} dnat to numgen random mod {} map {{ {} }} : {SERVER_PORT}\n \
+                 }}\n}}\n",
+                sizes.backends,
+                backends.join(", ")
+            ),
+        )?;
+        Ok(cluster)
+    }
+}
+
+/// What became of the flows of one run.
+struct Outcome {
+    /// Seconds from the operator's command to each error, in order.
+    errors: Vec<f64>,
+    /// Flows that still had none at the cap, idle and sending.
+    left: [u32; 2],
+    /// How long the operator's command itself ran, in seconds.
+    command: f64,
+}
+
+impl Outcome {
+    fn all_after(&self) -> Value {
+        match self.errors.last() {
+            Some(last) if self.left == [0, 0] => Value::Number(*last),
+            _ => Value::Never,
+        }
+    }
+}
+
+pub(crate) fn run(sizes: &Sizes, agent: &Path, out: &Path) -> anyhow::Result<Vec<Figure>> {
+    let mut results: Vec<(Way, Vec<Outcome>)> = Way::ALL.map(|way| (way, Vec::new())).into();
+    for round in 0..sizes.rounds {
+        for (way, outcomes) in &mut results {
+            // A peer that did not come within the cap once is not waited for again.
+            if outcomes.iter().any(|o: &Outcome| o.all_after() == Value::Never) && *way != Way::Ours {
+                continue;
+            }
+            let label =
+                format!("d {} flows, {}, run {} of {}", sizes.flows, way.name(), round + 1, sizes.rounds);
+            let _progress = Progress::start(&label, 1);
+            outcomes.push(once(sizes, *way, agent)?);
+        }
+    }
+    plots(sizes, &results, out)?;
+    figures(sizes, &results)
+}
+
+fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
+    let cluster = Cluster::new(sizes)?;
+    let server = server::start(&cluster.node_b, sizes.flows)?;
+    let prepared = way.prepare(&cluster, sizes, agent)?;
+    let flows = client::Flows::establish(&cluster.client, sizes)?;
+    server.freeze()?;
+    flows.go();
+    // Both halves are under way.
+    std::thread::sleep(sizes.every.min(Duration::from_secs(1)));
+    way.before(&cluster)?;
+    let started = Instant::now();
+    way.act(&cluster, prepared.as_ref())?;
+    let command = started.elapsed().as_secs_f64();
+    let (errors, left) = flows.wait(started, sizes.cap)?;
+    Ok(Outcome { errors, left, command })
+}
+
+fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec<Figure>> {
+    let ours =
+        results.iter().find(|(way, _)| *way == Way::Ours).map(|(_, o)| o.as_slice()).unwrap_or_default();
+    let figure = |name: &str, pick: &dyn Fn(&Outcome) -> Value| {
+        let worst = |outcomes: &[Outcome]| {
+            let mut values: Vec<f64> = Vec::new();
+            for outcome in outcomes {
+                match pick(outcome) {
+                    Value::Number(n) => values.push(n),
+                    Value::Never => return (Value::Never, None),
+                }
+            }
+            match crate::stats::summary(&values) {
+                Some(s) => (Value::Number(s.median), Some(s)),
+                None => (Value::Never, None),
+            }
+        };
+        let (value, spread) = worst(ours);
+        let mut figure = Figure::new(format!("d {} flows, half idle, {name}", sizes.flows), "s", value);
+        if let Some(s) = spread {
+            figure.spread.insert("ours".into(), [s.min, s.max]);
+        }
+        for (way, outcomes) in results.iter().filter(|(way, _)| *way != Way::Ours) {
+            let (value, _) = worst(outcomes);
+            figure = figure.peer(way.name(), value);
+        }
+        figure
+    };
+    let all = figure("until every client's socket has returned an error", &Outcome::all_after);
+    let met = matches!(all.ours, Value::Number(n) if n <= 1.0);
+    let mut note: Vec<String> = results
+        .iter()
+        .filter_map(|(way, outcomes)| {
+            let worst = outcomes.iter().max_by_key(|o| o.left[0] + o.left[1])?;
+            let left = worst.left;
+            (left != [0, 0]).then(|| {
+                format!(
+                    "{}: after {:.0} s {} idle and {} sending clients still had no error",
+                    way.name(),
+                    sizes.cap.as_secs_f64(),
+                    left[0],
+                    left[1]
+                )
+            })
+        })
+        .collect();
+    let missed = match all.ours {
+        Value::Number(n) if !met => format!("{:.2} s over the goal", n - 1.0),
+        Value::Never => "not all clients were freed".into(),
+        Value::Number(_) => "within it".into(),
+    };
+    note.insert(0, missed);
+    let all = all.goal("within 1 s of the operator's command", met).note(note.join("; "));
+    let half = figure("until half of them have", &|o| {
+        let want = sizes.flows as usize / 2;
+        o.errors.get(want.saturating_sub(1)).map_or(Value::Never, |t| Value::Number(*t))
+    });
+    let command = figure("the operator's command itself", &|o| Value::Number(o.command));
+    Ok(vec![all, half, command])
+}
+
+fn plots(sizes: &Sizes, results: &[(Way, Vec<Outcome>)], out: &Path) -> anyhow::Result<()> {
+    let curves: Vec<plot::Curve> = results
+        .iter()
+        .filter_map(|(way, outcomes)| Some((way, outcomes.last()?)))
+        .map(|(way, outcome)| {
+            let all = &outcome.errors;
+            let step = (all.len() / 400).max(1);
+            let mut points = vec![(0.0, 0.0)];
+            points.extend(all.iter().enumerate().step_by(step).map(|(i, t)| (*t, (i + 1) as f64 / 1000.0)));
+            if let Some(last) = all.last() {
+                points.push((*last, all.len() as f64 / 1000.0));
+            }
+            plot::Curve { name: way.name().into(), points }
+        })
+        .collect();
+    plot::curves(
+        &out.join("flows.svg"),
+        &format!("{} established flows, half of them idle: clients freed", sizes.flows),
+        "a client is freed when its own socket has returned an error; idle clients send nothing",
+        ["seconds after the operator's command", "thousand clients freed"],
+        &curves,
+    )
+}

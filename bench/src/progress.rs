@@ -1,0 +1,48 @@
+//! What the terminal shows while a benchmark runs.
+use std::{
+    io::{IsTerminal as _, Write as _},
+    time::Instant,
+};
+
+/// One line on stderr, rewritten in place on a terminal, one at the end elsewhere.
+pub(crate) struct Progress {
+    label: String,
+    done: u32,
+    of: u32,
+    started: Instant,
+    terminal: bool,
+}
+
+impl Progress {
+    pub(crate) fn start(label: &str, of: u32) -> Self {
+        let made = Self {
+            label: label.to_owned(),
+            done: 0,
+            of,
+            started: Instant::now(),
+            terminal: std::io::stderr().is_terminal(),
+        };
+        made.show();
+        made
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.done = (self.done + 1).min(self.of);
+        self.show();
+    }
+
+    fn show(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K{}  {}/{}", self.label, self.done, self.of);
+            // Nothing depends on the line.
+            let _ = std::io::stderr().flush();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let lead = if self.terminal { "\r\x1b[K" } else { "" };
+        eprintln!("{lead}{}  {:.1} s", self.label, self.started.elapsed().as_secs_f64());
+    }
+}

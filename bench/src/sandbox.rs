@@ -1,0 +1,53 @@
+//! The benchmark runs in mount, PID and network namespaces of its own: nothing of the machine is touched, and whatever way it
+//! ends (Ctrl-C and SIGKILL too) the kernel removes every process, namespace, device, map and pin with it.
+use std::{os::unix::process::CommandExt as _, process::Command};
+
+use anyhow::{Context as _, bail};
+use nix::{
+    mount::{MsFlags, mount},
+    sys::signal::{SigSet, Signal},
+};
+
+/// Set for the inner process.
+const INSIDE: &str = "NODEFENCE_BENCH_INSIDE";
+
+/// Starts this program again inside the sandbox, or, inside, finishes setting it up.
+pub(crate) fn enter() -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("benchmarks make network namespaces and load BPF programs: run as root (or through sudo)");
+    }
+    if std::env::var_os(INSIDE).is_none() {
+        let error = Command::new("unshare")
+            .args(["--mount", "--pid", "--net", "--fork", "--kill-child=KILL", "--mount-proc", "--"])
+            .arg(std::env::current_exe().context("cannot find this program")?)
+            .args(std::env::args_os().skip(1))
+            .env(INSIDE, "1")
+            .exec();
+        return Err(error).context("cannot start unshare (package util-linux)");
+    }
+    end_on_signals()?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("cannot make / private")?;
+    mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), none).context("cannot mount /run")?;
+    mount(Some("sys"), "/sys", Some("sysfs"), MsFlags::empty(), none).context("cannot mount /sys")?;
+    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none)
+        .context("cannot mount /sys/fs/bpf")?;
+    Ok(())
+}
+
+/// The first process of a PID namespace ignores signals that it has no handler for, so one thread waits for them.
+fn end_on_signals() -> anyhow::Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    // Before any other thread starts: they inherit the mask. Command resets it for children.
+    signals.thread_block()?;
+    std::thread::spawn(move || {
+        if let Ok(signal) = signals.wait() {
+            eprintln!("\nstopped by {signal}; everything of the benchmark goes with it");
+            std::process::exit(130);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! What hangs in the router's way: nothing, ours, and the peers.
+use std::{
+    io::Write as _,
+    net::Ipv4Addr,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, HashMap},
+    programs::{
+        LinkOrder, SchedClassifier, TcAttach, TcAttachType,
+        tc::{SchedClassifierLinkId, qdisc_add_clsact},
+    },
+    util::KernelVersion,
+};
+use nodefence_common::Verdict;
+
+use super::{Path3, UPLINK};
+use crate::{netns::Netns, tables};
+
+pub(super) const BARE: &str = "nothing";
+pub(super) const OURS: &str = "nodefence";
+
+/// One of the things that are compared. `on` and `off` move only the hook; the sets stay loaded.
+pub(super) enum Variant {
+    Bare,
+    Ours(Box<Ours>),
+    NftEgress { hook: String },
+    NftForward { hook: String },
+    IpsetIptables { set: String },
+}
+
+/// Our programs with `addresses` healthy backends, on the uplink while switched on.
+pub(super) struct Ours {
+    ebpf: Ebpf,
+    pins: std::path::PathBuf,
+    links: Vec<(&'static str, SchedClassifierLinkId)>,
+}
+
+const PROGRAMS: [(&str, TcAttachType); 2] =
+    [("nf_egress_l2", TcAttachType::Egress), ("nf_ingress_l2", TcAttachType::Ingress)];
+
+impl Variant {
+    /// All, switched off.
+    pub(super) fn all(path: &Path3, addresses: u32) -> anyhow::Result<Vec<Self>> {
+        Ok(vec![
+            Self::Bare,
+            Self::Ours(Box::new(Ours::load(addresses)?)),
+            nft_egress(&path.router, addresses)?,
+            nft_forward(&path.router, addresses)?,
+            ipset(&path.router, addresses)?,
+        ])
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Bare => BARE,
+            Self::Ours(_) => OURS,
+            Self::NftEgress { .. } => "nftables, netdev egress",
+            Self::NftForward { .. } => "nftables, forward",
+            Self::IpsetIptables { .. } => "ipset + iptables",
+        }
+    }
+
+    /// Where the traffic goes: to a healthy backend of ours (the dearer lookup), outside the peers' sets.
+    pub(super) fn target(&self) -> Ipv4Addr {
+        match self {
+            Self::Ours(_) => tables::backend(0),
+            _ => tables::stranger(0),
+        }
+    }
+
+    pub(super) fn on(&mut self, path: &Path3) -> anyhow::Result<()> {
+        match self {
+            Self::Bare => Ok(()),
+            Self::Ours(ours) => path.router.within(|| ours.attach()),
+            Self::NftEgress { hook } | Self::NftForward { hook } => nft(&path.router, hook),
+            Self::IpsetIptables { set } => iptables(&path.router, "-A", set),
+        }
+    }
+
+    pub(super) fn off(&mut self, path: &Path3) -> anyhow::Result<()> {
+        match self {
+            Self::Bare => Ok(()),
+            Self::Ours(ours) => path.router.within(|| ours.detach()),
+            Self::NftEgress { .. } => nft(&path.router, "delete chain netdev bench way\n"),
+            Self::NftForward { .. } => nft(&path.router, "delete chain ip bench way\n"),
+            Self::IpsetIptables { set } => iptables(&path.router, "-D", set),
+        }
+    }
+
+    /// Unloads the set, so that the next size can be loaded.
+    pub(super) fn remove(self, path: &Path3) -> anyhow::Result<()> {
+        match self {
+            Self::Bare => Ok(()),
+            Self::Ours(ours) => Ok(std::fs::remove_dir_all(&ours.pins)?),
+            Self::NftEgress { .. } => nft(&path.router, "delete table netdev bench\n"),
+            Self::NftForward { .. } => nft(&path.router, "delete table ip bench\n"),
+            Self::IpsetIptables { set } => path.router.run("ipset", &["destroy", &set]).map(drop),
+        }
+    }
+}
+
+impl Ours {
+    fn load(addresses: u32) -> anyhow::Result<Self> {
+        let pins = std::path::PathBuf::from(format!("/sys/fs/bpf/throughput-{addresses}"));
+        std::fs::create_dir_all(&pins)?;
+        let mut ebpf = EbpfLoader::new()
+            .default_map_pin_directory(&pins)
+            .load(nodefence::DATAPLANE_OBJECT)
+            .context("cannot load the dataplane")?;
+        let backends = ebpf.map_mut("backends").context("no map `backends`")?;
+        tables::fill_backends(&mut HashMap::try_from(backends)?, addresses)?;
+        let nodes = ebpf.map_mut("nodes").context("no map `nodes`")?;
+        tables::fill_nodes(&mut Array::try_from(nodes)?, addresses, Verdict::Healthy)?;
+        for (name, _) in PROGRAMS {
+            program(&mut ebpf, name)?.load().with_context(|| format!("cannot load program {name}"))?;
+        }
+        Ok(Self { ebpf, pins, links: Vec::new() })
+    }
+
+    /// As the agent attaches: tcx and first from Linux 6.6 on, clsact before.
+    fn attach(&mut self) -> anyhow::Result<()> {
+        let device = nix::net::if_::if_nametoindex(UPLINK)?;
+        let tcx = KernelVersion::current()? >= KernelVersion::new(6, 6, 0);
+        if !tcx {
+            // Already there from the round before, or not: the attach tells.
+            let _ = qdisc_add_clsact(device);
+        }
+        for (name, attach_type) in PROGRAMS {
+            let way = match tcx {
+                true => TcAttach::Tcx { attach_type, order: LinkOrder::first() },
+                false => TcAttach::Auto(attach_type),
+            };
+            let link = program(&mut self.ebpf, name)?
+                .attach(device, way)
+                .with_context(|| format!("cannot attach program {name} to {UPLINK}"))?;
+            self.links.push((name, link));
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self) -> anyhow::Result<()> {
+        for (name, link) in self.links.drain(..) {
+            program(&mut self.ebpf, name)?.detach(link)?;
+        }
+        Ok(())
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut SchedClassifier> {
+    Ok(ebpf.program_mut(name).with_context(|| format!("no program {name}"))?.try_into()?)
+}
+
+fn nft_egress(router: &Netns, addresses: u32) -> anyhow::Result<Variant> {
+    nft(router, &nft_set("netdev", addresses))?;
+    let hook = format!(
+        "add chain netdev bench way {{ type filter hook egress device \"{UPLINK}\" priority 0; }}\n\
+         add rule netdev bench way ip daddr @flagged drop\n"
+    );
+    Ok(Variant::NftEgress { hook })
+}
+
+fn nft_forward(router: &Netns, addresses: u32) -> anyhow::Result<Variant> {
+    nft(router, &nft_set("ip", addresses))?;
+    let hook = "add chain ip bench way { type filter hook forward priority 0; }\n\
+                add rule ip bench way ip daddr @flagged drop\n";
+    Ok(Variant::NftForward { hook: hook.into() })
+}
+
+fn nft_set(family: &str, addresses: u32) -> String {
+    let mut script = format!(
+        "add table {family} bench\nadd set {family} bench flagged {{ type ipv4_addr; size 262144; }}\n"
+    );
+    let all: Vec<u32> = (0..addresses).collect();
+    for chunk in all.chunks(1000) {
+        let elements: Vec<String> = chunk.iter().map(|i| tables::backend(*i).to_string()).collect();
+        script += &format!("add element {family} bench flagged {{ {} }}\n", elements.join(", "));
+    }
+    script
+}
+
+fn nft(router: &Netns, script: &str) -> anyhow::Result<()> {
+    router.within(|| feed("nft", &["-f", "-"], script))
+}
+
+fn ipset(router: &Netns, addresses: u32) -> anyhow::Result<Variant> {
+    let set = "flagged".to_owned();
+    let mut script = format!("create {set} hash:ip maxelem 262144 hashsize 65536\n");
+    for i in 0..addresses {
+        script += &format!("add {set} {}\n", tables::backend(i));
+    }
+    router.within(|| feed("ipset", &["restore"], &script))?;
+    Ok(Variant::IpsetIptables { set })
+}
+
+/// The legacy tables where they exist: without nftables' compatibility layer the peer is at its fastest.
+fn iptables(router: &Netns, act: &str, set: &str) -> anyhow::Result<()> {
+    let args = ["-w", act, "FORWARD", "-m", "set", "--match-set", set, "dst", "-j", "DROP"];
+    match router.run("iptables-legacy", &args) {
+        Ok(_) => Ok(()),
+        Err(legacy) => router
+            .run("iptables", &args)
+            .map(drop)
+            .with_context(|| format!("neither iptables-legacy ({legacy}) nor iptables takes the rule")),
+    }
+}
+
+/// Runs a program with `input` on its standard input.
+fn feed(program: &str, args: &[&str], input: &str) -> anyhow::Result<()> {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {program}"))?;
+    // A program that ends early breaks the pipe; its own message says why.
+    let written = child.stdin.take().context("stdin was piped")?.write_all(input.as_bytes());
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    written.with_context(|| format!("cannot write to {program}"))
+}
