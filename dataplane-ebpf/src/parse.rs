@@ -271,6 +271,12 @@ fn headers_v4<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
 }
 
 #[inline(always)]
+const fn mapped(addr: &Addr) -> bool {
+    let words = addr.words();
+    words[0] | words[1] == 0 && words[2] == 0xffff_u32.to_be()
+}
+
+#[inline(always)]
 fn address<R: Reader>(packet: &R, at: u32) -> Result<Addr, Skip> {
     let raw = packet.window::<16>(at).ok_or(Skip::Short)?;
     Ok(Addr::from_words([raw.raw32::<0>(), raw.raw32::<4>(), raw.raw32::<8>(), raw.raw32::<12>()]))
@@ -281,6 +287,10 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     let ip = packet.window::<8>(out.l3).ok_or(Skip::Short)?;
     out.src = address(packet, out.l3 + 8)?;
     out.dst = address(packet, out.l3 + 24)?;
+    // The map keys of IPv4 addresses. They have no place on the wire (RFC 4038 section 4.2), and are no backend's.
+    if mapped(&out.src) || mapped(&out.dst) {
+        return Err(Skip::Malformed);
+    }
     let length = u32::from(ip.be16::<4>());
     let total = if length == 0 { 0 } else { length + 40 };
     // An empty body is legal, and told from BIG TCP by the frame's length.

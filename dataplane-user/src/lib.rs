@@ -7,6 +7,6 @@ pub static DATAPLANE_OBJECT: &[u8] =
 pub mod cluster;
 pub mod conntrack;
 pub mod dataplane;
-pub mod flags;
 pub mod doctor;
+pub mod flags;
 pub mod plan;

@@ -143,8 +143,9 @@ impl Conn {
     /// # Errors
     /// What the socket says, or `InvalidData` where other bytes came back.
     pub fn echo(&mut self, payload: &[u8]) -> std::io::Result<()> {
-        self.header(b'e', payload.len())?;
-        self.stream.write_all(payload)?;
+        let mut request = header(b'e', payload.len());
+        request.extend_from_slice(payload);
+        self.stream.write_all(&request)?;
         let mut back = vec![0; payload.len()];
         self.stream.read_exact(&mut back)?;
         if back == payload { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
@@ -155,7 +156,7 @@ impl Conn {
     /// # Errors
     /// What the socket says.
     pub fn start_upload(&mut self, len: usize) -> std::io::Result<()> {
-        self.header(b's', len)
+        self.stream.write_all(&header(b's', len))
     }
 
     /// Downloads `len` bytes of [`pattern`] and compares them.
@@ -163,7 +164,7 @@ impl Conn {
     /// # Errors
     /// What the socket says, or `InvalidData` where other bytes came.
     pub fn download(&mut self, len: usize) -> std::io::Result<()> {
-        self.header(b'd', len)?;
+        self.stream.write_all(&header(b'd', len))?;
         let mut got = vec![0; len];
         self.stream.read_exact(&mut got)?;
         if got == pattern(len) { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
@@ -189,12 +190,12 @@ impl Conn {
             Err(error) => Outcome::of(&error),
         }
     }
+}
 
-    fn header(&mut self, op: u8, len: usize) -> std::io::Result<()> {
-        let mut header = vec![op];
-        header.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
-        self.stream.write_all(&header)
-    }
+fn header(op: u8, len: usize) -> Vec<u8> {
+    let mut header = vec![op];
+    header.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+    header
 }
 
 /// One new connection and one request on it, all within `limit`; with the name of who answered.

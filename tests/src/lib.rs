@@ -4,11 +4,16 @@
 //! mounts, pins, child processes) is gone when the test's process is, however that ended.
 
 pub mod agent;
+pub mod bare;
 pub mod bin_path;
 pub mod capture;
+pub mod checks;
 pub mod client;
+pub mod model;
 pub mod netns;
 pub mod packet;
+pub mod packet_frame;
+pub mod packet_world;
 pub mod proc;
 pub mod topology;
 pub mod tun;

@@ -78,6 +78,18 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The devices of node A through which packets to backends leave with the backend's address on them.
+    pub fn interfaces(self) -> Vec<&'static str> {
+        match self.overlay {
+            Overlay::HostGateway | Overlay::Vlan | Overlay::VlanInFrame | Overlay::QinQ => vec!["eth0"],
+            Overlay::Vxlan | Overlay::VxlanMetadata => vec!["vxlan0", "eth0"],
+            Overlay::Ipip => vec!["ipip0", "eth0"],
+            Overlay::Tun => vec!["tun0", "eth0"],
+        }
+    }
+}
+
 /// Where a client runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -242,14 +254,9 @@ impl Cluster {
         Ok(this)
     }
 
-    /// The devices of node A through which packets to backends leave with the backend's address on them.
+    /// [`Options::interfaces`].
     pub fn interfaces(&self) -> Vec<&'static str> {
-        match self.options.overlay {
-            Overlay::HostGateway | Overlay::Vlan | Overlay::VlanInFrame | Overlay::QinQ => vec!["eth0"],
-            Overlay::Vxlan | Overlay::VxlanMetadata => vec!["vxlan0", "eth0"],
-            Overlay::Ipip => vec!["ipip0", "eth0"],
-            Overlay::Tun => vec!["tun0", "eth0"],
-        }
+        self.options.interfaces()
     }
 
     /// The namespace of a client at `place`.

@@ -1,0 +1,35 @@
+//! What this kernel's BPF offers, found out by trying; nothing is changed or left behind.
+use aya::{
+    maps::MapType,
+    programs::ProgramType,
+    sys::{is_map_supported, is_program_supported},
+};
+
+use super::{names::Hook, sys, tc};
+
+/// What the dataplane can build on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Features {
+    /// Classifiers can be loaded. False also where the privilege is missing.
+    pub classifier: bool,
+    /// tcx links (6.6 and later with CONFIG_NET_XGRESS); clsact filters serve otherwise.
+    pub tcx: bool,
+    /// The ring buffer (5.8 and later).
+    pub ring_buffer: bool,
+    /// XDP programs can be loaded.
+    pub xdp: bool,
+    /// The kernel describes its types (CONFIG_DEBUG_INFO_BTF).
+    pub kernel_btf: bool,
+}
+
+/// Tries each feature.
+pub fn features() -> Features {
+    Features {
+        classifier: is_program_supported(ProgramType::SchedClassifier).unwrap_or(false),
+        // The loopback device has index 1 in every network namespace (include/net/net_namespace.h).
+        tcx: sys::query_tcx(1, tc::attach_type(Hook::Egress)).is_ok(),
+        ring_buffer: is_map_supported(MapType::RingBuf).unwrap_or(false),
+        xdp: is_program_supported(ProgramType::Xdp).unwrap_or(false),
+        kernel_btf: std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
+    }
+}

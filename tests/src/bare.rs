@@ -1,0 +1,152 @@
+//! The kernel programs alone on node A, without an agent: what they do to real packets.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, HashMap, PerCpuArray},
+    programs::{SchedClassifier, TcAttachType, tc},
+};
+use nix::time::{ClockId, clock_gettime};
+use nodefence_common::{
+    Action, Addr, BackendEntry, Config, Counter, NodeEntry, PortKey, Reason, Verdict, backend_flags,
+    port_flags,
+};
+
+use crate::{
+    Cluster, Family, Node, Options, Place,
+    checks::{Case, Fence, Load},
+    topology::Service,
+};
+
+/// Loaded and attached; maps hold the cluster's backends. Gone when dropped.
+#[derive(Debug)]
+pub struct Bare {
+    ebpf: Ebpf,
+}
+
+impl Bare {
+    /// Loads and attaches.
+    ///
+    /// # Errors
+    /// Where the kernel refuses a program.
+    pub fn start(cluster: &Cluster) -> Result<Self> {
+        Self::start_on(cluster, &cluster.interfaces())
+    }
+
+    /// As [`Bare::start`], on these devices of node A.
+    ///
+    /// # Errors
+    /// As [`Bare::start`].
+    pub fn start_on(cluster: &Cluster, interfaces: &[&'static str]) -> Result<Self> {
+        let interfaces = interfaces.to_vec();
+        let ebpf = cluster.a.ns.run(move || load(&interfaces))?;
+        let mut this = Self { ebpf };
+        for node in [&cluster.b, &cluster.c] {
+            this.add(node).with_context(|| format!("maps for {}", node.name))?;
+        }
+        let config = Config { flags: 0, icmp_per_second: 1000, samples_per_second: 0, zero: 0 };
+        Array::<_, Config>::try_from(this.ebpf.map_mut("config").context("config")?)?.set(0, &config, 0)?;
+        Ok(this)
+    }
+
+    fn add(&mut self, node: &Node) -> Result<()> {
+        self.verdict(node.name, Verdict::Healthy)?;
+        for family in [Family::V4, Family::V6] {
+            let index = u32::from(node.index);
+            let mut backends: HashMap<_, Addr, BackendEntry> =
+                self.ebpf.map_mut("backends").context("backends")?.try_into()?;
+            let pod = BackendEntry { node: index, generation: 1, flags: 0 };
+            backends.insert(&node.pod_address(family).into(), &pod, 0)?;
+            let host = BackendEntry { flags: backend_flags::PORT_SCOPED, ..pod };
+            backends.insert(&node.address(family).into(), &host, 0)?;
+            let mut ports: HashMap<_, PortKey, u32> =
+                self.ebpf.map_mut("ports").context("ports")?.try_into()?;
+            let key = PortKey {
+                addr: node.address(family).into(),
+                port: Service::Host.ports().1,
+                protocol: 6,
+                zero: 0,
+            };
+            ports.insert(&key, &port_flags::CUT, 0)?;
+        }
+        Ok(())
+    }
+
+    fn verdict(&mut self, node: &str, verdict: Verdict) -> Result<()> {
+        let index = if node == "node-b" { 2 } else { 3 };
+        let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+        let until = u64::try_from((now + Duration::from_secs(600)).as_nanos())?;
+        let entry = NodeEntry {
+            verdict: verdict as u32,
+            action: Action::Refuse as u32,
+            until,
+            generation: 1,
+            name: [0; 28],
+        };
+        Ok(Array::<_, NodeEntry>::try_from(self.ebpf.map_mut("nodes").context("nodes")?)?
+            .set(index, &entry, 0)?)
+    }
+}
+
+impl Fence for Bare {
+    fn flag(&mut self, node: &str) -> Result<()> {
+        self.verdict(node, Verdict::Flagged)
+    }
+
+    fn unflag(&mut self, node: &str) -> Result<()> {
+        self.verdict(node, Verdict::Healthy)
+    }
+
+    fn counter(&mut self, reason: Reason) -> Result<u64> {
+        let map: PerCpuArray<_, Counter> = self.ebpf.map("counters").context("counters")?.try_into()?;
+        Ok(map.get(&(reason as u32), 0)?.iter().map(|counter| counter.packets).sum())
+    }
+}
+
+/// Flags node B and takes it back, from every place and over both IP versions, with load on node C all the time.
+///
+/// # Errors
+/// What does not hold.
+pub fn matrix(options: Options, interfaces: &[&'static str]) -> Result<()> {
+    let cluster = Cluster::new(options)?;
+    let mut bare = Bare::start_on(&cluster, interfaces)?;
+    for family in [Family::V4, Family::V6] {
+        let load = Load::on_c(&cluster, family)?;
+        for place in Place::ALL {
+            // ICMP in answer to CHECKSUM_PARTIAL datagrams is the agent's work.
+            Case { cluster: &cluster, place, family }.cut_and_back(&mut bare, false)?;
+        }
+        load.finish()?;
+    }
+    ensure!(bare.counter(Reason::Failed)? == 0, "answers that could not be made");
+    Ok(())
+}
+
+fn load(interfaces: &[&str]) -> Result<Ebpf> {
+    let pins = "/sys/fs/bpf/bare";
+    std::fs::create_dir_all(pins)?;
+    let mut ebpf = EbpfLoader::new().default_map_pin_directory(pins).load(nodefence::DATAPLANE_OBJECT)?;
+    for link in ["l2", "l3"] {
+        for (direction, at) in [("egress", TcAttachType::Egress), ("ingress", TcAttachType::Ingress)] {
+            let name = format!("nf_{direction}_{link}");
+            let program: &mut SchedClassifier =
+                ebpf.program_mut(&name).context("no such program")?.try_into()?;
+            program.load().with_context(|| name.clone())?;
+            for interface in interfaces {
+                let ethernet =
+                    std::fs::read_to_string(format!("/sys/class/net/{interface}/type"))?.trim() == "1";
+                if ethernet == (link == "l2") {
+                    // Where tcx does the work there may be no clsact, and where it is there it is no error.
+                    let device = std::ffi::CString::new(*interface)?;
+                    let _ = tc::qdisc_add_clsact(device.as_c_str());
+                    program
+                        .attach(device.as_c_str(), at)
+                        .with_context(|| format!("{name} on {interface}"))?;
+                }
+            }
+        }
+    }
+    Ok(ebpf)
+}

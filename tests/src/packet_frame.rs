@@ -1,0 +1,170 @@
+//! Builds frames of every shape the programs must know, and some they must not.
+use std::net::IpAddr;
+
+/// What lies behind the IP header.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// TCP with these flags.
+    Tcp {
+        /// Sequence number.
+        seq: u32,
+        /// Acknowledgement number.
+        ack: u32,
+        /// Flags byte.
+        flags: u8,
+    },
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+    /// ICMP or ICMPv6 of a type.
+    Icmp(u8),
+    /// Nothing but payload, under an IP protocol.
+    Raw(u8),
+}
+
+/// A frame to build.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Ethernet destination and source; `None` on a device without link-layer header.
+    pub macs: Option<([u8; 6], [u8; 6])>,
+    /// Ethertypes of VLAN tags.
+    pub tags: Vec<u16>,
+    /// Source.
+    pub src: IpAddr,
+    /// Destination.
+    pub dst: IpAddr,
+    /// IPv4 options (a multiple of four bytes).
+    pub options: Vec<u8>,
+    /// IPv6 extension headers: type and whole bytes, whose first is set to the next type.
+    pub extensions: Vec<(u8, Vec<u8>)>,
+    /// IPv4: fragment offset in units of eight bytes and more-fragments.
+    pub fragment: Option<(u16, bool)>,
+    /// What is carried.
+    pub transport: Transport,
+    /// Source port.
+    pub sport: u16,
+    /// Destination port.
+    pub dport: u16,
+    /// TCP options (a multiple of four bytes).
+    pub tcp_options: Vec<u8>,
+    /// Bytes behind the transport header.
+    pub payload: Vec<u8>,
+}
+
+/// MAC address of the device that sends.
+pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+/// MAC address of its neighbour.
+pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+
+impl Frame {
+    /// An Ethernet frame without anything special.
+    pub fn new(src: IpAddr, dst: IpAddr, transport: Transport) -> Self {
+        Self {
+            macs: Some((PEER_MAC, OWN_MAC)),
+            tags: Vec::new(),
+            src,
+            dst,
+            options: Vec::new(),
+            extensions: Vec::new(),
+            fragment: None,
+            transport,
+            sport: 40_001,
+            dport: 8_080,
+            tcp_options: Vec::new(),
+            payload: b"nodefence".to_vec(),
+        }
+    }
+
+    /// The fragment header of IPv6 as an extension.
+    pub fn fragment_header(offset: u16, more: bool) -> (u8, Vec<u8>) {
+        let field = (offset << 3 | u16::from(more)).to_be_bytes();
+        (44, vec![0, 0, field[0], field[1], 0, 0, 0, 7])
+    }
+
+    /// Offset of the IP header.
+    pub fn l3(&self) -> usize {
+        self.macs.map_or(0, |_| 14 + 4 * self.tags.len())
+    }
+
+    fn segment(&self) -> (u8, Vec<u8>) {
+        let mut out = Vec::new();
+        let ports = [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat();
+        let protocol = match &self.transport {
+            Transport::Tcp { seq, ack, flags } => {
+                out.extend(ports);
+                out.extend(seq.to_be_bytes());
+                out.extend(ack.to_be_bytes());
+                out.extend([((20 + self.tcp_options.len()) as u8 / 4) << 4, *flags, 1, 0, 0xab, 0xcd, 0, 0]);
+                out.extend(&self.tcp_options);
+                6
+            }
+            Transport::Udp => {
+                out.extend(ports);
+                out.extend(((8 + self.payload.len()) as u16).to_be_bytes());
+                out.extend([0x12, 0x34]);
+                17
+            }
+            Transport::Sctp => {
+                out.extend(ports);
+                out.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+                132
+            }
+            Transport::Icmp(kind) => {
+                out.extend([*kind, 0, 0, 0, 0, 1, 0, 1]);
+                if self.src.is_ipv4() { 1 } else { 58 }
+            }
+            Transport::Raw(protocol) => *protocol,
+        };
+        out.extend(&self.payload);
+        (protocol, out)
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let ethertype: u16 = if self.src.is_ipv4() { 0x0800 } else { 0x86dd };
+        if let Some((dst, src)) = self.macs {
+            out.extend(dst);
+            out.extend(src);
+            for (i, tag) in self.tags.iter().enumerate() {
+                out.extend(tag.to_be_bytes());
+                out.extend((100 + i as u16).to_be_bytes());
+            }
+            out.extend(ethertype.to_be_bytes());
+        }
+        let (protocol, segment) = self.segment();
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = 20 + self.options.len();
+                let (offset, more) = self.fragment.unwrap_or((0, false));
+                let field = offset | if more { 0x2000 } else { 0 };
+                out.push(0x40 | (header / 4) as u8);
+                out.push(0);
+                out.extend(((header + segment.len()) as u16).to_be_bytes());
+                out.extend([0x1c, 0x46]);
+                out.extend(field.to_be_bytes());
+                out.extend([63, protocol, 0xbe, 0xef]);
+                out.extend(src.octets());
+                out.extend(dst.octets());
+                out.extend(&self.options);
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let extensions: usize = self.extensions.iter().map(|(_, bytes)| bytes.len()).sum();
+                out.extend([0x60, 1, 2, 3]);
+                out.extend(((extensions + segment.len()) as u16).to_be_bytes());
+                out.push(self.extensions.first().map_or(protocol, |(kind, _)| *kind));
+                out.push(63);
+                out.extend(src.octets());
+                out.extend(dst.octets());
+                for (i, (_, bytes)) in self.extensions.iter().enumerate() {
+                    out.push(self.extensions.get(i + 1).map_or(protocol, |(kind, _)| *kind));
+                    out.extend(&bytes[1..]);
+                }
+            }
+            _ => unreachable!("addresses of two families in one packet"),
+        }
+        out.extend(segment);
+        out
+    }
+}

@@ -1,0 +1,142 @@
+//! A small world with every kind of node and backend, for the model and for the maps alike.
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::Result;
+use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
+
+use crate::{
+    model::{Backend, Ip, Node, Order, World},
+    packet::Programs,
+    packet_frame::PEER_MAC,
+};
+
+/// A node that is healthy.
+pub const HEALTHY: u32 = 0;
+/// A node whose packets are refused.
+pub const REFUSE: u32 = 1;
+/// A node whose packets are dropped.
+pub const DROP: u32 = 2;
+/// A node whose packets are counted only.
+pub const OBSERVE: u32 = 3;
+/// The own node.
+pub const IGNORE: u32 = 4;
+/// A node whose verdict has lapsed.
+pub const LAPSED: u32 = 5;
+/// A node whose index has a new owner.
+pub const STALE: u32 = 6;
+/// A node with a host-network backend.
+pub const HOST: u32 = 7;
+/// The port of the host-network backend.
+pub const HOST_PORT: u16 = 9_100;
+/// Index of the device that BPF_PROG_TEST_RUN pretends: loopback.
+pub const IFINDEX: u32 = 1;
+
+/// The IPv4 backend of a node.
+pub fn v4(node: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 244, node as u8, 7))
+}
+
+/// The IPv6 backend of a node.
+pub fn v6(node: u32) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, node as u16, 0, 0, 0, 7))
+}
+
+/// The bytes of an address.
+pub fn bytes(ip: IpAddr) -> Ip {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+/// Backends that no cluster file may name, to see that nothing is ever answered from there.
+pub fn odd_backends() -> Vec<IpAddr> {
+    ["224.0.0.9", "255.255.255.255", "127.0.0.9", "0.0.0.9", "ff02::9", "::1", "::"]
+        .into_iter()
+        .filter_map(|ip| ip.parse().ok())
+        .collect()
+}
+
+/// The world.
+pub fn world() -> World {
+    let mut world = World { mac: PEER_MAC, ..World::default() };
+    for (index, order) in [
+        (HEALTHY, Order::Nothing),
+        (REFUSE, Order::Refuse),
+        (DROP, Order::Drop),
+        (OBSERVE, Order::Observe),
+        (IGNORE, Order::Ignore),
+        (LAPSED, Order::Refuse),
+        (STALE, Order::Refuse),
+        (HOST, Order::Refuse),
+    ] {
+        world.nodes.insert(index, Node { order, lapsed: index == LAPSED, generation: 10 + index });
+        let generation = if index == STALE { 3 } else { 10 + index };
+        for ip in [v4(index), v6(index)] {
+            world
+                .backends
+                .insert(bytes(ip), Backend { node: index, generation, host_network: index == HOST });
+        }
+    }
+    for ip in [v4(HOST), v6(HOST)] {
+        for protocol in [6, 17, 132] {
+            world.ports.insert((bytes(ip), HOST_PORT, protocol));
+        }
+    }
+    for ip in odd_backends() {
+        world
+            .backends
+            .insert(bytes(ip), Backend { node: REFUSE, generation: 10 + REFUSE, host_network: false });
+    }
+    world
+}
+
+fn addr(ip: &[u8]) -> Addr {
+    match <[u8; 4]>::try_from(ip) {
+        Ok(v4) => Addr::v4(v4),
+        Err(_) => Addr::v6(ip.try_into().expect("an address of 4 or 16 bytes")),
+    }
+}
+
+/// A name as `nodes` stores it.
+pub fn name(text: &str) -> [u8; 28] {
+    let mut out = [0; 28];
+    out[..text.len()].copy_from_slice(text.as_bytes());
+    out
+}
+
+/// Writes a world into the maps.
+///
+/// # Errors
+/// Where a map cannot be written.
+pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
+    for (index, node) in &world.nodes {
+        let (verdict, action) = match node.order {
+            Order::Nothing => (Verdict::Healthy, Action::Refuse),
+            Order::Refuse => (Verdict::Flagged, Action::Refuse),
+            Order::Drop => (Verdict::Flagged, Action::Drop),
+            Order::Observe => (Verdict::Flagged, Action::Observe),
+            Order::Ignore => (Verdict::Flagged, Action::Ignore),
+        };
+        programs.node(
+            *index,
+            NodeEntry {
+                verdict: verdict as u32,
+                action: action as u32,
+                until: if node.lapsed { 1 } else { u64::MAX },
+                generation: node.generation,
+                name: name(&format!("node-{index}")),
+            },
+        )?;
+    }
+    for (ip, backend) in &world.backends {
+        let flags = if backend.host_network { backend_flags::PORT_SCOPED } else { 0 };
+        programs
+            .backend(addr(ip), BackendEntry { node: backend.node, generation: backend.generation, flags })?;
+    }
+    for (ip, port, protocol) in &world.ports {
+        let key = PortKey { addr: addr(ip), port: *port, protocol: *protocol, zero: 0 };
+        programs.port(key, port_flags::CUT)?;
+    }
+    programs.device(IFINDEX, world.mac)
+}

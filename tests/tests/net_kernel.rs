@@ -1,0 +1,259 @@
+//! The kernel programs on real packets, which BPF_PROG_TEST_RUN cannot make: GSO and CHECKSUM_PARTIAL, cloned and non-linear skbs,
+//! devices without an Ethernet header, tunnels, and the redirect itself. No agent takes part.
+
+use std::{fs::File, io::Write as _, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_common::Reason;
+use nodefence_tests::{
+    Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    bare::{self, Bare},
+    capture::{Capture, Frame},
+    checks::{Case, Fence as _, SOON, reset_at_next_packet, sums_hold},
+    client::pattern,
+    topology::{NODE_PORT_OF_ITS_OWN, Service},
+};
+
+fn matrix(options: Options) -> Result<()> {
+    bare::matrix(options, &options.interfaces())
+}
+
+#[test]
+fn host_gateway() -> Result<()> {
+    matrix(Options::default())
+}
+
+#[test]
+fn host_gateway_without_masquerade() -> Result<()> {
+    matrix(Options { masquerade: false, ..Options::default() })
+}
+
+#[test]
+fn host_gateway_without_offloads() -> Result<()> {
+    matrix(Options { offloads: false, ..Options::default() })
+}
+
+#[test]
+fn vxlan() -> Result<()> {
+    matrix(Options { overlay: Overlay::Vxlan, ..Options::default() })
+}
+
+#[test]
+fn vxlan_without_masquerade() -> Result<()> {
+    matrix(Options { overlay: Overlay::Vxlan, masquerade: false, ..Options::default() })
+}
+
+#[test]
+fn vxlan_metadata() -> Result<()> {
+    matrix(Options { overlay: Overlay::VxlanMetadata, ..Options::default() })
+}
+
+#[test]
+fn tun() -> Result<()> {
+    matrix(Options { overlay: Overlay::Tun, ..Options::default() })
+}
+
+/// Uploads in segments of 64 KiB (GSO) until the node is flagged; the RST's sums hold where the client receives it.
+fn upload(options: Options, place: Place, family: Family) -> Result<()> {
+    let cluster = Cluster::new(options)?;
+    let mut bare = Bare::start(&cluster)?;
+    let case = Case { cluster: &cluster, place, family };
+    let mut conn = case.to_b(Service::Web)?;
+    let device = if place == Place::Node { "lo" } else { "eth0" };
+    let capture = Capture::start(cluster.at(place), device)?;
+    conn.start_upload(1 << 30)?;
+    let block = pattern(256 << 10);
+    for _ in 0..64 {
+        conn.stream.write_all(&block)?;
+    }
+    bare.flag("node-b")?;
+    let ended = (|| loop {
+        conn.stream.write_all(&block)?;
+    })();
+    let error: std::io::Error = match ended {
+        Ok(never) => never,
+        Err(error) => error,
+    };
+    ensure!(Outcome::of(&error) == Outcome::Reset, "{case}: {error}");
+    let frames = capture.finish();
+    ensure!(bare.counter(Reason::Reset)? > 0 && bare.counter(Reason::Failed)? == 0);
+    if place != Place::Node {
+        let from = cluster.service(Service::Web, place, family).ip();
+        if options.offloads {
+            let big = frames.iter().any(|frame| frame.outgoing && frame.bytes.len() > 10_000);
+            ensure!(big, "no segment was larger than a wire's packet: GSO was off");
+            let received: Vec<Frame> = frames.into_iter().filter(|f| !f.outgoing && is_rst(f)).collect();
+            ensure!(!received.is_empty(), "no RST captured");
+        } else {
+            sums_hold(&frames, from)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_rst(frame: &Frame) -> bool {
+    frame.segment().is_some_and(|segment| segment.rst)
+}
+
+#[test]
+fn gso_uploads() -> Result<()> {
+    for place in Place::ALL {
+        for family in [Family::V4, Family::V6] {
+            upload(Options::default(), place, family)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gso_uploads_through_tunnels() -> Result<()> {
+    for overlay in [Overlay::Vxlan, Overlay::VxlanMetadata, Overlay::Tun] {
+        upload(Options { overlay, ..Options::default() }, Place::Pod, Family::V4)?;
+        upload(Options { overlay, ..Options::default() }, Place::Node, Family::V6)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_hold_on_the_wire_after_uploads() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        upload(Options { offloads: false, ..Options::default() }, Place::Outside, family)?;
+        upload(Options { offloads: false, masquerade: false, ..Options::default() }, Place::Pod, family)?;
+    }
+    Ok(())
+}
+
+/// The client's side does its sums in software and GSO stays on at node A: what is CHECKSUM_PARTIAL at egress comes back as RST
+/// through a device without offloads, so that its sum is written out where the capture sees it.
+#[test]
+fn sums_of_partial_packets_hold_on_the_wire() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let cluster = Cluster::new(Options::default())?;
+        let mut bare = Bare::start(&cluster)?;
+        // Only the way back to the clients is without offloads; the way in keeps them.
+        for device in ["out0", "pod0"] {
+            cluster.a.ns.exec(&format!("ethtool -K {device} tx off"))?;
+        }
+        for place in [Place::Outside, Place::Pod] {
+            cluster.at(place).exec("ethtool -K eth0 rx off")?;
+            let case = Case { cluster: &cluster, place, family };
+            for len in [1, 10, 1_000, 65_000] {
+                let mut conn = case.to_b(Service::Web)?;
+                let capture = Capture::start(cluster.at(place), "eth0")?;
+                bare.flag("node-b")?;
+                let outcome = conn.echo(&pattern(len)).map_err(|error| Outcome::of(&error));
+                ensure!(outcome == Err(Outcome::Reset), "{case}: {len} bytes: {outcome:?}");
+                let received: Vec<Frame> =
+                    capture.finish().into_iter().filter(|frame| !frame.outgoing).collect();
+                sums_hold(&received, cluster.service(Service::Web, place, family).ip())?;
+                bare.unflag("node-b")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A capture makes the kernel clone each packet that arrives, and TCP sends clones of what it keeps for retransmission: the cut
+/// must not write into what others still read.
+#[test]
+fn cloned_packets_are_not_written_to() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut bare = Bare::start(&cluster)?;
+    for (place, device) in [(Place::Outside, "out0"), (Place::Pod, "pod0")] {
+        let mut conn = Case { cluster: &cluster, place, family: Family::V4 }.to_b(Service::Web)?;
+        let client = conn.stream.local_addr()?;
+        let capture = Capture::start(&cluster.a.ns, device)?;
+        bare.flag("node-b")?;
+        let payload = pattern(1_000);
+        ensure!(conn.echo(&payload).is_err());
+        let frames = capture.finish();
+        let sent: Vec<_> = frames
+            .iter()
+            .filter(|frame| !frame.outgoing)
+            .filter_map(Frame::segment)
+            .filter(|segment| segment.src == client.ip() && segment.sport == client.port())
+            .collect();
+        ensure!(
+            sent.iter().all(|segment| !segment.rst),
+            "{place:?}: a capture shows the answer, not the packet"
+        );
+        ensure!(
+            sent.iter().any(|segment| segment.payload.ends_with(&payload)),
+            "{place:?}: the client's bytes are not in the capture: {sent:?}"
+        );
+        bare.unflag("node-b")?;
+    }
+    Ok(())
+}
+
+/// The payload lies in the page cache (sendfile): the packet becomes a RST, the file stays as it is.
+#[test]
+fn pages_of_a_file_are_not_written_to() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut bare = Bare::start(&cluster)?;
+    for place in Place::ALL {
+        let mut file = tempfile::NamedTempFile::new()?;
+        let content = pattern(4 << 20);
+        file.write_all(&content)?;
+        let mut conn = Case { cluster: &cluster, place, family: Family::V4 }.to_b(Service::Web)?;
+        conn.start_upload(content.len())?;
+        bare.flag("node-b")?;
+        let source = File::open(file.path())?;
+        let mut offset = 0;
+        let error = loop {
+            match nix::sys::sendfile::sendfile(&conn.stream, &source, Some(&mut offset), 1 << 20) {
+                Ok(0) => {
+                    break conn.stream.take_error()?.context("the whole file was sent without an error")?;
+                }
+                Ok(_) => {}
+                Err(error) => break error.into(),
+            }
+        };
+        ensure!(Outcome::of(&error) == Outcome::Reset, "{place:?}: {error}");
+        ensure!(std::fs::read(file.path())? == content, "{place:?}: the file has changed");
+        bare.unflag("node-b")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_no_backend_goes_on() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut bare = Bare::start(&cluster)?;
+    for family in [Family::V4, Family::V6] {
+        let own = (cluster.b.address(family), NODE_PORT_OF_ITS_OWN).into();
+        let mut conn = Conn::connect(&cluster.a.ns, own, SOON)?;
+        let mut cut = Conn::connect(&cluster.a.ns, (cluster.b.address(family), 9100).into(), SOON)?;
+        ensure!(conn.who()? == "node-b" && cut.who()? == "node-b");
+        bare.flag("node-b")?;
+        reset_at_next_packet(&mut cut)?;
+        conn.echo(&pattern(100_000)).context("a port of the node's own")?;
+        ensure!(Conn::connect(&cluster.a.ns, own, SOON)?.who()? == "node-b");
+        cluster.a.ns.exec(&format!("ping -c 2 -W 2 {}", cluster.b.address(family)))?;
+        bare.unflag("node-b")?;
+    }
+    Ok(())
+}
+
+/// A hung node's kernel goes on acknowledging: the reset does not wait for any of that.
+#[test]
+fn frozen_servers_are_cut_at_the_next_packet() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut bare = Bare::start(&cluster)?;
+    let mut conns = Vec::new();
+    for place in Place::ALL {
+        for family in [Family::V4, Family::V6] {
+            conns.push(Case { cluster: &cluster, place, family }.to_b(Service::Web)?);
+        }
+    }
+    cluster.b.freeze()?;
+    for conn in &mut conns {
+        conn.limit(Some(Duration::from_millis(300)))?;
+        ensure!(conn.request() == Outcome::TimedOut, "a frozen server answered");
+    }
+    bare.flag("node-b")?;
+    for conn in &mut conns {
+        reset_at_next_packet(conn)?;
+    }
+    Ok(())
+}
