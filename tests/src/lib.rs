@@ -12,6 +12,7 @@ pub mod client;
 pub mod model;
 pub mod netns;
 pub mod packet;
+pub mod packet_check;
 pub mod packet_frame;
 pub mod packet_world;
 pub mod proc;

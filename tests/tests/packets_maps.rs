@@ -1,0 +1,332 @@
+//! What the programs read and write beside the packet: budgets, the ring buffer, deadlines, stamps, and how the maps look to
+//! bpftool.
+use std::{process::Command, thread::sleep, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
+use nodefence_common::{
+    Action, Addr, BackendEntry, Config, EventKind, HEAD_LEN, NodeEntry, Reason, Verdict, config_flags,
+};
+use nodefence_tests::{
+    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_TX},
+    packet_frame::{Frame, Transport},
+    packet_world::{HEALTHY, HOST, HOST_PORT, IFINDEX, REFUSE, STALE, install, name, v4, v6, world},
+};
+
+const DEFAULT: Config = Config { flags: 0, icmp_per_second: 1_000, samples_per_second: 0, zero: 0 };
+
+fn loaded() -> Result<Programs> {
+    let mut programs = Programs::load()?;
+    install(&mut programs, &world())?;
+    Ok(programs)
+}
+
+/// Budgets are per CPU.
+fn stay_on_one_cpu() -> Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(0)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &cpus)?)
+}
+
+fn now() -> Result<u64> {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+fn segment(node: u32) -> Vec<u8> {
+    let client = "10.1.0.9".parse().expect("an address");
+    Frame::new(client, v4(node), Transport::Tcp { seq: 1, ack: 2, flags: 16 }).bytes()
+}
+
+fn datagram(node: u32) -> Vec<u8> {
+    Frame::new("10.1.0.9".parse().expect("an address"), v4(node), Transport::Udp).bytes()
+}
+
+/// Runs `packets` within one second of the clock that budgets are counted by; `None` where the second changed meanwhile.
+fn within_a_second<T>(run: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    let before = now()? / 1_000_000_000;
+    let out = run()?;
+    Ok((now()? / 1_000_000_000 == before).then_some(out))
+}
+
+#[test]
+fn icmp_answers_have_a_budget() -> Result<()> {
+    stay_on_one_cpu()?;
+    for _ in 0..5 {
+        let mut programs = loaded()?;
+        programs.configure(Config { icmp_per_second: 7, ..DEFAULT })?;
+        let Some(answered) = within_a_second(|| {
+            let mut answered = 0;
+            for _ in 0..50 {
+                let outcome = programs.run("nf_egress_l2", &datagram(REFUSE))?;
+                ensure!([TC_REDIRECT, TC_DROP].contains(&outcome.verdict), "verdict {}", outcome.verdict);
+                answered += u32::from(outcome.verdict == TC_REDIRECT);
+            }
+            // TCP is answered whatever the budget.
+            ensure!(
+                programs.run("nf_egress_l2", &segment(REFUSE))?.verdict == TC_REDIRECT,
+                "the segment was not answered"
+            );
+            Ok(answered)
+        })?
+        else {
+            continue;
+        };
+        ensure!(answered == 7, "{answered} of 50 datagrams were answered, the budget is 7");
+        ensure!(programs.counter(Reason::IcmpLimited)?.packets == 43, "the rest was not counted");
+        sleep(Duration::from_millis(1_050));
+        let later = programs.run("nf_egress_l2", &datagram(REFUSE))?;
+        ensure!(later.verdict == TC_REDIRECT, "no answer in the next second");
+        return Ok(());
+    }
+    anyhow::bail!("50 packets did not fit into one second, five times")
+}
+
+#[test]
+fn sampled_cuts_have_a_budget_and_carry_the_packet() -> Result<()> {
+    stay_on_one_cpu()?;
+    for program in ["nf_egress_l2", XDP] {
+        let mut programs = loaded()?;
+        programs.configure(Config { samples_per_second: 3, ..DEFAULT })?;
+        let Some(frame) = within_a_second(|| {
+            let frame = segment(REFUSE);
+            for _ in 0..50 {
+                let verdict = programs.run(program, &frame)?.verdict;
+                ensure!(verdict == if program == XDP { XDP_TX } else { TC_REDIRECT }, "verdict {verdict}");
+            }
+            Ok(frame)
+        })?
+        else {
+            continue;
+        };
+        let events = programs.events()?;
+        ensure!(events.len() == 3, "{} samples, the budget is 3", events.len());
+        for event in events {
+            ensure!(event.kind == EventKind::Cut as u32 && event.reason == Reason::Reset as u32, "{event:?}");
+            ensure!(event.node == REFUSE && event.ifindex == IFINDEX && event.l3_offset == 14, "{event:?}");
+            ensure!(event.packet_len as usize == frame.len(), "{event:?}");
+            // XDP copies whole words.
+            let len = if program == XDP { frame.len() / 4 * 4 } else { frame.len() };
+            ensure!(event.packet() == &frame[..len], "the sample is not the packet: {event:?}");
+            ensure!(event.time_ns <= now()? && event.time_ns > now()? - 10_000_000_000, "{event:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn segments_are_handed_over_where_the_agent_asks_for_it() -> Result<()> {
+    let mut programs = loaded()?;
+    programs.configure(Config { flags: config_flags::INJECT_TCP, ..DEFAULT })?;
+    let mut frame = Frame::new(
+        "2001:db8::9".parse().expect("an address"),
+        v6(REFUSE),
+        Transport::Tcp { seq: 1, ack: 2, flags: 16 },
+    );
+    frame.tags = vec![0x8100];
+    frame.payload = vec![0x5a; 700];
+    let bytes = frame.bytes();
+    let outcome = programs.run("nf_egress_l2", &bytes)?;
+    ensure!(outcome.verdict == TC_DROP && outcome.packet == bytes, "{outcome:?}");
+    ensure!(programs.counter(Reason::Handed)?.packets == 1, "not counted");
+    let events = programs.events()?;
+    let [event] = events.as_slice() else { anyhow::bail!("{} events", events.len()) };
+    ensure!(event.kind == EventKind::Answer as u32 && event.reason == Reason::Handed as u32, "{event:?}");
+    ensure!(event.packet() == &bytes[..HEAD_LEN] && event.packet_len as usize == bytes.len(), "{event:?}");
+    ensure!(
+        event.l3_offset == 18 && event.node == REFUSE && event.vlan_tci == 0 && event.vlan_proto == 0,
+        "{event:?}"
+    );
+    // Datagrams still get their answer here.
+    ensure!(
+        programs.run("nf_egress_l2", &datagram(REFUSE))?.verdict == TC_REDIRECT,
+        "the datagram was not answered"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_full_ring_buffer_drops_and_counts() -> Result<()> {
+    let mut programs = loaded()?;
+    programs.configure(Config { flags: config_flags::INJECT_TCP, ..DEFAULT })?;
+    let frame = segment(REFUSE);
+    for _ in 0..5_000 {
+        let outcome = programs.run("nf_egress_l2", &frame)?;
+        ensure!(outcome.verdict == TC_DROP && outcome.packet == frame, "{outcome:?}");
+    }
+    let (handed, failed) =
+        (programs.counter(Reason::Handed)?.packets, programs.counter(Reason::Failed)?.packets);
+    ensure!(
+        handed + failed == 5_000 && failed > 0 && handed > 4_000,
+        "{handed} handed over, {failed} failed"
+    );
+    let events = programs.events()?.len() as u64;
+    ensure!(events == handed, "{events} events for {handed} packets");
+    // Once the agent has read, there is room again.
+    programs.run("nf_egress_l2", &frame)?;
+    ensure!(programs.events()?.len() == 1, "no room after the ring buffer was read");
+    Ok(())
+}
+
+fn entry(until: u64, generation: u32) -> NodeEntry {
+    NodeEntry {
+        verdict: Verdict::Flagged as u32,
+        action: Action::Refuse as u32,
+        until,
+        generation,
+        name: name("node-b"),
+    }
+}
+
+#[test]
+fn a_verdict_lapses_by_itself() -> Result<()> {
+    let mut programs = loaded()?;
+    let (node, backend) = (40, "10.244.40.9");
+    let ip: std::net::IpAddr = backend.parse()?;
+    programs.backend(Addr::from(ip), BackendEntry { node, generation: 4, flags: 0 })?;
+    let frame = Frame::new("10.1.0.9".parse()?, ip, Transport::Tcp { seq: 1, ack: 2, flags: 16 }).bytes();
+    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS, "cut before there was a verdict");
+    programs.node(node, entry(now()? + 30_000_000_000, 4))?;
+    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_REDIRECT, "not cut");
+    programs.node(node, entry(now()? + 100_000_000, 4))?;
+    sleep(Duration::from_millis(150));
+    let outcome = programs.run("nf_egress_l2", &frame)?;
+    ensure!(outcome.verdict == TC_PASS && outcome.packet == frame, "{outcome:?}");
+    ensure!(programs.counter(Reason::Lapsed)?.packets == 1, "not counted as lapsed");
+    // The index has a new owner, which is flagged: the old owner's backend passes.
+    programs.node(node, entry(now()? + 30_000_000_000, 5))?;
+    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS, "the wrong node was cut");
+    ensure!(programs.counter(Reason::Stale)?.packets == 1, "not counted as stale");
+    // And back to healthy: nothing is left.
+    programs.node(node, NodeEntry { verdict: Verdict::Healthy as u32, ..entry(0, 4) })?;
+    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS, "cut after the verdict was taken back");
+    Ok(())
+}
+
+#[test]
+fn numbers_of_another_version_pass() -> Result<()> {
+    let mut programs = loaded()?;
+    programs.node(REFUSE, NodeEntry { action: 77, ..entry(u64::MAX, 10 + REFUSE) })?;
+    ensure!(programs.run("nf_egress_l2", &segment(REFUSE))?.verdict == TC_PASS, "an unknown action cut");
+    Ok(())
+}
+
+#[test]
+fn payload_of_a_backend_is_stamped() -> Result<()> {
+    let programs = loaded()?;
+    let client = |sixth| if sixth { "2001:db8:86dd::5" } else { "8.0.5.5" }.parse().expect("an address");
+    let reply = |sixth: bool, node, transport| {
+        Frame::new(if sixth { v6(node) } else { v4(node) }, client(sixth), transport)
+    };
+    let tcp = || Transport::Tcp { seq: 1, ack: 2, flags: 16 };
+    let run = |frame: &Frame| -> Result<()> {
+        let bytes = frame.bytes();
+        let outcome = programs.run("nf_ingress_l2", &bytes)?;
+        ensure!(
+            outcome.verdict == TC_PASS && outcome.packet == bytes,
+            "ingress touched a packet: {outcome:?}"
+        );
+        Ok(())
+    };
+    // No payload, no stamp; nor towards a backend, nor from an index with a new owner.
+    let mut bare = reply(false, REFUSE, tcp());
+    bare.payload.clear();
+    run(&bare)?;
+    run(&Frame::new(client(false), v4(REFUSE), tcp()))?;
+    run(&reply(false, STALE, tcp()))?;
+    // Another port of a host-network backend, the backend's port at the wrong end, a fragment.
+    let mut host = reply(false, HOST, tcp());
+    host.sport = 22;
+    host.dport = HOST_PORT;
+    run(&host)?;
+    host.sport = HOST_PORT;
+    host.fragment = Some((0, true));
+    run(&host)?;
+    for node in [REFUSE, STALE, HOST, HEALTHY] {
+        ensure!(programs.seen(node)? == 0, "node {node} was stamped");
+    }
+    host.fragment = None;
+    run(&host)?;
+    run(&reply(false, REFUSE, tcp()))?;
+    let mut tagged = reply(true, HEALTHY, Transport::Udp);
+    tagged.tags = vec![0x88a8, 0x8100];
+    run(&tagged)?;
+    for node in [REFUSE, HOST, HEALTHY] {
+        let seen = programs.seen(node)?;
+        ensure!(
+            seen != 0 && seen <= now()? && seen > now()? - 10_000_000_000,
+            "node {node} was stamped with {seen}"
+        );
+    }
+    // At most every 100 ms.
+    let first = programs.seen(REFUSE)?;
+    sleep(Duration::from_millis(110));
+    run(&reply(false, REFUSE, tcp()))?;
+    let second = programs.seen(REFUSE)?;
+    ensure!(second >= first + 100_000_000, "not stamped anew: {first}, then {second}");
+    for _ in 0..20 {
+        run(&reply(false, REFUSE, tcp()))?;
+    }
+    let third = programs.seen(REFUSE)?;
+    ensure!(third == second || third >= second + 100_000_000, "stamped too often: {second}, then {third}");
+    Ok(())
+}
+
+#[test]
+fn ingress_without_a_link_layer_header_stamps_too() -> Result<()> {
+    let programs = loaded()?;
+    // The kernel takes two bytes of the source address for the ethertype: the backend's own must hold them.
+    let mut programs = programs;
+    let ip: std::net::IpAddr = "8.0.77.7".parse()?;
+    programs.backend(Addr::from(ip), BackendEntry { node: HEALTHY, generation: 10, flags: 0 })?;
+    let mut frame = Frame::new(ip, "10.1.0.9".parse()?, Transport::Udp);
+    frame.macs = None;
+    let bytes = frame.bytes();
+    ensure!(programs.run("nf_ingress_l3", &bytes)?.verdict == TC_PASS, "not passed");
+    ensure!(programs.seen(HEALTHY)? != 0, "not stamped");
+    Ok(())
+}
+
+fn dump(programs: &Programs, map: &str) -> Result<String> {
+    let out = Command::new("bpftool").args(["map", "dump", "pinned"]).arg(programs.pins().join(map)).output();
+    let out = out.context("bpftool is needed")?;
+    ensure!(out.status.success(), "bpftool: {}", String::from_utf8_lossy(&out.stderr));
+    Ok(String::from_utf8(out.stdout)?)
+}
+
+#[test]
+fn bpftool_prints_fields_and_verdicts_by_name() -> Result<()> {
+    let programs = loaded()?;
+    let nodes = dump(&programs, "nodes")?;
+    let words = [
+        "\"verdict\": \"Flagged\"",
+        "\"verdict\": \"Healthy\"",
+        "\"action\": \"Refuse\"",
+        "\"action\": \"Drop\"",
+        "\"action\": \"Observe\"",
+        "\"action\": \"Ignore\"",
+        "\"until\":",
+        "\"generation\": 17",
+        "\"name\":",
+    ];
+    for word in words {
+        ensure!(nodes.contains(word), "nodes: no {word} in {}", &nodes[..nodes.len().min(600)]);
+    }
+    let backends = dump(&programs, "backends")?;
+    for word in ["\"bytes\":", "\"node\": 7", "\"generation\": 17", "\"flags\": 1"] {
+        ensure!(backends.contains(word), "backends: no {word} in {}", &backends[..backends.len().min(600)]);
+    }
+    let ports = dump(&programs, "ports")?;
+    for word in ["\"addr\":", "\"port\": 9100", "\"protocol\": 132"] {
+        ensure!(ports.contains(word), "ports: no {word} in {}", &ports[..ports.len().min(600)]);
+    }
+    let counters = dump(&programs, "counters")?;
+    for word in ["\"packets\":", "\"bytes\":"] {
+        ensure!(counters.contains(word), "counters: no {word} in {}", &counters[..counters.len().min(600)]);
+    }
+    Ok(())
+}

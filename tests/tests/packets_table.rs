@@ -1,0 +1,397 @@
+//! A table of real packets: every protocol, header shape and verdict, through TC with and without Ethernet header and
+//! through XDP. What comes back is checked field by field by an independent library.
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_common::{Counter, Reason};
+use nodefence_tests::{
+    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX},
+    packet_check::{Answer, check},
+    packet_frame::{Frame, OWN_MAC, Transport},
+    packet_world::{
+        DROP, HEALTHY, HOST, HOST_PORT, IGNORE, LAPSED, OBSERVE, REFUSE, STALE, install, v4, v6, world,
+    },
+};
+
+const SEQ: u32 = 0x1122_3344;
+const ACK: u32 = 0x8899_aabb;
+const FIN_FLAG: u8 = 1;
+const SYN_FLAG: u8 = 2;
+const RST_FLAG: u8 = 4;
+const PSH_FLAG: u8 = 8;
+const ACK_FLAG: u8 = 16;
+const PAYLOAD: u32 = 9;
+
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    Pass,
+    Counted(Reason),
+    Drop(Reason),
+    Answer(Answer),
+}
+
+struct Case {
+    name: String,
+    frame: Frame,
+    want: Want,
+}
+
+/// The source address; the kernel takes two of its bytes for the ethertype where a frame starts with the IP header.
+fn client(sixth: bool) -> IpAddr {
+    if sixth { "2001:db8:86dd::5" } else { "8.0.5.5" }.parse().expect("an address")
+}
+
+fn frame(sixth: bool, node: u32, transport: Transport) -> Frame {
+    Frame::new(client(sixth), if sixth { v6(node) } else { v4(node) }, transport)
+}
+
+fn tcp(flags: u8) -> Transport {
+    Transport::Tcp { seq: SEQ, ack: ACK, flags }
+}
+
+fn reset() -> Want {
+    Want::Answer(Answer::Reset(ACK))
+}
+
+fn refuse(more: u32) -> Want {
+    Want::Answer(Answer::Refuse(SEQ + PAYLOAD + more))
+}
+
+#[derive(Default)]
+struct Table(Vec<Case>);
+
+impl Table {
+    fn add(&mut self, name: &str, frame: Frame, want: Want) {
+        let family = if frame.src.is_ipv6() { 6 } else { 4 };
+        self.0.push(Case { name: format!("{name}, IPv{family}"), frame, want });
+    }
+
+    fn edited(&mut self, name: &str, mut frame: Frame, edit: impl FnOnce(&mut Frame), want: Want) {
+        edit(&mut frame);
+        self.add(name, frame, want);
+    }
+}
+
+fn protocols(table: &mut Table, sixth: bool) {
+    let to = |transport| frame(sixth, REFUSE, transport);
+    table.add("a segment with data", to(tcp(ACK_FLAG | PSH_FLAG)), reset());
+    table.edited("a bare ACK", to(tcp(ACK_FLAG)), |f| f.payload.clear(), reset());
+    table.add("a segment that ends", to(tcp(ACK_FLAG | FIN_FLAG)), reset());
+    table.add("SYN and ACK", to(tcp(ACK_FLAG | SYN_FLAG)), reset());
+    table.edited("TCP options", to(tcp(ACK_FLAG)), |f| f.tcp_options = vec![1; 40], reset());
+    table.edited("a SYN", to(tcp(SYN_FLAG)), |f| f.payload.clear(), Want::Answer(Answer::Refuse(SEQ + 1)));
+    table.add("a SYN with data", to(tcp(SYN_FLAG)), refuse(1));
+    table.add("no flags", to(tcp(0)), refuse(0));
+    table.add("FIN alone", to(tcp(FIN_FLAG)), refuse(1));
+    let wrapping = Transport::Tcp { seq: u32::MAX, ack: 0, flags: SYN_FLAG };
+    table.add("a sequence that wraps", to(wrapping), Want::Answer(Answer::Refuse(PAYLOAD)));
+    table.add("a RST", to(tcp(RST_FLAG)), Want::Drop(Reason::Dropped));
+    table.add("RST and ACK", to(tcp(RST_FLAG | ACK_FLAG)), Want::Drop(Reason::Dropped));
+    table.add("a datagram", to(Transport::Udp), Want::Answer(Answer::Unreachable));
+    table.edited(
+        "an empty datagram",
+        to(Transport::Udp),
+        |f| f.payload.clear(),
+        Want::Answer(Answer::Unreachable),
+    );
+    let long = |f: &mut Frame| f.payload = vec![0x5a; 1_200];
+    table.edited("a long datagram", to(Transport::Udp), long, Want::Answer(Answer::Unreachable));
+    table.edited("a long segment", to(tcp(ACK_FLAG)), long, reset());
+    table.add("SCTP", to(Transport::Sctp), Want::Drop(Reason::Dropped));
+    table.add("ESP", to(Transport::Raw(50)), Want::Drop(Reason::Dropped));
+    table.add(
+        "an echo request",
+        to(Transport::Icmp(if sixth { 128 } else { 8 })),
+        Want::Drop(Reason::Dropped),
+    );
+    table.add("an ICMP error", to(Transport::Icmp(if sixth { 1 } else { 3 })), Want::Drop(Reason::Dropped));
+    if sixth {
+        for kind in 133..=137 {
+            let want = Want::Counted(Reason::NeighbourDiscovery);
+            table.add(&format!("ICMPv6 type {kind}"), to(Transport::Icmp(kind)), want);
+        }
+        table.add("ICMPv6 type 132", to(Transport::Icmp(132)), Want::Drop(Reason::Dropped));
+        table.add("ICMPv6 type 138", to(Transport::Icmp(138)), Want::Drop(Reason::Dropped));
+    } else {
+        table.add("ICMP type 134 of IPv4", to(Transport::Icmp(134)), Want::Drop(Reason::Dropped));
+    }
+}
+
+fn verdicts(table: &mut Table, sixth: bool) {
+    let ack = || tcp(ACK_FLAG);
+    table.add("a healthy node", frame(sixth, HEALTHY, ack()), Want::Pass);
+    table.add("no backend", frame(sixth, 99, ack()), Want::Pass);
+    table.add("the own node", frame(sixth, IGNORE, ack()), Want::Pass);
+    table.add("a lapsed verdict", frame(sixth, LAPSED, ack()), Want::Counted(Reason::Lapsed));
+    table.add("an index with a new owner", frame(sixth, STALE, ack()), Want::Counted(Reason::Stale));
+    for transport in [ack(), tcp(SYN_FLAG), Transport::Udp, Transport::Sctp] {
+        let name = format!("{transport:?}");
+        table.add(
+            &format!("{name} to drop"),
+            frame(sixth, DROP, transport.clone()),
+            Want::Drop(Reason::Dropped),
+        );
+        table.add(
+            &format!("{name} to observe"),
+            frame(sixth, OBSERVE, transport),
+            Want::Counted(Reason::Observed),
+        );
+    }
+    if sixth {
+        for node in [DROP, OBSERVE] {
+            let want = Want::Counted(Reason::NeighbourDiscovery);
+            table.add("neighbour solicitation", frame(true, node, Transport::Icmp(135)), want);
+        }
+    }
+    // A host-network backend: the port decides.
+    let host = |transport, port| {
+        let mut frame = frame(sixth, HOST, transport);
+        frame.dport = port;
+        frame
+    };
+    table.add("a host-network port", host(ack(), HOST_PORT), reset());
+    table.add("a host-network datagram", host(Transport::Udp, HOST_PORT), Want::Answer(Answer::Unreachable));
+    table.add("host-network SCTP", host(Transport::Sctp, HOST_PORT), Want::Drop(Reason::Dropped));
+    table.add("another port of the host", host(ack(), 10_250), Want::Pass);
+    table.add("another datagram to the host", host(Transport::Udp, 10_250), Want::Pass);
+    table.add(
+        "a ping of the host",
+        host(Transport::Icmp(if sixth { 128 } else { 8 }), HOST_PORT),
+        Want::Pass,
+    );
+    table.add("a tunnel to the host", host(Transport::Raw(4), HOST_PORT), Want::Pass);
+    let mut back = host(ack(), 10_250);
+    back.sport = HOST_PORT;
+    table.add("the port as source", back, Want::Pass);
+}
+
+fn shapes(table: &mut Table, sixth: bool) {
+    let ack = || frame(sixth, REFUSE, tcp(ACK_FLAG));
+    let udp = || frame(sixth, REFUSE, Transport::Udp);
+    for tags in [vec![0x8100], vec![0x88a8], vec![0x88a8, 0x8100], vec![0x8100, 0x8100]] {
+        table.edited(&format!("TCP, tags {tags:x?}"), ack(), |f| f.tags = tags.clone(), reset());
+        table.edited(
+            &format!("UDP, tags {tags:x?}"),
+            udp(),
+            |f| f.tags = tags,
+            Want::Answer(Answer::Unreachable),
+        );
+    }
+    table.edited("three tags", ack(), |f| f.tags = vec![0x8100; 3], Want::Counted(Reason::Unparsed));
+    for mac in [[0xff; 6], [1, 0, 0x5e, 1, 2, 3], [0x33, 0x33, 0, 0, 0, 1]] {
+        table.edited(
+            "a link-layer group",
+            ack(),
+            |f| f.macs = Some((mac, OWN_MAC)),
+            Want::Drop(Reason::Dropped),
+        );
+    }
+    let sources = if sixth { ["::", "::1", "ff02::1"] } else { ["0.0.0.0", "127.0.0.1", "239.1.1.1"] };
+    for source in sources {
+        let set = |f: &mut Frame| f.src = source.parse().expect("an address");
+        table.edited(&format!("from {source}"), ack(), set, Want::Drop(Reason::Dropped));
+        table.edited(&format!("from {source}, UDP"), udp(), set, Want::Drop(Reason::Dropped));
+    }
+    let handed = Want::Drop(Reason::Handed);
+    if sixth {
+        shapes_v6(table);
+        return;
+    }
+    for len in [4, 20, 40] {
+        table.edited(&format!("TCP, {len} bytes of options"), ack(), |f| f.options = vec![1; len], reset());
+        table.edited(&format!("UDP, {len} bytes of options"), udp(), |f| f.options = vec![1; len], handed);
+    }
+    let broadcast = |f: &mut Frame| f.src = "255.255.255.255".parse().expect("an address");
+    table.edited("from the broadcast address", ack(), broadcast, Want::Drop(Reason::Dropped));
+    for (name, fragment) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
+        for mut frame in [ack(), udp()] {
+            frame.fragment = Some(fragment);
+            table.add(&format!("the {name} fragment"), frame.clone(), Want::Drop(Reason::FragmentDropped));
+            frame.dst = v4(HOST);
+            frame.dport = HOST_PORT;
+            table.add(
+                &format!("the {name} fragment to a host"),
+                frame,
+                Want::Counted(Reason::FragmentPassed),
+            );
+        }
+    }
+}
+
+fn shapes_v6(table: &mut Table) {
+    let ack = || frame(true, REFUSE, tcp(ACK_FLAG));
+    let udp = || frame(true, REFUSE, Transport::Udp);
+    let option = |kind, units: u8| {
+        let mut bytes = vec![0; 8 * (usize::from(units) + 1)];
+        bytes[1] = units;
+        (kind, bytes)
+    };
+    for chain in [
+        vec![option(0, 0)],
+        vec![option(60, 2)],
+        vec![option(43, 0)],
+        vec![option(0, 0), option(60, 1), option(43, 2)],
+    ] {
+        let kinds: Vec<_> = chain.iter().map(|(kind, _)| *kind).collect();
+        table.edited(&format!("TCP behind {kinds:?}"), ack(), |f| f.extensions = chain.clone(), reset());
+        table.edited(
+            &format!("UDP behind {kinds:?}"),
+            udp(),
+            |f| f.extensions = chain,
+            Want::Drop(Reason::Handed),
+        );
+    }
+    let atomic = vec![Frame::fragment_header(0, false)];
+    table.edited("an atomic fragment", ack(), |f| f.extensions = atomic, reset());
+    let mut waypoint = option(43, 2);
+    waypoint.1[3] = 1;
+    table.edited("a waypoint", ack(), |f| f.extensions = vec![waypoint], Want::Drop(Reason::Dropped));
+    let long = |units: usize| vec![option(60, 0); units];
+    table.edited("six extension headers", ack(), |f| f.extensions = long(6), reset());
+    table.edited(
+        "seven extension headers",
+        ack(),
+        |f| f.extensions = long(7),
+        Want::Counted(Reason::Unparsed),
+    );
+    let deep = vec![option(60, 60)];
+    table.edited(
+        "headers that lie too deep",
+        ack(),
+        |f| f.extensions = deep,
+        Want::Counted(Reason::Unparsed),
+    );
+    for (name, header) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
+        for mut frame in [ack(), udp()] {
+            frame.extensions = vec![Frame::fragment_header(header.0, header.1)];
+            table.add(&format!("the {name} fragment"), frame.clone(), Want::Drop(Reason::FragmentDropped));
+            frame.dst = v6(HOST);
+            frame.dport = HOST_PORT;
+            table.add(
+                &format!("the {name} fragment to a host"),
+                frame,
+                Want::Counted(Reason::FragmentPassed),
+            );
+        }
+    }
+    let mut none = frame(true, REFUSE, Transport::Raw(59));
+    none.payload.clear();
+    table.add("no next header", none, Want::Drop(Reason::Dropped));
+    let mapped = |f: &mut Frame| f.dst = "::ffff:10.244.1.7".parse().expect("an address");
+    table.edited("an IPv4-mapped destination", ack(), mapped, Want::Counted(Reason::Unparsed));
+}
+
+fn table() -> Vec<Case> {
+    let mut table = Table::default();
+    for sixth in [false, true] {
+        protocols(&mut table, sixth);
+        verdicts(&mut table, sixth);
+        shapes(&mut table, sixth);
+    }
+    table.0
+}
+
+fn counters(programs: &Programs) -> Result<Vec<Counter>> {
+    Reason::ALL.iter().map(|reason| programs.counter(*reason)).collect()
+}
+
+fn reason(want: Want) -> Option<Reason> {
+    match want {
+        Want::Pass => None,
+        Want::Counted(reason) | Want::Drop(reason) => Some(reason),
+        Want::Answer(Answer::Reset(_)) => Some(Reason::Reset),
+        Want::Answer(Answer::Refuse(_)) => Some(Reason::Refused),
+        Want::Answer(Answer::Unreachable) => Some(Reason::Unreachable),
+    }
+}
+
+fn hold(programs: &mut Programs, program: &str, case: &Case, want: Want) -> Result<()> {
+    let bytes = case.frame.bytes();
+    let before = counters(programs)?;
+    let outcome = programs.run(program, &bytes)?;
+    let xdp = program == XDP;
+    let (pass, drop, answer) =
+        if xdp { (XDP_PASS, XDP_DROP, XDP_TX) } else { (TC_PASS, TC_DROP, TC_REDIRECT) };
+    let verdict = match want {
+        Want::Pass | Want::Counted(_) => pass,
+        Want::Drop(_) => drop,
+        Want::Answer(_) => answer,
+    };
+    ensure!(outcome.verdict == verdict, "expected verdict {verdict}, found {}", outcome.verdict);
+    match want {
+        Want::Answer(answer) => check(&case.frame, answer, &outcome.packet)?,
+        _ => ensure!(outcome.packet == bytes, "the packet was changed: {:02x?}", outcome.packet),
+    }
+    for ((before, after), counted) in before.iter().zip(counters(programs)?).zip(Reason::ALL) {
+        let hit = reason(want) == Some(*counted);
+        // A frame whose IP header was not found is counted as a whole.
+        let header = if case.frame.tags.len() > 2 { 0 } else { case.frame.l3() };
+        let expected = if hit { (1, (bytes.len() - header) as u64) } else { (0, 0) };
+        let found = (after.packets - before.packets, after.bytes - before.bytes);
+        ensure!(
+            found == expected,
+            "{}: expected {expected:?} more packets and bytes, found {found:?}",
+            counted.name()
+        );
+    }
+    let handed = programs.events()?.len();
+    ensure!(handed == usize::from(matches!(want, Want::Drop(Reason::Handed))), "{handed} events");
+    Ok(())
+}
+
+fn run(program: &str, adapt: impl Fn(&mut Case) -> bool) -> Result<()> {
+    let mut programs = Programs::load()?;
+    install(&mut programs, &world())?;
+    let mut done = 0;
+    for mut case in table() {
+        if adapt(&mut case) {
+            let want = case.want;
+            hold(&mut programs, program, &case, want).with_context(|| format!("{program}: {}", case.name))?;
+            done += 1;
+        }
+    }
+    println!("{program}: {done} packets");
+    ensure!(done > 100, "only {done} packets of the table fit {program}");
+    Ok(())
+}
+
+#[test]
+fn egress_with_an_ethernet_header() -> Result<()> {
+    run("nf_egress_l2", |_| true)
+}
+
+#[test]
+fn egress_without_a_link_layer_header() -> Result<()> {
+    run("nf_egress_l3", |case| {
+        let plain = case.frame.tags.is_empty() && case.frame.macs.is_some_and(|(to, _)| to[0] & 1 == 0);
+        case.frame.macs = None;
+        let sixth = case.frame.src.is_ipv6();
+        // The kernel takes the frame for an Ethernet one: its ethertype lies in the source address, and 14 bytes more than
+        // the IP header must be there (bpf_prog_test_run_skb, Linux 6.18).
+        let long = case.frame.bytes().len() >= if sixth { 54 } else { 34 };
+        plain && long && case.frame.src == client(sixth)
+    })
+}
+
+#[test]
+fn xdp() -> Result<()> {
+    run(XDP, |case| {
+        // XDP answers TCP only, and a group address is never the device's own.
+        if matches!(case.want, Want::Answer(Answer::Unreachable) | Want::Drop(Reason::Handed)) {
+            case.want = Want::Drop(Reason::Dropped);
+        }
+        if case.frame.macs.is_some_and(|(to, _)| to[0] & 1 == 1) {
+            case.want = Want::Pass;
+        }
+        true
+    })
+}
+
+#[test]
+fn xdp_leaves_frames_to_other_stations_alone() -> Result<()> {
+    run(XDP, |case| {
+        case.frame.macs = Some(([2, 0, 0, 0, 0, 0x33], OWN_MAC));
+        case.want = Want::Pass;
+        true
+    })
+}
