@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
+use nodefence_common::Reason;
 use tempfile::TempDir;
 
 use crate::{Netns, Proc, bin, client::wait_until};
@@ -163,14 +164,14 @@ impl Agent {
         self.expect(&["unflag", node]).map(drop)
     }
 
-    /// A counter's packets by its reason (`reset`, `refused`, ...); 0 where it is not listed.
+    /// A counter's packets; 0 where it is not listed.
     ///
     /// # Errors
     /// As [`Agent::expect`], or where the answer is no JSON.
-    pub fn counter(&self, reason: &str) -> Result<u64> {
+    pub fn counter(&self, reason: Reason) -> Result<u64> {
         let json: serde_json::Value = serde_json::from_str(&self.expect(&["counters", "-o", "json"])?)?;
         let rows = json.as_array().or_else(|| json.get("counters")?.as_array());
-        let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason));
+        let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason.name()));
         Ok(row.and_then(|row| row["packets"].as_u64()).unwrap_or(0))
     }
 

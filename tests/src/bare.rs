@@ -116,7 +116,7 @@ pub fn matrix(options: Options, interfaces: &[&'static str]) -> Result<()> {
         let load = Load::on_c(&cluster, family)?;
         for place in Place::ALL {
             // ICMP in answer to CHECKSUM_PARTIAL datagrams is the agent's work.
-            Case { cluster: &cluster, place, family }.cut_and_back(&mut bare, false)?;
+            Case { cluster: &cluster, place, family }.cut_and_back(&mut bare, !options.offloads)?;
         }
         load.finish()?;
     }

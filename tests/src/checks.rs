@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_common::Reason;
 
 use crate::{
-    Agent, Cluster, Conn, Family, Outcome, Place,
+    Agent, Cluster, Conn, Family, Options, Outcome, Place,
     capture::Frame,
     client::{UdpConn, pattern, try_new},
     topology::Service,
@@ -52,7 +52,7 @@ impl Fence for Agent {
     }
 
     fn counter(&mut self, reason: Reason) -> Result<u64> {
-        Agent::counter(self, reason.name())
+        Agent::counter(self, reason)
     }
 }
 
@@ -137,6 +137,44 @@ impl std::fmt::Display for Case<'_> {
     }
 }
 
+impl Cluster {
+    /// One client of each place and IP version waits in a long poll on node B, whose processes then freeze: they hear nothing until
+    /// the node is flagged, and are reset then without having sent anything. Gives the longest time that took.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn idle_clients_are_freed(&self, fence: &mut impl Fence) -> Result<Duration> {
+        let mut idle = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            for place in Place::ALL {
+                let case = Case { cluster: self, place, family };
+                let mut conn = case.to_b(Service::Web)?;
+                conn.long_poll()?;
+                idle.push((case, conn));
+            }
+        }
+        self.b.freeze()?;
+        for (case, conn) in &mut idle {
+            let outcome = conn.wait_end(Duration::from_millis(200));
+            ensure!(outcome == Outcome::TimedOut, "{case}: idle client before the flag: {outcome:?}");
+        }
+        let start = Instant::now();
+        fence.flag("node-b")?;
+        for (case, conn) in &mut idle {
+            let outcome = conn.wait_end(SOON);
+            ensure!(
+                outcome == Outcome::Reset,
+                "{case}: idle client: {outcome:?} after {:?}",
+                start.elapsed()
+            );
+        }
+        let took = start.elapsed();
+        fence.unflag("node-b")?;
+        self.b.thaw()?;
+        Ok(took)
+    }
+}
+
 /// The next request on the connection ends in ECONNRESET, soon.
 ///
 /// # Errors
@@ -212,4 +250,45 @@ pub fn sums_hold(frames: &[Frame], from: IpAddr) -> Result<()> {
         frames.iter().filter_map(Frame::segment).filter(|segment| segment.rst && segment.src == from);
     ensure!(resets.count() > 0, "no RST from {from} among {} packets", frames.len());
     Ok(())
+}
+
+/// The whole of it, by the real agent and CLI. Every place and IP version: cut and back; then idle clients of a node whose
+/// processes are frozen; flows to node C go on all the while. Gives the agent's status and the packets it counted.
+///
+/// # Errors
+/// What does not hold, with the agent's log.
+pub fn matrix(options: Options) -> Result<(serde_json::Value, Counts)> {
+    let cluster = Cluster::new(options)?;
+    let mut agent = cluster.agent()?;
+    let all = cut_everywhere(&cluster, &mut agent);
+    all.with_context(|| format!("{options:?}; the agent's log:\n{}", agent.log()))
+}
+
+/// Packets by how they were answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
+    /// Made into a RST in place.
+    pub reset: u64,
+    /// Made into RST|ACK in place.
+    pub refused: u64,
+    /// Dropped and answered by the agent.
+    pub handed: u64,
+}
+
+fn cut_everywhere(cluster: &Cluster, agent: &mut Agent) -> Result<(serde_json::Value, Counts)> {
+    for family in [Family::V4, Family::V6] {
+        let load = Load::on_c(cluster, family)?;
+        for place in Place::ALL {
+            Case { cluster, place, family }.cut_and_back(agent, true)?;
+        }
+        load.finish()?;
+    }
+    cluster.idle_clients_are_freed(agent)?;
+    ensure!(agent.counter(Reason::Failed)? == 0, "answers that could not be made");
+    let counts = Counts {
+        reset: agent.counter(Reason::Reset)?,
+        refused: agent.counter(Reason::Refused)?,
+        handed: agent.counter(Reason::Handed)?,
+    };
+    Ok((serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?, counts))
 }

@@ -257,3 +257,30 @@ fn frozen_servers_are_cut_at_the_next_packet() -> Result<()> {
     }
     Ok(())
 }
+
+/// A datagram whose sum stands in it is answered in place, with an ICMP message whose own sum holds.
+#[test]
+fn datagrams_are_refused_in_place() -> Result<()> {
+    let cluster = Cluster::new(Options { offloads: false, ..Options::default() })?;
+    let mut bare = Bare::start(&cluster)?;
+    for family in [Family::V4, Family::V6] {
+        for place in [Place::Outside, Place::Pod] {
+            for len in [0, 1, 27, 1_400] {
+                let flow = Case { cluster: &cluster, place, family }.udp_to_b()?;
+                let capture = Capture::start(cluster.at(place), "eth0")?;
+                bare.flag("node-b")?;
+                let outcome = flow.exchange(&pattern(len)).map_err(|error| Outcome::of(&error));
+                ensure!(outcome == Err(Outcome::Refused), "{place:?}, {family:?}, {len} bytes: {outcome:?}");
+                let frames = capture.finish();
+                frames.iter().try_for_each(Frame::verify)?;
+                let service = cluster.service(Service::Dns, place, family).ip();
+                let refusals = frames.iter().filter_map(Frame::segment).filter(|segment| segment.unreachable);
+                // Whoever translates may put the message under the Service's address or leave the backend's.
+                ensure!(refusals.count() > 0, "{place:?}, {family:?}: no ICMP message about {service}");
+                bare.unflag("node-b")?;
+            }
+        }
+    }
+    ensure!(bare.counter(Reason::Handed)? == 0, "handed to user space");
+    Ok(())
+}

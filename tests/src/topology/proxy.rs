@@ -157,7 +157,8 @@ fn masquerade(cluster: &Cluster, family: Family) -> String {
     } else {
         Default::default()
     };
-    let local = if hides_local(cluster) { format!("{ip} daddr {services} {mark};") } else { inside.clone() };
+    // The node's own address for a connection to a local address is that very address: no backend could answer it.
+    let local = format!("{ip} daddr {services} {mark};");
     let strangers = strangers(cluster, family);
     format!(
         "table {ip} kube-proxy {{

@@ -1,0 +1,116 @@
+//! The whole of it: the real agent on node A, a node flagged by the real CLI, clients in three places.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_common::Reason;
+use nodefence_tests::{
+    Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    checks::{self, Case, SOON},
+    topology::Service,
+};
+
+fn matrix(options: Options) -> Result<()> {
+    checks::matrix(options).map(drop)
+}
+
+#[test]
+fn host_gateway() -> Result<()> {
+    matrix(Options::default())
+}
+
+#[test]
+fn host_gateway_without_masquerade() -> Result<()> {
+    matrix(Options { masquerade: false, ..Options::default() })
+}
+
+#[test]
+fn host_gateway_without_offloads() -> Result<()> {
+    matrix(Options { offloads: false, ..Options::default() })
+}
+
+#[test]
+fn vxlan() -> Result<()> {
+    matrix(Options { overlay: Overlay::Vxlan, ..Options::default() })
+}
+
+#[test]
+fn vxlan_without_masquerade() -> Result<()> {
+    matrix(Options { overlay: Overlay::Vxlan, masquerade: false, ..Options::default() })
+}
+
+#[test]
+fn vxlan_metadata() -> Result<()> {
+    matrix(Options { overlay: Overlay::VxlanMetadata, ..Options::default() })
+}
+
+#[test]
+fn tun() -> Result<()> {
+    matrix(Options { overlay: Overlay::Tun, ..Options::default() })
+}
+
+/// The devices are found by route lookups.
+#[test]
+fn interface_auto() -> Result<()> {
+    for overlay in [Overlay::HostGateway, Overlay::Vxlan] {
+        let cluster = Cluster::new(Options { overlay, ..Options::default() })?;
+        let mut agent =
+            nodefence_tests::Agent::start(&cluster.a.ns, "node-a", &["auto"], &cluster.cluster_file())?;
+        for family in [Family::V4, Family::V6] {
+            Case { cluster: &cluster, place: Place::Outside, family }.cut_and_back(&mut agent, true)?;
+        }
+    }
+    Ok(())
+}
+
+/// Counted, not cut.
+#[test]
+fn observe() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(&["--mode", "observe"])?;
+    let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
+    let mut kept = case.to_b(Service::Web)?;
+    agent.flag("node-b")?;
+    for _ in 0..20 {
+        ensure!(kept.request() == Outcome::Answered, "observe has cut a flow");
+    }
+    case.to_b(Service::Web).context("observe has cut new flows")?;
+    ensure!(agent.counter(Reason::Observed)? >= 20, "not counted");
+    ensure!(agent.counter(Reason::Reset)? == 0);
+    Ok(())
+}
+
+/// The operator chose drop: no answer at all, and nothing reaches the node.
+#[test]
+fn drop_answers_nothing() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(&["--answer", "drop"])?;
+    let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
+    let mut kept = case.to_b(Service::Web)?;
+    agent.flag("node-b")?;
+    kept.limit(Some(Duration::from_millis(700)))?;
+    ensure!(kept.request() == Outcome::TimedOut);
+    ensure!(agent.counter(Reason::Dropped)? > 0 && agent.counter(Reason::Reset)? == 0);
+    agent.unflag("node-b")?;
+    // TCP sends again what was dropped.
+    kept.limit(Some(Duration::from_secs(10)))?;
+    let mut name = [0; 7];
+    std::io::Read::read_exact(&mut kept.stream, &mut name).context("the flow goes on where it was")?;
+    ensure!(&name == b"node-b\n");
+    Ok(())
+}
+
+/// A flag on the agent's own node is shown, not enforced.
+#[test]
+fn the_own_node_is_not_cut() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent()?;
+    let refused = agent.cli(&["flag", "node-a"])?;
+    ensure!(!refused.status.success(), "the own node was flagged without --force");
+    agent.expect(&["flag", "node-a", "--force"])?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    for name in ["node-b", "node-c"] {
+        Conn::connect_to(&cluster.client, to, name, SOON)?;
+    }
+    Ok(())
+}
