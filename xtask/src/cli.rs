@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::workspace::Workspace;
-use crate::{build_ebpf, programs, setup, test};
+use crate::{build_ebpf, programs, setup, test, vm};
 
 /// nodefence's build and test verbs.
 ///
@@ -50,6 +50,29 @@ enum Verb {
         /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
         filter: Option<String>,
     },
+    /// Run the packet, namespace and VM tests on other kernels, in QEMU.
+    ///
+    /// Boots Debian's kernels (fetched from the mirror that apt is configured with, signatures checked, kept in
+    /// ~/.cache/nodefence) with this machine's own programs. Works without KVM. One line per test and kernel; a panic, a
+    /// hang and a missing result are failures, and leave the logs in target/vm-test/.
+    #[command(
+        after_help = "Examples:\n  cargo xtask vm-test --kernel 5.10\n  cargo xtask vm-test --kernel 6.1 latest --test net_reset\n\n\
+        Environment:\n  NODEFENCE_CACHE          where kernels are kept\n  NODEFENCE_DEBIAN_MIRROR  mirror to use, where apt has no Debian one"
+    )]
+    VmTest {
+        /// Which kernels; all without this.
+        #[arg(long = "kernel", value_enum, num_args = 1.., value_name = "KERNEL")]
+        kernels: Vec<vm::Kernel>,
+        /// Only tests whose `file::name` contains this.
+        #[arg(long, value_name = "NAME")]
+        test: Option<String>,
+        /// Keep the logs also where all passed.
+        #[arg(long)]
+        keep: bool,
+        /// Tests that run at once in a guest.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        threads: usize,
+    },
     /// Run the benchmarks against peers on this machine; table, plot and JSON go to target/bench/.
     #[command(after_help = "Example:\n  cargo xtask bench datapath")]
     Bench {
@@ -76,6 +99,9 @@ impl Cli {
             Verb::Setup => setup::verb(&workspace)?,
             Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
             Verb::Test { quick, filter } => return test::verb(&workspace, &test::Options { quick, filter }),
+            Verb::VmTest { kernels, test, keep, threads } => {
+                return vm::verb(&workspace, &vm::Options { kernels, test, keep, threads });
+            }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
             Verb::Bench { args } => return programs::bench(&workspace, &args),
         }

@@ -9,6 +9,7 @@ mod process;
 mod programs;
 mod setup;
 mod test;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;

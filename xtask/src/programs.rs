@@ -13,40 +13,14 @@ use crate::workspace::Workspace;
 /// The cluster in namespaces, once without and once with nodefence.
 pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Demo])?;
-    build(
-        workspace,
-        &[
-            "--package",
-            "nodefence",
-            "--package",
-            "nodefence-tests",
-            "--bin",
-            "nodefence",
-            "--bin",
-            "nodefence-demo",
-            "--bin",
-            "nodefence-peer",
-        ],
-    )?;
+    build(workspace, &["--package", "nodefence", "--package", "nodefence-tests", "--bins"])?;
     run_as_root(workspace, "nodefence-demo", args)
 }
 
 /// The benchmarks against peers.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Bench])?;
-    build(
-        workspace,
-        &[
-            "--package",
-            "nodefence",
-            "--package",
-            "nodefence-bench",
-            "--bin",
-            "nodefence",
-            "--bin",
-            "nodefence-bench",
-        ],
-    )?;
+    build(workspace, &["--package", "nodefence", "--package", "nodefence-bench", "--bins"])?;
     run_as_root(workspace, "nodefence-bench", args)
 }
 
@@ -63,7 +37,6 @@ fn run_as_root(workspace: &Workspace, name: &str, args: &[String]) -> Result<Exi
     }
     let mut command = process::root_command(&path);
     command.args(args).current_dir(&workspace.root);
-    command.env("NODEFENCE_BIN", workspace.target.join("release/nodefence"));
     let status = process::status(&mut command)?;
     let code = status.code().with_context(|| format!("{name} ended with {status}"))?;
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))

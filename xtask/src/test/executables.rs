@@ -39,22 +39,20 @@ pub(crate) struct Executable {
 #[derive(Debug)]
 pub(crate) struct Built {
     pub(crate) tests: Vec<Executable>,
-    /// The agent, which tests start.
-    pub(crate) agent: PathBuf,
+    /// The programs that tests start: the agent, peers. Tests look for them beside and above their own executable.
+    pub(crate) programs: Vec<PathBuf>,
 }
 
-/// Builds all tests and the agent.
+/// Builds all tests and the programs they start.
 pub(crate) fn build(workspace: &Workspace) -> Result<Built> {
-    let agent = ["build", "--package", "nodefence", "--package", "nodefence-tests", "--bins"];
-    let agent = messages(workspace.cargo().args(agent))?
-        .iter()
-        .filter(|message| message["target"]["name"] == "nodefence")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .context("cargo built no binary `nodefence`")?;
+    let bins = ["build", "--package", "nodefence", "--package", "nodefence-tests", "--bins"];
+    let programs = messages(workspace.cargo().args(bins))?;
+    let programs =
+        programs.iter().filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect();
     let messages = messages(workspace.cargo().args(["test", "--workspace", "--no-run"]))?;
     let mut tests: Vec<Executable> = messages.iter().filter_map(executable).collect();
     tests.sort_by(|a, b| (&a.package, &a.name).cmp(&(&b.package, &b.name)));
-    Ok(Built { tests, agent })
+    Ok(Built { tests, programs })
 }
 
 fn messages(command: &mut Command) -> Result<Vec<Value>> {
@@ -98,12 +96,12 @@ impl Executable {
     }
 
     /// The command for this executable, as root where its level needs it.
-    pub(crate) fn command(&self, agent: &Path) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = match self.level {
             Level::Unit => process::command(&self.path),
             Level::Packets | Level::Namespaces | Level::Vm => process::root_command(&self.path),
         };
-        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).env("NODEFENCE_BIN", agent);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command
     }
 

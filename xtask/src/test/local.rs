@@ -32,25 +32,18 @@ pub(crate) fn stage(
     for executable in built.tests.iter().filter(|executable| executable.level == level) {
         let names = executable.names(filter)?;
         if !names.is_empty() {
-            run(executable, built, &names, filter.is_some(), quick, &mut stage)?;
+            run(executable, &names, filter.is_some(), quick, &mut stage)?;
         }
     }
     stage.took = started.elapsed();
     Ok(stage)
 }
 
-fn run(
-    executable: &Executable,
-    built: &Built,
-    names: &[String],
-    some: bool,
-    quick: bool,
-    stage: &mut Stage,
-) -> Result<()> {
+fn run(executable: &Executable, names: &[String], some: bool, quick: bool, stage: &mut Stage) -> Result<()> {
     let title = executable.title();
     say!("{title}: {} tests", names.len());
     let started = Instant::now();
-    let mut command = executable.command(&built.agent);
+    let mut command = executable.command();
     if quick {
         command.env(FUZZ_COUNT, FUZZ_SHORT);
     }

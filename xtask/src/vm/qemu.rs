@@ -1,0 +1,108 @@
+//! One virtual machine.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::kernel::Prepared;
+use crate::process;
+
+/// A guest to boot.
+#[derive(Debug)]
+pub(crate) struct Guest<'a> {
+    pub(crate) kernel: &'a Prepared,
+    /// The common part of the initramfs.
+    pub(crate) base: &'a Path,
+    /// Folder for the joined initramfs and the logs.
+    pub(crate) folder: &'a Path,
+    /// Stem of the log files' names.
+    pub(crate) name: &'a str,
+    /// More kernel parameters; init exports `nodefence.x=y` as `NODEFENCE_X=y`.
+    pub(crate) parameters: &'a str,
+    /// Network devices, as QEMU options.
+    pub(crate) network: &'a [String],
+}
+
+/// How a boot ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// False: still running at the limit, and killed.
+    pub(crate) by_itself: bool,
+    /// The kernel's log.
+    pub(crate) console: PathBuf,
+}
+
+impl Guest<'_> {
+    /// Boots it, gives each line of the second serial port to `on_line`, waits for the end.
+    pub(crate) fn boot(&self, limit: Duration, on_line: impl FnMut(&str)) -> Result<Ended> {
+        let console = self.folder.join(format!("{}.console", self.name));
+        let initramfs = self.folder.join(format!("{}.initramfs", self.name));
+        join(&[self.base, &self.kernel.modules], &initramfs)?;
+        let ended = process::stream(&mut self.command(&console, &initramfs), limit, on_line);
+        fs::remove_file(&initramfs)?;
+        Ok(Ended { by_itself: ended?.is_some(), console })
+    }
+
+    fn command(&self, console: &Path, initramfs: &Path) -> Command {
+        let mut command = process::command("qemu-system-x86_64");
+        // TCG alone is enough; with KVM it is quick.
+        command.args([
+            "-accel",
+            if has_kvm() { "kvm" } else { "tcg" },
+            "-cpu",
+            "max",
+            "-m",
+            "2048",
+            "-smp",
+            "2",
+        ]);
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        command.arg("-chardev").arg(format!("file,id=console,path={}", console.display()));
+        command.args([
+            "-serial",
+            "chardev:console",
+            "-chardev",
+            "stdio,id=results,signal=off",
+            "-serial",
+            "chardev:results",
+        ]);
+        command.args([
+            "-object",
+            "rng-random,id=rng,filename=/dev/urandom",
+            "-device",
+            "virtio-rng-pci,rng=rng",
+        ]);
+        if self.network.is_empty() {
+            command.args(["-nic", "none"]);
+        }
+        command.args(self.network);
+        command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(initramfs);
+        // A panic ends the machine at once (-no-reboot); an oops is a panic, else the tests would go on in a broken kernel.
+        command.arg("-append").arg(format!(
+            "console=ttyS0 loglevel=5 panic=-1 oops=panic softlockup_panic=0 random.trust_cpu=on {}",
+            self.parameters
+        ));
+        command
+    }
+}
+
+/// Some sandboxes offer a /dev/kvm under which no guest ever starts; there the processor names no virtualisation of its own.
+fn has_kvm() -> bool {
+    let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let able = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    able && File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+/// The kernel takes archives one behind the other, each padded to four bytes.
+fn join(parts: &[&Path], whole: &Path) -> Result<()> {
+    let mut out = File::create(whole).with_context(|| format!("cannot create {}", whole.display()))?;
+    for part in parts {
+        let mut part = File::open(part).with_context(|| format!("cannot open {}", part.display()))?;
+        io::copy(&mut part, &mut out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! What a guest told over its serial lines, judged: one count per expected test.
+
+use super::guest::{BEGIN, DONE, END, Run};
+use crate::test::libtest::{Outcome, Parser};
+use crate::test::local::judge;
+use crate::test::tally::Stage;
+
+/// Reads the results line by line.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// Executable that runs now.
+    running: Option<String>,
+    /// Finished or begun executables, in order.
+    parsers: Vec<(String, Parser, Vec<String>)>,
+    /// Exit codes that are neither 0 nor a test failure's 101.
+    crashed: Vec<String>,
+    done: bool,
+}
+
+impl Reader {
+    /// Takes one line; gives `file::test` and its outcome when the line told one.
+    pub(crate) fn line(&mut self, line: &str) -> Option<(String, Outcome)> {
+        if let Some(title) = line.strip_prefix(BEGIN) {
+            let title = title.trim().to_owned();
+            self.parsers.push((title.clone(), Parser::default(), Vec::new()));
+            self.running = Some(title);
+        } else if line.contains(END) {
+            // A program killed in the middle of a line leaves the mark behind it.
+            let rest = line.rsplit(END).next().unwrap_or_default();
+            if let Some((title, code)) =
+                rest.trim().rsplit_once(' ').filter(|(_, code)| !matches!(*code, "0" | "101"))
+            {
+                self.crashed.push(match code {
+                    "137" => format!("{title}: hung or killed"),
+                    _ => format!("{title}: ended with code {code}"),
+                });
+            }
+            self.running = None;
+        } else if line.starts_with(DONE) {
+            self.done = true;
+        } else {
+            let (title, parser, printed) = self.parsers.last_mut().filter(|_| self.running.is_some())?;
+            printed.push(line.to_owned());
+            let (name, outcome) = parser.line(line)?;
+            return Some((format!("{title}::{name}"), outcome));
+        }
+        None
+    }
+
+    /// Whether the guest came to its end.
+    pub(crate) fn done(&self) -> bool {
+        self.done
+    }
+
+    /// Counts what was told against what was expected. `console` is the kernel's log.
+    pub(crate) fn judge(&self, runs: &[Run], console: &str, stage: &mut Stage) {
+        let empty = Parser::default();
+        for run in runs {
+            let told = self.parsers.iter().find(|(title, ..)| *title == run.title);
+            judge(&run.title, &run.names, told.map_or(&empty, |(_, parser, _)| parser), stage);
+        }
+        for crash in &self.crashed {
+            stage.fail(crash.clone());
+        }
+        for complaint in complaints(console) {
+            stage.fail(format!("kernel: {complaint}"));
+        }
+        if !self.done {
+            let place = self.running.as_deref().unwrap_or("no test");
+            stage.fail(format!("the guest did not come to its end; {place} was running"));
+        }
+    }
+
+    /// All that the failed executables printed.
+    pub(crate) fn printed(&self) -> String {
+        let failed = |parser: &Parser| parser.outcomes().values().any(|outcome| *outcome != Outcome::Passed);
+        let parts = self.parsers.iter().filter(|(title, parser, _)| {
+            failed(parser)
+                || self.running.as_ref() == Some(title)
+                || self.crashed.iter().any(|crash| crash.starts_with(title))
+        });
+        parts.map(|(title, _, printed)| format!("---- {title}\n{}\n", printed.join("\n"))).collect()
+    }
+}
+
+/// Lines of a kernel log that no healthy run prints.
+fn complaints(console: &str) -> Vec<&str> {
+    const SIGNS: [&str; 6] = [
+        "Kernel panic",
+        "BUG: ",
+        "Oops: ",
+        "general protection fault",
+        "soft lockup",
+        "possible recursive locking",
+    ];
+    console.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign))).map(str::trim).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs() -> Vec<Run> {
+        let run = |title: &str, names: &[&str]| Run {
+            title: title.to_owned(),
+            executable: "/x".into(),
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            some: false,
+        };
+        vec![run("tests::a", &["one", "two"]), run("tests::b", &["three"])]
+    }
+
+    fn verdict(text: &str, console: &str) -> Stage {
+        let mut reader = Reader::default();
+        text.lines().for_each(|line| drop(reader.line(line)));
+        let mut stage = Stage::new("vm");
+        reader.judge(&runs(), console, &mut stage);
+        stage
+    }
+
+    #[test]
+    fn a_clean_run_passes() {
+        let stage = verdict(
+            "@@begin tests::a\ntest one ... ok\ntest two ... ok\n@@end tests::a 0\n@@begin tests::b\ntest three ... ok\n@@end tests::b 0\n@@done\n",
+            "[    1.0] Linux version",
+        );
+        assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
+    }
+
+    #[test]
+    fn a_panic_a_hang_and_a_missing_result_fail() {
+        let stage = verdict(
+            "@@begin tests::a\ntest one ... ok\ntest two ... \n",
+            "[ 9.0] Kernel panic - not syncing: x\n",
+        );
+        assert_eq!(stage.passed, 1);
+        let all = stage.failures.join("\n");
+        for part in
+            ["tests::a::two: no result", "tests::b::three: no result", "Kernel panic", "tests::a was running"]
+        {
+            assert!(all.contains(part), "{part} in {all}");
+        }
+        let stage =
+            verdict("@@begin tests::a\ntest one ... ok\ntest two ... half@@end tests::a 137\n@@done\n", "");
+        assert!(
+            stage.failures.iter().any(|failure| failure == "tests::a: hung or killed"),
+            "{:?}",
+            stage.failures
+        );
+    }
+}
