@@ -210,6 +210,8 @@ for module in veth bridge br_netfilter vxlan ipip ip6_tunnel sit tun 8021q dummy
     modprobe -q $module || echo "init: no module $module"
 done
 ip link set lo up
+# By default the table's size follows from the guest's little memory.
+sysctl -q -w net.netfilter.nf_conntrack_max=1048576
 stty -F /dev/ttyS1 raw -echo 2>/dev/null
 threads=${NODEFENCE_THREADS:-1}
 run() {
