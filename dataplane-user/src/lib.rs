@@ -4,9 +4,12 @@
 pub static DATAPLANE_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));
 
+pub mod agent;
+pub mod cli;
 pub mod cluster;
 pub mod conntrack;
 pub mod dataplane;
 pub mod doctor;
 pub mod flags;
 pub mod plan;
+pub mod report;

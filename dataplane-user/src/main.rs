@@ -1,4 +1,5 @@
 //! The `nodefence` binary: agent and CLI.
-fn main() {
-    println!("{}", nodefence::DATAPLANE_OBJECT.len());
+
+fn main() -> std::process::ExitCode {
+    nodefence::cli::main()
 }

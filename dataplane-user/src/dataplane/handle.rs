@@ -9,6 +9,7 @@ use super::{
     load,
     maps::Maps,
     names,
+    node_writer::NodeWriter,
     options::Options,
     programs::Programs,
     staging::Staged,
@@ -65,6 +66,11 @@ impl Dataplane {
     /// Writes one node's entry: the one flip that cuts a node or lets it go, and its renewal.
     pub fn write_node(&mut self, index: u32, entry: &NodeEntry) -> Result<(), Error> {
         put_node(&mut self.maps, self.staged.as_mut(), index, entry)
+    }
+
+    /// A writer of node entries that does not wait for this handle.
+    pub fn node_writer(&self) -> Result<NodeWriter, Error> {
+        NodeWriter::new(self)
     }
 
     /// Every node index that has or had an owner: verdicts to adopt, and generations to go on from.

@@ -1,0 +1,16 @@
+//! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
+
+mod core;
+mod coverage;
+mod idle;
+mod lock;
+mod network;
+mod own_node;
+mod rows;
+mod run;
+mod serve;
+mod state;
+
+pub use lock::{Lock, LockError};
+pub use own_node::{OwnNodeError, own_node};
+pub use run::{Settings, Wanted, run};

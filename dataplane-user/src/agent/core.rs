@@ -1,0 +1,281 @@
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use nodefence_common::VERDICT_LIFETIME_NS;
+use tokio::sync::Notify;
+
+use super::{run::Settings, state::State};
+use crate::{
+    cluster::{ClusterView, FileSource},
+    dataplane::{Dataplane, Injector},
+    flags::{Clocks, FlagStore, monotonic_ns},
+    plan,
+    report::{ErrorKind, Failure},
+};
+
+/// What all of the agent's tasks and threads share.
+pub(super) struct Core {
+    pub(super) settings: Settings,
+    pub(super) own_node: String,
+    pub(super) started: Timestamp,
+    /// See [`State`]: held for map writes at most.
+    state: Mutex<State>,
+    /// Wakes the renewal for an end that came nearer.
+    wake: Condvar,
+    /// For the slow work: whole tables, attaching. Taken before `state` where both are.
+    dataplane: Mutex<Dataplane>,
+    store: Mutex<FlagStore>,
+    pub(super) injector: Injector,
+    /// Told when the view is another one.
+    pub(super) view_changed: Notify,
+    /// Told when somebody was flagged otherwise than by a request.
+    pub(super) flagged: Notify,
+}
+
+impl Core {
+    pub(super) fn new(
+        settings: Settings,
+        own_node: String,
+        state: State,
+        dataplane: Dataplane,
+        injector: Injector,
+        store: FlagStore,
+    ) -> Self {
+        Self {
+            settings,
+            own_node,
+            started: Timestamp::now(),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            dataplane: Mutex::new(dataplane),
+            store: Mutex::new(store),
+            injector,
+            view_changed: Notify::new(),
+            flagged: Notify::new(),
+        }
+    }
+
+    /// A thread that panicked under the lock does not take the agent's eyes: every value in it is written whole.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn dataplane(&self) -> MutexGuard<'_, Dataplane> {
+        self.dataplane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews verdicts until `stop`; for a thread of its own, which nothing else may hold up.
+    pub(super) fn renew(&self, stop: &std::sync::atomic::AtomicBool) {
+        let mut state = self.state();
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            let again = state.enforce(&self.settings, &self.own_node);
+            let waited = self.wake.wait_timeout(state, again);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        // Whoever takes over has the whole lifetime to do so.
+        state.enforce(&self.settings, &self.own_node);
+    }
+
+    /// Has [`Core::renew`] look at once.
+    pub(super) fn wake(&self) {
+        self.wake.notify_all();
+    }
+
+    /// Sets the CLI's flag on a node and writes the verdict. Gives how long that took.
+    ///
+    /// # Errors
+    /// An unknown node; the own one, or too many, without `force`; a verdict that cannot be written.
+    pub(super) fn flag(
+        &self,
+        node: &str,
+        lasts: Option<Duration>,
+        reason: &str,
+        force: bool,
+        begun: Instant,
+    ) -> Result<Duration, Failure> {
+        let now = Clocks::now();
+        let mut state = self.state();
+        if state.view.node(node).is_none() {
+            return Err(not_found(node));
+        }
+        if !force {
+            self.may_flag(&state, node, now)?;
+        }
+        state.flags.flag(node, reason.to_owned(), lasts, now);
+        state.enforce(&self.settings, &self.own_node);
+        let took = begun.elapsed();
+        // Whoever flags it asks its clients, and waits for that.
+        state.fresh.retain(|fresh| fresh != node);
+        if let Some(error) = &state.renew_error {
+            let message = format!("the verdict on `{node}` could not be written: {error}");
+            return Err(Failure::new(ErrorKind::Failed, message));
+        }
+        drop(state);
+        self.wake();
+        tracing::info!(node, reason, seconds = lasts.map(|lasts| lasts.as_secs()), "flagged");
+        Ok(took)
+    }
+
+    fn may_flag(&self, state: &State, node: &str, now: Clocks) -> Result<(), Failure> {
+        if node == self.own_node {
+            let message = format!(
+                "`{node}` is the node this agent runs on: its verdict would be stored and shown, not enforced \
+                 (--force to do so)"
+            );
+            return Err(Failure::new(ErrorKind::Refused, message));
+        }
+        let all = state.view.nodes.len();
+        let others =
+            state.flags.iter(now).filter(|(other, _)| *other != node && state.view.node(other).is_some());
+        let flagged = others.count() + 1;
+        if flagged * 3 > all {
+            let message = format!(
+                "{flagged} of {all} nodes would be flagged, more than a third: the rest may not carry the load \
+                 (--force to do it)"
+            );
+            return Err(Failure::new(ErrorKind::Refused, message));
+        }
+        Ok(())
+    }
+
+    /// Takes the CLI's flag back and the verdict with it. `false` where there was none.
+    ///
+    /// # Errors
+    /// An unknown node; a verdict that cannot be written.
+    pub(super) fn unflag(&self, node: &str) -> Result<bool, Failure> {
+        let mut state = self.state();
+        let was = state.flags.unflag(node);
+        if !was && state.view.node(node).is_none() {
+            return Err(not_found(node));
+        }
+        state.enforce(&self.settings, &self.own_node);
+        if let Some(error) = &state.renew_error {
+            let message =
+                format!("the verdict on `{node}` could not be taken back, it lapses in 3 s: {error}");
+            return Err(Failure::new(ErrorKind::Failed, message));
+        }
+        drop(state);
+        if was {
+            tracing::info!(node, "unflagged");
+        }
+        Ok(was)
+    }
+
+    /// Writes the CLI's flags to their file. A failure is kept for `status` and returned.
+    pub(super) fn save_flags(&self) -> Option<String> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let flags = self.state().flags.cli().clone();
+        match store.save(&flags) {
+            Ok(()) => {
+                self.state().flags_problem = None;
+                None
+            }
+            Err(error) => {
+                let problem = format!("{error}; the flags do not survive a restart of the agent");
+                tracing::error!(problem, "the flags file was not written");
+                self.state().flags_problem = Some(problem.clone());
+                Some(problem)
+            }
+        }
+    }
+
+    /// Drops flags that are over or whose node is gone, from the file too. To be called now and then.
+    pub(super) fn expire_flags(&self) {
+        let now = Clocks::now();
+        let mut state = self.state();
+        let view = Arc::clone(&state.view);
+        let before: Vec<String> = state.flags.cli().keys().cloned().collect();
+        if !state.flags.expire(|node| view.node(node).is_some(), now) {
+            return;
+        }
+        for node in before.iter().filter(|node| !state.flags.cli().contains_key(*node)) {
+            tracing::info!(node, "the flag is over");
+        }
+        drop(state);
+        self.wake();
+        self.save_flags();
+    }
+
+    /// Reads the cluster file again and applies it. What is wrong with it is kept for `status`; the last good view stays
+    /// then. Returns whether it was taken. Blocking.
+    pub(super) fn reload(&self, source: &FileSource) -> bool {
+        match source.load() {
+            Ok(view) => {
+                self.apply(view);
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "the last good view stays");
+                self.state().file_error = Some(error.to_string());
+                false
+            }
+        }
+    }
+
+    fn apply(&self, view: ClusterView) {
+        let mut dataplane = self.dataplane();
+        let view = Arc::new(view);
+        let mut state = self.state();
+        let mut indices = state.indices.clone();
+        if let Err(error) = indices.reconcile(view.nodes.iter().map(|node| node.name.as_str())) {
+            state.file_error = Some(error.to_string());
+            return;
+        }
+        state.indices = indices;
+        state.flags.set_file(&view.flags, Clocks::now());
+        state.view = Arc::clone(&view);
+        state.loaded = Timestamp::now();
+        state.file_error = None;
+        drop(state);
+        if view.node(&self.own_node).is_none() && !view.nodes.is_empty() {
+            tracing::warn!(node = self.own_node, "this node is not in the cluster file any more");
+        }
+        tracing::info!(nodes = view.nodes.len(), backends = view.backends(), "took the cluster file");
+        self.write_tables(&mut dataplane);
+    }
+
+    /// Brings the whole wanted state into the maps. Flags may come and go meanwhile.
+    pub(super) fn write_tables(&self, dataplane: &mut Dataplane) {
+        let mut state = self.state();
+        state.enforce(&self.settings, &self.own_node);
+        let (view, indices, armed) = (Arc::clone(&state.view), state.indices.clone(), state.armed.clone());
+        drop(state);
+        let policy = self.settings.policy(&self.own_node);
+        let until = monotonic_ns().saturating_add(VERDICT_LIFETIME_NS);
+        let tables = plan::tables(&view, &indices, &policy, |name| armed.contains_key(name), until);
+        let written = dataplane.write(&tables);
+        let mut state = self.state();
+        match written {
+            Ok(report) => {
+                if report.left_out != 0 {
+                    tracing::error!(
+                        left_out = report.left_out,
+                        first = ?report.left_out_first,
+                        max_backends = self.settings.options.max_backends,
+                        "the maps are full; traffic to these backends passes"
+                    );
+                }
+                state.left_out = (report.left_out, report.left_out_first);
+                state.write_error = None;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the tables were not written");
+                state.write_error = Some(error.to_string());
+            }
+        }
+        state.enforce(&self.settings, &self.own_node);
+        self.flagged.notify_one();
+        let names: Vec<String> = armed.into_keys().collect();
+        state.release(&names, &self.settings, &self.own_node);
+    }
+}
+
+pub(super) fn not_found(node: &str) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!("there is no node `{node}` in the cluster file (see `nodefence nodes`)"),
+    )
+}

@@ -1,0 +1,136 @@
+use std::{
+    fs::{self, DirBuilder, File, Permissions},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+
+/// Why this process may not be the agent.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another one is.
+    #[error(
+        "an agent{} runs on this node already ({} is locked); end it, or start this one with --take-over",
+        pid.map_or_else(String::new, |pid| format!(" (process {pid})")),
+        path.display()
+    )]
+    Busy {
+        /// The lock's file.
+        path: PathBuf,
+        /// The other's process id, where its file says so.
+        pid: Option<i32>,
+    },
+    /// The run folder cannot be used.
+    #[error("run folder {}: {what}: {source}", path.display())]
+    Folder {
+        /// The folder, or the file in it.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// The right to be this node's agent. Given up when it is dropped, or when the process ends in whatever way.
+#[derive(Debug)]
+pub struct Lock {
+    _file: Flock<File>,
+}
+
+impl Lock {
+    /// Makes the run folder (0700) where it is missing, and takes the lock in it.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] where another agent has it.
+    pub fn take(run_dir: &Path) -> Result<Self, LockError> {
+        let at = |path: &Path, what| {
+            let path = path.to_owned();
+            move |source| LockError::Folder { path, what, source }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(run_dir).map_err(at(run_dir, "make it"))?;
+        let meta = fs::metadata(run_dir).map_err(at(run_dir, "look at it"))?;
+        if meta.uid() != nix::unistd::geteuid().as_raw() {
+            let source = io::Error::other(format!("it belongs to user {}", meta.uid()));
+            return Err(at(run_dir, "use it")(source));
+        }
+        if meta.mode() & 0o077 != 0 {
+            fs::set_permissions(run_dir, Permissions::from_mode(0o700))
+                .map_err(at(run_dir, "set its mode"))?;
+        }
+        let path = run_dir.join("agent.lock");
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(at(&path, "open it"))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut file) => {
+                file.set_len(0)
+                    .and_then(|()| file.rewind())
+                    .and_then(|()| writeln!(file, "{}", std::process::id()))
+                    .map_err(at(&path, "write the process id"))?;
+                Ok(Self { _file: file })
+            }
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                let mut text = String::new();
+                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                Err(LockError::Busy { path, pid })
+            }
+            Err((_, errno)) => Err(at(&path, "lock it")(errno.into())),
+        }
+    }
+
+    /// As [`Lock::take`], but waits for the other agent to end.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] where it has not ended in that time.
+    pub fn wait(run_dir: &Path, patience: Duration) -> Result<Self, LockError> {
+        let end = Instant::now() + patience;
+        loop {
+            match Self::take(run_dir) {
+                Err(LockError::Busy { .. }) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("a/run");
+        let lock = Lock::take(&run).unwrap();
+        assert_eq!(fs::metadata(&run).unwrap().mode() & 0o777, 0o700);
+        let error = Lock::take(&run).unwrap_err();
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(error.to_string().contains("--take-over"));
+        assert!(Lock::wait(&run, Duration::from_millis(20)).is_err());
+        drop(lock);
+        let _lock = Lock::wait(&run, Duration::from_millis(20)).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = Lock::take(&file.join("run")).unwrap_err().to_string();
+        assert!(error.contains("file/run: make it"), "{error}");
+    }
+}

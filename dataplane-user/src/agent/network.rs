@@ -1,0 +1,140 @@
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{core::Core, coverage::Coverage, run::Wanted};
+use crate::{
+    dataplane::{InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
+    report::{InterfaceRow, ProgramRow},
+};
+
+/// How often devices are looked at without any event: programs of others come and go without one.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Quiet time after an event: many come at once.
+const SETTLE: Duration = Duration::from_millis(100);
+/// A look costs a route lookup for each backend: at most one part in this many of the time goes into it.
+const SHARE: u32 = 20;
+
+/// Follows devices and routes until `stop`.
+pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+    let mut changes = route::Changes::open()?;
+    loop {
+        let begun = Instant::now();
+        let refreshed = Arc::clone(&core);
+        tokio::task::spawn_blocking(move || refresh(&refreshed)).await?;
+        let pause = (begun.elapsed() * SHARE).max(SETTLE);
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = sleep(pause) => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            change = changes.next() => change?,
+            () = core.view_changed.notified() => {}
+            () = sleep(LOOK_EVERY) => {}
+        }
+        drain(&mut changes).await;
+    }
+}
+
+/// What came meanwhile is one look's matter.
+async fn drain(changes: &mut route::Changes) {
+    while let Ok(Ok(())) = tokio::time::timeout(Duration::from_millis(1), changes.next()).await {}
+}
+
+/// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.
+pub(super) fn refresh(core: &Core) {
+    if let Err(error) = try_refresh(core) {
+        tracing::error!(%error, "devices and routes could not be looked at");
+    }
+}
+
+fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
+    let view = Arc::clone(&core.state().view);
+    let devices = interfaces::list()?;
+    let mut coverage = Coverage::look_up(&view, &core.own_node, &devices)?;
+    let mut wanted = match &core.settings.interfaces {
+        Wanted::Named(names) => names.clone(),
+        Wanted::Auto => coverage.devices(),
+    };
+    let mut dataplane = core.dataplane();
+    // A device that no route needs for a moment (a flap) is not left: that would open a gap when it comes back.
+    if matches!(core.settings.interfaces, Wanted::Auto) {
+        let before = core.state().interfaces.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+        for name in before {
+            if !wanted.contains(&name) && devices.iter().any(|device| device.name == name) {
+                wanted.push(name);
+            }
+        }
+    }
+    let same = core.state().interfaces.iter().map(|row| &row.name).eq(&wanted);
+    let statuses =
+        if same && !wanted.is_empty() { dataplane.interfaces() } else { dataplane.attach(&wanted) };
+    drop(dataplane);
+    coverage.set_attached(&statuses, &devices);
+    let rows: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
+    let mut state = core.state();
+    for row in &rows {
+        let before = state.interfaces.iter().find(|before| before.name == row.name);
+        tell(row, before);
+    }
+    state.interfaces = rows;
+    state.coverage = Arc::new(coverage);
+    Ok(())
+}
+
+/// Logs what changed about a device.
+fn tell(row: &InterfaceRow, before: Option<&InterfaceRow>) {
+    if before == Some(row) {
+        return;
+    }
+    let (interface, ifindex) = (&row.name, row.ifindex);
+    match (&row.error, &row.tc) {
+        (Some(error), _) => tracing::error!(interface, error, "not attached"),
+        (None, tc) => tracing::info!(interface, ifindex, tc, xdp = row.xdp, "attached"),
+    }
+    for ahead in &row.programs_ahead {
+        tracing::warn!(
+            interface,
+            id = ahead.id,
+            name = ahead.name,
+            place = ahead.place,
+            "a program runs ahead of ours"
+        );
+    }
+}
+
+fn row(status: InterfaceStatus) -> InterfaceRow {
+    let InterfaceStatus { name, ifindex, link_layer, tc, xdp, programs_ahead, error } = status;
+    InterfaceRow {
+        name,
+        ifindex,
+        link_layer: link_layer.map(|layer| format!("{layer:?}").to_lowercase()),
+        tc: tc.map(|mode| match mode {
+            TcMode::Tcx => "tcx".to_owned(),
+            TcMode::Clsact => "clsact".to_owned(),
+        }),
+        xdp: xdp_text(&xdp),
+        programs_ahead: programs_ahead
+            .into_iter()
+            .map(|ahead| ProgramRow { id: ahead.id, name: ahead.name, place: ahead.r#where })
+            .collect(),
+        error,
+    }
+}
+
+fn xdp_text(xdp: &XdpStatus) -> String {
+    let state = match xdp.state {
+        XdpState::Off => "off",
+        XdpState::Native => "native",
+        XdpState::Generic => "generic",
+    };
+    match &xdp.reason {
+        None => state.to_owned(),
+        Some(reason) => format!("{state} ({reason})"),
+    }
+}

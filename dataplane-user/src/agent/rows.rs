@@ -1,0 +1,284 @@
+//! The agent's state as the rows that the CLI prints.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use nodefence_common::Action;
+
+use super::{core::Core, state::State};
+use crate::{
+    cluster::{Backend, Node, Scope},
+    conntrack::{Conntrack, Family, Flow},
+    flags::{Clocks, Flag, monotonic_ns},
+    report::{
+        BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
+        NodeRow, Status, SweepRow, UnflagReport,
+    },
+};
+
+/// How many uncovered backends `status` names.
+const EXAMPLES: usize = 10;
+
+fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::Refuse => "refuse",
+        Action::Drop => "drop",
+        Action::Observe => "observe",
+        Action::Ignore => "ignore",
+    }
+}
+
+fn flag_row(flag: &Flag, now: Clocks) -> FlagRow {
+    FlagRow {
+        origin: flag.origin,
+        reason: flag.reason.clone(),
+        since: flag.since,
+        remaining_seconds: flag.remaining(now).map(|left| left.as_secs()),
+    }
+}
+
+fn node_row(core: &Core, state: &State, node: &Node, now: Clocks) -> NodeRow {
+    let slot = state.indices.get(&node.name);
+    let flag = state.flag_of(&node.name, now);
+    let action = match flag {
+        None => "pass",
+        Some(_) => action_name(core.settings.policy(&core.own_node).action(&node.name)),
+    };
+    NodeRow {
+        name: node.name.clone(),
+        address: node.address,
+        zone: node.zone.clone(),
+        index: slot.map_or(0, |slot| slot.index),
+        generation: slot.map_or(0, |slot| slot.generation),
+        backends: node.backends.len(),
+        own: node.name == core.own_node,
+        action: action.to_owned(),
+        flag: flag.map(|flag| flag_row(flag, now)),
+    }
+}
+
+/// All nodes.
+pub(super) fn nodes(core: &Core) -> Vec<NodeRow> {
+    let now = Clocks::now();
+    let state = core.state();
+    let view = Arc::clone(&state.view);
+    view.nodes.iter().map(|node| node_row(core, &state, node, now)).collect()
+}
+
+fn backend_row(state: &State, own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> BackendRow {
+    let (port, protocol) = match backend.scope {
+        Scope::Address => (None, None),
+        Scope::Port(port, protocol) => (Some(port), Some(protocol)),
+    };
+    // Packets to the own node's backends do not leave.
+    let covered = (node.name != own_node).then(|| state.coverage.of(backend.address));
+    let (interface, uncovered) = match covered {
+        None => (None, None),
+        Some(Ok(ifindex)) => (Some(state.coverage.name(ifindex)), None),
+        Some(Err(why)) => (None, Some(why)),
+    };
+    BackendRow {
+        address: backend.address,
+        port,
+        protocol,
+        node: node.name.clone(),
+        flagged,
+        interface,
+        uncovered,
+    }
+}
+
+/// All backends.
+pub(super) fn backends(core: &Core) -> Vec<BackendRow> {
+    let now = Clocks::now();
+    let state = core.state();
+    let view = Arc::clone(&state.view);
+    let mut rows = Vec::with_capacity(view.backends());
+    for node in &view.nodes {
+        let flagged = state.flag_of(&node.name, now).is_some();
+        rows.extend(node.backends.iter().map(|b| backend_row(&state, &core.own_node, node, b, flagged)));
+    }
+    rows
+}
+
+/// What a `flag` did to that node; `None` where it does not exist any more.
+pub(super) fn flag_report(
+    core: &Core,
+    name: &str,
+    lasts: Option<Duration>,
+    named: usize,
+) -> Option<FlagReport> {
+    let now = Clocks::now();
+    let state = core.state();
+    let view = Arc::clone(&state.view);
+    let node = view.node(name)?;
+    let row = node_row(core, &state, node, now);
+    let mut warnings = Vec::new();
+    let mut uncovered: Vec<String> = Vec::new();
+    if row.own {
+        warnings
+            .push("this is the agent's own node: the verdict is stored and shown, not enforced".to_owned());
+    } else {
+        uncovered = node
+            .backends
+            .iter()
+            .filter_map(|b| state.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
+            .collect();
+    }
+    if !uncovered.is_empty() {
+        let message = format!(
+            "no attached device covers {} of its {} backends: traffic to them is not cut here",
+            uncovered.len(),
+            node.backends.len()
+        );
+        warnings.push(message);
+    }
+    if row.action == "observe" {
+        warnings.push("observe mode: nothing is cut, only counted".to_owned());
+    }
+    if node.backends.is_empty() {
+        warnings.push("the cluster file gives it no backends: there is nothing to cut".to_owned());
+    }
+    uncovered.truncate(named);
+    Some(FlagReport {
+        node: row.name,
+        index: row.index,
+        action: row.action,
+        for_seconds: lasts.map(|lasts| lasts.as_secs()),
+        backends: row.backends,
+        uncovered,
+        flip_micros: 0,
+        asked: None,
+        warnings,
+    })
+}
+
+/// What an `unflag` did.
+pub(super) fn unflag_report(
+    core: &Core,
+    node: String,
+    was_flagged: bool,
+    mut warnings: Vec<String>,
+) -> UnflagReport {
+    let now = Clocks::now();
+    let still = core.state().flag_of(&node, now).map(|flag| flag_row(flag, now));
+    if still.is_some() {
+        warnings.push("the cluster file flags it too: remove it there".to_owned());
+    }
+    UnflagReport { node, was_flagged, still, warnings }
+}
+
+/// The flows to backends, of one node or of all.
+pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
+    let view = Arc::clone(&core.state().view);
+    if let Some(name) = only.filter(|name| view.node(name).is_none()) {
+        return Err(super::core::not_found(name));
+    }
+    let mut owners = std::collections::HashMap::new();
+    for node in view.nodes.iter().filter(|node| only.is_none_or(|name| name == node.name)) {
+        for backend in &node.backends {
+            owners
+                .insert((backend.addr(), backend.port_key().map(|key| (key.port, key.protocol))), &node.name);
+        }
+    }
+    let owner = |flow: &Flow| {
+        let reply = &flow.reply;
+        owners
+            .get(&(reply.src, None))
+            .or_else(|| owners.get(&(reply.src, Some((reply.src_port, reply.protocol)))))
+    };
+    let mut conntrack = Conntrack::open().map_err(chain)?;
+    let mut flows = Vec::new();
+    let mut notes = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let dump = conntrack.dump(family, |flow| owner(flow).is_some()).map_err(chain)?;
+        if dump.incomplete {
+            notes.push("conntrack changed too fast to be listed whole; flows may be missing".to_owned());
+        }
+        flows.extend(dump.flows.iter().filter_map(|flow| Some(flow_row(flow, owner(flow)?))));
+    }
+    flows.sort_by(|a, b| (&a.node, a.backend, a.client).cmp(&(&b.node, b.backend, b.client)));
+    Ok(Flows { flows, notes })
+}
+
+fn flow_row(flow: &Flow, node: &str) -> FlowRow {
+    let end = |addr: nodefence_common::Addr, port| std::net::SocketAddr::new(IpAddr::from(addr), port);
+    FlowRow {
+        protocol: match flow.orig.protocol {
+            6 => "tcp".to_owned(),
+            17 => "udp".to_owned(),
+            132 => "sctp".to_owned(),
+            other => other.to_string(),
+        },
+        client: end(flow.orig.src, flow.orig.src_port),
+        service: end(flow.orig.dst, flow.orig.dst_port),
+        backend: flow.backend(),
+        node: node.to_owned(),
+        state: flow.tcp.map(|state| format!("{state:?}")),
+        zone: flow.zone.map_or(0, |zone| zone.id()),
+        timeout_seconds: flow.timeout,
+    }
+}
+
+fn chain(error: impl std::error::Error) -> Failure {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        message = format!("{message}: {error}");
+        source = error.source();
+    }
+    Failure::failed(message)
+}
+
+/// All counters.
+pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
+    let counters = core.dataplane().counters().map_err(Failure::failed)?;
+    Ok(counters
+        .into_iter()
+        .map(|(reason, counter)| CounterRow {
+            reason: reason.name().to_owned(),
+            packets: counter.packets,
+            bytes: counter.bytes,
+            help: reason.help().trim().to_owned(),
+        })
+        .collect())
+}
+
+/// Everything else.
+pub(super) fn status(core: &Core) -> Status {
+    let uncovered: Vec<BackendRow> =
+        backends(core).into_iter().filter(|row| row.uncovered.is_some()).collect();
+    let flagged = nodes(core).into_iter().filter(|row| row.flag.is_some()).collect();
+    let state = core.state();
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id().cast_signed(),
+        started: core.started,
+        node: core.own_node.clone(),
+        mode: core.settings.mode,
+        answer: core.settings.answer,
+        cluster: ClusterRow {
+            file: core.settings.cluster_file.display().to_string(),
+            loaded: state.loaded,
+            nodes: state.view.nodes.len(),
+            backends: state.view.backends(),
+            error: state.file_error.clone(),
+            watch: state.watch_error.clone(),
+        },
+        flagged,
+        flags_problem: state.flags_problem.clone(),
+        dataplane: DataplaneRow {
+            pin_dir: core.settings.options.pin_dir.display().to_string(),
+            max_backends: core.settings.options.max_backends,
+            left_out: state.left_out.0,
+            left_out_first: state.left_out.1.clone(),
+            error: state.write_error.clone(),
+            renewed_seconds_ago: Duration::from_nanos(monotonic_ns().saturating_sub(state.renewed))
+                .as_secs_f64(),
+            renew_error: state.renew_error.clone(),
+        },
+        interfaces: state.interfaces.clone(),
+        uncovered: uncovered.len(),
+        uncovered_examples: uncovered.into_iter().take(EXAMPLES).collect(),
+        sweep: SweepRow { last: state.asked.clone().into_iter().collect(), ..SweepRow::default() },
+    }
+}

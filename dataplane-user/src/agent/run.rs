@@ -1,0 +1,301 @@
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use nix::sys::stat::{Mode as FileMode, umask};
+use nodefence_common::{EventKind, Verdict};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    core::Core,
+    idle,
+    lock::{Lock, LockError},
+    network,
+    own_node::{local_addresses, own_node},
+    serve::Desk,
+    state::State,
+};
+use crate::{
+    cluster::{ClusterView, FileSource, Watch},
+    dataplane::{self, Dataplane, EventStream, Injector, answer},
+    flags::{Clocks, FlagStore, Flags, monotonic_ns},
+    plan::{Answer, Indices, Mode, Slot},
+    report::{Client, ClientError, Request, Server},
+};
+
+/// How long an agent that was asked to hand over may take to end.
+const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// Which devices to attach to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// These.
+    Named(Vec<String>),
+    /// Those by which packets to nodes and backends leave.
+    Auto,
+}
+
+/// How the agent runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who exists.
+    pub cluster_file: PathBuf,
+    /// Whether a cluster without nodes is believed.
+    pub allow_empty: bool,
+    /// Where to attach.
+    pub interfaces: Wanted,
+    /// This node's name; `None` to find it by its address.
+    pub node: Option<String>,
+    /// Whether to cut.
+    pub mode: Mode,
+    /// What senders are told.
+    pub answer: Answer,
+    /// How the dataplane is opened.
+    pub options: dataplane::Options,
+    /// Folder of the lock and the flags.
+    pub run_dir: PathBuf,
+    /// The socket.
+    pub socket: PathBuf,
+    /// Whether to take over from an agent that runs.
+    pub take_over: bool,
+}
+
+/// Runs the agent until a signal, or until another agent takes over. The dataplane stays in the kernel.
+///
+/// # Errors
+/// Whatever keeps the agent from starting or going on, with the file, field or flag it is about.
+pub async fn run(settings: Settings) -> anyhow::Result<()> {
+    // Files and the socket of the agent are its own from their first moment on.
+    umask(FileMode::from_bits_truncate(0o077));
+    let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
+    // Watched before it is read: a change in between is seen.
+    let watch = Watch::new(source.path());
+    let view = source.load()?;
+    let local = local_addresses().context("list this machine's addresses")?;
+    let own_node = own_node(&view, settings.node.as_deref(), &local)?;
+    let lock = take_lock(&settings)?;
+    let (core, events) = open(settings, own_node, view, &watch)?;
+    let core = Arc::new(core);
+    let stop = CancellationToken::new();
+    let renewal = Renewal::start(Arc::clone(&core))?;
+    let mut tasks = JoinSet::new();
+    {
+        let core = Arc::clone(&core);
+        tokio::task::spawn_blocking(move || {
+            core.write_tables(&mut core.dataplane());
+            network::refresh(&core);
+        })
+        .await?;
+    }
+    tasks.spawn(network::follow(Arc::clone(&core), stop.clone()));
+    tasks.spawn(follow_file(Arc::clone(&core), source, watch, stop.clone()));
+    tasks.spawn(follow_events(events, core.injector.clone(), stop.clone()));
+    tasks.spawn(expire(Arc::clone(&core), stop.clone()));
+    let asking = idle::follow(Arc::clone(&core), stop.clone());
+    tasks.spawn(async {
+        asking.await;
+        Ok(())
+    });
+    let server = Server::bind(core.settings.socket.clone())?;
+    tracing::info!(
+        node = core.own_node,
+        socket = %core.settings.socket.display(),
+        mode = ?core.settings.mode,
+        version = env!("CARGO_PKG_VERSION"),
+        "the agent runs"
+    );
+    let desk = Arc::new(Desk::new(Arc::clone(&core), stop.clone()));
+    let ended = tokio::select! {
+        result = signals() => result,
+        () = stop.cancelled() => Ok("another agent takes over"),
+        () = server.serve(desk) => Ok("the socket is gone"),
+        Some(ended) = tasks.join_next() => match ended {
+            Ok(Ok(())) => Ok("a task ended"),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Err(panic.into()),
+        },
+    };
+    stop.cancel();
+    renewal.end();
+    // The socket goes before the lock: whoever has the lock may take what lies there for stale.
+    drop(server);
+    match &ended {
+        Ok(why) => tracing::info!(why, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
+        Err(error) => tracing::error!(%error, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
+    }
+    drop(lock);
+    ended.map(drop)
+}
+
+fn take_lock(settings: &Settings) -> anyhow::Result<Lock> {
+    let busy = match Lock::take(&settings.run_dir) {
+        Err(busy @ LockError::Busy { .. }) if settings.take_over => busy,
+        done => return Ok(done?),
+    };
+    let asked = Client::connect(&settings.socket).and_then(|mut other| {
+        other.set_patience(HAND_OVER)?;
+        other.ask::<i32>(&Request::HandOver)
+    });
+    match asked {
+        Ok(pid) => tracing::info!(pid, "took over"),
+        // It may have been ending anyway: its lock decides.
+        Err(error @ ClientError::Failure(_)) => return Err(error.into()),
+        Err(error) => tracing::warn!(%error, "the other agent does not answer"),
+    }
+    Lock::wait(&settings.run_dir, HAND_OVER).context(busy).context("take over: the other agent did not end")
+}
+
+/// Opens the dataplane and takes over what lies in it and in the flags file.
+fn open(
+    settings: Settings,
+    own_node: String,
+    view: ClusterView,
+    watch: &Watch,
+) -> anyhow::Result<(Core, EventStream)> {
+    let mut dataplane = Dataplane::open(&settings.options)?;
+    let pinned = dataplane.nodes()?;
+    let mut indices = Indices::adopt(&pinned, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
+    indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()))?;
+    let now = Clocks::now();
+    let store = FlagStore::new(&settings.run_dir);
+    let adopted = store.adopt(now);
+    if let Some(problem) = &adopted.problem {
+        tracing::error!(problem, "flags were lost");
+    }
+    for (node, flag) in &adopted.flags {
+        tracing::info!(node, reason = flag.reason, "adopted a flag");
+    }
+    let mut flags = Flags::with_cli(adopted.flags);
+    flags.set_file(&view.flags, now);
+    // Who is cut at this moment: nobody of these is asked again, and those without a flag are let go at once.
+    let cut = |index: u32, generation: u32| {
+        pinned.iter().any(|(at, entry)| {
+            let alive = entry.verdict == Verdict::Flagged as u32 && entry.until > monotonic_ns();
+            *at == index && entry.generation == generation && alive
+        })
+    };
+    let armed: BTreeMap<String, Slot> = indices
+        .iter()
+        .filter(|(_, slot)| cut(slot.index, slot.generation))
+        .map(|(name, slot)| (name.to_owned(), slot))
+        .collect();
+    let state = State {
+        view: Arc::new(view),
+        loaded: Timestamp::now(),
+        file_error: None,
+        watch_error: watch.degraded.clone(),
+        flags,
+        flags_problem: adopted.problem,
+        indices,
+        armed,
+        fresh: Vec::new(),
+        writer: dataplane.node_writer()?,
+        renewed: monotonic_ns(),
+        renew_error: None,
+        left_out: (0, Vec::new()),
+        write_error: None,
+        interfaces: Vec::new(),
+        coverage: Arc::default(),
+        manner: crate::dataplane::sweep::Manner::default(),
+        asked: BTreeMap::new(),
+    };
+    let events = dataplane.events()?;
+    let injector = dataplane.injector()?;
+    Ok((Core::new(settings, own_node, state, dataplane, injector, store), events))
+}
+
+/// The thread that renews verdicts.
+struct Renewal {
+    core: Arc<Core>,
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Renewal {
+    fn start(core: Arc<Core>) -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (core, stop) = (Arc::clone(&core), Arc::clone(&stop));
+            std::thread::Builder::new().name("renew".into()).spawn(move || core.renew(&stop))?
+        };
+        Ok(Self { core, stop, thread })
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.core.wake();
+        let _panicked = self.thread.join();
+    }
+}
+
+async fn signals() -> anyhow::Result<&'static str> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = term.recv() => Ok("SIGTERM"),
+        _ = int.recv() => Ok("SIGINT"),
+    }
+}
+
+async fn follow_file(
+    core: Arc<Core>,
+    source: FileSource,
+    mut watch: Watch,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let source = Arc::new(source);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = watch.changed() => {}
+        }
+        let (reloaded, source) = (Arc::clone(&core), Arc::clone(&source));
+        if tokio::task::spawn_blocking(move || reloaded.reload(&source)).await? {
+            core.view_changed.notify_one();
+            core.flagged.notify_one();
+        }
+    }
+}
+
+/// Answers what the kernel handed over, until `stop`. Nothing is logged for a packet.
+async fn follow_events(
+    mut events: EventStream,
+    injector: Injector,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        let event = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            event = events.next() => event?,
+        };
+        if EventKind::from_raw(event.kind) == Some(EventKind::Answer) {
+            if let Ok(frame) = answer::answer(&event) {
+                // A device that went away: the sender repeats, and meets the cut on its new way.
+                let _refused = injector.inject(event.ifindex, &frame);
+            }
+        }
+    }
+}
+
+async fn expire(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+        let core = Arc::clone(&core);
+        tokio::task::spawn_blocking(move || core.expire_flags()).await?;
+    }
+}

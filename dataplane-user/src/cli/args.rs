@@ -1,0 +1,258 @@
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
+
+use crate::plan::{Answer, Mode};
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  something failed; the message says what
+  2  the command line is wrong
+  3  no agent answers at the socket
+  4  refused: it would be unwise, or is not allowed
+  5  doctor found something that keeps nodefence from working
+  6  another agent runs on this node";
+
+const EXAMPLES: &str = "Examples:
+  # Run the agent on this node; the devices are found by route lookups.
+  nodefence agent --cluster-file /etc/nodefence/cluster.yaml --interface auto
+
+  # Node-b hangs: refuse to send it anything, for ten minutes at most.
+  nodefence flag node-b --for 10m --reason \"disk is gone\"
+
+  # What is cut, and how often?
+  nodefence nodes
+  nodefence counters
+
+  # It is back.
+  nodefence unflag node-b
+
+  # Try it without cutting: counted in `nodefence counters` as observed.
+  nodefence agent --cluster-file cluster.yaml --interface eth0 --mode observe
+
+  # Something does not work: what is in the way?
+  nodefence doctor";
+
+/// Refuses to send traffic to backends on flagged Kubernetes nodes.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nodefence",
+    version,
+    propagate_version = true,
+    max_term_width = 110,
+    after_help = EXIT_CODES,
+    after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}")
+)]
+pub struct Cli {
+    /// The agent's socket [default: agent.sock in the run folder]
+    #[arg(long, global = true, value_name = "PATH", env = "NODEFENCE_SOCKET")]
+    pub socket: Option<PathBuf>,
+
+    /// Folder of the agent's lock, socket and flags
+    #[arg(long, global = true, value_name = "DIR", default_value = "/run/nodefence")]
+    pub run_dir: PathBuf,
+
+    /// How to print
+    #[arg(short, long, global = true, value_name = "FORMAT", default_value = "table")]
+    pub output: Format,
+
+    /// What to do
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+impl Cli {
+    /// The socket to talk to.
+    pub fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| self.run_dir.join("agent.sock"))
+    }
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Columns, for people.
+    Table,
+    /// JSON, for programs.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run the agent on this node
+    #[command(
+        after_help = "SIGTERM leaves the pinned dataplane in place: verdicts lapse within 3 s unless another agent \
+                            takes over. `nodefence detach` removes it."
+    )]
+    Agent(Box<AgentArgs>),
+
+    /// Cut all traffic from here to a node's backends
+    #[command(
+        after_help = "Example:\n  nodefence flag node-b --for 10m --reason \"ext4 journal blocked\"\n\n\
+                            Only this node's agent is told; every node has its own. Returns once the verdict is in the \
+                            kernel, with what was done."
+    )]
+    Flag {
+        /// Name of the node
+        node: String,
+        /// When the flag ends by itself, as in 90s, 10m, 2h; without it, when `unflag` is called
+        #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+        lasts: Option<Duration>,
+        /// Why, for whoever reads `nodes`
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+        /// Flag it even if it is this very node, or more than a third of all nodes would bear a flag
+        #[arg(long)]
+        force: bool,
+    },
+
+    /// Let traffic to a flagged node pass again, from the next packet on
+    Unflag {
+        /// Name of the node
+        node: String,
+    },
+
+    /// List nodes and their flags
+    Nodes,
+
+    /// List backends and the devices that cover them
+    Backends,
+
+    /// List the flows to backends that conntrack knows
+    Flows {
+        /// Only flows to this node's backends
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+    },
+
+    /// Show what was cut and what was passed, by reason
+    Counters,
+
+    /// Show the agent's state
+    Status,
+
+    /// Remove everything of ours from the kernel
+    #[command(
+        after_help = "Programs, links, maps and pins are removed; a clsact qdisc only if we made it and it is \
+                            empty. Refused while an agent runs."
+    )]
+    Detach {
+        /// Folder of the pins
+        #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
+        pin_dir: PathBuf,
+    },
+
+    /// Say what keeps nodefence from working on this node, with the remedy
+    #[command(after_help = "Works without an agent. Exit code 5 if a line says fail.")]
+    Doctor {
+        /// Check these devices only [default: all that are up]
+        #[arg(long, value_name = "NAME")]
+        interface: Vec<String>,
+        /// Folder of the pins
+        #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
+        pin_dir: PathBuf,
+    },
+
+    /// Print a completion script
+    #[command(after_help = "Example:\n  nodefence completions bash > /etc/bash_completion.d/nodefence")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+
+    /// Print the man page (roff), or write one per verb into a folder
+    Man {
+        /// The folder
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// How the agent runs.
+#[derive(Clone, Debug, Args)]
+pub struct AgentArgs {
+    /// Who exists: YAML or JSON, followed as it changes
+    #[arg(long, value_name = "FILE")]
+    pub cluster_file: PathBuf,
+
+    /// A device by which packets leave to backends (repeatable), or `auto`: those that route lookups give
+    #[arg(long = "interface", value_name = "NAME", required = true)]
+    pub interfaces: Vec<String>,
+
+    /// This node's name [default: the node in the file whose address is local]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    pub node: Option<String>,
+
+    /// Believe a cluster file without nodes
+    #[arg(long)]
+    pub allow_empty: bool,
+
+    /// Cut, or only count what would be cut
+    #[arg(long, default_value = "enforce")]
+    pub mode: Mode,
+
+    /// What senders to a flagged node are told: refuse (RST, ICMP port unreachable) or drop (nothing)
+    #[arg(long, default_value = "refuse")]
+    pub answer: Answer,
+
+    /// Cut transit packets before the stack sees them; attaching makes many drivers rebuild their rings
+    #[arg(long, default_value = "off")]
+    pub xdp: XdpArg,
+
+    /// How TC programs are attached: auto (tcx where the kernel has it) or clsact
+    #[arg(long, default_value = "auto")]
+    pub tc: TcArg,
+
+    /// Backends that fit into the map
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_BACKENDS, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub max_backends: u32,
+
+    /// ICMP answers a second and CPU; the rest is dropped and counted
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_ICMP_PER_SECOND)]
+    pub icmp_per_second: u32,
+
+    /// Folder of the pins, in a BPF filesystem
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
+    pub pin_dir: PathBuf,
+
+    /// Take over from an agent that runs: it ends, the dataplane stays
+    #[arg(long)]
+    pub take_over: bool,
+
+    /// How to log, to standard error; RUST_LOG sets what
+    #[arg(long, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Whether and how XDP is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum XdpArg {
+    /// Not at all.
+    Off,
+    /// By the driver.
+    Native,
+    /// By the stack; slows the healthy path.
+    Generic,
+}
+
+/// How TC programs are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TcArg {
+    /// tcx on Linux 6.6 and later, else clsact.
+    Auto,
+    /// clsact.
+    Clsact,
+}
+
+/// How the agent logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}

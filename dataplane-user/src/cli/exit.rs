@@ -1,0 +1,45 @@
+use std::process::ExitCode;
+
+use crate::{
+    agent,
+    report::{ClientError, ErrorKind},
+};
+
+/// What the binary's exit code says. `docs/cli.md` and `--help` list them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Something failed; the message says what.
+    Error = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// No agent answers at the socket.
+    Unreachable = 3,
+    /// It would be unwise, or is not allowed; the message says how to insist, where that is possible.
+    Refused = 4,
+    /// `doctor` found something that keeps nodefence from working.
+    Unhealthy = 5,
+    /// Another agent runs on this node.
+    Busy = 6,
+}
+
+impl Exit {
+    /// The code for an error that reached the edge.
+    pub fn of(error: &anyhow::Error) -> Self {
+        if let Some(agent::LockError::Busy { .. }) = error.downcast_ref() {
+            return Self::Busy;
+        }
+        match error.downcast_ref::<ClientError>() {
+            Some(ClientError::Unreachable { .. }) => Self::Unreachable,
+            Some(ClientError::Failure(failure)) if failure.kind == ErrorKind::Refused => Self::Refused,
+            _ => Self::Error,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}

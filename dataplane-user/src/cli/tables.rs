@@ -1,0 +1,218 @@
+//! Results as columns and lines, for people.
+
+use std::fmt::Write as _;
+
+use super::output::{columns, or_dash, seconds};
+use crate::{
+    dataplane::DetachReport,
+    flags::Origin,
+    report::{AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, Status, UnflagReport},
+};
+
+fn flag_text(flag: &FlagRow) -> String {
+    let origin = match flag.origin {
+        Origin::Cli => "flagged",
+        Origin::ClusterFile => "flagged by the cluster file",
+    };
+    let mut text = origin.to_owned();
+    if let Some(left) = flag.remaining_seconds {
+        let _ = write!(text, ", {} left", seconds(left));
+    }
+    if !flag.reason.is_empty() {
+        let _ = write!(text, ": {}", flag.reason.replace('\n', " "));
+    }
+    text
+}
+
+pub(super) fn nodes(rows: &[NodeRow]) -> String {
+    columns(
+        ["NAME", "ADDRESS", "ZONE", "INDEX", "BACKENDS", "ACTION", "FLAG"],
+        rows.iter().map(|row| {
+            [
+                if row.own { format!("{} (own)", row.name) } else { row.name.clone() },
+                row.address.to_string(),
+                or_dash(row.zone.as_ref()),
+                row.index.to_string(),
+                row.backends.to_string(),
+                row.action.clone(),
+                or_dash(row.flag.as_ref().map(flag_text)),
+            ]
+        }),
+    )
+}
+
+pub(super) fn backends(rows: &[BackendRow]) -> String {
+    columns(
+        ["ADDRESS", "PORT", "NODE", "FLAGGED", "INTERFACE"],
+        rows.iter().map(|row| {
+            [
+                row.address.to_string(),
+                match (row.port, row.protocol) {
+                    (Some(port), Some(protocol)) => format!("{port}/{protocol}"),
+                    _ => "-".to_owned(),
+                },
+                row.node.clone(),
+                if row.flagged { "yes" } else { "no" }.to_owned(),
+                match (&row.interface, &row.uncovered) {
+                    (Some(interface), _) => interface.clone(),
+                    (None, Some(why)) => format!("none: {why}"),
+                    (None, None) => "-".to_owned(),
+                },
+            ]
+        }),
+    )
+}
+
+pub(super) fn flows(flows: &Flows) -> String {
+    columns(
+        ["PROTOCOL", "CLIENT", "SERVICE", "BACKEND", "NODE", "STATE", "ZONE", "TIMEOUT"],
+        flows.flows.iter().map(|row| {
+            [
+                row.protocol.clone(),
+                row.client.to_string(),
+                row.service.to_string(),
+                row.backend.to_string(),
+                row.node.clone(),
+                or_dash(row.state.as_ref()),
+                row.zone.to_string(),
+                seconds(row.timeout_seconds.into()),
+            ]
+        }),
+    )
+}
+
+pub(super) fn counters(rows: &[CounterRow]) -> String {
+    columns(
+        ["REASON", "PACKETS", "BYTES", "MEANING"],
+        rows.iter().map(|row| {
+            [row.reason.clone(), row.packets.to_string(), row.bytes.to_string(), row.help.clone()]
+        }),
+    )
+}
+
+pub(super) fn flag(report: &FlagReport) -> String {
+    let mut text = format!(
+        "node {} (index {}): {} for {} backends, written in {} us",
+        report.node, report.index, report.action, report.backends, report.flip_micros
+    );
+    if let Some(time) = report.for_seconds {
+        let _ = write!(text, ", ends in {}", seconds(time));
+    }
+    text.push('\n');
+    for backend in &report.uncovered {
+        let _ = writeln!(text, "not covered: {backend}");
+    }
+    if let Some(asked) = &report.asked {
+        let _ = writeln!(text, "idle clients: {}", asked_text(asked));
+    }
+    text
+}
+
+fn asked_text(row: &AskRow) -> String {
+    let mut text = format!(
+        "{} flows listed, {} asked, {} of them closed in {:.3} s",
+        row.listed, row.asked, row.closed, row.seconds
+    );
+    for (count, what) in [
+        (row.skipped_closed, "closed already"),
+        (row.skipped_not_tcp, "not TCP"),
+        (row.skipped_opening_or_ended, "opening or ended"),
+        (row.unreachable, "without an attached device"),
+        (row.liberal, "made liberal"),
+    ] {
+        if count != 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    for (zone, count) in &row.zones {
+        let _ = write!(text, ", {count} in zone {zone}");
+    }
+    text
+}
+
+pub(super) fn unflag(report: &UnflagReport) -> String {
+    match (&report.still, report.was_flagged) {
+        (Some(flag), _) => format!("node {} stays {}", report.node, flag_text(flag)),
+        (None, true) => format!("node {}: traffic passes again", report.node),
+        (None, false) => format!("node {} was not flagged", report.node),
+    }
+}
+
+pub(super) fn detach(report: &DetachReport) -> String {
+    let DetachReport { links, filters, qdiscs, maps } = report;
+    format!("removed {links} links, {filters} clsact filters, {qdiscs} clsact qdiscs, {maps} pinned maps")
+}
+
+pub(super) fn status(status: &Status) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<16}{value}");
+    };
+    line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
+    line("Node", status.node.clone());
+    line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
+    let cluster = &status.cluster;
+    line(
+        "Cluster file",
+        format!(
+            "{}: {} nodes, {} backends, read {}",
+            cluster.file, cluster.nodes, cluster.backends, cluster.loaded
+        ),
+    );
+    for problem in cluster.error.iter().chain(&cluster.watch).chain(&status.flags_problem) {
+        line("", format!("problem: {problem}"));
+    }
+    let plane = &status.dataplane;
+    line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));
+    line("Renewed", format!("{:.1} s ago", plane.renewed_seconds_ago));
+    for problem in plane.error.iter().chain(&plane.renew_error) {
+        line("", format!("problem: {problem}"));
+    }
+    if plane.left_out != 0 {
+        let first: Vec<String> = plane.left_out_first.iter().map(ToString::to_string).collect();
+        line(
+            "",
+            format!("problem: {} backends do not fit and pass: {} ...", plane.left_out, first.join(", ")),
+        );
+    }
+    for row in &status.interfaces {
+        let tc = row.tc.as_deref().unwrap_or("not attached");
+        let layer = row.link_layer.as_deref().unwrap_or("?");
+        line("Interface", format!("{} (index {}): {layer}, TC {tc}, XDP {}", row.name, row.ifindex, row.xdp));
+        if let Some(error) = &row.error {
+            line("", format!("problem: {error}"));
+        }
+        for ahead in &row.programs_ahead {
+            line("", format!("runs ahead of ours: {} (id {}) at {}", ahead.name, ahead.id, ahead.place));
+        }
+    }
+    if status.uncovered != 0 {
+        line("Not covered", format!("{} backends, whose traffic is not cut here", status.uncovered));
+        for row in &status.uncovered_examples {
+            line("", format!("{} on {}: {}", row.address, row.node, or_dash(row.uncovered.as_ref())));
+        }
+    }
+    if !status.sweep.reset_by.is_empty() {
+        line("RST", status.sweep.reset_by.clone());
+        line("Far sequences", status.sweep.far_sequences.clone());
+    }
+    for cannot in &status.sweep.cannot {
+        line("Cannot sweep", cannot.clone());
+    }
+    for (node, row) in &status.sweep.last {
+        line("Asked", format!("{node}: {}", asked_text(row)));
+        if let Some(problem) = &row.problem {
+            line("", format!("problem: {problem}"));
+        }
+    }
+    if status.flagged.is_empty() {
+        line("Flagged", "none".to_owned());
+    }
+    for row in &status.flagged {
+        line(
+            "Flagged",
+            format!("{} ({}): {}", row.name, row.action, or_dash(row.flag.as_ref().map(flag_text))),
+        );
+    }
+    text
+}

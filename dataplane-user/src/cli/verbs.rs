@@ -1,0 +1,160 @@
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    args::{AgentArgs, Cli, Format, LogFormat, TcArg, Verb, XdpArg},
+    doctor,
+    exit::Exit,
+    output::print,
+    tables,
+};
+use crate::{
+    agent::{self, Lock, Settings, Wanted},
+    dataplane,
+    report::{BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, Request, Status, UnflagReport},
+};
+
+/// Carries out one verb.
+pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let desk = Desk { socket: cli.socket(), format: cli.output };
+    match cli.verb {
+        Verb::Agent(ref args) => {
+            let settings = settings(args, &cli);
+            init_log(args.log_format);
+            let runtime = tokio::runtime::Runtime::new().context("start the agent's threads")?;
+            let ended = runtime.block_on(agent::run(settings));
+            // A slow write in the background must not hold the end up.
+            runtime.shutdown_background();
+            ended?;
+        }
+        Verb::Flag { node, lasts, reason, force } => {
+            let for_ms = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
+            let request = Request::Flag { node, for_ms, reason, force };
+            desk.ask(&request, |report: &FlagReport| warn(&report.warnings), tables::flag)?;
+        }
+        Verb::Unflag { node } => {
+            let request = Request::Unflag { node };
+            desk.ask(&request, |report: &UnflagReport| warn(&report.warnings), tables::unflag)?;
+        }
+        Verb::Nodes => desk.ask(&Request::Nodes, quiet, |rows: &Vec<NodeRow>| tables::nodes(rows))?,
+        Verb::Backends => {
+            desk.ask(&Request::Backends, quiet, |rows: &Vec<BackendRow>| tables::backends(rows))?
+        }
+        Verb::Flows { node } => {
+            desk.ask(&Request::Flows { node }, |flows: &Flows| warn(&flows.notes), tables::flows)?;
+        }
+        Verb::Counters => {
+            desk.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
+        }
+        Verb::Status => desk.ask(&Request::Status, quiet, |status: &Status| tables::status(status))?,
+        Verb::Detach { pin_dir } => {
+            // The lock is held meanwhile: an agent that starts now would attach what is being removed.
+            let _lock = Lock::take(&cli.run_dir)?;
+            let report = dataplane::detach(&pin_dir)?;
+            print(cli.output, &report, tables::detach)?;
+        }
+        Verb::Doctor { interface, pin_dir } => return doctor::run(cli.output, &interface, &pin_dir),
+        Verb::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "nodefence", &mut script);
+            std::io::stdout().write_all(&script)?;
+        }
+        Verb::Man { dir } => man(dir.as_deref())?,
+    }
+    Ok(Exit::Ok)
+}
+
+struct Desk {
+    socket: PathBuf,
+    format: Format,
+}
+
+impl Desk {
+    fn ask<T: Serialize + DeserializeOwned>(
+        &self,
+        request: &Request,
+        aside: impl FnOnce(&T),
+        table: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        let answer: T = Client::connect(&self.socket)?.ask(request)?;
+        aside(&answer);
+        print(self.format, &answer, table)
+    }
+}
+
+fn quiet<T>(_: &T) {}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+}
+
+fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
+    let auto = args.interfaces.iter().any(|name| name == "auto");
+    let mut options = dataplane::Options {
+        pin_dir: args.pin_dir.clone(),
+        max_backends: args.max_backends,
+        xdp: match args.xdp {
+            XdpArg::Off => dataplane::XdpChoice::Off,
+            XdpArg::Native => dataplane::XdpChoice::Native,
+            XdpArg::Generic => dataplane::XdpChoice::Generic,
+        },
+        tc: match args.tc {
+            TcArg::Auto => dataplane::TcChoice::Auto,
+            TcArg::Clsact => dataplane::TcChoice::Clsact,
+        },
+        ..dataplane::Options::default()
+    };
+    options.config.icmp_per_second = args.icmp_per_second;
+    Settings {
+        cluster_file: args.cluster_file.clone(),
+        allow_empty: args.allow_empty,
+        interfaces: if auto { Wanted::Auto } else { Wanted::Named(args.interfaces.clone()) },
+        node: args.node.clone(),
+        mode: args.mode,
+        answer: args.answer,
+        options,
+        run_dir: cli.run_dir.clone(),
+        socket: cli.socket(),
+        take_over: args.take_over,
+    }
+}
+
+fn init_log(format: LogFormat) {
+    use tracing_subscriber::{EnvFilter, fmt};
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => {
+            use std::io::IsTerminal as _;
+            let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            log.with_ansi(std::io::stderr().is_terminal() && !plain).init();
+        }
+    }
+}
+
+fn man(dir: Option<&Path>) -> anyhow::Result<()> {
+    let command = Cli::command();
+    match dir {
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command).render(&mut page)?;
+            std::io::stdout().write_all(&page)?;
+        }
+        Some(dir) => {
+            fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+            clap_mangen::generate_to(command, dir)
+                .with_context(|| format!("write into {}", dir.display()))?;
+        }
+    }
+    Ok(())
+}

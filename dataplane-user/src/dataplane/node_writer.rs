@@ -1,0 +1,43 @@
+//! The one flip, for a thread of its own: verdicts must be renewed while slower work has the [`super::Dataplane`].
+use std::path::Path;
+
+use aya::maps::{Array, Map, MapData};
+use nodefence_common::{MAX_NODES, NodeEntry};
+
+use super::{error::Error, handle::Dataplane, names};
+
+/// Writes node entries. Independent of the [`Dataplane`] that it was made from.
+pub struct NodeWriter {
+    nodes: Array<MapData, NodeEntry>,
+    /// The map that devices which are not switched yet still read.
+    old: Option<Array<MapData, NodeEntry>>,
+}
+
+impl NodeWriter {
+    pub(super) fn new(dataplane: &Dataplane) -> Result<Self, Error> {
+        let pinned = &dataplane.options.pin_dir;
+        let staging = names::staging(pinned);
+        let staged = dataplane.staged.as_ref().is_some_and(|staged| staged.old_nodes.is_some());
+        let (nodes, old) =
+            if staged { (open(&staging)?, Some(open(pinned)?)) } else { (open(pinned)?, None) };
+        Ok(Self { nodes, old })
+    }
+
+    /// Writes one node's entry.
+    pub fn write_node(&mut self, index: u32, entry: &NodeEntry) -> Result<(), Error> {
+        if index >= MAX_NODES {
+            return Err(Error::NodeIndex(index));
+        }
+        if let Some(old) = self.old.as_mut().filter(|old| index < old.len()) {
+            old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
+        }
+        self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
+    }
+}
+
+fn open(dir: &Path) -> Result<Array<MapData, NodeEntry>, Error> {
+    MapData::from_pin(dir.join(names::NODES))
+        .and_then(Map::from_map_data)
+        .and_then(Array::try_from)
+        .map_err(Error::map(names::NODES))
+}

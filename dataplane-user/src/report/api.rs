@@ -1,0 +1,119 @@
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// What can be asked of an agent: one JSON object in one line, answered by one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Flag a node. Answered with a [`super::FlagReport`].
+    Flag {
+        /// Its name.
+        node: String,
+        /// For how long; without it until an `unflag`.
+        #[serde(default)]
+        for_ms: Option<u64>,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+        /// Also the own node, and also more than a third of all.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Take the CLI's flag back. Answered with a [`super::UnflagReport`].
+    Unflag {
+        /// The node's name.
+        node: String,
+    },
+    /// Answered with a list of [`super::NodeRow`].
+    Nodes,
+    /// Answered with a list of [`super::BackendRow`].
+    Backends,
+    /// Answered with [`super::Flows`].
+    Flows {
+        /// Only those to this node's backends.
+        #[serde(default)]
+        node: Option<String>,
+    },
+    /// Answered with a list of [`super::CounterRow`].
+    Counters,
+    /// Answered with a [`super::Status`].
+    Status,
+    /// Renew once more, give up the lock and end; the dataplane stays. Answered with the agent's process id.
+    HandOver,
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// It could not be understood.
+    Invalid,
+    /// There is no such node.
+    NotFound,
+    /// It would be unwise, and nobody said `force`.
+    Refused,
+    /// It was tried and failed.
+    Failed,
+}
+
+/// A request that was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// The kind of reason.
+    pub kind: ErrorKind,
+    /// The reason, for whoever asked.
+    pub message: String,
+}
+
+impl Failure {
+    /// With a reason of that kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// Something that was tried and failed.
+    pub fn failed(error: impl std::fmt::Display) -> Self {
+        Self::new(ErrorKind::Failed, error.to_string())
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// What was asked for.
+    Ok(serde_json::Value),
+    /// Why not.
+    Error(Failure),
+}
+
+impl Reply {
+    /// A good answer.
+    pub fn ok(value: &impl Serialize) -> Self {
+        match serde_json::to_value(value) {
+            Ok(value) => Self::Ok(value),
+            Err(error) => Self::Error(Failure::failed(error)),
+        }
+    }
+
+    /// The value inside, as the type that the request is answered with.
+    ///
+    /// # Errors
+    /// The failure inside, or that the answer is another agent version's.
+    pub fn into_value<T: DeserializeOwned>(self) -> Result<T, Failure> {
+        match self {
+            Self::Ok(value) => serde_json::from_value(value)
+                .map_err(|error| Failure::failed(format_args!("the agent is of another version: {error}"))),
+            Self::Error(failure) => Err(failure),
+        }
+    }
+}
+
+impl<T: Serialize> From<Result<T, Failure>> for Reply {
+    fn from(result: Result<T, Failure>) -> Self {
+        match result {
+            Ok(value) => Self::ok(&value),
+            Err(failure) => Self::Error(failure),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+use std::{
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::de::DeserializeOwned;
+
+use super::api::{Failure, Reply, Request};
+
+/// How long an answer may take: a flag waits for the round of asking, `flows` for a dump of conntrack.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no agent answers at {}: {source}; is `nodefence agent` running on this node? (--socket chooses another)", path.display())]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The agent went away, or answers in another way.
+    #[error("the agent at {}: {source}", path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The agent would not, or could not.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+/// The CLI's end of the socket.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to an agent.
+    ///
+    /// # Errors
+    /// Where nobody listens, or this user may not.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let unreachable = |source| ClientError::Unreachable { path: path.to_owned(), source };
+        let stream = UnixStream::connect(path).map_err(unreachable)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(unreachable)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(unreachable)?;
+        Ok(Self { path: path.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    /// How long to wait for an answer from now on.
+    ///
+    /// # Errors
+    /// Where the socket refuses it.
+    pub fn set_patience(&mut self, patience: Duration) -> Result<(), ClientError> {
+        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// The agent's own words where it would not or could not; else what broke.
+    pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
+        let reply = self.exchange(request).map_err(|source| self.broken(source))?;
+        Ok(reply.into_value()?)
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        self.stream.get_mut().write_all(line.as_bytes())?;
+        line.clear();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up"));
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    fn broken(&self, source: io::Error) -> ClientError {
+        ClientError::Broken { path: self.path.clone(), source }
+    }
+}

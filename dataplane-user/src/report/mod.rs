@@ -1,0 +1,14 @@
+//! What the agent tells and is asked: the model of its state, and the local API on a unix socket.
+
+mod api;
+mod client;
+mod model;
+mod server;
+
+pub use api::{ErrorKind, Failure, Reply, Request};
+pub use client::{Client, ClientError};
+pub use model::{
+    AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlagRow, FlowRow, Flows,
+    InterfaceRow, NodeRow, ProgramRow, Status, SweepRow, UnflagReport,
+};
+pub use server::{Handler, Server, ServerError};

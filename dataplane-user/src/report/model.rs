@@ -1,0 +1,285 @@
+//! The rows and reports that the CLI prints. JSON and YAML output have exactly these fields.
+
+use std::net::{IpAddr, SocketAddr};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cluster::Protocol,
+    flags::Origin,
+    plan::{Answer, Mode},
+};
+
+/// A flag that holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlagRow {
+    /// Who set it.
+    pub origin: Origin,
+    /// Why; may be empty.
+    pub reason: String,
+    /// Since when, by the wall clock of that moment.
+    pub since: Timestamp,
+    /// Seconds until it ends by itself; `None` where only an `unflag` ends it.
+    pub remaining_seconds: Option<u64>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its zone.
+    pub zone: Option<String>,
+    /// Its index in the maps.
+    pub index: u32,
+    /// Its index's generation.
+    pub generation: u32,
+    /// How many backends it has.
+    pub backends: usize,
+    /// Whether the agent runs on it.
+    pub own: bool,
+    /// What the datapath does with packets to it: pass, refuse, drop, observe, or ignore (the own node).
+    pub action: String,
+    /// The flag it bears.
+    pub flag: Option<FlagRow>,
+}
+
+/// A backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendRow {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port, where only that one is its own (host network).
+    pub port: Option<u16>,
+    /// That port's protocol.
+    pub protocol: Option<Protocol>,
+    /// The node it runs on.
+    pub node: String,
+    /// Whether that node bears a flag.
+    pub flagged: bool,
+    /// The attached device by which packets to it leave; `None` where no attached device is known to carry them.
+    pub interface: Option<String>,
+    /// Why there is none.
+    pub uncovered: Option<String>,
+}
+
+/// A flow that conntrack knows, to a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowRow {
+    /// IP protocol: tcp, udp, sctp, or its number.
+    pub protocol: String,
+    /// Who began it.
+    pub client: SocketAddr,
+    /// What it was addressed to.
+    pub service: SocketAddr,
+    /// Where it goes.
+    pub backend: SocketAddr,
+    /// The backend's node.
+    pub node: String,
+    /// The TCP state in conntrack; `None` for other protocols.
+    pub state: Option<String>,
+    /// The conntrack zone, where it is not the default one.
+    pub zone: u16,
+    /// Seconds until conntrack forgets it.
+    pub timeout_seconds: u32,
+}
+
+/// The flows to backends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flows {
+    /// By node, backend and client.
+    pub flows: Vec<FlowRow>,
+    /// What this list cannot show.
+    pub notes: Vec<String>,
+}
+
+/// A counter of the datapath.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterRow {
+    /// Its name.
+    pub reason: String,
+    /// Packets, summed over all CPUs.
+    pub packets: u64,
+    /// Bytes from the network header on.
+    pub bytes: u64,
+    /// What it counts.
+    pub help: String,
+}
+
+/// What came of asking a node's idle clients for their numbers: the answers meet the cut.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AskRow {
+    /// Flows to the node that conntrack listed.
+    pub listed: usize,
+    /// Flows whose client was asked.
+    pub asked: usize,
+    /// Of those, gone or reset at the end.
+    pub closed: usize,
+    /// Not asked: conntrack has them in CLOSE.
+    pub skipped_closed: usize,
+    /// Not asked: no TCP; cut when the client next sends.
+    pub skipped_not_tcp: usize,
+    /// Not asked: being opened or closed in order.
+    pub skipped_opening_or_ended: usize,
+    /// Not asked: no attached device leads to the backend, or the question could not be put in.
+    pub unreachable: usize,
+    /// Flows made liberal in the reply direction.
+    pub liberal: usize,
+    /// Listed flows in conntrack zones other than the default one, by zone.
+    pub zones: std::collections::BTreeMap<u16, usize>,
+    /// How long it took.
+    pub seconds: f64,
+    /// What went wrong, or was cut short.
+    pub problem: Option<String>,
+}
+
+/// What a `flag` did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlagReport {
+    /// The node.
+    pub node: String,
+    /// Its index in the maps.
+    pub index: u32,
+    /// What the datapath does with packets to it from now on.
+    pub action: String,
+    /// Seconds until the flag ends by itself.
+    pub for_seconds: Option<u64>,
+    /// How many backends it has.
+    pub backends: usize,
+    /// Those that no attached device covers: traffic to them is not cut.
+    pub uncovered: Vec<String>,
+    /// Microseconds from reading the request to the end of the map write.
+    pub flip_micros: u64,
+    /// The round of asking idle clients, where it has ended.
+    pub asked: Option<AskRow>,
+    /// What the operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// What an `unflag` did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnflagReport {
+    /// The node.
+    pub node: String,
+    /// Whether there was a flag of the CLI to take back.
+    pub was_flagged: bool,
+    /// The flag that still holds: the cluster file's.
+    pub still: Option<FlagRow>,
+    /// What the operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// A program that runs ahead of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramRow {
+    /// The kernel's id of it; 0 where there is none.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Where it runs.
+    pub place: String,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceRow {
+    /// Its name.
+    pub name: String,
+    /// Its index; 0 where it does not exist.
+    pub ifindex: u32,
+    /// `l2` or `l3`.
+    pub link_layer: Option<String>,
+    /// `tcx` or `clsact`; `None` where nothing is attached.
+    pub tc: Option<String>,
+    /// What runs in XDP, or why nothing does.
+    pub xdp: String,
+    /// Programs that see packets before ours do.
+    pub programs_ahead: Vec<ProgramRow>,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// The cluster file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRow {
+    /// Its path.
+    pub file: String,
+    /// When the view that holds was taken from it.
+    pub loaded: Timestamp,
+    /// Nodes in that view.
+    pub nodes: usize,
+    /// Backends in that view.
+    pub backends: usize,
+    /// Why the file that lies there now was not taken; the last good view holds.
+    pub error: Option<String>,
+    /// Why the file's folder is not watched; it is then looked at every few seconds.
+    pub watch: Option<String>,
+}
+
+/// The pinned tables.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DataplaneRow {
+    /// Where they are pinned.
+    pub pin_dir: String,
+    /// Backends that fit.
+    pub max_backends: u32,
+    /// Backends and host-network ports that did not fit: their traffic passes.
+    pub left_out: u64,
+    /// The first few of their addresses.
+    pub left_out_first: Vec<IpAddr>,
+    /// Why the last write failed.
+    pub error: Option<String>,
+    /// Seconds since the verdicts were last renewed.
+    pub renewed_seconds_ago: f64,
+    /// Why the last renewal failed; verdicts lapse 3 s after the last good one.
+    pub renew_error: Option<String>,
+}
+
+/// How idle clients are reached on this kernel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SweepRow {
+    /// How RSTs are made here: in place, or injected by the agent; and how that was found out.
+    pub reset_by: String,
+    /// Whether flows that are asked are made liberal first, and how that was found out.
+    pub far_sequences: String,
+    /// What cannot be swept here.
+    pub cannot: Vec<String>,
+    /// The last round, by node.
+    pub last: Vec<(String, AskRow)>,
+}
+
+/// The agent's state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The agent's version.
+    pub version: String,
+    /// Its process id.
+    pub pid: i32,
+    /// When it started.
+    pub started: Timestamp,
+    /// The node it runs on.
+    pub node: String,
+    /// Whether it cuts.
+    pub mode: Mode,
+    /// What senders are told.
+    pub answer: Answer,
+    /// The cluster file.
+    pub cluster: ClusterRow,
+    /// Flagged nodes.
+    pub flagged: Vec<NodeRow>,
+    /// What is wrong with the file that keeps the CLI's flags.
+    pub flags_problem: Option<String>,
+    /// The pinned tables.
+    pub dataplane: DataplaneRow,
+    /// The devices.
+    pub interfaces: Vec<InterfaceRow>,
+    /// How many backends no attached device covers.
+    pub uncovered: usize,
+    /// Some of them, with the reason.
+    pub uncovered_examples: Vec<BackendRow>,
+    /// Idle clients.
+    pub sweep: SweepRow,
+}
