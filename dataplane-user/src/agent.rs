@@ -1,9 +1,11 @@
 //! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
 
+mod bridge;
 mod core;
 mod coverage;
 mod idle;
 mod lock;
+mod neighbours;
 mod network;
 mod own_node;
 mod rows;

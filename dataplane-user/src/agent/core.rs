@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::{run::Settings, state::State};
 use crate::{
     cluster::{ClusterView, FileSource},
-    dataplane::{Dataplane, Injector},
+    dataplane::{Dataplane, Injector, probe::Findings},
     flags::{Clocks, FlagStore, monotonic_ns},
     plan,
     report::{ErrorKind, Failure},
@@ -21,6 +21,8 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) own_node: String,
     pub(super) started: Timestamp,
+    /// What was found out about this kernel at start.
+    pub(super) findings: Findings,
     /// See [`State`]: held for map writes at most.
     state: Mutex<State>,
     /// Wakes the renewal for an end that came nearer.
@@ -39,6 +41,7 @@ impl Core {
     pub(super) fn new(
         settings: Settings,
         own_node: String,
+        findings: Findings,
         state: State,
         dataplane: Dataplane,
         injector: Injector,
@@ -48,6 +51,7 @@ impl Core {
             settings,
             own_node,
             started: Timestamp::now(),
+            findings,
             state: Mutex::new(state),
             wake: Condvar::new(),
             dataplane: Mutex::new(dataplane),

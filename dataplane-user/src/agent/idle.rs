@@ -48,9 +48,9 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     if pointless(core, node).is_some() {
         return None;
     }
-    let (view, coverage, manner) = {
+    let (view, coverage) = {
         let state = core.state();
-        (Arc::clone(&state.view), Arc::clone(&state.coverage), state.manner)
+        (Arc::clone(&state.view), Arc::clone(&state.coverage))
     };
     let node = view.node(node)?;
     let mut backends = Backends::new();
@@ -62,7 +62,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     }
     let mut ground = Ground { core, node, coverage, failed: None };
     let outcome = match Conntrack::open() {
-        Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &manner, &mut ground),
+        Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &core.findings.manner(), &mut ground),
         Err(error) => Err(error),
     };
     let mut row = match outcome {

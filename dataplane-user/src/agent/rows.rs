@@ -8,10 +8,11 @@ use super::{core::Core, state::State};
 use crate::{
     cluster::{Backend, Node, Scope},
     conntrack::{Conntrack, Family, Flow},
+    doctor::Facts,
     flags::{Clocks, Flag, monotonic_ns},
     report::{
         BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
-        NodeRow, Status, SweepRow, UnflagReport,
+        NodeRow, Status, UnflagReport,
     },
 };
 
@@ -247,6 +248,7 @@ pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
 pub(super) fn status(core: &Core) -> Status {
     let uncovered: Vec<BackendRow> =
         backends(core).into_iter().filter(|row| row.uncovered.is_some()).collect();
+    let cannot_ask = cannot_ask();
     let flagged = nodes(core).into_iter().filter(|row| row.flag.is_some()).collect();
     let state = core.state();
     Status {
@@ -279,6 +281,25 @@ pub(super) fn status(core: &Core) -> Status {
         interfaces: state.interfaces.clone(),
         uncovered: uncovered.len(),
         uncovered_examples: uncovered.into_iter().take(EXAMPLES).collect(),
-        sweep: SweepRow { last: state.asked.clone().into_iter().collect(), ..SweepRow::default() },
+        probe: core.findings.clone(),
+        probe_text: core.findings.to_string(),
+        cannot_ask,
+        asked: state.asked.clone(),
+        neighbours: state.neighbours.clone(),
     }
+}
+
+/// Which flows conntrack does not list here, so that their clients cannot be asked: they are cut when they next send.
+fn cannot_ask() -> Vec<String> {
+    let mut flows = vec!["flows that bypass conntrack (NOTRACK, direct routing)".to_owned()];
+    // One device stands for all: only what concerns the whole node is looked at.
+    match Facts::gather(&["lo".to_owned()]) {
+        Ok(facts) if !facts.conntrack => flows = vec!["all flows: conntrack is not in use on this node".to_owned()],
+        Ok(facts) if facts.ipvs && facts.vs_conntrack == Some(0) => {
+            flows.push("flows that IPVS balances: net.ipv4.vs.conntrack is 0".to_owned());
+        }
+        Ok(_) => {}
+        Err(error) => flows.push(format!("unknown ({error})")),
+    }
+    flows
 }

@@ -11,25 +11,27 @@ use std::{
 use anyhow::Context as _;
 use jiff::Timestamp;
 use nix::sys::stat::{Mode as FileMode, umask};
-use nodefence_common::{EventKind, Verdict};
+use nodefence_common::{EventKind, Verdict, config_flags};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinSet,
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    bridge::Bridge,
     core::Core,
     idle,
     lock::{Lock, LockError},
-    network,
+    neighbours, network,
     own_node::{local_addresses, own_node},
     serve::Desk,
     state::State,
 };
 use crate::{
     cluster::{ClusterView, FileSource, Watch},
-    dataplane::{self, Dataplane, EventStream, Injector, answer},
+    dataplane::{self, Dataplane, EventStream, Injector, answer, probe::Findings},
     flags::{Clocks, FlagStore, Flags, monotonic_ns},
     plan::{Answer, Indices, Mode, Slot},
     report::{Client, ClientError, Request, Server},
@@ -37,6 +39,9 @@ use crate::{
 
 /// How long an agent that was asked to hand over may take to end.
 const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// How long tasks may take to end in order.
+const WIND_UP: Duration = Duration::from_secs(1);
 
 /// Which devices to attach to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +81,7 @@ pub struct Settings {
 ///
 /// # Errors
 /// Whatever keeps the agent from starting or going on, with the file, field or flag it is about.
-pub async fn run(settings: Settings) -> anyhow::Result<()> {
+pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     // Files and the socket of the agent are its own from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
@@ -85,10 +90,17 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let view = source.load()?;
     let local = local_addresses().context("list this machine's addresses")?;
     let own_node = own_node(&view, settings.node.as_deref(), &local)?;
+    // Before the lock: an agent that hands over renews verdicts meanwhile.
+    let findings = tokio::task::spawn_blocking(Findings::gather).await?;
+    tracing::info!(milliseconds = findings.milliseconds, "{findings}");
+    if findings.inject_tcp() {
+        settings.options.config.flags |= config_flags::INJECT_TCP;
+    }
     let lock = take_lock(&settings)?;
-    let (core, events) = open(settings, own_node, view, &watch)?;
+    let (core, events, bridge) = start(settings, own_node, findings, view, &watch)?;
     let core = Arc::new(core);
     let stop = CancellationToken::new();
+    drop(bridge);
     let renewal = Renewal::start(Arc::clone(&core))?;
     let mut tasks = JoinSet::new();
     {
@@ -103,6 +115,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(follow_file(Arc::clone(&core), source, watch, stop.clone()));
     tasks.spawn(follow_events(events, core.injector.clone(), stop.clone()));
     tasks.spawn(expire(Arc::clone(&core), stop.clone()));
+    tasks.spawn(neighbours::follow(Arc::clone(&core), stop.clone()));
     let asking = idle::follow(Arc::clone(&core), stop.clone());
     tasks.spawn(async {
         asking.await;
@@ -128,7 +141,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         },
     };
     stop.cancel();
+    // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
     renewal.end();
+    let _late = timeout(WIND_UP, async { while tasks.join_next().await.is_some() {} }).await;
     // The socket goes before the lock: whoever has the lock may take what lies there for stale.
     drop(server);
     match &ended {
@@ -158,16 +173,13 @@ fn take_lock(settings: &Settings) -> anyhow::Result<Lock> {
 }
 
 /// Opens the dataplane and takes over what lies in it and in the flags file.
-fn open(
+fn start(
     settings: Settings,
     own_node: String,
+    findings: Findings,
     view: ClusterView,
     watch: &Watch,
-) -> anyhow::Result<(Core, EventStream)> {
-    let mut dataplane = Dataplane::open(&settings.options)?;
-    let pinned = dataplane.nodes()?;
-    let mut indices = Indices::adopt(&pinned, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
-    indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()))?;
+) -> anyhow::Result<(Core, EventStream, Option<Bridge>)> {
     let now = Clocks::now();
     let store = FlagStore::new(&settings.run_dir);
     let adopted = store.adopt(now);
@@ -179,6 +191,11 @@ fn open(
     }
     let mut flags = Flags::with_cli(adopted.flags);
     flags.set_file(&view.flags, now);
+    let bridge = Bridge::start(&settings.options.pin_dir, &flags)?;
+    let mut dataplane = Dataplane::open(&settings.options)?;
+    let pinned = dataplane.nodes()?;
+    let mut indices = Indices::adopt(&pinned, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
+    indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()))?;
     // Who is cut at this moment: nobody of these is asked again, and those without a flag are let go at once.
     let cut = |index: u32, generation: u32| {
         pinned.iter().any(|(at, entry)| {
@@ -208,12 +225,12 @@ fn open(
         write_error: None,
         interfaces: Vec::new(),
         coverage: Arc::default(),
-        manner: crate::dataplane::sweep::Manner::default(),
+        neighbours: Vec::new(),
         asked: BTreeMap::new(),
     };
     let events = dataplane.events()?;
     let injector = dataplane.injector()?;
-    Ok((Core::new(settings, own_node, state, dataplane, injector, store), events))
+    Ok((Core::new(settings, own_node, findings, state, dataplane, injector, store), events, bridge))
 }
 
 /// The thread that renews verdicts.

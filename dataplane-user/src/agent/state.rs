@@ -6,10 +6,10 @@ use nodefence_common::VERDICT_LIFETIME_NS;
 use super::{coverage::Coverage, run::Settings};
 use crate::{
     cluster::ClusterView,
-    dataplane::{self, NodeWriter, sweep::Manner},
+    dataplane::{self, NodeWriter},
     flags::{Clocks, Flag, Flags, monotonic_ns},
     plan::{Indices, Policy, Slot, node_entry},
-    report::{AskRow, InterfaceRow},
+    report::{AskRow, InterfaceRow, NeighbourRow},
 };
 
 /// What the agent knows and holds. Behind one lock that is never held for longer than a few map writes: verdicts are
@@ -47,8 +47,8 @@ pub(super) struct State {
     pub(super) interfaces: Vec<InterfaceRow>,
     /// Which device leads to which backend.
     pub(super) coverage: Arc<Coverage>,
-    /// How idle clients are asked on this kernel.
-    pub(super) manner: Manner,
+    /// What is done about the neighbour entries of flagged nodes.
+    pub(super) neighbours: Vec<NeighbourRow>,
     /// The last round of asking, by node.
     pub(super) asked: BTreeMap<String, AskRow>,
 }

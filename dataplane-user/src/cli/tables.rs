@@ -192,18 +192,18 @@ pub(super) fn status(status: &Status) -> String {
             line("", format!("{} on {}: {}", row.address, row.node, or_dash(row.uncovered.as_ref())));
         }
     }
-    if !status.sweep.reset_by.is_empty() {
-        line("RST", status.sweep.reset_by.clone());
-        line("Far sequences", status.sweep.far_sequences.clone());
+    line("This kernel", status.probe_text.clone());
+    for flows in &status.cannot_ask {
+        line("Cannot ask", format!("{flows}; cut when they next send"));
     }
-    for cannot in &status.sweep.cannot {
-        line("Cannot sweep", cannot.clone());
-    }
-    for (node, row) in &status.sweep.last {
+    for (node, row) in &status.asked {
         line("Asked", format!("{node}: {}", asked_text(row)));
         if let Some(problem) = &row.problem {
             line("", format!("problem: {problem}"));
         }
+    }
+    for row in &status.neighbours {
+        line("Next hop", format!("{} on {}: {}", row.address, row.interface, row.state));
     }
     if status.flagged.is_empty() {
         line("Flagged", "none".to_owned());

@@ -23,6 +23,15 @@ impl NodeWriter {
         Ok(Self { nodes, old })
     }
 
+    /// Over the map that is pinned below `pin_dir`, before anything is loaded; with every entry in it that has an owner.
+    /// `None` where there is no such map, or one of another layout.
+    pub fn pinned(pin_dir: &Path) -> Option<(Self, Vec<(u32, NodeEntry)>)> {
+        let nodes = open(pin_dir).ok()?;
+        let entries = (0..).zip(nodes.iter()).filter_map(|(index, entry)| Some((index, entry.ok()?)));
+        let owned = entries.filter(|(_, entry)| entry.generation != 0).collect();
+        Some((Self { nodes, old: None }, owned))
+    }
+
     /// Writes one node's entry.
     pub fn write_node(&mut self, index: u32, entry: &NodeEntry) -> Result<(), Error> {
         if index >= MAX_NODES {

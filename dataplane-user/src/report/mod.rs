@@ -9,6 +9,6 @@ pub use api::{ErrorKind, Failure, Reply, Request};
 pub use client::{Client, ClientError};
 pub use model::{
     AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlagRow, FlowRow, Flows,
-    InterfaceRow, NodeRow, ProgramRow, Status, SweepRow, UnflagReport,
+    InterfaceRow, NeighbourRow, NodeRow, ProgramRow, Status, UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cluster::Protocol,
+    dataplane::probe::Findings,
     flags::Origin,
     plan::{Answer, Mode},
 };
@@ -238,17 +239,15 @@ pub struct DataplaneRow {
     pub renew_error: Option<String>,
 }
 
-/// How idle clients are reached on this kernel.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SweepRow {
-    /// How RSTs are made here: in place, or injected by the agent; and how that was found out.
-    pub reset_by: String,
-    /// Whether flows that are asked are made liberal first, and how that was found out.
-    pub far_sequences: String,
-    /// What cannot be swept here.
-    pub cannot: Vec<String>,
-    /// The last round, by node.
-    pub last: Vec<(String, AskRow)>,
+/// The next hop to a flagged node's backends, as the neighbour table has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighbourRow {
+    /// The device.
+    pub interface: String,
+    /// The next hop's address.
+    pub address: IpAddr,
+    /// What the agent does with its entry, so that packets still reach the cut when the node's link is down.
+    pub state: String,
 }
 
 /// The agent's state.
@@ -280,6 +279,14 @@ pub struct Status {
     pub uncovered: usize,
     /// Some of them, with the reason.
     pub uncovered_examples: Vec<BackendRow>,
-    /// Idle clients.
-    pub sweep: SweepRow,
+    /// What was found out about this kernel at start: how idle clients are asked, and how RSTs are made.
+    pub probe: Findings,
+    /// The same in words.
+    pub probe_text: String,
+    /// Which flows cannot be asked on this node.
+    pub cannot_ask: Vec<String>,
+    /// The last round of asking, by node.
+    pub asked: std::collections::BTreeMap<String, AskRow>,
+    /// Next hops to flagged nodes.
+    pub neighbours: Vec<NeighbourRow>,
 }

@@ -1,0 +1,95 @@
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::core::Core;
+use crate::{
+    dataplane::hold::{FlaggedNode, Hold, Holding, Hop},
+    plan::Mode,
+    report::NeighbourRow,
+};
+
+/// How often entries are renewed.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Keeps packets to flagged nodes on their way to the cut, until `stop`.
+pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+    let mut hold = Hold::open()?;
+    let mut tick = interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut said = None;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            _ = tick.tick() => {}
+        }
+        let flagged = flagged(&core);
+        let (held, result) = tokio::task::spawn_blocking(move || {
+            let result = hold.tick(&flagged);
+            (hold, result)
+        })
+        .await?;
+        hold = held;
+        let problem = match result {
+            Ok(report) => {
+                let rows = rows(&core, &report);
+                core.state().neighbours = rows;
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if problem.is_some() && problem != said {
+            tracing::warn!(error = problem, "neighbour entries of flagged nodes are not held");
+        }
+        said = problem;
+    }
+    if let Err(error) = tokio::task::spawn_blocking(move || hold.release()).await? {
+        tracing::debug!(%error, "neighbour entries were not let go; they age as any other");
+    }
+    Ok(())
+}
+
+fn flagged(core: &Core) -> Vec<FlaggedNode> {
+    // What cuts nothing changes nothing.
+    if core.settings.mode == Mode::Observe {
+        return Vec::new();
+    }
+    let state = core.state();
+    let (view, coverage) = (Arc::clone(&state.view), Arc::clone(&state.coverage));
+    let names: Vec<String> = state.armed.keys().filter(|name| **name != core.own_node).cloned().collect();
+    drop(state);
+    let nodes = names.iter().filter_map(|name| view.node(name));
+    nodes
+        .map(|node| {
+            let own: std::collections::HashSet<_> =
+                std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)).collect();
+            let mut hops: Vec<Hop> = own
+                .iter()
+                .filter_map(|address| coverage.next_hop(*address))
+                .map(|(ifindex, address)| Hop { ifindex, address })
+                .collect();
+            hops.sort_unstable();
+            hops.dedup();
+            FlaggedNode { own, hops }
+        })
+        .collect()
+}
+
+fn rows(core: &Core, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
+    let coverage = Arc::clone(&core.state().coverage);
+    let text = |holding: Holding| match holding {
+        Holding::Held => "held: packets reach the cut even if its link is down",
+        Holding::Fixed => "needs no help",
+        Holding::NotTheNode => "a router, left alone: if it fails, packets die there",
+        Holding::Unknown => "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH",
+    };
+    report
+        .iter()
+        .map(|(hop, &holding)| NeighbourRow {
+            interface: coverage.name(hop.ifindex),
+            address: hop.address,
+            state: text(holding).to_owned(),
+        })
+        .collect()
+}
