@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn only_what_is_alive_is_renewed() {
-        let entry = |verdict, until| NodeEntry { verdict, action: 0, until, generation: 1, name: name_field("a") };
+        let entry =
+            |verdict, until| NodeEntry { verdict, action: 0, until, generation: 1, name: name_field("a") };
         let entries = [(0, entry(1, 11)), (1, entry(1, 10)), (2, entry(0, 99)), (3, entry(7, 99))];
         assert_eq!(alive(&entries, 10), entries[..1]);
     }

@@ -82,7 +82,9 @@ fn rows(core: &Core, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
         Holding::Held => "held: packets reach the cut even if its link is down",
         Holding::Fixed => "needs no help",
         Holding::NotTheNode => "a router, left alone: if it fails, packets die there",
-        Holding::Unknown => "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH",
+        Holding::Unknown => {
+            "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH"
+        }
     };
     report
         .iter()

@@ -294,7 +294,9 @@ fn cannot_ask() -> Vec<String> {
     let mut flows = vec!["flows that bypass conntrack (NOTRACK, direct routing)".to_owned()];
     // One device stands for all: only what concerns the whole node is looked at.
     match Facts::gather(&["lo".to_owned()]) {
-        Ok(facts) if !facts.conntrack => flows = vec!["all flows: conntrack is not in use on this node".to_owned()],
+        Ok(facts) if !facts.conntrack => {
+            flows = vec!["all flows: conntrack is not in use on this node".to_owned()]
+        }
         Ok(facts) if facts.ipvs && facts.vs_conntrack == Some(0) => {
             flows.push("flows that IPVS balances: net.ipv4.vs.conntrack is 0".to_owned());
         }
