@@ -75,6 +75,11 @@ impl Agent {
         self.json(&["flag", node, "--for", "10m", "--reason", "bench", "--force", "-o", "json"])
     }
 
+    /// Takes the flag back.
+    pub(crate) fn unflag(&self, node: &str) -> anyhow::Result<Value> {
+        self.json(&["unflag", node, "-o", "json"])
+    }
+
     fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
         let printed = self.call(args).map_err(|error| error.context(self.log()))?;
         serde_json::from_str(&printed)

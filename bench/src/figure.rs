@@ -144,6 +144,7 @@ pub(crate) fn table(figures: &[Figure]) -> String {
 pub(crate) fn show(value: Value) -> String {
     match value {
         Value::Never => "never".into(),
+        Value::Number(0.0) => "0".into(),
         Value::Number(n) if n.abs() >= 100_000.0 => format!("{:.0}k", n / 1000.0),
         Value::Number(n) if n.abs() >= 100.0 => format!("{n:.0}"),
         Value::Number(n) if n.abs() >= 10.0 => format!("{n:.1}"),

@@ -20,7 +20,6 @@ pub(crate) fn facts(arguments: &[String]) -> Value {
         "governor": read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory": read("/proc/meminfo").and_then(|text| Some(text.lines().next()?.replace("MemTotal:", "").trim().to_owned())),
         "load_at_start": read("/proc/loadavg"),
-        "bpf_jit": read("/proc/sys/net/core/bpf_jit_enable"),
         "unix_time": std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok().map(|d| d.as_secs()),
         "build": if cfg!(debug_assertions) { "debug" } else { "release" },
         "arguments": arguments,

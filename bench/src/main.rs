@@ -3,6 +3,7 @@ mod agent;
 mod cost;
 mod figure;
 mod flows;
+mod latency;
 mod machine;
 mod netns;
 mod plot;
@@ -63,18 +64,27 @@ struct Datapath {
     /// (a) Backends in the map, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "0,1000,150000")]
     cost_backends: Vec<u32>,
-    /// (a) Interleaved rounds [default: 21, quick: 5].
+    /// (a) Interleaved rounds [default: 151, quick: 31].
     #[arg(long)]
     cost_rounds: Option<u32>,
     /// (b) Addresses in the sets, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "250,150000")]
     throughput_addresses: Vec<u32>,
-    /// (b) Interleaved rounds [default: 15, quick: 3].
+    /// (b) Interleaved rounds [default: 31, quick: 7].
     #[arg(long)]
     throughput_rounds: Option<u32>,
-    /// (b) Length of one run in milliseconds [default: 600, quick: 300].
+    /// (b) Length of one run in milliseconds [default: 200, quick: 150].
     #[arg(long)]
     throughput_ms: Option<u64>,
+    /// (c) Backends of the flagged node, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,250,5000")]
+    latency_backends: Vec<u32>,
+    /// (c) Flags set and taken back [default: 200, quick: 20].
+    #[arg(long)]
+    latency_flags: Option<u32>,
+    /// (c) Packets a second that the prober sends.
+    #[arg(long, default_value_t = 50_000)]
+    latency_rate: u32,
     /// (d) Established flows [default: 100000, quick: 10000].
     #[arg(long)]
     flows: Option<u32>,
@@ -118,16 +128,16 @@ fn datapath(args: &Datapath) -> anyhow::Result<()> {
             Part::A => cost::run(
                 &cost::Sizes {
                     backends: args.cost_backends.clone(),
-                    rounds: args.cost_rounds.unwrap_or(if quick { 5 } else { 21 }),
-                    repeat: if quick { 200_000 } else { 500_000 },
-                    cuts: if quick { 500 } else { 2_000 },
+                    rounds: args.cost_rounds.unwrap_or(if quick { 31 } else { 151 }),
+                    repeat: 20_000,
+                    cuts: 200,
                 },
                 &args.out,
             )?,
             Part::B => throughput::run(
                 &throughput::Sizes {
                     addresses: args.throughput_addresses.clone(),
-                    rounds: args.throughput_rounds.unwrap_or(if quick { 3 } else { 15 }),
+                    rounds: args.throughput_rounds.unwrap_or(if quick { 7 } else { 31 }),
                     duration: Duration::from_millis(args.throughput_ms.unwrap_or(if quick {
                         300
                     } else {
@@ -136,7 +146,15 @@ fn datapath(args: &Datapath) -> anyhow::Result<()> {
                 },
                 &args.out,
             )?,
-            Part::C => Vec::new(),
+            Part::C => latency::run(
+                &latency::Sizes {
+                    backends: args.latency_backends.clone(),
+                    flags: args.latency_flags.unwrap_or(if quick { 20 } else { 200 }),
+                    rate: args.latency_rate,
+                },
+                &machine::agent(args.agent.as_deref())?,
+                &args.out,
+            )?,
             Part::D => flows::run(
                 &flows::Sizes {
                     flows: args.flows.unwrap_or(if quick { 10_000 } else { 100_000 }),

@@ -32,7 +32,8 @@ pub(crate) struct Sizes {
     pub(crate) backends: Vec<u32>,
     /// Interleaved rounds.
     pub(crate) rounds: u32,
-    /// Runs of one program in one round.
+    /// Runs of one program in one round: few enough to fit a slice of the scheduler, so that the median is of
+    /// undisturbed ones.
     pub(crate) repeat: u32,
     /// Fresh packets that are cut in one round.
     pub(crate) cuts: u32,

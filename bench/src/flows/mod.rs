@@ -215,17 +215,17 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
 }
 
 fn plots(sizes: &Sizes, results: &[(Way, Vec<Outcome>)], out: &Path) -> anyhow::Result<()> {
-    let curves: Vec<plot::Curve> = results
-        .iter()
-        .filter_map(|(way, outcomes)| Some((way, outcomes.last()?)))
+    // Every curve goes on to the right edge: what stands still there stands still until the cap.
+    let shown: Vec<(&Way, &Outcome)> = results.iter().filter_map(|(way, o)| Some((way, o.last()?))).collect();
+    let edge = shown.iter().filter_map(|(_, o)| o.errors.last()).fold(1.0, |a: f64, b| a.max(*b)) * 1.05;
+    let curves: Vec<plot::Curve> = shown
+        .into_iter()
         .map(|(way, outcome)| {
             let all = &outcome.errors;
             let step = (all.len() / 400).max(1);
             let mut points = vec![(0.0, 0.0)];
             points.extend(all.iter().enumerate().step_by(step).map(|(i, t)| (*t, (i + 1) as f64 / 1000.0)));
-            if let Some(last) = all.last() {
-                points.push((*last, all.len() as f64 / 1000.0));
-            }
+            points.push((edge, all.len() as f64 / 1000.0));
             plot::Curve { name: way.name().into(), points }
         })
         .collect();

@@ -105,7 +105,7 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
                     // Another variant comes first each round: whatever follows a pause is not always the same.
                     let variant = &mut variants[(at + round as usize) % last];
                     variant.on(&path)?;
-                    let duration = if round == 0 { sizes.duration / 4 } else { sizes.duration };
+                    let duration = if round == 0 { sizes.duration / 2 } else { sizes.duration };
                     let rate = traffic.run(&path, variant.target(), duration, cpus);
                     variant.off(&path)?;
                     if round > 0 {

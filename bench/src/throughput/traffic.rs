@@ -175,7 +175,6 @@ fn tcp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Re
         let panicked = |_| anyhow::anyhow!("a traffic thread panicked");
         sender.join().map_err(panicked)??;
         receiver.join().map_err(panicked)??;
-        ensure!(read > 0, "nothing arrived at the sink");
         Ok(read as f64 * 8.0 / took.as_secs_f64() / 1e9)
     })
 }

@@ -1,0 +1,188 @@
+//! (c) From the agent's reading of a flag to the first RST that a prober receives.
+//!
+//! client (prober) - router (agent) - node B, which never answers: its neighbour entry leads to nobody, so that every RST is the
+//! cut's. The prober sends bare ACKs to the node's backends in turn, so its pace, one packet each 20 us, is what the figure can resolve.
+//! The command line's own start is measured in the same runs and reported apart.
+mod prober;
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+
+use self::prober::Prober;
+use crate::{
+    agent::{Agent, Node},
+    figure::{Figure, Value},
+    netns::Netns,
+    plot,
+    progress::Progress,
+    stats::{percentile, summary},
+    tables,
+};
+
+/// How much of it is run.
+pub(crate) struct Sizes {
+    /// Backends of the node, one set of figures each.
+    pub(crate) backends: Vec<u32>,
+    /// Flags set and taken back.
+    pub(crate) flags: u32,
+    /// Packets a second.
+    pub(crate) rate: u32,
+}
+
+const NODE: &str = "node-b";
+const UPLINK: &str = "uplink";
+/// How long one flag may take to show before the run is given up.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Without a RST for so long the node counts as released.
+const QUIET: Duration = Duration::from_millis(10);
+
+struct Line {
+    client: Netns,
+    router: Netns,
+    _node_b: Netns,
+}
+
+impl Line {
+    fn new() -> anyhow::Result<Self> {
+        let line =
+            Self { client: Netns::new("client")?, router: Netns::new("router")?, _node_b: Netns::new(NODE)? };
+        let Self { client, router, _node_b: node_b } = &line;
+        client.veth("eth0", router, "downlink")?;
+        router.veth(UPLINK, node_b, "eth0")?;
+        client.ip(&format!("addr add {}/24 dev eth0", prober::SOURCE))?;
+        client.ip("route add default via 192.168.1.1")?;
+        router.ip("addr add 192.168.1.1/24 dev downlink")?;
+        router.ip(&format!("addr add 192.168.2.1/24 dev {UPLINK}"))?;
+        router.ip("route add 10.0.0.0/8 via 192.168.2.2")?;
+        router
+            .ip(&format!("neigh replace 192.168.2.2 lladdr 02:00:00:00:00:99 dev {UPLINK} nud permanent"))?;
+        router.sysctl("net/ipv4/ip_forward", "1")?;
+        Ok(line)
+    }
+}
+
+/// What one number of backends gave.
+struct Outcome {
+    backends: u32,
+    /// Microseconds from the reading of each flag to the first RST.
+    cut: Vec<f64>,
+    /// Milliseconds from the start of each `nodefence flag` to the reading.
+    command: Vec<f64>,
+    /// Packets a second that the prober really sent.
+    rate: f64,
+}
+
+pub(crate) fn run(sizes: &Sizes, agent: &Path, out: &Path) -> anyhow::Result<Vec<Figure>> {
+    let mut outcomes = Vec::new();
+    for &backends in &sizes.backends {
+        outcomes.push(measure(sizes, backends, agent)?);
+    }
+    plots(&outcomes, out)?;
+    figures(&outcomes)
+}
+
+fn measure(sizes: &Sizes, backends: u32, program: &Path) -> anyhow::Result<Outcome> {
+    let line = Line::new()?;
+    let own = Node { name: "node-a", address: "192.168.2.1".parse()?, backends: Vec::new() };
+    let other = Node {
+        name: NODE,
+        address: "192.168.2.2".parse()?,
+        backends: (0..backends).map(tables::backend).collect(),
+    };
+    let agent = Agent::start(program, &line.router, &[UPLINK], "node-a", &[own, other])?;
+    let prober = Prober::start(&line.client, backends, sizes.rate)?;
+    let mut progress = Progress::start(&format!("c {backends} backends"), sizes.flags);
+    let (mut cut, mut command) = (Vec::new(), Vec::new());
+    for flag in 0..sizes.flags {
+        prober.arm();
+        let started = prober::now_ns()?;
+        let report = agent.flag(NODE)?;
+        let read =
+            report["received_ns"].as_u64().context("the agent's answer to a flag has no received_ns")?;
+        let first = until(|| prober.first_rst()).context("no RST came after a flag")?;
+        ensure!(first >= read, "a RST came before the flag was read");
+        cut.push((first - read) as f64 / 1e3);
+        command.push(read.saturating_sub(started) as f64 / 1e6);
+        agent.unflag(NODE)?;
+        until(|| prober.quiet_for(QUIET).then_some(()))
+            .context("RSTs kept coming after the flag was taken back")?;
+        // Another moment of the agent's second each time.
+        std::thread::sleep(Duration::from_millis(u64::from(flag) * 7 % 23));
+        progress.step();
+    }
+    Ok(Outcome { backends, cut, command, rate: prober.stop()? })
+}
+
+fn until<T>(mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+        if started.elapsed() > PATIENCE {
+            return None;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+fn figures(outcomes: &[Outcome]) -> anyhow::Result<Vec<Figure>> {
+    let at = |samples: &[f64], p| percentile(samples, p).context("no flags were set");
+    let base = at(&outcomes.first().context("no number of backends was asked for")?.cut, 50.0)?;
+    let mut figures = Vec::new();
+    for outcome in outcomes {
+        let spread = summary(&outcome.cut).context("no flags were set")?;
+        for (name, p) in [("p50", 50.0), ("p99", 99.0)] {
+            let value = at(&outcome.cut, p)?;
+            let label = format!("c flag to first RST, {} backends, {name}", outcome.backends);
+            let mut figure = Figure::new(label, "us", Value::Number(value));
+            figure.spread.insert("ours".into(), [spread.min, spread.max]);
+            let note = format!("{} flags, prober at {:.0} packets/s", outcome.cut.len(), outcome.rate);
+            figures.push(if p > 90.0 {
+                let met = value < 1000.0;
+                let missed =
+                    if met { String::new() } else { format!("{:.0} us over the goal; ", value - 1000.0) };
+                figure.goal("under 1 ms", met).note(missed + &note)
+            } else {
+                let ratio = value / base;
+                figure
+                    .ratio(ratio)
+                    .goal(
+                        "independent of the number of backends: at most 1.5 times the first row's",
+                        ratio <= 1.5,
+                    )
+                    .note(note)
+            });
+        }
+        let started = summary(&outcome.command).context("no flags were set")?;
+        let label = format!("c start of the command line, {} backends", outcome.backends);
+        figures.push(
+            Figure::of(label, "ms", &started).note("from its start to the agent's reading of the flag"),
+        );
+    }
+    Ok(figures)
+}
+
+fn plots(outcomes: &[Outcome], out: &Path) -> anyhow::Result<()> {
+    let curves: Vec<plot::Curve> = outcomes
+        .iter()
+        .map(|outcome| {
+            let mut points = vec![(0.0, 0.0)];
+            points.extend(
+                (0..=100).filter_map(|p| Some((percentile(&outcome.cut, f64::from(p))?, f64::from(p)))),
+            );
+            plot::Curve { name: format!("{} backends", outcome.backends), points }
+        })
+        .collect();
+    plot::curves(
+        &out.join("latency.svg"),
+        "From the agent's reading of a flag to the first RST",
+        "share of flags whose first RST had arrived; the prober sends one packet each 20 us unless told otherwise",
+        ["microseconds after the agent read the flag", "% of flags"],
+        &curves,
+    )
+}
