@@ -148,6 +148,7 @@ pub(super) fn flag_report(
         backends: row.backends,
         uncovered,
         flip_micros: 0,
+        received_ns: 0,
         asked: None,
         warnings,
     })

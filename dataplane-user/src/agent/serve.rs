@@ -7,7 +7,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{core::Core, idle, rows};
-use crate::report::{Failure, FlagReport, Handler, Reply, Request, UnflagReport};
+use crate::{
+    flags::monotonic_ns,
+    report::{Failure, FlagReport, Handler, Reply, Request, UnflagReport},
+};
 
 /// How long a `flag` waits for the round of asking before it answers without its outcome.
 const WAIT_FOR_ASKING: Duration = Duration::from_secs(3);
@@ -37,6 +40,8 @@ impl Desk {
         let mut warnings: Vec<String> = self.blocking(|core| core.save_flags()).await?.into_iter().collect();
         let mut report = rows::flag_report(&self.core, &node, lasts, NAMED)
             .ok_or_else(|| Failure::failed(format_args!("`{node}` left the cluster file meanwhile")))?;
+        // Instant is CLOCK_MONOTONIC too, but does not show its number.
+        report.received_ns = monotonic_ns().saturating_sub(begun.elapsed().as_nanos() as u64);
         report.flip_micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         warnings.append(&mut report.warnings);
         match idle::pointless(&self.core, &node) {

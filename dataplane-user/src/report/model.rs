@@ -154,6 +154,8 @@ pub struct FlagReport {
     pub uncovered: Vec<String>,
     /// Microseconds from reading the request to the end of the map write.
     pub flip_micros: u64,
+    /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
+    pub received_ns: u64,
     /// The round of asking idle clients, where it has ended.
     pub asked: Option<AskRow>,
     /// What the operator should know.
