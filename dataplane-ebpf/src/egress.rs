@@ -157,5 +157,5 @@ pub fn scoped(hit: &Hit, packet: &Packet) -> Option<Decision> {
         return None;
     }
     portless(packet)
-        .or_else(|| (!port_listed(&packet.dst, packet.dst_port, packet)).then_some(Decision::Pass))
+        .or_else(|| (port_listed(&packet.dst, packet.dst_port, packet) == 0).then_some(Decision::Pass))
 }

@@ -77,7 +77,7 @@ fn payload<const ETHERNET: bool>(skb: *mut __sk_buff, addr: &Addr, place: u64, f
         return 0;
     }
     if flags & backend_flags::PORT_SCOPED != 0
-        && (portless(&packet).is_some() || !port_listed(addr, packet.src_port, &packet))
+        && (portless(&packet).is_some() || port_listed(addr, packet.src_port, &packet) == 0)
     {
         return 0;
     }

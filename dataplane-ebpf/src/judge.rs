@@ -79,9 +79,10 @@ pub fn standing_of(hit: &mut Hit) -> Standing {
 }
 
 /// Whether the port at one end of the packet belongs to a port-scoped backend that is subject to the verdict.
-#[inline(always)]
-pub fn port_listed(addr: &Addr, port: u16, packet: &Packet) -> bool {
+#[inline(never)]
+pub fn port_listed(addr: &Addr, port: u16, packet: &Packet) -> u64 {
     let key = PortKey { addr: *addr, port, protocol: packet.protocol, zero: 0 };
+    let Some(flags) = PORTS.get_ptr(&key) else { return 0 };
     // SAFETY: a value of the map, which is freed only after an RCU grace period.
-    PORTS.get_ptr(&key).is_some_and(|flags| unsafe { flags.read_volatile() } & port_flags::CUT != 0)
+    u64::from(unsafe { flags.read_volatile() } & port_flags::CUT)
 }

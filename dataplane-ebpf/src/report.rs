@@ -12,6 +12,9 @@ use crate::{
     packet::Direct,
 };
 
+/// No packet here is shorter: it has an IP header. (Before Linux 6.4 the verifier learns no lower bound from "not zero".)
+const MIN_LEN: u64 = 20;
+
 /// Counts a packet of `bytes` bytes.
 #[inline(always)]
 pub fn count(reason: Reason, bytes: u32) {
@@ -105,7 +108,10 @@ pub fn emit_skb(skb: *mut __sk_buff, hit: &Hit, kind: u32, reason: u32) -> u64 {
         }
         // Makes a new value of it, so that the compiler cannot drop the comparison below, which the verifier needs.
         core::arch::asm!("{0} = {0}", inout(reg) want);
-        if want == 0 || want > HEAD_LEN as u64 || bpf_skb_load_bytes(skb.cast(), 0, head, want as u32) != 0 {
+        if want < MIN_LEN
+            || want > HEAD_LEN as u64
+            || bpf_skb_load_bytes(skb.cast(), 0, head, want as u32) != 0
+        {
             bpf_ringbuf_discard(event.cast(), u64::from(BPF_RB_NO_WAKEUP));
             return 0;
         }

@@ -145,17 +145,22 @@ const RESIZE_FAILED: u64 = 2;
 fn port_unreachable_v4(skb: *mut __sk_buff, packet: &Packet) -> u64 {
     const QUOTE: usize = V4_LEN + QUOTED;
     let (skb, at) = (Skb(skb), packet.l3);
-    let mut quoted = [0; QUOTE / 4];
-    if !skb.load(at, &mut quoted) {
-        return STORE_FAILED;
-    }
-    if !resize(skb.0, at + (V4_LEN + ICMP_LEN + QUOTE) as u32) {
-        return RESIZE_FAILED;
-    }
+    let icmp = {
+        let mut quoted = [0; QUOTE / 4];
+        if !skb.load(at, &mut quoted) {
+            return STORE_FAILED;
+        }
+        if !resize(skb.0, at + (V4_LEN + ICMP_LEN + QUOTE) as u32) {
+            return RESIZE_FAILED;
+        }
+        if !skb.store(at + (V4_LEN + ICMP_LEN) as u32, &quoted, STORE) {
+            return STORE_FAILED;
+        }
+        icmp_v4(&quoted)
+    };
     u64::from(
-        skb.store(at, &v4_header(packet, protocol::ICMP, ICMP_LEN + QUOTE), STORE)
-            && skb.store(at + V4_LEN as u32, &icmp_v4(&quoted), STORE)
-            && skb.store(at + (V4_LEN + ICMP_LEN) as u32, &quoted, STORE),
+        skb.store(at + V4_LEN as u32, &icmp, STORE)
+            && skb.store(at, &v4_header(packet, protocol::ICMP, ICMP_LEN + QUOTE), STORE),
     )
 }
 
@@ -163,16 +168,21 @@ fn port_unreachable_v4(skb: *mut __sk_buff, packet: &Packet) -> u64 {
 fn port_unreachable_v6(skb: *mut __sk_buff, packet: &Packet) -> u64 {
     const QUOTE: usize = V6_LEN + QUOTED;
     let (skb, at) = (Skb(skb), packet.l3);
-    let mut quoted = [0; QUOTE / 4];
-    if !skb.load(at, &mut quoted) {
-        return STORE_FAILED;
-    }
-    if !resize(skb.0, at + (V6_LEN + ICMP_LEN + QUOTE) as u32) {
-        return RESIZE_FAILED;
-    }
+    let icmp = {
+        let mut quoted = [0; QUOTE / 4];
+        if !skb.load(at, &mut quoted) {
+            return STORE_FAILED;
+        }
+        if !resize(skb.0, at + (V6_LEN + ICMP_LEN + QUOTE) as u32) {
+            return RESIZE_FAILED;
+        }
+        if !skb.store(at + (V6_LEN + ICMP_LEN) as u32, &quoted, STORE) {
+            return STORE_FAILED;
+        }
+        icmp_v6(packet, &quoted)
+    };
     u64::from(
-        skb.store(at, &v6_header(packet, protocol::ICMPV6, ICMP_LEN + QUOTE), STORE)
-            && skb.store(at + V6_LEN as u32, &icmp_v6(packet, &quoted), STORE)
-            && skb.store(at + (V6_LEN + ICMP_LEN) as u32, &quoted, STORE),
+        skb.store(at + V6_LEN as u32, &icmp, STORE)
+            && skb.store(at, &v6_header(packet, protocol::ICMPV6, ICMP_LEN + QUOTE), STORE),
     )
 }

@@ -1,5 +1,5 @@
 //! The object as the kernel sees it: it loads, its size is bounded, its types are named.
-use anyhow::{Context as _, Result};
+use anyhow::{Result, ensure};
 use nodefence_tests::packet::{CLASSIFIERS, Programs, XDP};
 
 #[test]
@@ -7,15 +7,16 @@ fn every_program_loads_within_bounds() -> Result<()> {
     let programs = Programs::load()?;
     for name in CLASSIFIERS.into_iter().chain([XDP]) {
         let info = programs.info(name)?;
-        let verified =
-            info.verified_instruction_count().context("no verified instruction count (Linux 5.16)")?;
-        let jited = info.size_jitted();
-        println!(
-            "{name}: {verified} instructions verified, {} bytes translated, {jited} jited",
-            info.size_translated().unwrap_or(0)
+        // The kernel tells from 5.16 on.
+        let verified = info.verified_instruction_count();
+        println!("{name}: {verified:?} instructions verified, {:?} bytes translated", info.size_translated());
+        ensure!(verified.is_none_or(|n| n < 200_000), "{name} costs the verifier {verified:?} instructions");
+        ensure!(
+            info.size_translated().is_some_and(|n| n < 40_000),
+            "{name} has {:?} bytes",
+            info.size_translated()
         );
-        assert!(verified < 200_000, "{name} costs the verifier {verified} instructions");
-        assert!(info.btf_id().is_some(), "{name} has no BTF");
+        ensure!(info.btf_id().is_some(), "{name} has no BTF");
     }
     Ok(())
 }
