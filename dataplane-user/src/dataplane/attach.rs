@@ -54,11 +54,13 @@ pub(super) fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<In
     };
     let statuses: Vec<_> =
         wanted.iter().map(|name| one(dataplane, &mut netlink, &interfaces, name)).collect();
-    if leave_others {
-        let keep: Vec<u32> = statuses.iter().map(|s| s.ifindex).collect();
-        if let Err(error) = leave(dataplane, &mut netlink, &keep) {
-            tracing::warn!(%error, "could not detach from every interface that is no longer wanted");
-        }
+    let keep: Vec<u32> = if leave_others {
+        statuses.iter().map(|s| s.ifindex).collect()
+    } else {
+        interfaces.iter().map(|i| i.ifindex).collect()
+    };
+    if let Err(error) = leave(dataplane, &mut netlink, &keep) {
+        tracing::warn!(%error, "could not detach from every interface that is no longer wanted");
     }
     commit_staged(dataplane);
     statuses
@@ -108,10 +110,11 @@ fn attach(
     layer: LinkLayer,
     status: &mut InterfaceStatus,
 ) -> Result<(), Error> {
-    let Dataplane { options, programs, maps, .. } = dataplane;
+    let Dataplane { options, programs, maps, ebpf, .. } = dataplane;
     let (pin_dir, ifindex) = (&options.pin_dir, interface.ifindex);
+    let tc_programs = programs.tc(ebpf, layer)?;
     for hook in Hook::TC {
-        let mode = tc::ensure(netlink, pin_dir, ifindex, hook, programs.tc(hook, layer), options.tc)?;
+        let mode = tc::ensure(netlink, pin_dir, ifindex, hook, tc_programs.of(hook), options.tc)?;
         let view = ahead::view(netlink, pin_dir, ifindex, hook, mode)?;
         if hook == Hook::Egress {
             status.tc = Some(mode);
@@ -122,10 +125,10 @@ fn attach(
         status.programs_ahead.extend(view.ahead);
     }
     // The XDP program passes all packets of a device that it does not know: the address comes first.
-    if options.xdp != XdpChoice::Off {
-        if let Some(mac) = interface.mac {
-            maps.set_device(ifindex, mac)?;
-        }
+    if options.xdp != XdpChoice::Off
+        && let Some(mac) = interface.mac
+    {
+        maps.set_device(ifindex, mac)?;
     }
     status.xdp = xdp::ensure(pin_dir, interface, options.xdp, programs.xdp.as_ref())?;
     if status.xdp.state == xdp::XdpState::Off {
@@ -134,7 +137,7 @@ fn attach(
     Ok(())
 }
 
-/// Detaches from every device that is not in `keep`, and forgets devices that are gone.
+/// Detaches from every device that is not in `keep`, and forgets what was pinned for devices that are gone.
 fn leave(dataplane: &mut Dataplane, netlink: &mut Netlink, keep: &[u32]) -> Result<(), Error> {
     let Dataplane { options, maps, .. } = dataplane;
     let pin_dir = &options.pin_dir;
@@ -157,9 +160,9 @@ fn leave(dataplane: &mut Dataplane, netlink: &mut Netlink, keep: &[u32]) -> Resu
 
 /// Once the new maps are full of what is wanted and every device was switched, they take the old ones' place.
 fn commit_staged(dataplane: &mut Dataplane) {
-    if let Some(staged) = dataplane.staged.take_if(|s| s.filled) {
-        if let Err(error) = staged.commit(&dataplane.options.pin_dir) {
-            tracing::warn!(%error, "the new maps are in use but could not be pinned in the old ones' place");
-        }
+    if let Some(staged) = dataplane.staged.take_if(|s| s.filled)
+        && let Err(error) = staged.commit(&dataplane.options.pin_dir)
+    {
+        tracing::warn!(%error, "the new maps are in use but could not be pinned in the old ones' place");
     }
 }

@@ -216,8 +216,12 @@ fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), 
                 _ => Ok(()),
             }
         }
-        // There is one, or an ingress qdisc (which has no egress hook: the filter is refused there with a reason).
-        Err(e) if e.errno == libc::EEXIST => Ok(()),
+        // An ingress qdisc sits in the same place. It would take an egress filter, and run it at ingress
+        // (net/sched/sch_ingress.c, ingress_tcf_block).
+        Err(e) if e.errno == libc::EEXIST && devices(netlink)?.contains(&ifindex) => Ok(()),
+        Err(e) if e.errno == libc::EEXIST => Err(Error::call(format!(
+            "interface {ifindex} has an ingress qdisc where a clsact qdisc is needed, which has an egress hook as well"
+        ))(io::Error::from_raw_os_error(e.errno))),
         Err(e) => Err(e.into_error(format!("add a clsact qdisc to interface {ifindex}"))),
     }
 }

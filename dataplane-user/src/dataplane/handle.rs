@@ -26,8 +26,8 @@ pub struct Dataplane {
     pub(super) staged: Option<Staged>,
     /// The names last given to [`Dataplane::attach`].
     pub(super) wanted: Vec<String>,
-    /// Holds the maps that have no typed handle above.
-    ebpf: Ebpf,
+    /// Holds the maps that have no typed handle above, and the programs that are loaded only where they are needed.
+    pub(super) ebpf: Ebpf,
 }
 
 impl Dataplane {
@@ -128,10 +128,10 @@ fn put_node(
     if index >= MAX_NODES {
         return Err(Error::NodeIndex(index));
     }
-    if let Some(old) = staged.and_then(|s| s.old_nodes.as_mut()) {
-        if index < old.len() {
-            old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
-        }
+    if let Some(old) = staged.and_then(|s| s.old_nodes.as_mut())
+        && index < old.len()
+    {
+        old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
     }
     maps.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
 }

@@ -20,12 +20,26 @@ pub(super) struct Program {
     pub(super) fd: OwnedFd,
 }
 
+/// The two programs of a device.
+pub(super) struct TcPrograms {
+    egress: Program,
+    ingress: Program,
+}
+
+impl TcPrograms {
+    pub(super) fn of(&self, hook: Hook) -> &Program {
+        match hook {
+            Hook::Egress => &self.egress,
+            Hook::Ingress | Hook::Xdp => &self.ingress,
+        }
+    }
+}
+
 /// Every program that an agent needs.
 pub(super) struct Programs {
-    egress_l2: Program,
-    egress_l3: Program,
-    ingress_l2: Program,
-    ingress_l3: Program,
+    l2: TcPrograms,
+    /// Loaded with the first device that needs them: the verifier takes its time.
+    l3: Option<TcPrograms>,
     pub(super) inject: Program,
     /// Loaded only where it was asked for.
     pub(super) xdp: Option<Program>,
@@ -34,22 +48,28 @@ pub(super) struct Programs {
 impl Programs {
     pub(super) fn load(ebpf: &mut Ebpf, xdp: bool) -> Result<Self, Error> {
         Ok(Self {
-            egress_l2: classifier(ebpf, "nf_egress_l2")?,
-            egress_l3: classifier(ebpf, "nf_egress_l3")?,
-            ingress_l2: classifier(ebpf, "nf_ingress_l2")?,
-            ingress_l3: classifier(ebpf, "nf_ingress_l3")?,
+            l2: TcPrograms {
+                egress: classifier(ebpf, "nf_egress_l2")?,
+                ingress: classifier(ebpf, "nf_ingress_l2")?,
+            },
+            l3: None,
             inject: classifier(ebpf, names::INJECT)?,
             xdp: if xdp { Some(load_xdp(ebpf)?) } else { None },
         })
     }
 
-    pub(super) fn tc(&self, hook: Hook, layer: LinkLayer) -> &Program {
-        match (hook, layer) {
-            (Hook::Egress, LinkLayer::L2) => &self.egress_l2,
-            (Hook::Egress, LinkLayer::L3) => &self.egress_l3,
-            (_, LinkLayer::L2) => &self.ingress_l2,
-            (_, LinkLayer::L3) => &self.ingress_l3,
+    pub(super) fn tc(&mut self, ebpf: &mut Ebpf, layer: LinkLayer) -> Result<&TcPrograms, Error> {
+        if layer == LinkLayer::L2 {
+            return Ok(&self.l2);
         }
+        let loaded = match self.l3.take() {
+            Some(loaded) => loaded,
+            None => TcPrograms {
+                egress: classifier(ebpf, "nf_egress_l3")?,
+                ingress: classifier(ebpf, "nf_ingress_l3")?,
+            },
+        };
+        Ok(self.l3.insert(loaded))
     }
 }
 

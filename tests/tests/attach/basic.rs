@@ -1,0 +1,195 @@
+//! Opening, attaching, detaching: what is there afterwards and what is not.
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use nodefence::dataplane::{self, Dataplane, DetachReport, Error, LinkLayer, Options, TcChoice, TcMode};
+use nodefence_tests::netns::Netns;
+
+use super::support::{Pair, WAYS, attached, ifindex, options, pin_dir, sh, up0};
+
+const OURS: [&str; 2] = ["nf_egress_l2", "nf_ingress_l2"];
+
+#[test]
+fn a_dataplane_stays_until_it_is_detached() {
+    for (choice, mode) in WAYS {
+        Pair::new("stays").near.run(move || {
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            let status = dataplane.attach(&up0());
+            assert_eq!(status.len(), 1);
+            assert_eq!(status[0].error, None);
+            assert_eq!((status[0].tc, status[0].link_layer), (Some(mode), Some(LinkLayer::L2)));
+            assert_eq!(status[0].programs_ahead, []);
+            drop(dataplane);
+            assert_eq!(attached("up0"), OURS);
+            let report = dataplane::detach(&pin_dir()).unwrap();
+            let (links, filters, qdiscs) = if mode == TcMode::Tcx { (2, 0, 0) } else { (0, 2, 1) };
+            assert_eq!(
+                (report.links, report.filters, report.qdiscs, report.maps),
+                (links, filters, qdiscs, 9)
+            );
+            nothing_left();
+            assert_eq!(dataplane::detach(&pin_dir()).unwrap(), DetachReport::default());
+        });
+    }
+}
+
+fn nothing_left() {
+    assert_eq!(attached("up0"), [""; 0]);
+    assert!(!sh("tc qdisc show dev up0").contains("clsact"));
+    assert!(!Path::new("/sys/fs/bpf/nodefence").exists());
+}
+
+#[test]
+fn a_detach_works_on_what_a_crash_left() {
+    for (choice, _) in WAYS {
+        Pair::new("crash").near.run(move || {
+            sh("ip link add gone0 type veth peer name gone1");
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            dataplane.attach(&["up0".into(), "gone0".into()]);
+            drop(dataplane);
+            sh("ip link del gone0");
+            fs::remove_file(pin_dir().join("nodes")).unwrap();
+            let _ = fs::remove_file(pin_dir().join(format!("links/{}_ingress", ifindex("up0"))));
+            let _ = sh("tc filter del dev up0 ingress 2>&1; true");
+            fs::create_dir(pin_dir().join("staging")).unwrap();
+            dataplane::detach(&pin_dir()).unwrap();
+            // A link whose pin was removed by hand goes when the kernel's worker gets to it.
+            let patience = Instant::now() + Duration::from_secs(20);
+            while !attached("up0").is_empty() && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            nothing_left();
+        });
+    }
+}
+
+#[test]
+fn a_detach_without_a_bpf_filesystem_still_removes_filters() {
+    Pair::new("nobpffs").near.run(|| {
+        let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
+        dataplane.attach(&up0());
+        drop(dataplane);
+        sh("umount /sys/fs/bpf");
+        assert_eq!(dataplane::detach(&pin_dir()).unwrap().filters, 2);
+        assert_eq!(attached("up0"), [""; 0]);
+    });
+}
+
+#[test]
+fn an_interface_that_does_not_exist_stops_no_other() {
+    Pair::new("missing").near.run(|| {
+        let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
+        let status = dataplane.attach(&["nope0".into(), "up0".into()]);
+        assert_eq!((status[0].ifindex, status[0].tc), (0, None));
+        let error = status[0].error.clone().unwrap();
+        assert!(error.contains("nope0"), "{error}");
+        assert_eq!((status[1].error.clone(), status[1].tc), (None, Some(TcMode::Tcx)));
+    });
+}
+
+#[test]
+fn a_tunnel_gets_the_programs_without_link_layer() {
+    for (choice, _) in WAYS {
+        let netns = Netns::new("layer").unwrap();
+        netns.ip("tuntap add dev up0 mode tun\nlink set up0 up").unwrap();
+        netns.run(move || {
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            let status = dataplane.attach(&up0());
+            assert_eq!((status[0].error.clone(), status[0].link_layer), (None, Some(LinkLayer::L3)));
+            assert_eq!(attached("up0"), ["nf_egress_l3", "nf_ingress_l3"]);
+        });
+    }
+}
+
+#[test]
+fn interfaces_no_longer_wanted_are_left() {
+    for (choice, _) in WAYS {
+        Pair::new("left").near.run(move || {
+            sh("ip link add other0 type veth peer name other1");
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            dataplane.attach(&up0());
+            dataplane.attach(&["other0".into()]);
+            assert_eq!((attached("up0").len(), attached("other0").len()), (0, 2));
+            assert!(!sh("tc qdisc show dev up0").contains("clsact"));
+            // The same by a later process.
+            drop(dataplane);
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            dataplane.attach(&up0());
+            assert_eq!((attached("up0").len(), attached("other0").len()), (2, 0));
+        });
+    }
+}
+
+#[test]
+fn a_device_that_is_made_again_is_attached_to_again() {
+    for (choice, mode) in WAYS {
+        Pair::new("again").near.run(move || {
+            sh("ip link add it0 type veth peer name it1");
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            let before = dataplane.attach(&["it0".into()]);
+            sh("ip link del it0");
+            assert!(dataplane.interfaces()[0].error.is_some());
+            sh("ip link add it0 type veth peer name it1");
+            let after = dataplane.interfaces();
+            assert_ne!(after[0].ifindex, before[0].ifindex);
+            assert_eq!((after[0].error.clone(), after[0].tc), (None, Some(mode)));
+            assert_eq!(attached("it0"), OURS);
+            let pins: Vec<_> =
+                fs::read_dir(pin_dir().join("links")).unwrap().map(|e| e.unwrap().path()).collect();
+            assert_eq!(pins.len(), if mode == TcMode::Tcx { 2 } else { 0 }, "{pins:?}");
+        });
+    }
+}
+
+#[test]
+fn programs_that_were_taken_away_come_back() {
+    Pair::new("taken").near.run(|| {
+        let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
+        dataplane.attach(&up0());
+        sh("tc qdisc del dev up0 clsact");
+        assert_eq!(attached("up0"), [""; 0]);
+        assert_eq!(dataplane.interfaces()[0].error, None);
+        assert_eq!(attached("up0"), OURS);
+    });
+}
+
+#[test]
+fn the_way_of_attaching_can_change() {
+    Pair::new("ways").near.run(|| {
+        for (choice, mode) in WAYS.into_iter().chain(WAYS) {
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            let status = dataplane.attach(&up0());
+            assert_eq!((status[0].error.clone(), status[0].tc), (None, Some(mode)));
+            assert_eq!(attached("up0"), OURS);
+        }
+    });
+}
+
+#[test]
+fn a_pin_folder_outside_a_bpf_filesystem_is_named() {
+    let netns = Netns::new("bpffs").unwrap();
+    netns.run(|| {
+        let pin_dir = std::env::temp_dir().join("nodefence/v1");
+        let error =
+            Dataplane::open(&Options { pin_dir: pin_dir.clone(), ..Options::default() }).err().unwrap();
+        assert!(matches!(error, Error::NoBpfFs { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(pin_dir.to_str().unwrap()) && text.contains("mount -t bpf"), "{text}");
+        assert!(!pin_dir.exists());
+    });
+}
+
+#[test]
+fn the_usual_bpf_filesystem_is_mounted_where_none_is() {
+    let netns = Netns::new("mount").unwrap();
+    netns.run(|| {
+        sh("umount /sys/fs/bpf");
+        assert!(!sh("cat /proc/self/mounts").contains(" /sys/fs/bpf bpf "));
+        Dataplane::open(&options(TcChoice::Auto)).unwrap();
+        assert!(sh("cat /proc/self/mounts").contains(" /sys/fs/bpf bpf "));
+        assert!(pin_dir().join("nodes").exists());
+    });
+}

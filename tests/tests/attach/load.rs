@@ -1,0 +1,99 @@
+//! A steady stream of numbered datagrams from `near` to addresses on `far`, each one accounted for.
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+
+use super::support::Pair;
+
+const PORT: u16 = 9000;
+
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    sender: JoinHandle<()>,
+    receivers: Vec<JoinHandle<u64>>,
+    done: Arc<AtomicBool>,
+}
+
+impl Load {
+    /// Sends to each address in turn, about 5,000 datagrams a second to each.
+    pub(crate) fn start(pair: &Pair, to: &[Ipv4Addr]) -> Self {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let sent = Arc::new(AtomicU64::new(0));
+        let receivers = to.iter().map(|address| receiver(pair, *address, done.clone())).collect();
+        let (flag, count, to) = (stop.clone(), sent.clone(), to.to_vec());
+        let sender = pair.near.run(move || {
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            std::thread::spawn(move || {
+                while !flag.load(Ordering::Relaxed) {
+                    let number = count.load(Ordering::Relaxed);
+                    for address in &to {
+                        // A datagram to a flagged address is refused here; what counts is what arrives.
+                        let _ = socket.send_to(&number.to_ne_bytes(), (*address, PORT));
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_micros(150));
+                }
+            })
+        });
+        Self { stop, sent, sender, receivers, done }
+    }
+
+    /// Waits until so many more datagrams went to each address.
+    pub(crate) fn pass(&self, more: u64) {
+        let until = self.sent.load(Ordering::Relaxed) + more;
+        let patience = Instant::now() + Duration::from_secs(60);
+        while self.sent.load(Ordering::Relaxed) < until {
+            assert!(Instant::now() < patience, "the sender stands still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends it: how many datagrams went to each address, and how many arrived at each.
+    pub(crate) fn finish(self) -> (u64, Vec<u64>) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.sender.join().unwrap();
+        self.done.store(true, Ordering::Relaxed);
+        let received = self.receivers.into_iter().map(|r| r.join().unwrap()).collect();
+        (self.sent.load(Ordering::Relaxed), received)
+    }
+}
+
+fn receiver(pair: &Pair, address: Ipv4Addr, done: Arc<AtomicBool>) -> JoinHandle<u64> {
+    pair.far.run(move || {
+        let socket = UdpSocket::bind((address, PORT)).unwrap();
+        // No datagram may be lost for want of room while this machine is busy with something else.
+        setsockopt(&socket, RcvBufForce, &(64 << 20)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        std::thread::spawn(move || {
+            let mut received = 0;
+            let mut buffer = [0; 64];
+            loop {
+                // Delivery over veth needs no more than a softirq: after a quiet fifth of a second nothing is under way.
+                let last = done.load(Ordering::Relaxed);
+                match socket.recv(&mut buffer) {
+                    Ok(_) => received += 1,
+                    Err(_) if last => return received,
+                    Err(_) => {}
+                }
+            }
+        })
+    })
+}
+
+/// Whether one datagram to an address arrives.
+pub(crate) fn arrives(pair: &Pair, to: Ipv4Addr) -> bool {
+    let load = Load::start(pair, &[to]);
+    load.pass(20);
+    let (sent, received) = load.finish();
+    assert!(received[0] == 0 || received[0] == sent, "{} of {sent} arrived", received[0]);
+    received[0] > 0
+}

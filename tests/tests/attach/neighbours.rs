@@ -1,0 +1,169 @@
+//! Programs of others keep running and keep their verdicts; ours never replaces one and is never silently replaced.
+use aya::programs::TcAttachType;
+use nodefence::dataplane::{self, Dataplane, ProgramAhead, TcChoice, TcMode};
+
+use super::{
+    load::arrives,
+    others::{self, FIRST, LAST, NEXT, OK, SHOT, TCX_EGRESS, TCX_INGRESS},
+    support::{PEERS, Pair, attached, one_flagged, options, pin_dir, sh, tcx, up0},
+};
+
+const HEALTHY: std::net::Ipv4Addr = PEERS[0];
+const FLAGGED: std::net::Ipv4Addr = PEERS[1];
+
+/// Opens, writes, attaches, and gives the programs that the status names as ahead; the dataplane stays attached.
+fn start(pair: &Pair, choice: TcChoice) -> Vec<ProgramAhead> {
+    pair.near.run(move || {
+        let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+        dataplane.write(&one_flagged()).unwrap();
+        let status = dataplane.attach(&up0()).remove(0);
+        assert_eq!(status.error, None);
+        status.programs_ahead
+    })
+}
+
+/// What a later look says.
+fn look_again(pair: &Pair, choice: TcChoice) -> Vec<ProgramAhead> {
+    start(pair, choice)
+}
+
+#[test]
+fn tcx_beside_a_program_that_was_there() {
+    let pair = Pair::new("tcxbefore");
+    let other = pair.near.run(|| others::tcx("other", NEXT, TCX_EGRESS, LAST));
+    assert_eq!(start(&pair, TcChoice::Auto), [], "ours goes first");
+    assert_eq!(pair.near.run(|| tcx("up0", TcAttachType::Egress)), ["nf_egress_l2", "other"]);
+    assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
+    drop(other);
+    // A program behind ours still has its say over what we pass.
+    let other = pair.near.run(|| others::tcx("deny", SHOT, TCX_EGRESS, LAST));
+    assert!(!arrives(&pair, HEALTHY), "the other's verdict holds");
+    drop(other);
+    assert!(arrives(&pair, HEALTHY));
+}
+
+#[test]
+fn tcx_behind_a_program_that_came_later_is_said_and_not_fought() {
+    let pair = Pair::new("tcxafter");
+    assert_eq!(start(&pair, TcChoice::Auto), []);
+    let other = pair.near.run(|| others::tcx("allow", OK, TCX_EGRESS, FIRST));
+    assert!(arrives(&pair, FLAGGED), "a program that returns OK ahead of ours hides packets from it");
+    for _ in 0..2 {
+        let ahead = look_again(&pair, TcChoice::Auto);
+        assert_eq!(ahead.len(), 1, "{ahead:?}");
+        assert_eq!((ahead[0].name.as_str(), ahead[0].r#where.as_str()), ("allow", "tcx egress"));
+        assert_ne!(ahead[0].id, 0);
+        assert_eq!(pair.near.run(|| tcx("up0", TcAttachType::Egress)), ["allow", "nf_egress_l2"]);
+    }
+    drop(other);
+    assert!(!arrives(&pair, FLAGGED));
+    assert_eq!(look_again(&pair, TcChoice::Auto), []);
+}
+
+#[test]
+fn tcx_runs_before_clsact_filters_which_keep_their_verdicts() {
+    let pair = Pair::new("tcxcls");
+    pair.near.run(|| {
+        sh("tc qdisc add dev up0 clsact");
+        others::filter(1, 1, OK);
+    });
+    assert_eq!(start(&pair, TcChoice::Auto), []);
+    assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
+    pair.near.run(|| {
+        sh("tc filter del dev up0 egress prio 1");
+        others::filter(1, 1, SHOT);
+    });
+    assert!(!arrives(&pair, HEALTHY), "the filter's verdict holds");
+    pair.near.run(|| {
+        dataplane::detach(&pin_dir()).unwrap();
+        assert!(sh("tc qdisc show dev up0").contains("clsact"), "the qdisc was not ours");
+        assert!(sh("tc filter show dev up0 egress").contains("bytecode"), "the filter was not ours");
+    });
+    assert!(!arrives(&pair, HEALTHY));
+}
+
+#[test]
+fn clsact_beside_filters_of_every_order() {
+    let pair = Pair::new("clsorder");
+    pair.near.run(|| {
+        sh("tc qdisc add dev up0 clsact");
+        others::filter(1, 1, NEXT);
+        others::filter(7, 1, NEXT);
+    });
+    // At one priority the newest filter comes first (net/sched/cls_bpf.c, list_add_rcu).
+    assert_eq!(start(&pair, TcChoice::Clsact), []);
+    assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
+    pair.near.run(|| others::filter(9, 1, SHOT));
+    assert!(!arrives(&pair, HEALTHY), "a filter behind ours keeps its verdict");
+    pair.near.run(|| sh("tc filter del dev up0 egress prio 9"));
+    // One that comes later at the same priority stands ahead: said, not fought.
+    pair.near.run(|| others::filter(1, 2, OK));
+    assert!(arrives(&pair, FLAGGED));
+    let ahead = look_again(&pair, TcChoice::Clsact);
+    assert_eq!(ahead.len(), 1, "{ahead:?}");
+    assert_eq!(ahead[0].r#where, "clsact egress prio 1");
+    let filters = pair.near.run(|| sh("tc filter show dev up0 egress"));
+    assert_eq!(filters.matches("bytecode").count(), 3, "{filters}");
+    pair.near.run(|| {
+        dataplane::detach(&pin_dir()).unwrap();
+        let filters = sh("tc filter show dev up0 egress");
+        assert_eq!((filters.matches("bytecode").count(), filters.matches("nodefence").count()), (3, 0));
+        assert!(sh("tc qdisc show dev up0").contains("clsact"));
+    });
+}
+
+#[test]
+fn clsact_behind_a_filter_of_another_kind() {
+    let pair = Pair::new("clskind");
+    pair.near.run(|| {
+        sh("tc qdisc add dev up0 clsact");
+        sh("tc filter add dev up0 egress protocol ip prio 1 u32 match u32 0xffffffff 0xffffffff classid 1:1");
+    });
+    let ahead = start(&pair, TcChoice::Clsact);
+    assert!(!ahead.is_empty() && ahead.iter().all(|p| p.name == "u32" && p.id == 0), "{ahead:?}");
+    assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
+    // A new process finds its filter at the priority where it is.
+    assert_eq!(look_again(&pair, TcChoice::Clsact), ahead);
+    assert_eq!(pair.near.run(|| attached("up0")).len(), 2);
+}
+
+#[test]
+fn clsact_with_a_handle_that_others_use() {
+    let pair = Pair::new("clshandle");
+    pair.near.run(|| {
+        sh("tc qdisc add dev up0 clsact");
+        others::filter(1, 0x6e66, NEXT);
+    });
+    assert_eq!(start(&pair, TcChoice::Clsact).len(), 1);
+    assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
+    let filters = pair.near.run(|| sh("tc filter show dev up0 egress"));
+    assert_eq!(filters.matches("bytecode").count(), 1, "{filters}");
+}
+
+#[test]
+fn clsact_names_tcx_programs_as_ahead() {
+    let pair = Pair::new("clstcx");
+    assert_eq!(start(&pair, TcChoice::Clsact), []);
+    let _egress = pair.near.run(|| others::tcx("allow", OK, TCX_EGRESS, LAST));
+    let _ingress = pair.near.run(|| others::tcx("look", NEXT, TCX_INGRESS, LAST));
+    let ahead = look_again(&pair, TcChoice::Clsact);
+    let ahead: Vec<_> = ahead.iter().map(|p| (p.name.as_str(), p.r#where.as_str())).collect();
+    assert_eq!(ahead, [("allow", "tcx egress"), ("look", "tcx ingress")]);
+}
+
+#[test]
+fn an_ingress_qdisc_leaves_no_room_for_clsact() {
+    let pair = Pair::new("clsingress");
+    pair.near.run(|| {
+        sh("tc qdisc add dev up0 ingress");
+        let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
+        let status = dataplane.attach(&up0()).remove(0);
+        assert!(status.error.is_some_and(|e| e.contains("clsact")));
+        dataplane::detach(&pin_dir()).unwrap();
+        assert!(sh("tc qdisc show dev up0").contains("ingress"));
+        // tcx needs no qdisc.
+        let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
+        let status = dataplane.attach(&up0()).remove(0);
+        assert_eq!((status.error, status.tc), (None, Some(TcMode::Tcx)));
+    });
+}

@@ -1,0 +1,105 @@
+//! Restart and upgrade under load: not one packet lost, not one wrongly passed.
+use nodefence::dataplane::{Dataplane, Options, TcMode};
+
+use super::{
+    load::Load,
+    support::{PEERS, Pair, WAYS, attached, attachment, one_flagged, options, pin_dir, up0},
+};
+
+/// To a healthy backend, to a flagged one, and to an address that is no backend.
+const TO: [std::net::Ipv4Addr; 3] = [PEERS[0], PEERS[1], PEERS[2]];
+const ROUNDS: u32 = 8;
+
+fn nothing_lost_or_passed(load: Load) {
+    let (sent, received) = load.finish();
+    assert!(sent > 1000, "too little load: {sent}");
+    assert_eq!(received, [sent, 0, sent], "sent {sent} to each; healthy, flagged, no backend");
+}
+
+#[test]
+fn a_restart_replaces_in_place() {
+    for (choice, mode) in WAYS {
+        let pair = Pair::new("restart");
+        let start = move || {
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            let adopted = dataplane.nodes().unwrap();
+            dataplane.write(&one_flagged()).unwrap();
+            let status = dataplane.attach(&up0()).remove(0);
+            assert_eq!((status.error, status.tc), (None, Some(mode)));
+            adopted.len()
+        };
+        assert_eq!(pair.near.run(start), 0);
+        let look = move || ["egress", "ingress"].map(|hook| attachment(&pin_dir(), "up0", hook, mode));
+        let before = pair.near.run(look);
+        let load = Load::start(&pair, &TO);
+        for _ in 0..ROUNDS {
+            load.pass(50);
+            assert_eq!(pair.near.run(start), 2, "the nodes are found again");
+        }
+        load.pass(50);
+        nothing_lost_or_passed(load);
+        for (before, after) in before.iter().zip(pair.near.run(look)) {
+            assert_eq!(before.0, after.0, "the link, or the filter's priority and handle, stays");
+            assert_ne!(before.1, after.1, "the program is a new one");
+        }
+        assert_eq!(pair.near.run(|| attached("up0")).len(), 2);
+    }
+}
+
+#[test]
+fn a_changed_map_size_is_switched_under_load() {
+    for (choice, mode) in WAYS {
+        let pair = Pair::new("switch");
+        let start = move |max_backends| {
+            let options = Options { max_backends, ..options(choice) };
+            let mut dataplane = Dataplane::open(&options).unwrap();
+            let report = dataplane.write(&one_flagged()).unwrap();
+            let status = dataplane.attach(&up0()).remove(0);
+            assert_eq!((status.error, status.tc), (None, Some(mode)));
+            report
+        };
+        let size = || {
+            let map = aya::maps::MapData::from_pin(pin_dir().join("backends")).unwrap();
+            map.info().unwrap().max_entries()
+        };
+        pair.near.run(move || start(64));
+        let load = Load::start(&pair, &TO);
+        for round in 0..ROUNDS {
+            load.pass(50);
+            let max_backends = 64 + (round + 1) % 2 * 64;
+            let report = pair.near.run(move || start(max_backends));
+            assert_eq!((report.inserted, report.updated, report.deleted), (0, 0, 0), "it was filled before");
+            assert_eq!(pair.near.run(size), max_backends);
+            assert!(!pin_dir().join("staging").exists());
+        }
+        load.pass(50);
+        nothing_lost_or_passed(load);
+    }
+}
+
+#[test]
+fn devices_are_switched_to_one_set_of_maps() {
+    let pair = Pair::new("switchtwo");
+    pair.near.ip("link add second0 type veth peer name second1").unwrap();
+    pair.near.run(|| {
+        let devices = ["up0".to_owned(), "second0".to_owned()];
+        for max_backends in [64, 128] {
+            let mut dataplane = Dataplane::open(&Options { max_backends, ..Options::default() }).unwrap();
+            dataplane.write(&one_flagged()).unwrap();
+            for status in dataplane.attach(&devices) {
+                assert_eq!((status.error, status.tc), (None, Some(TcMode::Tcx)));
+            }
+            let pinned =
+                aya::maps::MapData::from_pin(pin_dir().join("backends")).unwrap().info().unwrap().id();
+            for device in &devices {
+                let (_, program) = attachment(&pin_dir(), device, "egress", TcMode::Tcx);
+                let maps = aya::programs::loaded_programs()
+                    .filter_map(Result::ok)
+                    .find(|p| p.id() == program)
+                    .and_then(|p| p.map_ids().ok().flatten())
+                    .unwrap();
+                assert!(maps.contains(&pinned), "{device} runs over the pinned map");
+            }
+        }
+    });
+}

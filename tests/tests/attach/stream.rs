@@ -1,0 +1,119 @@
+//! What the kernel programs tell, what the injector puts in, and which device a route takes.
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    time::Duration,
+};
+
+use etherparse::PacketBuilder;
+use nodefence::dataplane::{Dataplane, Options, route};
+use nodefence_common::{EventKind, Reason};
+
+use super::support::{PEERS, Pair, ifindex, one_flagged, sh, up0};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_cut_is_told() {
+    Pair::new("events").near.run(|| {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        dataplane.write(&one_flagged()).unwrap();
+        dataplane.attach(&up0());
+        runtime().block_on(async {
+            let mut events = dataplane.events().unwrap();
+            let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+            let _ = socket.send_to(b"hello", (PEERS[1], 9000));
+            let event = tokio::time::timeout(Duration::from_secs(10), events.next()).await.unwrap().unwrap();
+            assert_eq!(EventKind::from_raw(event.kind), Some(EventKind::Cut));
+            assert_eq!((event.reason, event.node), (Reason::Dropped as u32, 1));
+            assert_eq!(event.ifindex, ifindex("up0"));
+            assert!(event.packet().ends_with(b"hello"));
+        });
+    });
+}
+
+#[test]
+fn injected_frames_arrive_as_received() {
+    Pair::new("inject").near.run(|| {
+        let dataplane = Dataplane::open(&Options::default()).unwrap();
+        let injector = dataplane.injector().unwrap();
+        let socket = UdpSocket::bind("10.77.0.1:7000").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let frames: Vec<Vec<u8>> = (0..100_u8)
+            .map(|number| {
+                let builder = PacketBuilder::ethernet2([2, 0x77, 0, 0, 0, 2], [2, 0x77, 0, 0, 0, 1])
+                    .ipv4(PEERS[0].octets(), [10, 77, 0, 1], 64)
+                    .udp(9000, 7000);
+                let mut frame = Vec::new();
+                builder.write(&mut frame, &[number]).unwrap();
+                frame
+            })
+            .collect();
+        let mut buffer = [0; 16];
+        injector.inject(ifindex("up0"), &frames[0]).unwrap();
+        assert_eq!(socket.recv_from(&mut buffer).unwrap(), (1, (PEERS[0], 9000).into()));
+        let report = injector.inject_all(ifindex("up0"), &frames);
+        assert_eq!((report.sent, report.failed), (100, 0));
+        for number in 0..100 {
+            assert_eq!(socket.recv(&mut buffer).unwrap(), 1);
+            assert_eq!(buffer[0], number);
+        }
+        let error = injector.inject(4_000_000, &frames[0]).unwrap_err().to_string();
+        assert!(error.contains("4000000"), "{error}");
+        let report = injector.inject_all(ifindex("up0"), [&frames[0][..], &[0; 3][..]]);
+        assert_eq!((report.sent, report.failed), (1, 1));
+        assert!(report.first_error.is_some());
+    });
+}
+
+#[test]
+fn routes_name_every_device() {
+    Pair::new("route").near.run(|| {
+        sh("ip link add two0 type veth peer name two1 && ip addr add 10.79.0.1/24 dev two0 && \
+            ip link set two0 up && ip link set two1 up");
+        sh("ip route add 10.80.0.0/16 via 10.77.0.2");
+        sh("ip route add 10.81.0.0/16 nexthop via 10.77.0.2 nexthop via 10.79.0.2");
+        sh("ip route add blackhole 10.82.0.0/16");
+        let mut lookup = route::Lookup::open().unwrap();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let direct = lookup.route(ip("10.77.0.3")).unwrap().unwrap();
+        assert_eq!(
+            (direct.ifindex, direct.gateway, direct.source),
+            (ifindex("up0"), None, Some(ip("10.77.0.1")))
+        );
+        let routed = lookup.route(ip("10.80.1.1")).unwrap().unwrap();
+        assert_eq!((routed.ifindex, routed.gateway), (ifindex("up0"), Some(ip("10.77.0.2"))));
+        assert!(lookup.route(ip("10.77.0.1")).unwrap().unwrap().local);
+        for none in ["10.82.0.1", "10.99.0.1", "fd00::1"] {
+            assert_eq!(lookup.route(ip(none)).unwrap(), None, "{none}");
+        }
+        let both = BTreeSet::from([ifindex("up0"), ifindex("two0")]);
+        assert_eq!(lookup.devices([ip("10.81.0.1")]).unwrap(), both);
+        let away = Ipv4Addr::new(10, 99, 0, 1).into();
+        assert_eq!(
+            lookup.devices([ip("10.77.0.1"), away, ip("10.79.0.9")]).unwrap(),
+            [ifindex("two0")].into()
+        );
+    });
+}
+
+#[test]
+fn route_changes_are_told() {
+    Pair::new("changes").near.run(|| {
+        runtime().block_on(async {
+            let mut changes = route::Changes::open().unwrap();
+            // New devices settle first: IPv6 addresses and routes come up to two seconds late.
+            let quiet = Duration::from_secs(3);
+            while let Ok(changed) = tokio::time::timeout(quiet, changes.next()).await {
+                changed.unwrap();
+            }
+            for change in ["ip route add 10.80.0.0/16 via 10.77.0.2", "ip link add x0 type veth peer name x1"]
+            {
+                sh(change);
+                tokio::time::timeout(Duration::from_secs(10), changes.next()).await.unwrap().unwrap();
+            }
+        });
+    });
+}

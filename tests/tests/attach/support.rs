@@ -1,0 +1,151 @@
+//! Two namespaces joined by a veth pair, and what the tests look at.
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use aya::programs::{SchedClassifier, TcAttachType, links::FdLink, links::PinnedLink};
+use nodefence::{
+    dataplane::{Options, TcChoice, TcMode},
+    plan::Tables,
+};
+use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
+use nodefence_tests::netns::Netns;
+
+/// Far side of the pair; each address stands for a backend.
+pub(crate) const PEERS: [Ipv4Addr; 4] = [
+    Ipv4Addr::new(10, 77, 0, 2),
+    Ipv4Addr::new(10, 77, 0, 3),
+    Ipv4Addr::new(10, 77, 0, 4),
+    Ipv4Addr::new(10, 77, 0, 5),
+];
+
+/// `near` has `up0` (10.77.0.1), to which the dataplane is attached; `far` has `up1` with [`PEERS`].
+pub(crate) struct Pair {
+    pub(crate) near: Netns,
+    pub(crate) far: Netns,
+}
+
+impl Pair {
+    pub(crate) fn new(label: &str) -> Self {
+        let (near, far) = (Netns::new(label).unwrap(), Netns::new(label).unwrap());
+        near.ip(&format!(
+            "link add up0 address 02:77:00:00:00:01 type veth peer name up1 address 02:77:00:00:00:02 netns {}",
+            far.path().display()
+        ))
+        .unwrap();
+        near.ip("addr add 10.77.0.1/24 dev up0\nlink set up0 up").unwrap();
+        far.ip("link set up1 up\nneigh replace 10.77.0.1 lladdr 02:77:00:00:00:01 nud permanent dev up1")
+            .unwrap();
+        for peer in PEERS {
+            far.ip(&format!("addr add {peer}/24 dev up1")).unwrap();
+            near.ip(&format!("neigh replace {peer} lladdr 02:77:00:00:00:02 nud permanent dev up0")).unwrap();
+        }
+        Self { near, far }
+    }
+}
+
+/// Both ways of attaching, and what the status must then say on this kernel.
+pub(crate) const WAYS: [(TcChoice, TcMode); 2] =
+    [(TcChoice::Auto, TcMode::Tcx), (TcChoice::Clsact, TcMode::Clsact)];
+
+pub(crate) fn options(tc: TcChoice) -> Options {
+    Options { max_backends: 1024, tc, ..Options::default() }
+}
+
+pub(crate) fn up0() -> Vec<String> {
+    vec!["up0".into()]
+}
+
+/// CLOCK_MONOTONIC plus an hour: a verdict that does not lapse while a test runs.
+pub(crate) fn for_an_hour() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+    (now.tv_sec() as u64 + 3600) * 1_000_000_000
+}
+
+pub(crate) fn node(name: &str, generation: u32, flagged: bool) -> NodeEntry {
+    let mut entry =
+        NodeEntry { verdict: Verdict::Healthy as u32, action: 0, until: 0, generation, name: [0; 28] };
+    entry.name[..name.len()].copy_from_slice(name.as_bytes());
+    if flagged {
+        entry.verdict = Verdict::Flagged as u32;
+        entry.action = Action::Drop as u32;
+        entry.until = for_an_hour();
+    }
+    entry
+}
+
+/// Nodes in the order of their indexes, each with its backends.
+pub(crate) fn tables(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> Tables {
+    let mut tables = Tables::default();
+    for (index, (node, backends)) in (0_u32..).zip(nodes) {
+        tables.nodes.insert(index, *node);
+        for backend in *backends {
+            let entry = BackendEntry { node: index, generation: node.generation, flags: 0 };
+            tables.backends.insert(Addr::v4(backend.octets()), entry);
+        }
+    }
+    tables
+}
+
+/// The first peer's node is healthy, the second's is flagged; the others are no backends.
+pub(crate) fn one_flagged() -> Tables {
+    tables(&[(node("good", 1, false), &PEERS[..1]), (node("hung", 1, true), &PEERS[1..2])])
+}
+
+/// Runs a command line in the calling thread's namespace; its output, or a panic with what it said.
+pub(crate) fn sh(line: &str) -> String {
+    let out = Command::new("sh").args(["-c", line]).output().unwrap();
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{line}: {error}");
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+pub(crate) fn ifindex(device: &str) -> u32 {
+    nix::net::if_::if_nametoindex(device).unwrap()
+}
+
+/// Names of the tcx programs of a device's hook, in the order in which they run.
+pub(crate) fn tcx(device: &str, hook: TcAttachType) -> Vec<String> {
+    let (_, programs) = SchedClassifier::query_tcx(ifindex(device), hook).unwrap();
+    programs.iter().map(|p| p.name_as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Our programs on a device, however they are attached.
+pub(crate) fn attached(device: &str) -> Vec<String> {
+    let mut names = [tcx(device, TcAttachType::Egress), tcx(device, TcAttachType::Ingress)].concat();
+    names.retain(|name| name.starts_with("nf_"));
+    for hook in ["egress", "ingress"] {
+        let filters = sh(&format!("tc filter show dev {device} {hook}"));
+        names.extend(filters.split(' ').filter_map(|w| w.strip_prefix("nodefence:")).map(str::to_owned));
+    }
+    names.sort();
+    names
+}
+
+/// What identifies our attachment to a hook, and the program that runs there: a tcx link's id, or a clsact filter's
+/// priority and handle.
+pub(crate) fn attachment(pin_dir: &Path, device: &str, hook: &str, mode: TcMode) -> (String, u32) {
+    match mode {
+        TcMode::Tcx => {
+            let pin = pin_dir.join(format!("links/{}_{hook}", ifindex(device)));
+            let info = FdLink::from(PinnedLink::from_pin(pin).unwrap()).info().unwrap();
+            (info.id().to_string(), info.program_id())
+        }
+        TcMode::Clsact => {
+            let filters = sh(&format!("tc filter show dev {device} {hook}"));
+            let ours = filters.lines().find(|line| line.contains("nodefence:")).unwrap().to_owned();
+            let word_after = |word: &str| {
+                let mut words = ours.split(' ').skip_while(|w| *w != word);
+                words.nth(1).unwrap_or_default().to_owned()
+            };
+            (format!("{} {}", word_after("pref"), word_after("handle")), word_after("id").parse().unwrap())
+        }
+    }
+}
+
+/// The pin folder of [`Options::default`].
+pub(crate) fn pin_dir() -> PathBuf {
+    Options::default().pin_dir
+}

@@ -1,0 +1,145 @@
+//! Writing the tables: what does not fit, and node indexes that change owners under load.
+use std::net::{IpAddr, Ipv4Addr};
+
+use nodefence::dataplane::{Dataplane, Options};
+use nodefence_common::{Addr, MAX_NODES, Reason, Verdict};
+
+use super::{
+    load::{Load, arrives},
+    support::{PEERS, Pair, node, one_flagged, tables, up0},
+};
+
+#[test]
+fn a_full_map_leaves_entries_out_and_they_pass() {
+    let pair = Pair::new("full");
+    pair.near.run(|| {
+        let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
+        dataplane.attach(&up0());
+        // Fill it with others first; then the flagged one finds no room.
+        let many: Vec<Ipv4Addr> = (10..14).map(|i| Ipv4Addr::new(10, 78, 0, i)).collect();
+        let report = dataplane.write(&tables(&[(node("a", 1, false), &many)])).unwrap();
+        assert_eq!((report.inserted, report.left_out), (4, 0));
+        let with_flagged = [(node("a", 1, false), &many[..]), (node("b", 1, true), &PEERS[1..2])];
+        let report = dataplane.write(&tables(&with_flagged)).unwrap();
+        assert_eq!((report.inserted, report.left_out), (0, 1));
+        assert_eq!(report.left_out_first, [IpAddr::V4(PEERS[1])]);
+        assert_eq!(dataplane.nodes().unwrap().len(), 2, "the rest is written");
+    });
+    assert!(arrives(&pair, PEERS[1]), "what is left out passes");
+    pair.near.run(|| {
+        let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
+        let report = dataplane.write(&one_flagged()).unwrap();
+        assert_eq!((report.deleted, report.inserted, report.left_out), (4, 2, 0), "room is made first");
+        dataplane.attach(&up0());
+    });
+    assert!(!arrives(&pair, PEERS[1]));
+}
+
+#[test]
+fn equal_entries_are_not_written_again() {
+    Pair::new("equal").near.run(|| {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        let tables = one_flagged();
+        let first = dataplane.write(&tables).unwrap();
+        assert_eq!(
+            (first.inserted, first.nodes),
+            (2, 3),
+            "the flagged node's entry is first written as healthy"
+        );
+        assert_eq!(dataplane.write(&tables).unwrap(), nodefence::dataplane::WriteReport::default());
+        assert_eq!(dataplane.backends().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn a_node_that_left_keeps_its_generation() {
+    Pair::new("left").near.run(|| {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        dataplane.write(&tables(&[(node("a", 7, true), &PEERS[..1])])).unwrap();
+        dataplane.write(&tables(&[])).unwrap();
+        let left = dataplane.nodes().unwrap();
+        assert_eq!(left.len(), 1);
+        assert_eq!((left[0].0, left[0].1.generation, left[0].1.verdict), (0, 7, Verdict::Healthy as u32));
+        assert_eq!(dataplane.backends().unwrap(), []);
+    });
+}
+
+#[test]
+fn an_index_that_does_not_fit_is_refused() {
+    Pair::new("index").near.run(|| {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        let entry = node("far", 1, false);
+        assert!(dataplane.write_node(MAX_NODES, &entry).unwrap_err().to_string().contains("16384"));
+        let mut tables = tables(&[]);
+        tables.nodes.insert(MAX_NODES, entry);
+        assert!(dataplane.write(&tables).is_err());
+    });
+}
+
+#[test]
+fn one_write_flips_a_node() {
+    let pair = Pair::new("flip");
+    let open = || {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        dataplane.attach(&up0());
+        dataplane
+    };
+    pair.near.run(move || {
+        open().write(&tables(&[(node("a", 1, false), &PEERS[..1])])).unwrap();
+    });
+    assert!(arrives(&pair, PEERS[0]));
+    pair.near.run(move || open().write_node(0, &node("a", 1, true)).unwrap());
+    assert!(!arrives(&pair, PEERS[0]));
+    let dropped = pair.near.run(move || {
+        let counters = open().counters().unwrap();
+        counters.into_iter().find(|(reason, _)| *reason == Reason::Dropped).unwrap().1.packets
+    });
+    assert!(dropped >= 20, "{dropped}");
+    pair.near.run(move || open().write_node(0, &node("a", 1, false)).unwrap());
+    assert!(arrives(&pair, PEERS[0]));
+}
+
+/// Three nodes trade indexes at every reload; one of them is flagged. The healthy ones must not lose one packet.
+#[test]
+fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
+    let pair = Pair::new("reorder");
+    let healthy = [PEERS[0], PEERS[2]];
+    pair.near.run(|| {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        dataplane.attach(&up0());
+    });
+    let load = Load::start(&pair, &healthy);
+    let load = pair.near.run(move || {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        let mut generations = [0_u32; 3];
+        let mut owners = [usize::MAX; 3];
+        for round in 0..200_usize {
+            load.pass(10);
+            let order = [round % 3, (round + 1) % 3, (round + 2) % 3];
+            for index in 0..3 {
+                if owners[index] != order[index] {
+                    owners[index] = order[index];
+                    generations[index] += 1;
+                }
+            }
+            let members =
+                [("a", false, &PEERS[0..1]), ("hung", true, &PEERS[1..2]), ("c", false, &PEERS[2..3])];
+            let nodes: Vec<_> = (0..3)
+                .map(|index| {
+                    let (name, flagged, backends) = members[order[index]];
+                    (node(name, generations[index], flagged), backends)
+                })
+                .collect();
+            dataplane.write(&tables(&nodes)).unwrap();
+            let index = order.iter().position(|o| *o == 1).unwrap();
+            let backends = dataplane.backends().unwrap();
+            let hung = backends.iter().find(|(addr, _)| *addr == Addr::v4(PEERS[1].octets())).unwrap().1;
+            assert_eq!(hung.node as usize, index);
+        }
+        load
+    });
+    let (sent, received) = load.finish();
+    assert!(sent > 2000, "too little load: {sent}");
+    assert_eq!(received, [sent, sent], "a healthy node's packets were cut");
+    assert!(!arrives(&pair, PEERS[1]), "the flagged one is cut in the end");
+}

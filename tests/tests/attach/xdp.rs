@@ -1,0 +1,119 @@
+//! XDP in the way asked for, or off with the reason.
+use aya::maps::{HashMap, Map, MapData};
+use nodefence::dataplane::{Dataplane, Options, TcMode, XdpChoice, XdpState, XdpStatus};
+use nodefence_common::Device;
+
+use super::{
+    others::{self, ATTACH_XDP, GENERIC, XDP_PASS},
+    support::{Pair, ifindex, pin_dir, sh, up0},
+};
+
+fn with(xdp: XdpChoice) -> Options {
+    Options { max_backends: 64, xdp, ..Options::default() }
+}
+
+/// Attaches; TC must work whatever becomes of XDP.
+fn start(xdp: XdpChoice) -> XdpStatus {
+    let status = Dataplane::open(&with(xdp)).unwrap().attach(&up0()).remove(0);
+    assert_eq!((status.error, status.tc), (None, Some(TcMode::Tcx)));
+    status.xdp
+}
+
+fn shown() -> String {
+    sh("ip -d link show up0")
+}
+
+fn device() -> Option<[u8; 6]> {
+    let map = Map::from_map_data(MapData::from_pin(pin_dir().join("devices")).unwrap()).unwrap();
+    let map: HashMap<_, u32, Device> = HashMap::try_from(map).unwrap();
+    map.get(&ifindex("up0"), 0).ok().map(|d| d.mac)
+}
+
+#[test]
+fn each_choice_is_what_is_attached() {
+    Pair::new("xdp").near.run(|| {
+        for choice in
+            [XdpChoice::Native, XdpChoice::Generic, XdpChoice::Native, XdpChoice::Native, XdpChoice::Off]
+        {
+            let status = start(choice);
+            assert_eq!(status.reason, None);
+            let shown = shown();
+            let (state, word) = match choice {
+                XdpChoice::Native => (XdpState::Native, " xdp "),
+                XdpChoice::Generic => (XdpState::Generic, " xdpgeneric "),
+                XdpChoice::Off => (XdpState::Off, "prog/xdp"),
+            };
+            assert_eq!(status.state, state);
+            assert_eq!(shown.contains(word), choice != XdpChoice::Off, "{shown}");
+            assert_eq!(device(), (choice != XdpChoice::Off).then_some([2, 0x77, 0, 0, 0, 1]));
+        }
+    });
+}
+
+#[test]
+fn a_restart_replaces_the_program() {
+    Pair::new("xdpagain").near.run(|| {
+        let id = || {
+            let shown = shown();
+            let mut words = shown.split_whitespace().skip_while(|w| *w != "prog/xdp");
+            words.nth(2).unwrap().parse::<u32>().unwrap()
+        };
+        start(XdpChoice::Native);
+        let before = id();
+        assert_eq!(start(XdpChoice::Native), XdpStatus { state: XdpState::Native, reason: None });
+        assert_ne!(id(), before);
+    });
+}
+
+#[test]
+fn an_occupied_hook_is_left_alone() {
+    Pair::new("xdpbusy").near.run(|| {
+        let program = others::program(others::XDP, "theirs", XDP_PASS);
+        let theirs = others::attach(&program, ifindex("up0"), ATTACH_XDP, GENERIC);
+        for choice in [XdpChoice::Native, XdpChoice::Generic] {
+            let status = start(choice);
+            assert_eq!(status.state, XdpState::Off);
+            let reason = status.reason.unwrap();
+            assert!(reason.contains("occupied") && reason.contains("theirs"), "{reason}");
+            assert!(shown().contains("xdpgeneric"));
+            assert_eq!(device(), None);
+        }
+        drop(theirs);
+    });
+}
+
+#[test]
+fn an_mtu_that_is_too_large_is_the_reason() {
+    let pair = Pair::new("xdpmtu");
+    pair.near.ip("link set up0 mtu 9000").unwrap();
+    pair.far.ip("link set up1 mtu 9000").unwrap();
+    pair.near.run(|| {
+        let status = start(XdpChoice::Native);
+        assert_eq!(status.state, XdpState::Off);
+        let reason = status.reason.unwrap();
+        assert!(reason.contains("MTU") && reason.contains("9000"), "{reason}");
+        assert_eq!(start(XdpChoice::Generic).state, XdpState::Generic, "generic has no such limit");
+    });
+}
+
+#[test]
+fn a_device_without_ethernet_header_has_no_xdp() {
+    Pair::new("xdptun").near.run(|| {
+        sh("ip tuntap add dev tun0 mode tun");
+        let mut dataplane = Dataplane::open(&with(XdpChoice::Generic)).unwrap();
+        let status = dataplane.attach(&["tun0".into()]).remove(0);
+        assert_eq!((status.error, status.xdp.state), (None, XdpState::Off));
+        assert!(status.xdp.reason.unwrap().contains("Ethernet"));
+    });
+}
+
+#[test]
+fn a_changed_mac_address_is_followed() {
+    Pair::new("xdpmac").near.run(|| {
+        let mut dataplane = Dataplane::open(&with(XdpChoice::Native)).unwrap();
+        dataplane.attach(&up0());
+        sh("ip link set up0 address 02:77:00:00:00:99");
+        dataplane.interfaces();
+        assert_eq!(device(), Some([2, 0x77, 0, 0, 0, 0x99]));
+    });
+}
