@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Limit of anything that should happen at once. Generous: machines are slow, but stalls here last for ever.
-pub const SOON: Duration = Duration::from_secs(4);
+pub const SOON: Duration = Duration::from_secs(10);
 
 /// What flags a node.
 pub trait Fence {

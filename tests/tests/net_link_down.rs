@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Outcome, Overlay, Place,
     checks::{Case, reset_at_next_packet},
-    client::wait_until,
+    client::{UdpConn, wait_until},
     topology::Service,
 };
 
@@ -26,7 +26,9 @@ fn hurry(cluster: &Cluster) -> Result<()> {
 fn failed(cluster: &Cluster) -> bool {
     // A fresh packet each time, else nobody asks for the neighbour.
     for family in [Family::V4, Family::V6] {
-        let _ = cluster.a.ns.exec(&format!("ping -c 1 -W 1 {}", cluster.b.address(family)));
+        let _ =
+            UdpConn::connect(&cluster.a.ns, (cluster.b.address(family), 9).into(), Duration::from_secs(1))
+                .map(|flow| flow.socket.send(b"anyone there?"));
     }
     let shown = cluster.a.ns.exec("ip neigh show nud failed").unwrap_or_default();
     [Family::V4, Family::V6].iter().all(|&family| shown.contains(&format!("{} ", cluster.b.address(family))))
