@@ -125,8 +125,11 @@ impl Agent {
     /// Where the binary is missing.
     pub fn cli(&self, args: &[&str]) -> Result<Output> {
         let mut command = Command::new(bin("nodefence")?);
-        command.args(args).arg("--socket").arg(self.socket()).stdin(Stdio::null());
-        Ok(self.ns.run(move || command.output())?)
+        command.args(args).arg("--socket").arg(self.socket());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Waited for outside of the namespace's thread, which others need meanwhile.
+        let child = self.ns.run(move || command.spawn())?;
+        Ok(child.wait_with_output()?)
     }
 
     /// As [`Agent::cli`], and it must succeed; its standard output.

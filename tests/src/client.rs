@@ -93,13 +93,16 @@ impl Conn {
         Ok(Self { stream })
     }
 
-    /// Connects until the balancer has picked the backend `name`.
+    /// Connects until the balancer has picked the backend `name`; other backends may refuse.
     ///
     /// # Errors
-    /// Where a connection fails, or 200 of them all went elsewhere.
+    /// Where a connection fails otherwise, or 200 of them all went elsewhere.
     pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
         for _ in 0..200 {
-            let mut conn = Self::connect(ns, to, limit).with_context(|| format!("connect to {to}"))?;
+            let mut conn = match Self::connect(ns, to, limit) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
+                conn => conn.with_context(|| format!("connect to {to}"))?,
+            };
             if conn.who().with_context(|| format!("ask {to} for its name"))? == name {
                 return Ok(conn);
             }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 const WIDTH: f64 = 1120.0;
-const LEFT: f64 = 150.0;
+const LEFT: f64 = 164.0;
 const RIGHT: f64 = 30.0;
 const PLOT: f64 = WIDTH - LEFT - RIGHT;
 /// Height of the clients' area, of the new connections' strip and of the idle client's bar.
@@ -88,14 +88,12 @@ fn panel(svg: &mut String, run: &Run, top: f64) -> Format {
     let clients = states(run, &[Kind::KeepAlive, Kind::Udp]);
     stack(svg, run, &clients, area, AREA)?;
     let most = clients.iter().map(Bucket::total).max().unwrap_or(0);
-    scale(svg, area, AREA, most)?;
+    scale(svg, area, AREA, &most.to_string())?;
     label(svg, area + AREA / 2.0, &["keep-alive TCP", "and UDP clients"])?;
 
-    let new = attempts(run);
-    let most = new.iter().map(Bucket::total).max().unwrap_or(0);
-    stack(svg, run, &new, strip, STRIP)?;
-    scale(svg, strip, STRIP, most)?;
-    label(svg, strip + STRIP / 2.0, &["new connections", "per 100 ms"])?;
+    stack(svg, run, &shares(&attempts(run)), strip, STRIP)?;
+    scale(svg, strip, STRIP, "100 %")?;
+    label(svg, strip + STRIP / 2.0, &["new", "connections"])?;
 
     idle(svg, run, bar)?;
     label(svg, bar + BAR / 2.0, &["idle long poll"])?;
@@ -162,9 +160,22 @@ fn stack(svg: &mut String, run: &Run, buckets: &[Bucket], top: f64, height: f64)
             }
             at += run_length;
         }
-        writeln!(svg, r#"<path d="{path}" fill="{color}"/>"#)?;
+        writeln!(svg, r#"<path d="{path}" fill="{color}" shape-rendering="crispEdges"/>"#)?;
     }
     Ok(())
+}
+
+/// Parts of a thousand: how many connections fall into a bucket differs a little.
+fn shares(buckets: &[Bucket]) -> Vec<Bucket> {
+    let share = |count: usize, bucket: &Bucket| count * 1_000 / bucket.total().max(1);
+    buckets
+        .iter()
+        .map(|bucket| Bucket {
+            served: 1_000 - share(bucket.refused, bucket) - share(bucket.stalled, bucket),
+            refused: share(bucket.refused, bucket),
+            stalled: share(bucket.stalled, bucket),
+        })
+        .collect()
 }
 
 fn idle(svg: &mut String, run: &Run, y: f64) -> Format {
@@ -210,20 +221,20 @@ fn seconds(svg: &mut String, run: &Run, top: f64, bottom: f64) -> Format {
     text(svg, middle, bottom + 38.0, "seconds after the freeze", &anchor)
 }
 
-fn scale(svg: &mut String, top: f64, height: f64, most: usize) -> Format {
+fn scale(svg: &mut String, top: f64, height: f64, most: &str) -> Format {
     writeln!(
         svg,
         r#"<path d="M{LEFT} {top}v{height}h{PLOT}" fill="none" stroke="{FAINT}" stroke-width="0.8"/>"#
     )?;
     let style = format!(r#"text-anchor="end" font-size="11" {}"#, fill(FAINT));
-    text(svg, LEFT - 6.0, top + 9.0, &most.to_string(), &style)?;
+    text(svg, LEFT - 6.0, top + 9.0, most, &style)?;
     text(svg, LEFT - 6.0, top + height, "0", &style)
 }
 
 fn label(svg: &mut String, middle: f64, lines: &[&str]) -> Format {
     let start = middle - (lines.len() as f64 - 1.0) * 8.0 + 4.0;
     for (at, line) in lines.iter().enumerate() {
-        text(svg, LEFT - 28.0, start + at as f64 * 16.0, line, r#"text-anchor="end""#)?;
+        text(svg, LEFT - 46.0, start + at as f64 * 16.0, line, r#"text-anchor="end""#)?;
     }
     Ok(())
 }

@@ -82,6 +82,7 @@ pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
     clients.sort_unstable();
     clients.dedup();
     let mut rows = vec![vec![0_u8; count]; clients.len()];
+    let mut gave_up = vec![false; clients.len()];
     for request in run.requests.iter().filter(|request| kinds.contains(&request.kind)) {
         let Ok(row) = clients.binary_search(&request.client) else { continue };
         let mut mark = |bucket: i64, state: u8| {
@@ -90,7 +91,8 @@ pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
             }
         };
         // Who gives up and asks again has not been served in between.
-        let patience = if request.how == End::GaveUp { 0.0 } else { STALL.as_secs_f64() * 1e3 };
+        let patience = if gave_up[row] { 0.0 } else { STALL.as_secs_f64() * 1e3 };
+        gave_up[row] = request.how == End::GaveUp;
         let stalled_from = request.start + patience;
         if request.end > stalled_from {
             for bucket in bucket_of(stalled_from)..=bucket_of(request.end) {
@@ -124,7 +126,7 @@ pub(crate) fn attempts(run: &Run) -> Vec<Bucket> {
         let Some(bucket) = at.ok().and_then(|at| buckets.get_mut(at)) else { continue };
         match request.how {
             End::Answered if !stalled(request) => bucket.served += 1,
-            End::Reset | End::Refused => bucket.refused += 1,
+            End::Reset | End::Refused if !stalled(request) => bucket.refused += 1,
             _ => bucket.stalled += 1,
         }
     }

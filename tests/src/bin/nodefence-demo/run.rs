@@ -132,33 +132,42 @@ impl Stage {
         stop: &AtomicBool,
     ) -> Result<()> {
         let _ = shared.live.take();
-        for bucket in 0.. {
-            let at = self.begin + Duration::from_millis(bucket * BUCKET_MS as u64);
-            if !self.frozen && at >= self.begin + BEFORE {
-                cluster.b.freeze()?;
-                self.zero = Instant::now();
-                self.frozen = true;
-                println!("  -- every process of node B is frozen; its kernel still answers --");
+        std::thread::scope(|scope| {
+            let mut flag = None;
+            for bucket in 0.. {
+                let at = self.begin + Duration::from_millis(bucket * BUCKET_MS as u64);
+                if !self.frozen && at >= self.begin + BEFORE {
+                    cluster.b.freeze()?;
+                    self.zero = Instant::now();
+                    self.frozen = true;
+                    println!("  -- every process of node B is frozen; its kernel still answers --");
+                }
+                if let Some(agent) = agent
+                    && flag.is_none()
+                    && self.frozen
+                    && at >= self.begin + BEFORE + FLAG_AT
+                {
+                    println!("  -- nodefence flag node-b --");
+                    self.flagged = Some(Instant::now());
+                    flag = Some(scope.spawn(move || agent.flag("node-b")));
+                }
+                sleep(
+                    (at + Duration::from_millis(BUCKET_MS as u64)).saturating_duration_since(Instant::now()),
+                );
+                if stop.load(Ordering::Relaxed) {
+                    bail!("interrupted");
+                }
+                self.cell(shared, bucket);
+                if self.frozen && self.zero.elapsed() >= AFTER {
+                    break;
+                }
             }
-            if let Some(agent) = agent
-                && self.flagged.is_none()
-                && self.frozen
-                && at >= self.zero + FLAG_AT
-            {
-                self.flagged = Some(Instant::now());
-                agent.flag("node-b").context("nodefence flag node-b")?;
-                println!("  -- nodefence flag node-b --");
+            match flag.map(std::thread::ScopedJoinHandle::join) {
+                Some(Ok(done)) => done.context("nodefence flag node-b"),
+                Some(Err(_)) => bail!("the thread that flags panicked"),
+                None => Ok(()),
             }
-            sleep((at + Duration::from_millis(BUCKET_MS as u64)).saturating_duration_since(Instant::now()));
-            if stop.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
-            self.cell(shared, bucket);
-            if self.frozen && self.zero.elapsed() >= AFTER {
-                return Ok(());
-            }
-        }
-        Ok(())
+        })
     }
 
     fn cell(&mut self, shared: &Shared, bucket: u64) {

@@ -18,7 +18,7 @@ pub(crate) struct Figures {
     /// Seconds from the flag until the idle client was freed.
     pub(crate) idle_freed_ms: Option<f64>,
     pub(crate) new_total: usize,
-    pub(crate) new_no_answer: usize,
+    pub(crate) new_stalled: usize,
     pub(crate) new_refused: usize,
 }
 
@@ -38,11 +38,9 @@ pub(crate) fn figures(run: &Run) -> Figures {
         udp_refused: of(Kind::Udp).filter(|request| request.how == End::Refused).count(),
         idle_freed_ms: idle.map(|request| request.end - run.flagged.unwrap_or(0.0)),
         new_total: after_freeze().count(),
-        new_no_answer: after_freeze()
-            .filter(|request| stalled(request) && !matches!(request.how, End::Reset | End::Refused))
-            .count(),
+        new_stalled: after_freeze().filter(|request| stalled(request)).count(),
         new_refused: after_freeze()
-            .filter(|request| matches!(request.how, End::Reset | End::Refused))
+            .filter(|request| !stalled(request) && matches!(request.how, End::Reset | End::Refused))
             .count(),
     }
 }
@@ -55,8 +53,8 @@ pub(crate) fn render(without: &Run, with: &Run) -> String {
     };
     let new = |figures: &Figures| {
         format!(
-            "{} no answer, {} refused at once, of {}",
-            figures.new_no_answer, figures.new_refused, figures.new_total
+            "{} stalled, {} refused at once, of {}",
+            figures.new_stalled, figures.new_refused, figures.new_total
         )
     };
     let rows = [
