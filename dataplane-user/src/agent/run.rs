@@ -1,5 +1,6 @@
 use std::{
     collections::BTreeMap,
+    fs,
     path::PathBuf,
     sync::{
         Arc,
@@ -32,6 +33,7 @@ use super::{
 use crate::{
     cluster::{ClusterView, FileSource, Watch},
     dataplane::{self, Dataplane, EventStream, Injector, answer, probe::Findings},
+    doctor::KernelVersion,
     flags::{Clocks, FlagStore, Flags, monotonic_ns},
     plan::{Answer, Indices, Mode, Slot},
     report::{Client, ClientError, Request, Server},
@@ -39,6 +41,10 @@ use crate::{
 
 /// How long an agent that was asked to hand over may take to end.
 const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// The oldest kernel that the programs load on: it brought what they and their maps need (bounded loops 5.3, ring buffer and
+/// links 5.8), and is the oldest that they are tested on.
+const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 10 };
 
 /// How long tasks may take to end in order.
 const WIND_UP: Duration = Duration::from_secs(1);
@@ -84,6 +90,8 @@ pub struct Settings {
 pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     // Files and the socket of the agent are its own from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's release")?;
+    check_kernel(release.trim())?;
     let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
     // Watched before it is read: a change in between is seen.
     let watch = Watch::new(source.path());
@@ -152,6 +160,21 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     }
     drop(lock);
     ended.map(drop)
+}
+
+/// # Errors
+/// Where the kernel is known to be too old. One whose release cannot be read out is tried.
+fn check_kernel(release: &str) -> anyhow::Result<()> {
+    match KernelVersion::parse(release) {
+        Some(version) if version < OLDEST => {
+            anyhow::bail!(
+                "kernel {release} is too old: nodefence runs on {}.{} or later (see `nodefence doctor`)",
+                OLDEST.major,
+                OLDEST.minor
+            )
+        }
+        _ => Ok(()),
+    }
 }
 
 fn take_lock(settings: &Settings) -> anyhow::Result<Lock> {
@@ -314,5 +337,20 @@ async fn expire(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> 
         }
         let core = Arc::clone(&core);
         tokio::task::spawn_blocking(move || core.expire_flags()).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_is_named() {
+        let error = check_kernel("5.4.0-216-generic").unwrap_err().to_string();
+        assert!(error.contains("kernel 5.4.0-216-generic is too old"), "{error}");
+        assert!(error.contains("5.10 or later"), "{error}");
+        for release in ["5.10.0-35-amd64", "6.1.0", "6.18.44-fc-v657", "unreadable"] {
+            check_kernel(release).unwrap();
+        }
     }
 }

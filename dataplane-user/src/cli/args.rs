@@ -149,7 +149,7 @@ pub enum Verb {
     /// Say what keeps nodefence from working on this node, with the remedy
     #[command(after_help = "Works without an agent. Exit code 5 if a line says fail.")]
     Doctor {
-        /// Check these devices only [default: all that are up]
+        /// Check these devices only [default: all but the loopback device]
         #[arg(long, value_name = "NAME")]
         interface: Vec<String>,
         /// Folder of the pins

@@ -60,7 +60,9 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             let report = dataplane::detach(&pin_dir)?;
             print(cli.output, &report, tables::detach)?;
         }
-        Verb::Doctor { interface, pin_dir } => return doctor::run(cli.output, &interface, &pin_dir),
+        Verb::Doctor { ref interface, ref pin_dir } => {
+            return doctor::run(cli.output, interface, pin_dir, &cli.socket());
+        }
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "nodefence", &mut script);
