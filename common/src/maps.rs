@@ -20,8 +20,6 @@ pub mod config_flags {
     /// Hand every TCP segment that would be answered in place to user space instead: this kernel does not translate a
     /// redirected RST back (missing fix de2c211868b9, "ipvs: Always clear ipvs_property flag in skb_scrub_packet()").
     pub const INJECT_TCP: u32 = 1;
-    /// Log each cut through aya-log. For debugging only; off by default.
-    pub const LOG: u32 = 2;
 }
 
 /// Value of `backends` (key: [`Addr`]).

@@ -47,8 +47,8 @@ fn ingress<const ETHERNET: bool>(skb: *mut __sk_buff) -> i32 {
     let node = unsafe { (&raw const (*backend).node).read_volatile() };
     let Some(seen) = SEEN.get_ptr_mut(node) else { return TC_ACT_UNSPEC };
     // SAFETY: no argument; a value of the map.
-    let now = unsafe { bpf_ktime_get_ns() };
-    if now.wrapping_sub(unsafe { seen.read_volatile() }) >= SEEN_INTERVAL_NS {
+    let (now, last) = unsafe { (bpf_ktime_get_ns(), seen.read_volatile()) };
+    if now.wrapping_sub(last) >= SEEN_INTERVAL_NS {
         // SAFETY: as above.
         let (generation, flags) = unsafe {
             (
