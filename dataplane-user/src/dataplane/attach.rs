@@ -124,6 +124,10 @@ fn attach(
         }
         status.programs_ahead.extend(view.ahead);
     }
+    if status.tc == Some(TcMode::Tcx) {
+        // Of no more use, where filters were there before.
+        clsact::remove_qdisc(netlink, pin_dir, ifindex)?;
+    }
     // The XDP program passes all packets of a device that it does not know: the address comes first.
     if options.xdp != XdpChoice::Off
         && let Some(mac) = interface.mac

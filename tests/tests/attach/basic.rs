@@ -8,13 +8,13 @@ use std::{
 use nodefence::dataplane::{self, Dataplane, DetachReport, Error, LinkLayer, Options, TcChoice, TcMode};
 use nodefence_tests::netns::Netns;
 
-use super::support::{Pair, WAYS, attached, ifindex, options, pin_dir, sh, up0};
+use super::support::{Pair, attached, auto, ifindex, options, pin_dir, sh, up0, ways};
 
 const OURS: [&str; 2] = ["nf_egress_l2", "nf_ingress_l2"];
 
 #[test]
 fn a_dataplane_stays_until_it_is_detached() {
-    for (choice, mode) in WAYS {
+    for (choice, mode) in ways() {
         Pair::new("stays").near.run(move || {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             let status = dataplane.attach(&up0());
@@ -44,7 +44,7 @@ fn nothing_left() {
 
 #[test]
 fn a_detach_works_on_what_a_crash_left() {
-    for (choice, _) in WAYS {
+    for (choice, _) in ways() {
         Pair::new("crash").near.run(move || {
             sh("ip link add gone0 type veth peer name gone1");
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
@@ -86,13 +86,13 @@ fn an_interface_that_does_not_exist_stops_no_other() {
         assert_eq!((status[0].ifindex, status[0].tc), (0, None));
         let error = status[0].error.clone().unwrap();
         assert!(error.contains("nope0"), "{error}");
-        assert_eq!((status[1].error.clone(), status[1].tc), (None, Some(TcMode::Tcx)));
+        assert_eq!((status[1].error.clone(), status[1].tc), (None, Some(auto())));
     });
 }
 
 #[test]
 fn a_tunnel_gets_the_programs_without_link_layer() {
-    for (choice, _) in WAYS {
+    for (choice, _) in ways() {
         let netns = Netns::new("layer").unwrap();
         netns.ip("tuntap add dev up0 mode tun\nlink set up0 up").unwrap();
         netns.run(move || {
@@ -106,7 +106,7 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
 
 #[test]
 fn interfaces_no_longer_wanted_are_left() {
-    for (choice, _) in WAYS {
+    for (choice, _) in ways() {
         Pair::new("left").near.run(move || {
             sh("ip link add other0 type veth peer name other1");
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
@@ -125,7 +125,7 @@ fn interfaces_no_longer_wanted_are_left() {
 
 #[test]
 fn a_device_that_is_made_again_is_attached_to_again() {
-    for (choice, mode) in WAYS {
+    for (choice, mode) in ways() {
         Pair::new("again").near.run(move || {
             sh("ip link add it0 type veth peer name it1");
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
@@ -159,11 +159,13 @@ fn programs_that_were_taken_away_come_back() {
 #[test]
 fn the_way_of_attaching_can_change() {
     Pair::new("ways").near.run(|| {
-        for (choice, mode) in WAYS.into_iter().chain(WAYS) {
+        for (choice, mode) in ways().into_iter().chain(ways()) {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             let status = dataplane.attach(&up0());
             assert_eq!((status[0].error.clone(), status[0].tc), (None, Some(mode)));
             assert_eq!(attached("up0"), OURS);
+            let qdisc = sh("tc qdisc show dev up0").contains("clsact");
+            assert_eq!(qdisc, mode == TcMode::Clsact, "the qdisc goes with the last filter");
         }
     });
 }

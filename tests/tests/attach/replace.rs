@@ -1,9 +1,9 @@
 //! Restart and upgrade under load: not one packet lost, not one wrongly passed.
-use nodefence::dataplane::{Dataplane, Options, TcMode};
+use nodefence::dataplane::{Dataplane, Options};
 
 use super::{
     load::Load,
-    support::{PEERS, Pair, WAYS, attached, attachment, one_flagged, options, pin_dir, up0},
+    support::{PEERS, Pair, attached, attachment, auto, one_flagged, options, pin_dir, up0, ways},
 };
 
 /// To a healthy backend, to a flagged one, and to an address that is no backend.
@@ -18,7 +18,7 @@ fn nothing_lost_or_passed(load: Load) {
 
 #[test]
 fn a_restart_replaces_in_place() {
-    for (choice, mode) in WAYS {
+    for (choice, mode) in ways() {
         let pair = Pair::new("restart");
         let start = move || {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
@@ -48,7 +48,7 @@ fn a_restart_replaces_in_place() {
 
 #[test]
 fn a_changed_map_size_is_switched_under_load() {
-    for (choice, mode) in WAYS {
+    for (choice, mode) in ways() {
         let pair = Pair::new("switch");
         let start = move |max_backends| {
             let options = Options { max_backends, ..options(choice) };
@@ -87,12 +87,12 @@ fn devices_are_switched_to_one_set_of_maps() {
             let mut dataplane = Dataplane::open(&Options { max_backends, ..Options::default() }).unwrap();
             dataplane.write(&one_flagged()).unwrap();
             for status in dataplane.attach(&devices) {
-                assert_eq!((status.error, status.tc), (None, Some(TcMode::Tcx)));
+                assert_eq!((status.error, status.tc), (None, Some(auto())));
             }
             let pinned =
                 aya::maps::MapData::from_pin(pin_dir().join("backends")).unwrap().info().unwrap().id();
             for device in &devices {
-                let (_, program) = attachment(&pin_dir(), device, "egress", TcMode::Tcx);
+                let (_, program) = attachment(&pin_dir(), device, "egress", auto());
                 let maps = aya::programs::loaded_programs()
                     .filter_map(Result::ok)
                     .find(|p| p.id() == program)

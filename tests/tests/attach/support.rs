@@ -7,7 +7,7 @@ use std::{
 
 use aya::programs::{SchedClassifier, TcAttachType, links::FdLink, links::PinnedLink};
 use nodefence::{
-    dataplane::{Options, TcChoice, TcMode},
+    dataplane::{Options, TcChoice, TcMode, features},
     plan::Tables,
 };
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
@@ -46,9 +46,19 @@ impl Pair {
     }
 }
 
+/// What `TcChoice::Auto` gives on this kernel. Kernels from 6.6 on have tcx; an older one must not claim to.
+pub(crate) fn auto() -> TcMode {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut parts = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let has = (parts.next().unwrap(), parts.next().unwrap()) >= (6, 6);
+    assert_eq!(features().tcx, has, "tcx on {release}");
+    if has { TcMode::Tcx } else { TcMode::Clsact }
+}
+
 /// Both ways of attaching, and what the status must then say on this kernel.
-pub(crate) const WAYS: [(TcChoice, TcMode); 2] =
-    [(TcChoice::Auto, TcMode::Tcx), (TcChoice::Clsact, TcMode::Clsact)];
+pub(crate) fn ways() -> [(TcChoice, TcMode); 2] {
+    [(TcChoice::Auto, auto()), (TcChoice::Clsact, TcMode::Clsact)]
+}
 
 pub(crate) fn options(tc: TcChoice) -> Options {
     Options { max_backends: 1024, tc, ..Options::default() }
@@ -108,6 +118,9 @@ pub(crate) fn ifindex(device: &str) -> u32 {
 
 /// Names of the tcx programs of a device's hook, in the order in which they run.
 pub(crate) fn tcx(device: &str, hook: TcAttachType) -> Vec<String> {
+    if auto() == TcMode::Clsact {
+        return Vec::new();
+    }
     let (_, programs) = SchedClassifier::query_tcx(ifindex(device), hook).unwrap();
     programs.iter().map(|p| p.name_as_str().unwrap_or_default().to_owned()).collect()
 }

@@ -1,11 +1,11 @@
 //! XDP in the way asked for, or off with the reason.
 use aya::maps::{HashMap, Map, MapData};
-use nodefence::dataplane::{Dataplane, Options, TcMode, XdpChoice, XdpState, XdpStatus};
+use nodefence::dataplane::{Dataplane, Options, XdpChoice, XdpState, XdpStatus};
 use nodefence_common::Device;
 
 use super::{
     others::{self, ATTACH_XDP, GENERIC, XDP_PASS},
-    support::{Pair, ifindex, pin_dir, sh, up0},
+    support::{Pair, auto, ifindex, pin_dir, sh, up0},
 };
 
 fn with(xdp: XdpChoice) -> Options {
@@ -15,7 +15,7 @@ fn with(xdp: XdpChoice) -> Options {
 /// Attaches; TC must work whatever becomes of XDP.
 fn start(xdp: XdpChoice) -> XdpStatus {
     let status = Dataplane::open(&with(xdp)).unwrap().attach(&up0()).remove(0);
-    assert_eq!((status.error, status.tc), (None, Some(TcMode::Tcx)));
+    assert_eq!((status.error, status.tc), (None, Some(auto())));
     status.xdp
 }
 
