@@ -21,6 +21,8 @@ pub(crate) enum Level {
     Namespaces,
     /// Another kernel or modules that only a VM has.
     Vm,
+    /// Two VMs joined by a wire, each in a role.
+    Pair,
 }
 
 /// One test executable.
@@ -43,13 +45,13 @@ pub(crate) struct Built {
     pub(crate) programs: Vec<PathBuf>,
 }
 
-/// Builds all tests and the programs they start.
-pub(crate) fn build(workspace: &Workspace) -> Result<Built> {
+/// Builds tests (those of `packages`, which cargo takes: `--workspace`, `--package x`) and the programs they start.
+pub(crate) fn build(workspace: &Workspace, packages: &[&str]) -> Result<Built> {
     let bins = ["build", "--package", "nodefence", "--package", "nodefence-tests", "--bins"];
     let programs = messages(workspace.cargo().args(bins))?;
     let programs =
         programs.iter().filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect();
-    let messages = messages(workspace.cargo().args(["test", "--workspace", "--no-run"]))?;
+    let messages = messages(workspace.cargo().args(["test", "--no-run"]).args(packages))?;
     let mut tests: Vec<Executable> = messages.iter().filter_map(executable).collect();
     tests.sort_by(|a, b| (&a.package, &a.name).cmp(&(&b.package, &b.name)));
     Ok(Built { tests, programs })
@@ -84,6 +86,7 @@ fn level(package: &str, name: &str, integration: bool) -> Level {
     match (package, integration) {
         ("tests", true) if name.starts_with("packets") => Level::Packets,
         ("tests", true) if name.starts_with("vm_") => Level::Vm,
+        ("tests", true) if name.starts_with("pair_") => Level::Pair,
         ("tests", true) => Level::Namespaces,
         _ => Level::Unit,
     }
@@ -99,7 +102,7 @@ impl Executable {
     pub(crate) fn command(&self) -> Command {
         let mut command = match self.level {
             Level::Unit => process::command(&self.path),
-            Level::Packets | Level::Namespaces | Level::Vm => process::root_command(&self.path),
+            Level::Packets | Level::Namespaces | Level::Vm | Level::Pair => process::root_command(&self.path),
         };
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command

@@ -41,7 +41,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         stages.extend(checks::all(workspace)?);
     }
     say!("building tests and agent");
-    let built = executables::build(workspace)?;
+    let built = executables::build(workspace, &["--workspace"])?;
     stages.push(local::stage("unit", &built, Level::Unit, filter, options.quick)?);
     if filter.is_none() {
         stages.push(local::documentation(workspace)?);

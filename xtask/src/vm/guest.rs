@@ -61,7 +61,7 @@ pub(crate) struct Run {
 }
 
 /// Writes the part of the initramfs that is the same for every kernel.
-pub(crate) fn write(file: &Path, built: &Built, runs: &[Run], scratch: &Path) -> Result<()> {
+pub(crate) fn write(file: &Path, built: &Built, runs: &[Run], pairs: &[Run], scratch: &Path) -> Result<()> {
     let mut archive = Archive::new(BufWriter::new(fs::File::create(file)?));
     for folder in [
         "dev",
@@ -110,7 +110,7 @@ pub(crate) fn write(file: &Path, built: &Built, runs: &[Run], scratch: &Path) ->
     archive.copy("usr/bin/busybox", &busybox)?;
 
     archive.folder("nodefence")?;
-    for program in built.programs.iter().chain(runs.iter().map(|run| &run.executable)) {
+    for program in built.programs.iter().chain(runs.iter().chain(pairs).map(|run| &run.executable)) {
         libraries.extend(needed(program)?);
         let stripped = scratch.join("stripped");
         // Line tables are nine tenths of a test's bytes.
@@ -142,6 +142,7 @@ pub(crate) fn write(file: &Path, built: &Built, runs: &[Run], scratch: &Path) ->
     )?;
     archive.file("init", 0o755, INIT.as_bytes())?;
     archive.file("nodefence/runs", 0o755, script(runs).as_bytes())?;
+    archive.file("nodefence/pairs", 0o755, script(pairs).as_bytes())?;
     archive.finish()?;
     Ok(())
 }
@@ -206,7 +207,7 @@ for parameter in $(cat /proc/cmdline); do
 done
 for module in veth bridge br_netfilter vxlan ipip ip6_tunnel sit tun 8021q dummy nf_conntrack nf_conntrack_netlink nf_nat \
     nf_tables nft_ct nft_nat nft_masq nft_chain_nat nft_compat ip_set ip_set_hash_ip xt_set ip_vs ip_vs_rr ip_vs_wrr \
-    sch_ingress cls_bpf act_bpf cls_matchall act_mirred tcp_diag virtio_net virtio_pci e1000; do
+    sch_ingress cls_bpf act_bpf cls_matchall act_mirred tcp_diag virtio_net vmxnet3; do
     modprobe -q $module || echo "init: no module $module"
 done
 ip link set lo up
@@ -221,7 +222,7 @@ run() {
     timeout -s KILL ${NODEFENCE_LIMIT:-600} $program --test-threads $threads "$@" </dev/null >/dev/ttyS1 2>&1
     echo "@@end $title $?" >/dev/ttyS1
 }
-. /nodefence/runs
+. /nodefence/${NODEFENCE_RUNS:-runs}
 echo "@@done" >/dev/ttyS1
 sync
 poweroff -f

@@ -7,6 +7,7 @@ mod guest;
 mod kernel;
 mod mirror;
 mod modules;
+mod pair;
 mod qemu;
 mod verdict;
 
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use guest::Run;
 pub(crate) use kernel::Kernel;
+use kernel::Prepared;
 
 use crate::process;
 use crate::say;
@@ -51,7 +53,7 @@ pub(crate) struct Options {
 pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Vm])?;
     say!("building tests and agent");
-    let built = executables::build(workspace)?;
+    let built = executables::build(workspace, &["--package", "nodefence-tests", "--tests"])?;
     let stages = matrix(workspace, &built, options)?;
     Ok(crate::test::finish(&stages))
 }
@@ -63,8 +65,10 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
             "the VM tests boot this machine's own programs, and kernels for amd64: they need an x86_64 machine"
         );
     }
-    let runs = runs(built, options.test.as_deref())?;
-    if runs.is_empty() {
+    let filter = options.test.as_deref();
+    let runs = runs(built, filter, |level| !matches!(level, Level::Unit | Level::Pair))?;
+    let pairs = self::runs(built, filter, |level| level == Level::Pair)?;
+    if runs.is_empty() && pairs.is_empty() {
         match &options.test {
             Some(part) => bail!("no packet, namespace or VM test has `{part}` in its `file::name`"),
             None => bail!("there is no packet, namespace or VM test"),
@@ -73,44 +77,40 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     let folder = workspace.target.join("vm-test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
-    say!("packing {} test executables for the guests", runs.len());
-    guest::write(&base, built, &runs, &folder)?;
+    say!("packing {} test executables for the guests", runs.len() + pairs.len());
+    guest::write(&base, built, &runs, &pairs, &folder)?;
     let kernels = if options.kernels.is_empty() { Kernel::ALL.to_vec() } else { options.kernels.clone() };
-    let queue = Mutex::new(kernels.iter().copied().enumerate());
-    let stages = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(kernels.len()) {
-            scope.spawn(|| {
-                while let Some((at, kernel)) = next(&queue) {
-                    let stage = one(kernel, &base, &runs, &folder, options).unwrap_or_else(|error| {
-                        let mut stage = Stage::new(format!("vm {}", kernel.label()));
-                        stage.fail(format!("{error:#}"));
-                        stage
-                    });
-                    if let Ok(mut stages) = stages.lock() {
-                        stages.push((at, stage));
-                    }
-                }
-            });
-        }
-    });
+    let bench = Bench { base: &base, folder: &folder, options };
+    let mut stages = Vec::new();
+    if !runs.is_empty() {
+        stages.extend(bench.all(&kernels, &runs));
+    }
+    for kernel in kernels.iter().filter(|_| !pairs.is_empty() && !process::interrupted()) {
+        stages.push(or_failed(format!("vm pair {}", kernel.label()), bench.pair(*kernel, &pairs)));
+    }
     process::check_interrupt()?;
     if !options.keep {
         fs::remove_file(&base)?;
     }
-    let mut stages = stages.into_inner().unwrap_or_default();
-    stages.sort_by_key(|(at, _)| *at);
-    Ok(stages.into_iter().map(|(_, stage)| stage).collect())
+    Ok(stages)
 }
 
 fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     if process::interrupted() { None } else { queue.lock().ok()?.next() }
 }
 
+fn or_failed(name: String, stage: Result<Stage>) -> Stage {
+    stage.unwrap_or_else(|error| {
+        let mut stage = Stage::new(name);
+        stage.fail(format!("{error:#}"));
+        stage
+    })
+}
+
 /// The executables for a guest with the tests that are expected of them.
-fn runs(built: &Built, filter: Option<&str>) -> Result<Vec<Run>> {
+fn runs(built: &Built, filter: Option<&str>, wanted: impl Fn(Level) -> bool) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
-    for executable in built.tests.iter().filter(|executable| executable.level != Level::Unit) {
+    for executable in built.tests.iter().filter(|executable| wanted(executable.level)) {
         let names = executable.names(filter)?;
         if !names.is_empty() {
             let (title, path) = (executable.title(), executable.path.clone());
@@ -120,53 +120,111 @@ fn runs(built: &Built, filter: Option<&str>) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-fn one(kernel: Kernel, base: &Path, runs: &[Run], folder: &Path, options: &Options) -> Result<Stage> {
-    let started = Instant::now();
-    let label = kernel.label();
-    let prepared = kernel.prepare()?;
-    let mut stage = Stage::new(format!("vm {label}"));
-    stage.note.clone_from(&prepared.release);
-    say!("{label}: booting {}", prepared.release);
-    let parameters = format!("nodefence.threads={}", options.threads);
-    let guest =
-        qemu::Guest { kernel: &prepared, base, folder, name: label, parameters: &parameters, network: &[] };
-    let mut reader = verdict::Reader::default();
-    let mut raw = Vec::new();
-    let ended = guest.boot(LIMIT, |line| {
-        raw.push(line.to_owned());
-        if let Some((test, outcome)) = reader.line(line) {
-            println!("{label:<7} {test} ... {}", word(&outcome));
-        }
-    })?;
-    let console = fs::read(&ended.console).unwrap_or_default();
-    let console = String::from_utf8_lossy(&console);
-    reader.judge(runs, &console, &mut stage);
-    if !ended.by_itself {
-        stage.fail(format!("not done after {} s, killed", LIMIT.as_secs()));
+/// What all guests of one call share.
+#[derive(Debug, Clone, Copy)]
+struct Bench<'a> {
+    base: &'a Path,
+    folder: &'a Path,
+    options: &'a Options,
+}
+
+/// A guest that came to its end, or did not.
+struct Ran {
+    label: String,
+    reader: verdict::Reader,
+    raw: Vec<String>,
+    ended: qemu::Ended,
+}
+
+impl Bench<'_> {
+    /// A stage for each kernel, two kernels at a time.
+    fn all(&self, kernels: &[Kernel], runs: &[Run]) -> Vec<Stage> {
+        let queue = Mutex::new(kernels.iter().copied().enumerate());
+        let stages = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..AT_ONCE.min(kernels.len()) {
+                scope.spawn(|| {
+                    while let Some((at, kernel)) = next(&queue) {
+                        let stage = or_failed(format!("vm {}", kernel.label()), self.one(kernel, runs));
+                        if let Ok(mut stages) = stages.lock() {
+                            stages.push((at, stage));
+                        }
+                    }
+                });
+            }
+        });
+        let mut stages = stages.into_inner().unwrap_or_default();
+        stages.sort_by_key(|(at, _)| *at);
+        stages.into_iter().map(|(_, stage)| stage).collect()
     }
-    stage.took = started.elapsed();
-    let log: PathBuf = folder.join(format!("{label}.log"));
-    if stage.failures.is_empty() && !options.keep {
-        fs::remove_file(&ended.console)?;
-        if log.exists() {
-            fs::remove_file(log)?;
+
+    fn one(&self, kernel: Kernel, runs: &[Run]) -> Result<Stage> {
+        let started = Instant::now();
+        let prepared = kernel.prepare()?;
+        let mut stage = Stage::new(format!("vm {}", kernel.label()));
+        stage.note.clone_from(&prepared.release);
+        let ran = self.run(&prepared, kernel.label(), "", &[])?;
+        self.judge(&ran, runs, &mut stage)?;
+        stage.took = started.elapsed();
+        Ok(stage)
+    }
+
+    /// Boots one guest and reads its results to the end.
+    fn run(&self, kernel: &Prepared, label: &str, parameters: &str, network: &[String]) -> Result<Ran> {
+        say!("{label}: booting {}", kernel.release);
+        let parameters = format!("nodefence.threads={} {parameters}", self.options.threads);
+        let guest = qemu::Guest {
+            kernel,
+            base: self.base,
+            folder: self.folder,
+            name: label,
+            parameters: &parameters,
+            network,
+        };
+        let mut reader = verdict::Reader::default();
+        let mut raw = Vec::new();
+        let ended = guest.boot(LIMIT, |line| {
+            raw.push(line.to_owned());
+            if let Some((test, outcome)) = reader.line(line) {
+                println!("{label:<7} {test} ... {}", word(&outcome));
+            }
+        })?;
+        Ok(Ran { label: label.to_owned(), reader, raw, ended })
+    }
+
+    /// Adds a guest's results to `stage`; keeps its logs where something failed.
+    fn judge(&self, ran: &Ran, runs: &[Run], stage: &mut Stage) -> Result<()> {
+        let Ran { label, reader, raw, ended } = ran;
+        let before = stage.failures.len();
+        let console = fs::read(&ended.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        reader.judge(runs, &console, stage);
+        if !ended.by_itself {
+            stage.fail(format!("not done after {} s, killed", LIMIT.as_secs()));
         }
-    } else {
+        if console.is_empty() {
+            stage.fail("the kernel said nothing at all");
+        }
+        let failed = stage.failures.len() - before;
+        let log: PathBuf = self.folder.join(format!("{label}.log"));
+        if failed == 0 && !self.options.keep {
+            fs::remove_file(&ended.console)?;
+            if log.exists() {
+                fs::remove_file(log)?;
+            }
+            return Ok(());
+        }
         fs::write(&log, raw.join("\n"))?;
-        if !stage.failures.is_empty() {
+        if failed > 0 {
             eprintln!("{}", reader.printed());
         }
         say!(
-            "{label}: {} failed; results in {}, kernel's log in {}",
-            stage.failures.len(),
+            "{label}: {failed} failed; results in {}, kernel's log in {}",
             log.display(),
             ended.console.display()
         );
+        Ok(())
     }
-    if !reader.done() && console.is_empty() {
-        stage.fail("the kernel said nothing at all");
-    }
-    Ok(stage)
 }
 
 fn word(outcome: &Outcome) -> &'static str {

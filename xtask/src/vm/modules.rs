@@ -33,8 +33,6 @@ const NAMES: &[&str] = &[
     "virtio_pci",
     "virtio_rng",
     "virtio_console",
-    "e1000",
-    "e1000e",
     "vmxnet3",
     "bonding",
     "sch_fq",

@@ -47,11 +47,6 @@ impl Reader {
         None
     }
 
-    /// Whether the guest came to its end.
-    pub(crate) fn done(&self) -> bool {
-        self.done
-    }
-
     /// Counts what was told against what was expected. `console` is the kernel's log.
     pub(crate) fn judge(&self, runs: &[Run], console: &str, stage: &mut Stage) {
         let empty = Parser::default();
