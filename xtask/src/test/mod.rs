@@ -9,11 +9,12 @@ mod checks;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use executables::Level;
 
 use crate::say;
 use crate::setup::{self, Need};
+use crate::vm;
 use crate::workspace::Workspace;
 
 /// What of it is wanted.
@@ -48,6 +49,15 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     }
     stages.push(local::stage("packets", &built, Level::Packets, filter, options.quick)?);
     stages.push(local::stage("namespaces", &built, Level::Namespaces, filter, options.quick)?);
+    if !options.quick {
+        let matrix =
+            vm::Options { kernels: Vec::new(), test: options.filter.clone(), keep: false, threads: 1 };
+        stages.extend(vm::matrix(workspace, &built, &matrix)?);
+    }
+    if let Some(part) = filter.filter(|_| stages.iter().all(|stage| stage.passed + stage.failures.len() == 0))
+    {
+        bail!("no test has `{part}` in its `file::name`");
+    }
     Ok(finish(&stages))
 }
 

@@ -11,7 +11,8 @@ mod pair;
 mod qemu;
 mod verdict;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -55,10 +56,16 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     say!("building tests and agent");
     let built = executables::build(workspace, &["--package", "nodefence-tests", "--tests"])?;
     let stages = matrix(workspace, &built, options)?;
+    if stages.is_empty() {
+        bail!(
+            "no packet, namespace or VM test has `{}` in its `file::name`",
+            options.test.as_deref().unwrap_or("")
+        );
+    }
     Ok(crate::test::finish(&stages))
 }
 
-/// All kernels, two at a time, one stage each.
+/// All kernels, two at a time, one stage each; then pairs of guests. Nothing where no test is meant.
 pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) -> Result<Vec<Stage>> {
     if std::env::consts::ARCH != "x86_64" {
         bail!(
@@ -69,10 +76,7 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     let runs = runs(built, filter, |level| !matches!(level, Level::Unit | Level::Pair))?;
     let pairs = self::runs(built, filter, |level| level == Level::Pair)?;
     if runs.is_empty() && pairs.is_empty() {
-        match &options.test {
-            Some(part) => bail!("no packet, namespace or VM test has `{part}` in its `file::name`"),
-            None => bail!("there is no packet, namespace or VM test"),
-        }
+        return Ok(Vec::new());
     }
     let folder = workspace.target.join("vm-test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -132,7 +136,7 @@ struct Bench<'a> {
 struct Ran {
     label: String,
     reader: verdict::Reader,
-    raw: Vec<String>,
+    log: PathBuf,
     ended: qemu::Ended,
 }
 
@@ -182,19 +186,21 @@ impl Bench<'_> {
             network,
         };
         let mut reader = verdict::Reader::default();
-        let mut raw = Vec::new();
+        let log = self.folder.join(format!("{label}.log"));
+        let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let ended = guest.boot(LIMIT, |line| {
-            raw.push(line.to_owned());
+            // As it comes, for the one who watches.
+            let _full_disk = writeln!(out, "{line}");
             if let Some((test, outcome)) = reader.line(line) {
                 println!("{label:<7} {test} ... {}", word(&outcome));
             }
         })?;
-        Ok(Ran { label: label.to_owned(), reader, raw, ended })
+        Ok(Ran { label: label.to_owned(), reader, log, ended })
     }
 
     /// Adds a guest's results to `stage`; keeps its logs where something failed.
     fn judge(&self, ran: &Ran, runs: &[Run], stage: &mut Stage) -> Result<()> {
-        let Ran { label, reader, raw, ended } = ran;
+        let Ran { label, reader, log, ended } = ran;
         let before = stage.failures.len();
         let console = fs::read(&ended.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -206,15 +212,11 @@ impl Bench<'_> {
             stage.fail("the kernel said nothing at all");
         }
         let failed = stage.failures.len() - before;
-        let log: PathBuf = self.folder.join(format!("{label}.log"));
         if failed == 0 && !self.options.keep {
             fs::remove_file(&ended.console)?;
-            if log.exists() {
-                fs::remove_file(log)?;
-            }
+            fs::remove_file(log)?;
             return Ok(());
         }
-        fs::write(&log, raw.join("\n"))?;
         if failed > 0 {
             eprintln!("{}", reader.printed());
         }
