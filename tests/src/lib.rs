@@ -14,6 +14,7 @@ pub mod netns;
 pub mod packet;
 pub mod packet_check;
 pub mod packet_frame;
+pub mod packet_wire;
 pub mod packet_world;
 pub mod proc;
 pub mod topology;

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader, TestRun as _, TestRunOptions,
     maps::{Array, HashMap, PerCpuArray, RingBuf},
-    programs::{ProgramInfo, SchedClassifier, Xdp},
+    programs::{ProgramInfo, SchedClassifier, TcAttachType, Xdp, tc},
 };
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
@@ -146,6 +146,19 @@ impl Programs {
         ensure!(len <= out.len(), "the packet grew to {len} bytes");
         out.truncate(len);
         Ok(Outcome { verdict: result.return_value, packet: out })
+    }
+
+    /// Attaches a classifier to a device of the calling thread's network namespace, for as long as `self` lives.
+    ///
+    /// # Errors
+    /// Where the kernel refuses it.
+    pub fn attach(&mut self, name: &str, ifindex: u32, direction: TcAttachType) -> Result<()> {
+        // Before Linux 6.6 a classifier hangs on a queueing discipline; it may be there already.
+        let _ = tc::qdisc_add_clsact(ifindex);
+        let program: &mut SchedClassifier =
+            self.ebpf.program_mut(name).context("no such program")?.try_into()?;
+        program.attach(ifindex, direction).with_context(|| format!("attaching {name}"))?;
+        Ok(())
     }
 
     /// Sets the configuration.
