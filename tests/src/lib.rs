@@ -9,6 +9,7 @@ pub mod bin_path;
 pub mod capture;
 pub mod checks;
 pub mod client;
+pub mod cut;
 pub mod model;
 pub mod netns;
 pub mod packet;

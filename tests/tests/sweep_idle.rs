@@ -1,83 +1,28 @@
 //! The sweep against real clients: who waits for an answer of a flagged node is reset without having sent anything.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
-use nix::time::{ClockId, clock_gettime};
 use nodefence::{
-    conntrack::{Backends, Conntrack},
-    dataplane::{
-        Dataplane, Options as DataplaneOptions, interfaces,
-        sweep::{Entry, Live, Manner, Report, sweep},
-    },
-    plan::Tables,
+    conntrack::Conntrack,
+    dataplane::sweep::{Live, Manner, Report, sweep},
 };
-use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
 use nodefence_tests::{
-    Cluster, Conn, Family, Node, Options, Outcome, Overlay, Place,
+    Cluster, Conn, Family, Options, Outcome, Overlay, Place,
     client::UdpConn,
+    cut::Cut,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Node B's backends: its pod by address, its host-network server by address, port and protocol.
-fn tables(b: &Node) -> Tables {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
-    let entry = NodeEntry {
-        verdict: Verdict::Flagged as u32,
-        action: Action::Refuse as u32,
-        until: (now.tv_sec() as u64 + 120) * 1_000_000_000,
-        generation: 1,
-        name: [0; 28],
-    };
-    let (mut backends, mut ports) = (HashMap::new(), HashMap::new());
-    for family in [Family::V4, Family::V6] {
-        let backend = BackendEntry { node: 1, generation: 1, flags: 0 };
-        backends.insert(Addr::from(b.pod_address(family)), backend);
-        let host = BackendEntry { flags: backend_flags::PORT_SCOPED, ..backend };
-        backends.insert(Addr::from(b.address(family)), host);
-        ports.insert(host_port(b, family), port_flags::CUT);
-    }
-    Tables { backends, ports, nodes: BTreeMap::from([(1, entry)]) }
-}
-
-fn host_port(b: &Node, family: Family) -> PortKey {
-    PortKey { addr: b.address(family).into(), port: 9100, protocol: 6, zero: 0 }
-}
-
-/// Cuts node B on node A and sweeps it, as the agent does on a flag.
 fn cut_and_sweep(cluster: &Cluster, manner: Manner) -> Report {
-    let tables = tables(&cluster.b);
-    let mut backends = Backends::new();
-    for family in [Family::V4, Family::V6] {
-        backends.add_address(cluster.b.pod_address(family).into());
-        backends.add_port(host_port(&cluster.b, family));
-    }
-    let wanted: Vec<String> = cluster.interfaces().into_iter().map(str::to_owned).collect();
-    let overlay = wanted[0].clone();
-    let hosts: Vec<Addr> = [Family::V4, Family::V6].map(|family| cluster.b.address(family).into()).into();
+    let cut = Cut::node_b(cluster);
+    let backends = cut.backends.clone();
+    let attached = cut.attached.clone();
+    let injector = cut.dataplane.injector().unwrap();
     cluster.a.ns.run(move || {
-        let mut dataplane = Dataplane::open(&DataplaneOptions::default()).unwrap();
-        dataplane.write(&tables).unwrap();
-        for status in dataplane.attach(&wanted) {
-            assert_eq!(status.error, None, "{}", status.name);
-        }
-        let devices = interfaces::list().unwrap();
-        let entry = |name: &str| {
-            let device = devices.iter().find(|device| device.name == name).unwrap();
-            Entry { ifindex: device.ifindex, mac: device.mac }
-        };
-        let entries = backends
-            .addresses()
-            .map(|addr| (addr, entry(if hosts.contains(&addr) { "eth0" } else { &overlay })))
-            .collect();
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut live = Live::new(dataplane.injector().unwrap(), entries, stop);
+        let mut live = Live::new(injector, &attached, Arc::default()).unwrap();
         sweep(&mut Conntrack::open().unwrap(), &backends, &manner, &mut live).unwrap()
     })
 }

@@ -1,5 +1,5 @@
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,25 +9,43 @@ use std::{
 use nodefence_common::Addr;
 
 use super::{Entry, Surroundings};
-use crate::dataplane::Injector;
+use crate::dataplane::{Error, Injector, Interface, LinkLayer, interfaces, route::Lookup};
 
-/// The surroundings of a running agent.
+/// The surroundings of a running agent. To be used on a thread in the network namespace it was made in.
 pub struct Live {
     injector: Injector,
-    entries: HashMap<Addr, Entry>,
+    lookup: Lookup,
+    attached: Vec<Interface>,
     stop: Arc<AtomicBool>,
 }
 
 impl Live {
-    /// `entries`: for each backend the attached device that the route to it uses. The sweep ends early once `stop` is true.
-    pub fn new(injector: Injector, entries: HashMap<Addr, Entry>, stop: Arc<AtomicBool>) -> Self {
-        Self { injector, entries, stop }
+    /// Questions enter by the device that the route to the backend uses, where that is one of `attached` (indexes). The sweep ends
+    /// early once `stop` is true.
+    ///
+    /// # Errors
+    /// Where routes or devices cannot be looked up.
+    pub fn new(injector: Injector, attached: &HashSet<u32>, stop: Arc<AtomicBool>) -> Result<Self, Error> {
+        let mut devices = interfaces::list()?;
+        devices.retain(|device| attached.contains(&device.ifindex));
+        Ok(Self { injector, lookup: Lookup::open()?, attached: devices, stop })
     }
 }
 
 impl Surroundings for Live {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
-        self.entries.get(&backend).copied()
+        let route = match self.lookup.route(backend.into()) {
+            Ok(route) => route?,
+            Err(error) => {
+                tracing::warn!(%error, backend = %std::net::IpAddr::from(backend), "no route for a question");
+                return None;
+            }
+        };
+        let device = self.attached.iter().find(|device| device.ifindex == route.ifindex && !route.local)?;
+        Some(Entry {
+            ifindex: device.ifindex,
+            mac: device.mac.filter(|_| device.link_layer() == Ok(LinkLayer::L2)),
+        })
     }
 
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {

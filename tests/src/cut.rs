@@ -1,0 +1,84 @@
+//! Cuts node B of a cluster through the library, without an agent.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    net::IpAddr,
+};
+
+use nix::time::{ClockId, clock_gettime};
+use nodefence::{
+    conntrack::Backends,
+    dataplane::{Dataplane, Options},
+    plan::Tables,
+};
+use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
+
+use crate::{Cluster, Family, Node};
+
+/// Node B, flagged in node A's maps for two minutes.
+pub struct Cut {
+    /// Node A's dataplane. What is attached stays so when it is dropped, until the namespace ends.
+    pub dataplane: Dataplane,
+    /// Indexes of the devices it is attached to.
+    pub attached: HashSet<u32>,
+    /// Node B's backends.
+    pub backends: Backends,
+}
+
+impl Cut {
+    /// Loads, attaches and flags.
+    ///
+    /// # Panics
+    /// Where any of it fails.
+    pub fn node_b(cluster: &Cluster) -> Self {
+        let tables = tables(&cluster.b);
+        let wanted: Vec<String> = cluster.interfaces().into_iter().map(str::to_owned).collect();
+        let (dataplane, attached) = cluster.a.ns.run(move || {
+            let mut dataplane = Dataplane::open(&Options::default()).expect("open the dataplane");
+            dataplane.write(&tables).expect("write the tables");
+            let attached = dataplane.attach(&wanted).into_iter().map(|status| {
+                assert_eq!(status.error, None, "{}", status.name);
+                status.ifindex
+            });
+            let attached = attached.collect();
+            (dataplane, attached)
+        });
+        let mut backends = Backends::new();
+        for family in [Family::V4, Family::V6] {
+            backends.add_address(cluster.b.pod_address(family).into());
+            backends.add_port(host_port(&cluster.b, family));
+        }
+        Self { dataplane, attached, backends }
+    }
+
+    /// Node B's own addresses and those of its backends.
+    pub fn own(cluster: &Cluster) -> HashSet<IpAddr> {
+        let of = |family| [cluster.b.address(family), cluster.b.pod_address(family)];
+        [of(Family::V4), of(Family::V6)].concat().into_iter().collect()
+    }
+}
+
+/// Node B's backends: its pod by address, its host-network server by address, port and protocol.
+fn tables(b: &Node) -> Tables {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec());
+    let entry = NodeEntry {
+        verdict: Verdict::Flagged as u32,
+        action: Action::Refuse as u32,
+        until: (now as u64 + 120) * 1_000_000_000,
+        generation: 1,
+        name: [0; 28],
+    };
+    let (mut backends, mut ports) = (HashMap::new(), HashMap::new());
+    for family in [Family::V4, Family::V6] {
+        let backend = BackendEntry { node: 1, generation: 1, flags: 0 };
+        backends.insert(Addr::from(b.pod_address(family)), backend);
+        let host = BackendEntry { flags: backend_flags::PORT_SCOPED, ..backend };
+        backends.insert(Addr::from(b.address(family)), host);
+        ports.insert(host_port(b, family), port_flags::CUT);
+    }
+    Tables { backends, ports, nodes: BTreeMap::from([(1, entry)]) }
+}
+
+fn host_port(b: &Node, family: Family) -> PortKey {
+    PortKey { addr: b.address(family).into(), port: 9100, protocol: 6, zero: 0 }
+}
