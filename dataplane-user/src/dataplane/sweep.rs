@@ -17,12 +17,12 @@ use crate::conntrack::{self, Backends, Conntrack, Family, Flow};
 pub mod ask;
 mod live;
 
-pub use live::Live;
+pub use live::{Live, inject};
 
 use ask::{Choice, Question};
 
 /// Frames handed to the injector at once; between two of these the pace is kept and the caller is asked whether to go on.
-const BATCH: usize = 256;
+const BATCH: usize = 1_024;
 /// After the first round: when to look whether all are closed. The last is when the rest is asked again: Linux answers such
 /// segments at most every 500 ms and socket (`tcp_invalid_ratelimit`).
 const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(600)];

@@ -4,6 +4,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
 };
 
 use nodefence_common::Addr;
@@ -18,6 +19,11 @@ pub struct Live {
     attached: Vec<Interface>,
     stop: Arc<AtomicBool>,
 }
+
+/// Threads at most, the caller's included.
+const MAX_THREADS: usize = 4;
+/// Frames for which a thread is worth its start.
+const LEAST_SHARE: usize = 128;
 
 impl Live {
     /// Questions enter by the device that the route to the backend uses, where that is one of `attached` (indexes). The sweep ends
@@ -49,14 +55,9 @@ impl Surroundings for Live {
     }
 
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {
-        let mut sent = 0;
-        for same_device in frames.chunk_by(|a, b| a.0 == b.0) {
-            let Some((ifindex, _)) = same_device.first() else { continue };
-            let report = self.injector.inject_all(*ifindex, same_device.iter().map(|(_, frame)| frame));
-            if let Some(error) = report.first_error {
-                tracing::warn!(%error, failed = report.failed, "questions to idle clients were not injected");
-            }
-            sent += usize::try_from(report.sent).unwrap_or(usize::MAX);
+        let (sent, error) = inject(&self.injector, frames);
+        if let Some(error) = error {
+            tracing::warn!(%error, failed = frames.len() - sent, "questions to idle clients were not injected");
         }
         sent
     }
@@ -64,4 +65,34 @@ impl Surroundings for Live {
     fn go_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
+}
+
+/// Injects frames, spread over the processors: a question is worked off, as far as the wire or the client's socket and often
+/// back, by the thread that injects it. How many were taken, and the first refusal.
+pub fn inject(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (usize, Option<Error>) {
+    let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(MAX_THREADS));
+    let share = frames.len().div_ceil(threads).max(LEAST_SHARE);
+    thread::scope(|scope| {
+        let mut shares = frames.chunks(share);
+        let own = shares.next().unwrap_or_default();
+        let others: Vec<_> = shares.map(|share| scope.spawn(|| inject_share(injector, share))).collect();
+        let (mut sent, mut first) = inject_share(injector, own);
+        for other in others {
+            let (more, error) = other.join().unwrap_or_default();
+            sent += more;
+            first = first.or(error);
+        }
+        (sent, first)
+    })
+}
+
+fn inject_share(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (usize, Option<Error>) {
+    let (mut sent, mut first) = (0, None);
+    for same_device in frames.chunk_by(|a, b| a.0 == b.0) {
+        let Some((ifindex, _)) = same_device.first() else { continue };
+        let report = injector.inject_all(*ifindex, same_device.iter().map(|(_, frame)| frame));
+        sent += usize::try_from(report.sent).unwrap_or(usize::MAX);
+        first = first.or(report.first_error);
+    }
+    (sent, first)
 }

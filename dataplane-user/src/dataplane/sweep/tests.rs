@@ -138,7 +138,7 @@ fn what_cannot_be_asked_is_counted() {
 #[test]
 fn an_unflag_ends_it() {
     let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![] };
-    let (asked, report) = try_round(&mut fake, Question::SynAck, 1_000);
+    let (asked, report) = try_round(&mut fake, Question::SynAck, 2_000);
     assert_eq!((asked.len(), report.stopped), (super::BATCH, true));
 }
 
