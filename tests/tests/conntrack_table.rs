@@ -6,7 +6,8 @@ use std::{
 };
 
 use anyhow::Result;
-use nodefence::conntrack::{Backends, Conntrack, Family as Half, Flow, TcpState, Zone, status};
+use nix::time::{ClockId, clock_gettime};
+use nodefence::conntrack::{Backends, Blind, Conntrack, Family as Half, Flow, TcpState, Zone, blind, status};
 use nodefence_common::{Addr, PortKey};
 use nodefence_tests::{Cluster, Conn, Family, Netns, Options, Place, client::UdpConn, topology::Service};
 
@@ -131,20 +132,29 @@ fn fill(ns: &Netns, count: u32, spread: u16) {
     });
 }
 
+/// Processor time of this thread, the kernel's included.
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap()
+}
+
 #[test]
 fn a_large_table_streams_by() -> Result<()> {
     let ns = Netns::new("large-table")?;
     ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;
     fill(&ns, 110_000, 1_000);
-    let start = Instant::now();
-    let found = dump(&ns, Half::V4, addresses([IpAddr::from([127, 0, 1, 7])]));
-    let took = start.elapsed();
-    println!("{} entries, {} kept, {took:?}", found.seen, found.flows.len());
+    // Processor time: others may have both processors meanwhile.
+    let (found, took) = ns.run(|| {
+        let wanted = addresses([IpAddr::from([127, 0, 1, 7])]);
+        let start = thread_time();
+        let found = Conntrack::open().unwrap().dump(Half::V4, |flow| wanted.matches(flow)).unwrap();
+        (found, thread_time() - start)
+    });
+    println!("{} entries, {} kept, {took:?} of processor time", found.seen, found.flows.len());
     assert!(found.seen >= 110_000, "{}", found.seen);
     assert_eq!(found.flows.len(), 1_000);
     assert!(found.flows.capacity() < 10_000, "only what is wanted is held");
-    // Generous: another test may have both processors.
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Generous: unoptimised builds and emulated processors are twenty times slower.
+    assert!(took < Duration::from_secs(30), "{took:?}");
     Ok(())
 }
 
@@ -204,5 +214,22 @@ fn zones_are_told() -> Result<()> {
 fn an_unused_table_is_empty() -> Result<()> {
     let found = dump(&Netns::new("empty")?, Half::V6, addresses([IpAddr::from([127, 0, 0, 1])]));
     assert_eq!((found.seen, found.flows.len(), found.incomplete), (0, 0, false));
+    Ok(())
+}
+
+#[test]
+fn what_hides_flows_is_told() -> Result<()> {
+    let ns = Netns::new("blind")?;
+    assert_eq!(ns.run(blind), [Blind::Empty]);
+    ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;
+    fill(&ns, 1, 1);
+    assert_eq!(ns.run(blind), []);
+    ns.nft(
+        "table inet exempt {
+            chain other { type filter hook output priority 0; ip daddr 192.0.2.1 counter drop; }
+            chain raw { type filter hook prerouting priority raw; udp dport 53 notrack; tcp dport 80 notrack; }
+        }",
+    )?;
+    assert_eq!(ns.run(blind), [Blind::NoTrack("exempt raw".to_owned())]);
     Ok(())
 }

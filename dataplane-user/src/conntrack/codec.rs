@@ -50,7 +50,7 @@ const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 const TCP_FLAG_BE_LIBERAL: u8 = 0x08;
 
 /// The attributes of `bytes`; ends at the first malformed one.
-fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(|attribute| {
         let attribute: NlaBuffer<&[u8]> = attribute.ok()?;
         let (kind, len) = (attribute.kind(), usize::from(attribute.length()));

@@ -4,12 +4,14 @@
 //! every entry and can express a DELETE, which without a tuple flushes the whole table. So the few attributes needed are
 //! read here in place, on netlink-packet-core's message and attribute buffers.
 
+mod blind;
 mod codec;
 mod filter;
 mod flow;
 mod socket;
 pub(crate) mod wire;
 
+pub use blind::{Blind, blind};
 pub use filter::Backends;
 pub use flow::{Flow, TcpState, Tuple, Zone, status};
 pub use socket::{Conntrack, Dump, Family, Liberal};

@@ -288,6 +288,11 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&
     })
 }
 
+/// Whether a message of this type ends a dump.
+pub(super) const fn is_end(kind: u16) -> bool {
+    matches!(kind, NLMSG_DONE | NLMSG_ERROR)
+}
+
 /// The error number of an NLMSG_ERROR's payload, positive; 0 is an acknowledgement.
 fn errno(payload: &[u8]) -> i32 {
     payload.first_chunk().map_or(libc::EBADMSG, |&code| i32::from_ne_bytes(code).saturating_neg())

@@ -157,6 +157,7 @@ proptest! {
     fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&bytes);
         let _ = super::socket::messages(&bytes).count();
+        let _ = super::blind::exempting(&bytes);
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! What makes flows invisible to conntrack, so that they cannot be asked and are cut only when they next send.
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Error,
+    codec::attributes,
+    socket::{is_end, messages},
+    wire::message,
+};
+
+const NFT_MSG_GETRULE: u16 = 10 << 8 | 7;
+const NFT_MSG_NEWRULE: u16 = 10 << 8 | 6;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_EXPR_NAME: u16 = 1;
+const NFTA_EXPR_DATA: u16 = 2;
+const NFTA_TARGET_NAME: u16 = 1;
+/// Length of `struct nfgenmsg`.
+const NFGEN_LEN: usize = 4;
+
+/// A reason why flows may be missing from conntrack's list.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blind {
+    /// The kernel has no conntrack, or does not list it.
+    NoConntrack,
+    /// conntrack lists nothing at all: nothing here makes it watch.
+    Empty,
+    /// `net.ipv4.vs.conntrack` is 0: IPVS hides its flows.
+    IpvsWithout,
+    /// A rule exempts packets from conntrack; its table and chain.
+    NoTrack(String),
+    /// iptables-legacy has a raw table; its rules cannot be read here and may exempt packets.
+    LegacyRawTable,
+}
+
+impl fmt::Display for Blind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoConntrack => write!(f, "this kernel lists no conntrack entries (nf_conntrack_netlink)"),
+            Self::Empty => write!(f, "conntrack lists no flow at all: nothing here makes it watch"),
+            Self::IpvsWithout => write!(f, "net.ipv4.vs.conntrack is 0: flows through IPVS are not listed"),
+            Self::NoTrack(rule) => write!(f, "a rule in {rule} exempts packets from conntrack (notrack)"),
+            Self::LegacyRawTable => {
+                write!(f, "iptables-legacy has a raw table, whose rules may exempt packets from conntrack")
+            }
+        }
+    }
+}
+
+/// Looks for reasons in the calling thread's network namespace. What cannot be read is no reason.
+pub fn blind() -> Vec<Blind> {
+    let mut reasons = Vec::new();
+    let sysctl = Path::new("/proc/sys/net");
+    match read_number(&sysctl.join("netfilter/nf_conntrack_count")) {
+        None => reasons.push(Blind::NoConntrack),
+        Some(0) => reasons.push(Blind::Empty),
+        Some(_) => {}
+    }
+    if read_number(&sysctl.join("ipv4/vs/conntrack")) == Some(0) {
+        reasons.push(Blind::IpvsWithout);
+    }
+    match exempting_rules() {
+        Ok(rules) => reasons.extend(rules.into_iter().map(Blind::NoTrack)),
+        Err(error) => tracing::debug!(%error, "cannot look for notrack rules"),
+    }
+    let legacy =
+        ["ip_tables_names", "ip6_tables_names"].map(|name| Path::new("/proc/thread-self/net").join(name));
+    if legacy
+        .iter()
+        .any(|names| fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "raw")))
+    {
+        reasons.push(Blind::LegacyRawTable);
+    }
+    reasons
+}
+
+fn read_number(path: &PathBuf) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Table and chain of each nftables rule with `notrack`, or with iptables-nft's targets of that effect; each chain once.
+fn exempting_rules() -> Result<Vec<String>, Error> {
+    let failed = |source| Error::Io { request: "list of nftables rules", source };
+    let mut socket = Socket::new(NETLINK_NETFILTER).map_err(Error::Open)?;
+    socket.bind_auto().map_err(Error::Open)?;
+    socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
+    let flags = NLM_F_REQUEST | NLM_F_DUMP;
+    socket.send(&message(NFT_MSG_GETRULE, flags, 0, 0, 1, |_| {}), 0).map_err(failed)?;
+    let mut rules = Vec::new();
+    loop {
+        let (bytes, _) = socket.recv_from_full().map_err(failed)?;
+        for message in messages(&bytes) {
+            if message.message_type() == NFT_MSG_NEWRULE {
+                rules.extend(exempting(message.payload()));
+            } else if is_end(message.message_type()) {
+                rules.sort();
+                rules.dedup();
+                return Ok(rules);
+            }
+        }
+    }
+}
+
+/// Where the rule is, if it exempts packets.
+pub(super) fn exempting(body: &[u8]) -> Option<String> {
+    let (mut table, mut chain, mut exempts) = ("", "", false);
+    for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
+        match kind {
+            NFTA_RULE_TABLE => table = text(value),
+            NFTA_RULE_CHAIN => chain = text(value),
+            NFTA_RULE_EXPRESSIONS => {
+                exempts = attributes(value)
+                    .filter(|(kind, _)| *kind == NFTA_LIST_ELEM)
+                    .any(|(_, e)| is_exempting(e));
+            }
+            _ => {}
+        }
+    }
+    exempts.then(|| format!("{table} {chain}"))
+}
+
+fn is_exempting(expression: &[u8]) -> bool {
+    let (mut name, mut data) = ("", &[][..]);
+    for (kind, value) in attributes(expression) {
+        match kind {
+            NFTA_EXPR_NAME => name = text(value),
+            NFTA_EXPR_DATA => data = value,
+            _ => {}
+        }
+    }
+    match name {
+        "notrack" => true,
+        // iptables-nft: -j NOTRACK or -j CT --notrack (struct xt_ct_target_info begins with the flags; bit 0 is that).
+        "target" => {
+            let of = |wanted| attributes(data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+            match of(NFTA_TARGET_NAME).map(text) {
+                Some("NOTRACK") => true,
+                Some("CT") => of(3).and_then(|info| info.first()).is_some_and(|flags| flags & 1 != 0),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+fn text(value: &[u8]) -> &str {
+    let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
+    std::str::from_utf8(&value[..end]).unwrap_or_default()
+}
