@@ -1,7 +1,7 @@
 //! Bringing the devices that are attached to in line with those that are wanted.
 use super::{
     ahead::{self, ProgramAhead},
-    clsact,
+    clsact::{self, Filter},
     error::Error,
     handle::Dataplane,
     interfaces::{self, Interface, LinkLayer},
@@ -86,21 +86,33 @@ fn one(
         }
     };
     status.link_layer = Some(layer);
-    if dataplane.staged.as_ref().is_some_and(|s| !s.filled) && attached(dataplane, interface) {
-        // The old programs go on with the old maps; the new maps are still empty.
-        status.error = Some("waits for the first write into the new maps".into());
-        return status;
-    }
-    if let Err(error) = attach(dataplane, netlink, interface, layer, &mut status) {
+    // While the new maps are still empty, the old programs go on with the old maps.
+    let empty = dataplane.staged.as_ref().is_some_and(|s| !s.filled);
+    let done = match empty.then(|| attached(dataplane, netlink, interface)).transpose() {
+        Ok(Some(true)) => {
+            status.error = Some("waits for the first write into the new maps".into());
+            return status;
+        }
+        Ok(_) => attach(dataplane, netlink, interface, layer, &mut status),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = done {
         status.error = Some(error.to_string());
     }
     status
 }
 
-fn attached(dataplane: &Dataplane, interface: &Interface) -> bool {
-    let pinned =
-        |hook| links::open(&dataplane.options.pin_dir, interface.ifindex, hook).is_ok_and(|l| l.is_some());
-    Hook::TC.into_iter().any(pinned)
+/// Whether programs of an earlier agent run on a device.
+fn attached(dataplane: &Dataplane, netlink: &mut Netlink, interface: &Interface) -> Result<bool, Error> {
+    let ifindex = interface.ifindex;
+    for hook in Hook::TC {
+        if links::open(&dataplane.options.pin_dir, ifindex, hook)?.is_some()
+            || clsact::filters(netlink, ifindex, hook)?.iter().any(Filter::ours)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn attach(

@@ -30,6 +30,7 @@ mod staging;
 pub mod sweep;
 mod sys;
 mod tc;
+mod versions;
 mod write;
 mod xdp;
 

@@ -37,11 +37,6 @@ impl Hook {
     }
 }
 
-/// The folder above the pin folder.
-pub(super) fn root() -> &'static str {
-    nodefence_common::PIN_ROOT
-}
-
 /// Pins of links. Named by interface index: a device's name may hold a dot, which the BPF filesystem keeps for itself
 /// (kernel/bpf/inode.c, bpf_lookup), and may change.
 pub(super) fn links(pin_dir: &Path) -> PathBuf {

@@ -1,6 +1,11 @@
 //! Maps of another size or layout. They are made and filled in a folder of their own while the old programs go on with
-//! the old maps; devices are switched one by one; then the new pins take the place of the old ones.
-use std::{fs, os::fd::AsFd, path::Path};
+//! the old maps; devices are switched one by one; then the new pins take the place of the old ones. Another version's
+//! maps have a folder of their own already, and go when no program uses them any more.
+use std::{
+    fs,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya_obj::Object;
@@ -12,6 +17,7 @@ use super::{
     maps::Maps,
     names::{self, MAPS},
     sys::{self, MapInfo},
+    versions,
 };
 
 /// New maps that wait for the devices to run the programs which use them.
@@ -21,6 +27,8 @@ pub(super) struct Staged {
     pub(super) filled: bool,
     /// The old `nodes`, where a new one was made of the same layout: verdicts go to both until all devices are switched.
     pub(super) old_nodes: Option<Array<MapData, NodeEntry>>,
+    /// Pin folders of other versions, whose links are ours by now.
+    other_versions: Vec<PathBuf>,
 }
 
 /// Names of the maps that are pinned with another size or layout than the object has.
@@ -74,10 +82,16 @@ impl Staged {
         names: Vec<&'static str>,
         maps: &mut Maps,
     ) -> Result<Option<Self>, Error> {
-        if names.is_empty() {
+        let other_versions = versions::others(pin_dir)?;
+        if names.is_empty() && other_versions.is_empty() {
             return Ok(None);
         }
-        let mut staged = Self { names, filled: true, old_nodes: None };
+        let mut staged = Self { names, filled: true, old_nodes: None, other_versions };
+        for other in &staged.other_versions {
+            tracing::info!(folder = %other.display(), "another version's dataplane is taken over");
+            // Its programs go on with its maps until ours are filled.
+            staged.filled &= !versions::take_over(pin_dir, other)?;
+        }
         for name in staged.names.clone() {
             let Some(old) = open_old(pin_dir, name)? else { continue };
             let copied = match name {
@@ -118,6 +132,9 @@ impl Staged {
                 .map_err(Error::file(path, "move it over the old map's pin"))?;
         }
         load::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder"))?;
+        for other in self.other_versions {
+            load::remove_pins(&other)?;
+        }
         Ok(())
     }
 }

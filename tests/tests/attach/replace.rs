@@ -1,9 +1,9 @@
 //! Restart and upgrade under load: not one packet lost, not one wrongly passed.
-use nodefence::dataplane::{Dataplane, Options};
+use nodefence::dataplane::{self, Dataplane, Options};
 
 use super::{
     load::Load,
-    support::{PEERS, Pair, attached, attachment, auto, one_flagged, options, pin_dir, up0, ways},
+    support::{PEERS, Pair, attached, attachment, auto, one_flagged, options, pin_dir, sh, up0, ways},
 };
 
 /// To a healthy backend, to a flagged one, and to an address that is no backend.
@@ -102,4 +102,48 @@ fn devices_are_switched_to_one_set_of_maps() {
             }
         }
     });
+}
+
+/// Another version's maps have another layout: its links and filters are taken over once the new maps are filled.
+#[test]
+fn another_version_is_taken_over_under_load() {
+    for (choice, mode) in ways() {
+        let pair = Pair::new("version");
+        let version = |number: u32| pin_dir().with_file_name(format!("v{number}"));
+        let open = move |number| Options { pin_dir: version(number), ..options(choice) };
+        let before = pair.near.run(move || {
+            let mut dataplane = Dataplane::open(&open(100)).unwrap();
+            dataplane.write(&one_flagged()).unwrap();
+            assert_eq!(dataplane.attach(&up0())[0].error, None);
+            attachment(&version(100), "up0", "egress", mode)
+        });
+        let load = Load::start(&pair, &TO);
+        for number in 101..105 {
+            load.pass(50);
+            pair.near.run(move || {
+                let mut dataplane = Dataplane::open(&open(number)).unwrap();
+                // Nothing is in the new maps yet: the old programs go on.
+                let status = dataplane.attach(&up0()).remove(0);
+                assert!(status.error.is_some_and(|e| e.contains("first write")));
+                assert!(version(number - 1).exists());
+                dataplane.write(&one_flagged()).unwrap();
+                let status = dataplane.interfaces().remove(0);
+                assert_eq!((status.error, status.tc), (None, Some(mode)));
+                assert!(!version(number - 1).exists());
+            });
+        }
+        load.pass(50);
+        nothing_lost_or_passed(load);
+        pair.near.run(move || {
+            let after = attachment(&version(104), "up0", "egress", mode);
+            assert_eq!(before.0, after.0, "the link, or the filter's priority and handle, stays");
+            assert_ne!(before.1, after.1, "the program is a new one");
+            assert_eq!(attached("up0").len(), 2);
+            // A detach finds every version.
+            dataplane::detach(&pin_dir()).unwrap();
+            assert_eq!(attached("up0"), [""; 0]);
+            assert!(!sh("tc qdisc show dev up0").contains("clsact"));
+            assert!(!pin_dir().parent().unwrap().exists());
+        });
+    }
 }
