@@ -13,13 +13,11 @@ use tempfile::TempDir;
 /// Starts an agent that is to end by itself.
 fn agent(file: &Path, more: &[&str]) -> Result<Output> {
     let ns = Netns::new("file")?;
-    ns.ip(
-        "link add v0 type veth peer name v1
+    ns.ip("link add v0 type veth peer name v1
          link set v0 up
          link set v1 up
          addr add 10.9.0.1/24 dev v0
-         addr add 10.9.0.2/24 dev v0",
-    )?;
+         addr add 10.9.0.2/24 dev v0")?;
     let dir = TempDir::with_prefix("nodefence-test-")?;
     let mut command = Command::new(bin("nodefence")?);
     command.arg("--run-dir").arg(dir.path().join("run")).arg("agent").arg("--cluster-file").arg(file);
@@ -95,7 +93,10 @@ fn not_text() -> Result<()> {
 
 #[test]
 fn cut_short() -> Result<()> {
-    refused_text("nodes:\n- name: node-a\n  address: 10.9.0.1\n- name: nod", &["does not end with a line feed"])?;
+    refused_text(
+        "nodes:\n- name: node-a\n  address: 10.9.0.1\n- name: nod",
+        &["does not end with a line feed"],
+    )?;
     refused_text("{\"nodes\": [{\"name\": \"node-a\"", &["does not end with a line feed"])
 }
 
@@ -103,17 +104,18 @@ fn cut_short() -> Result<()> {
 fn wrong() -> Result<()> {
     refused_text("nodes: [\n", &["line "])?;
     refused_text("nodes:\n- name: node-a\n  adress: 10.9.0.1\n", &["line 3", "adress"])?;
-    refused_text("nodes:\n- name: node-a\n  address: 10.9.0.999\n", &[
-        "line 3, column 12: nodes[0].address: `10.9.0.999` is no IP address",
-    ])
+    refused_text(
+        "nodes:\n- name: node-a\n  address: 10.9.0.999\n",
+        &["line 3, column 12: nodes[0].address: `10.9.0.999` is no IP address"],
+    )
 }
 
 #[test]
 fn duplicate() -> Result<()> {
-    refused_text("nodes:\n- {name: a, address: 10.9.0.1}\n- {name: a, address: 10.9.0.3}\n", &[
-        "line 3",
-        "nodes[1].name: node `a` stands on line 2 already",
-    ])
+    refused_text(
+        "nodes:\n- {name: a, address: 10.9.0.1}\n- {name: a, address: 10.9.0.3}\n",
+        &["line 3", "nodes[1].name: node `a` stands on line 2 already"],
+    )
 }
 
 #[test]
@@ -127,10 +129,10 @@ fn conflicting() -> Result<()> {
 
 #[test]
 fn the_nodes_own_address() -> Result<()> {
-    refused_text("nodes:\n- {name: a, address: 10.9.0.1, backends: [{address: 10.9.0.1}]}\n", &[
-        "nodes[0].backends[0].address",
-        "needs hostNetwork: true",
-    ])
+    refused_text(
+        "nodes:\n- {name: a, address: 10.9.0.1, backends: [{address: 10.9.0.1}]}\n",
+        &["nodes[0].backends[0].address", "needs hostNetwork: true"],
+    )
 }
 
 #[test]

@@ -1,0 +1,291 @@
+//! Flags: what the operator may do, what becomes of them, and what is left in the maps.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, HashMap, Map, MapData};
+use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict};
+use nodefence_tests::{Agent, Netns, client::wait_until};
+use serde_json::Value;
+
+const PINS: &str = "/sys/fs/bpf/nodefence/v1";
+/// A verdict lives 3 s without renewal; the rest is for a slow machine.
+const LAPSED: Duration = Duration::from_secs(6);
+
+const FOUR: &str = "nodes:
+- {name: node-a, address: 10.9.0.1, backends: [{address: 10.9.4.1}]}
+- name: node-b
+  address: 10.9.0.12
+  backends:
+  - address: 10.9.1.1
+  - {address: 10.9.0.12, port: 9100, protocol: tcp, hostNetwork: true}
+- {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
+- {name: node-d, address: 10.9.0.14, backends: [{address: 10.9.3.1}]}
+";
+
+fn start_on(interfaces: &[&str], more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
+    let ns = Arc::new(Netns::new("flags")?);
+    ns.ip("link add v0 type veth peer name v1
+         link set v0 up
+         link set v1 up
+         addr add 10.9.0.1/16 dev v0")?;
+    let agent = Agent::start_with(&ns, "node-a", interfaces, FOUR, more)?;
+    Ok((ns, agent))
+}
+
+fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
+    start_on(&["v0"], more)
+}
+
+fn json(agent: &Agent, args: &[&str]) -> Result<Value> {
+    Ok(serde_json::from_str(&agent.expect(&[args, &["-o", "json"]].concat())?)?)
+}
+
+fn node(agent: &Agent, name: &str) -> Result<Value> {
+    let nodes = json(agent, &["nodes"])?;
+    let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
+    node.cloned().with_context(|| format!("no node {name}"))
+}
+
+/// All that says who is cut.
+#[derive(Debug, PartialEq)]
+struct Maps {
+    nodes: Vec<NodeEntry>,
+    backends: Vec<(Addr, BackendEntry)>,
+    ports: Vec<(PortKey, u32)>,
+}
+
+fn maps(ns: &Netns) -> Result<Maps> {
+    ns.run(|| {
+        let open = |name: &str| MapData::from_pin(format!("{PINS}/{name}")).and_then(Map::from_map_data);
+        let nodes: Array<_, NodeEntry> = open("nodes")?.try_into()?;
+        let backends: HashMap<_, Addr, BackendEntry> = open("backends")?.try_into()?;
+        let ports: HashMap<_, PortKey, u32> = open("ports")?.try_into()?;
+        let mut maps = Maps {
+            nodes: nodes.iter().take(16).collect::<Result<_, _>>()?,
+            backends: backends.iter().collect::<Result<_, _>>()?,
+            ports: ports.iter().collect::<Result<_, _>>()?,
+        };
+        maps.backends.sort_by_key(|(addr, _)| *addr);
+        maps.ports.sort_by_key(|(key, _)| (key.addr, key.port));
+        Ok(maps)
+    })
+}
+
+fn entry(ns: &Netns, agent: &Agent, name: &str) -> Result<NodeEntry> {
+    let index = node(agent, name)?["index"].as_u64().context("no index")?;
+    maps(ns)?.nodes.get(usize::try_from(index)?).copied().context("no entry")
+}
+
+fn monotonic_ns() -> Result<u64> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    Ok(u64::try_from(Duration::from(now).as_nanos())?)
+}
+
+#[test]
+fn a_flag_is_one_entry_and_leaves_nothing_behind() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    let before = maps(&ns)?;
+    let report = json(&agent, &["flag", "node-b", "--for", "10m", "--reason", "disk"])?;
+    ensure!(report["backends"] == 2 && report["uncovered"] == Value::Array(vec![]), "{report}");
+    let flagged = maps(&ns)?;
+    let changed = before.nodes.iter().zip(&flagged.nodes).filter(|(a, b)| a != b).count();
+    ensure!(changed == 1 && before.backends == flagged.backends && before.ports == flagged.ports);
+    let b = entry(&ns, &agent, "node-b")?;
+    ensure!((b.verdict, b.action) == (Verdict::Flagged as u32, Action::Refuse as u32), "{b:?}");
+    ensure!(b.name.starts_with(b"node-b\0"));
+    let lead = b.until.saturating_sub(monotonic_ns()?);
+    ensure!(lead <= 3_000_000_000, "until is {lead} ns ahead");
+    agent.unflag("node-b")?;
+    ensure!(maps(&ns)? == before, "{:?}", maps(&ns)?);
+    let again = agent.cli(&["unflag", "node-b"])?;
+    ensure!(String::from_utf8_lossy(&again.stdout).contains("was not flagged"), "{again:?}");
+    Ok(())
+}
+
+#[test]
+fn a_flag_is_renewed_and_ends_in_time() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    agent.expect(&["flag", "node-b", "--for", "5s"])?;
+    let first = entry(&ns, &agent, "node-b")?.until;
+    wait_until("a renewal", LAPSED, || entry(&ns, &agent, "node-b").is_ok_and(|b| b.until > first))?;
+    wait_until("the end", LAPSED + Duration::from_secs(5), || {
+        entry(&ns, &agent, "node-b").is_ok_and(|b| b.verdict == Verdict::Healthy as u32)
+    })?;
+    ensure!(node(&agent, "node-b")?["flag"].is_null());
+    wait_until("the file", LAPSED, || {
+        fs::read_to_string(agent.socket().with_file_name("flags.json"))
+            .is_ok_and(|text| !text.contains("node-b"))
+    })
+    .map(drop)
+}
+
+#[test]
+fn a_stopped_or_killed_agents_verdict_is_not_renewed() -> Result<()> {
+    let (ns, mut agent) = start(&[])?;
+    agent.flag("node-b")?;
+    let index = usize::try_from(node(&agent, "node-b")?["index"].as_u64().context("no index")?)?;
+    let lapsed = || -> bool {
+        let until = maps(&ns).map(|maps| maps.nodes[index].until);
+        monotonic_ns().is_ok_and(|now| until.is_ok_and(|until| until < now))
+    };
+    agent.proc()?.freeze()?;
+    wait_until("lapse while it is stopped", LAPSED, lapsed)?;
+    agent.proc()?.thaw()?;
+    wait_until("renewal", LAPSED, || !lapsed())?;
+    agent.kill();
+    wait_until("lapse after its death", LAPSED, lapsed).map(drop)
+}
+
+#[test]
+fn flags_are_adopted_after_a_restart() -> Result<()> {
+    let (ns, mut agent) = start(&[])?;
+    agent.expect(&["flag", "node-b", "--for", "1h", "--reason", "the disk \"is\" gone"])?;
+    let before = node(&agent, "node-b")?;
+    let since = before["flag"]["since"].clone();
+    for kill in [true, false] {
+        if kill {
+            agent.kill();
+        } else {
+            agent.terminate()?;
+        }
+        agent.restart(&[])?;
+        let b = node(&agent, "node-b")?;
+        ensure!(b["index"] == before["index"] && b["generation"] == before["generation"], "{before} {b}");
+        ensure!(b["flag"]["reason"] == "the disk \"is\" gone" && b["flag"]["since"] == since, "{b}");
+        ensure!(
+            b["flag"]["remaining_seconds"].as_u64().is_some_and(|left| left <= 3600 && left > 3000),
+            "{b}"
+        );
+        let entry = entry(&ns, &agent, "node-b")?;
+        ensure!(entry.verdict == Verdict::Flagged as u32 && entry.until > monotonic_ns()?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_damaged_flags_file_frees_and_says_so() -> Result<()> {
+    let (ns, mut agent) = start(&[])?;
+    agent.flag("node-b")?;
+    agent.kill();
+    let file = agent.socket().with_file_name("flags.json");
+    fs::write(&file, "{\"version\": 1, \"boot_id\": ")?;
+    agent.restart(&[])?;
+    let status = json(&agent, &["status"])?;
+    let problem = status["flags_problem"].as_str().context("no problem in status")?;
+    ensure!(problem.contains("flags.json") && problem.contains("is damaged"), "{problem}");
+    ensure!(entry(&ns, &agent, "node-b")?.verdict == Verdict::Healthy as u32, "still cut");
+    // The next flag mends it.
+    agent.flag("node-b")?;
+    ensure!(json(&agent, &["status"])?["flags_problem"].is_null());
+    Ok(())
+}
+
+#[test]
+fn unwise_flags_are_refused_unless_forced() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    let refused = |args: &[&str], says: &str| -> Result<()> {
+        let output = agent.cli(args)?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(4) && text.contains(says) && text.contains("--force"),
+            "{output:?}"
+        );
+        Ok(())
+    };
+    refused(&["flag", "node-a"], "the node this agent runs on")?;
+    agent.flag("node-b")?;
+    refused(&["flag", "node-c"], "2 of 4 nodes would be flagged, more than a third")?;
+    // The same one again is no second.
+    agent.flag("node-b")?;
+    agent.expect(&["flag", "node-c", "--force"])?;
+    let own = agent.cli(&["flag", "node-a", "--force"])?;
+    ensure!(own.status.success());
+    ensure!(String::from_utf8_lossy(&own.stderr).contains("not enforced"), "{own:?}");
+    let a = entry(&ns, &agent, "node-a")?;
+    ensure!((a.verdict, a.action) == (Verdict::Flagged as u32, Action::Ignore as u32), "{a:?}");
+    let unknown = agent.cli(&["flag", "node-z"])?;
+    ensure!(unknown.status.code() == Some(1), "{unknown:?}");
+    ensure!(String::from_utf8_lossy(&unknown.stderr).contains("no node `node-z`"), "{unknown:?}");
+    Ok(())
+}
+
+#[test]
+fn modes_and_answers_reach_the_map() -> Result<()> {
+    for (more, action, name) in [
+        (&["--mode", "observe"][..], Action::Observe, "observe"),
+        (&["--answer", "drop"], Action::Drop, "drop"),
+        (&["--mode", "observe", "--answer", "drop"], Action::Observe, "observe"),
+    ] {
+        let (ns, agent) = start(more)?;
+        let report = json(&agent, &["flag", "node-b"])?;
+        ensure!(report["action"] == name && report["asked"].is_null(), "{report}");
+        ensure!(entry(&ns, &agent, "node-b")?.action == action as u32);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_full_map_is_counted_and_the_rest_is_written() -> Result<()> {
+    let (ns, agent) = start(&["--max-backends", "2"])?;
+    let status = json(&agent, &["status"])?;
+    ensure!(status["dataplane"]["left_out"] == 3, "{status}");
+    ensure!(
+        status["dataplane"]["left_out_first"].as_array().is_some_and(|first| !first.is_empty()),
+        "{status}"
+    );
+    ensure!(maps(&ns)?.backends.len() == 2);
+    ensure!(agent.log().contains("the maps are full"), "{}", agent.log());
+    ensure!(agent.expect(&["status"])?.contains("3 backends do not fit and pass"));
+    Ok(())
+}
+
+#[test]
+fn an_interface_that_does_not_exist_stops_no_other() -> Result<()> {
+    let (_ns, agent) = start_on(&["nope0", "v0"], &[])?;
+    let status = json(&agent, &["status"])?;
+    let interfaces = status["interfaces"].as_array().context("no interfaces")?;
+    ensure!(
+        interfaces[0]["error"].as_str().is_some_and(|error| error.contains("no interface named nope0")),
+        "{status}"
+    );
+    ensure!(interfaces[1]["error"].is_null() && !interfaces[1]["tc"].is_null(), "{status}");
+    ensure!(agent.log().contains("no interface named nope0"), "{}", agent.log());
+    Ok(())
+}
+
+#[test]
+fn uncovered_backends_are_named() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    ns.ip("link add w0 type veth peer name w1
+         link set w0 up
+         link set w1 up
+         route add 10.9.1.0/24 dev w0")?;
+    wait_until("the route is seen", Duration::from_secs(10), || {
+        json(&agent, &["status"]).is_ok_and(|status| status["uncovered"] == 1)
+    })?;
+    let output = agent.cli(&["flag", "node-b"])?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(text.contains("no attached device covers 1 of its 2 backends"), "{text}");
+    let table = String::from_utf8_lossy(&output.stdout);
+    ensure!(table.contains("not covered: 10.9.1.1 (leaves by w0, which is not attached)"), "{table}");
+    Ok(())
+}
+
+#[test]
+fn auto_follows_routes() -> Result<()> {
+    let (ns, agent) = start_on(&["auto"], &[])?;
+    ns.ip("link add w0 type veth peer name w1
+         link set w0 up
+         link set w1 up
+         route add 10.9.1.0/24 dev w0")?;
+    wait_until("w0 is attached to", Duration::from_secs(10), || {
+        json(&agent, &["status"]).is_ok_and(|status| {
+            let attached = |row: &Value| row["name"] == "w0" && !row["tc"].is_null();
+            status["uncovered"] == 0
+                && status["interfaces"].as_array().is_some_and(|rows| rows.iter().any(attached))
+        })
+    })
+    .with_context(|| agent.log())
+    .map(drop)
+}

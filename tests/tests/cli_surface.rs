@@ -1,0 +1,158 @@
+//! The command line itself: help, exit codes, formats. No agent runs here.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{Netns, bin};
+
+const VERBS: [&str; 13] = [
+    "agent",
+    "flag",
+    "unflag",
+    "nodes",
+    "backends",
+    "flows",
+    "counters",
+    "status",
+    "detach",
+    "doctor",
+    "completions",
+    "man",
+    "help",
+];
+
+fn run(args: &[&str]) -> Result<Output> {
+    Ok(Command::new(bin("nodefence")?).args(args).env_remove("NODEFENCE_SOCKET").output()?)
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+#[test]
+fn help_teaches() -> Result<()> {
+    let output = run(&["--help"])?;
+    let help = text(&output.stdout);
+    ensure!(output.status.success());
+    for verb in VERBS {
+        ensure!(help.contains(&format!("\n  {verb} ")), "no {verb} in:\n{help}");
+    }
+    ensure!(help.contains("Examples:") && help.contains("nodefence flag node-b --for 10m"), "{help}");
+    ensure!(help.contains("Exit codes:") && help.contains("  4  refused"), "{help}");
+    for verb in VERBS.iter().filter(|verb| **verb != "help") {
+        ensure!(run(&[verb, "--help"])?.status.success(), "{verb} --help");
+    }
+    Ok(())
+}
+
+/// `docs/cli.md` and `--help` name the same verbs and the same exit codes.
+#[test]
+fn the_manual_is_complete() -> Result<()> {
+    let docs = include_str!("../../docs/cli.md");
+    let help = text(&run(&["--help"])?.stdout);
+    for verb in VERBS.iter().filter(|verb| **verb != "help") {
+        ensure!(docs.contains(&format!("## `nodefence {verb}")), "docs/cli.md has no section on {verb}");
+        let own = text(&run(&[verb, "--help"])?.stdout);
+        for word in
+            own.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric() && c != '-'))
+        {
+            if word.starts_with("--") && word.len() > 2 {
+                ensure!(docs.contains(word), "docs/cli.md says nothing of {word} ({verb})");
+            }
+        }
+    }
+    let (_, codes) = help.split_once("Exit codes:").context("no exit codes")?;
+    for line in codes.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (code, meaning) = line.split_once("  ").context("no code")?;
+        ensure!(
+            docs.contains(&format!("| {code} | {meaning} |")),
+            "docs/cli.md lacks: | {code} | {meaning} |"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wrong_command_line_is_2() -> Result<()> {
+    for args in [
+        &["dance"][..],
+        &[],
+        &["flag"],
+        &["flag", "node-b", "--for", "soon"],
+        &["agent"],
+        &["agent", "--cluster-file", "x"],
+        &["nodes", "-o", "xml"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--mode", "maybe"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--max-backends", "0"],
+    ] {
+        let output = run(args)?;
+        ensure!(output.status.code() == Some(2), "{args:?}: {output:?}");
+        ensure!(!output.stderr.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn without_an_agent_it_is_3() -> Result<()> {
+    for verb in ["nodes", "backends", "flows", "counters", "status"] {
+        let output = run(&[verb, "--socket", "/nonexistent/agent.sock"])?;
+        let said = text(&output.stderr);
+        ensure!(output.status.code() == Some(3), "{verb}: {output:?}");
+        ensure!(said.contains("no agent answers at /nonexistent/agent.sock"), "{said}");
+        ensure!(said.contains("--socket") && said.lines().count() == 1, "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() -> Result<()> {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = text(&run(&["completions", shell])?.stdout);
+        ensure!(script.contains("unflag") && script.contains("take-over"), "{shell}");
+    }
+    let page = text(&run(&["man"])?.stdout);
+    ensure!(page.contains(".TH nodefence 1"), "{page}");
+    let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
+    let pages = dir.path().join("man1");
+    ensure!(run(&["man", "--dir", pages.to_str().context("path")?])?.status.success());
+    for page in ["nodefence.1", "nodefence-flag.1", "nodefence-agent.1"] {
+        ensure!(Path::new(&pages).join(page).is_file(), "no {page}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_doctor_works_without_an_agent() -> Result<()> {
+    let ns = Netns::new("doctor")?;
+    ns.ip("link add v0 type veth peer name v1")?;
+    let doctor = |args: &'static [&'static str]| -> Result<Output> {
+        let program = bin("nodefence")?;
+        Ok(ns.run(move || Command::new(program).arg("doctor").args(args).output())?)
+    };
+    let output = doctor(&["--interface", "v0", "-o", "json"])?;
+    let checks: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let checks = checks.as_array().context("no list")?;
+    let found = |name: &str| checks.iter().find(|check| check["name"] == name);
+    for name in
+        ["kernel", "BPF filesystem", "capabilities", "TC programs", "attach mode", "RST", "interface v0"]
+    {
+        let check = found(name).with_context(|| format!("no line on {name}: {checks:?}"))?;
+        ensure!(check["level"] == "ok", "{check}");
+    }
+    ensure!(found("agent").is_some_and(|check| check["level"] == "warn"));
+    ensure!(checks.iter().all(|check| check["level"] == "ok" || check["remedy"].is_string()), "{checks:?}");
+    ensure!(output.status.code() == Some(0), "{output:?}");
+
+    let output = doctor(&["--interface", "nope0"])?;
+    let said = text(&output.stdout);
+    ensure!(output.status.code() == Some(5), "{output:?}");
+    ensure!(
+        said.contains("fail  interface nope0") && said.contains("there is no interface named nope0"),
+        "{said}"
+    );
+    ensure!(!said.contains('\u{1b}'), "colours in a pipe");
+    Ok(())
+}

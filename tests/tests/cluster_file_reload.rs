@@ -1,0 +1,202 @@
+//! How a running agent follows its cluster file.
+
+use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
+    checks::{Case, Load, SOON, reset_at_next_packet},
+    client::{try_new, wait_until},
+    topology::Service,
+};
+use serde_json::Value;
+
+/// An agent looks at its file every 5 s where no event told it to.
+const SEEN: Duration = Duration::from_secs(10);
+
+const THREE: &str = "nodes:
+- {name: node-a, address: 10.9.0.1}
+- {name: node-b, address: 10.9.0.12, backends: [{address: 10.9.1.1}, {address: 10.9.1.2}]}
+- {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
+";
+
+fn start(file: &str) -> Result<Agent> {
+    let ns = Arc::new(Netns::new("reload")?);
+    ns.ip("link add v0 type veth peer name v1
+         link set v0 up
+         link set v1 up
+         addr add 10.9.0.1/16 dev v0")?;
+    Agent::start(&ns, "node-a", &["v0"], file)
+}
+
+fn json(agent: &Agent, args: &[&str]) -> Result<Value> {
+    Ok(serde_json::from_str(&agent.expect(&[args, &["-o", "json"]].concat())?)?)
+}
+
+/// Waits until a field of `status` below `cluster` satisfies `test`.
+fn wait_cluster(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Result<()> {
+    wait_until(what, SEEN, || json(agent, &["status"]).is_ok_and(|status| test(&status["cluster"])))
+        .with_context(|| agent.log())
+        .map(drop)
+}
+
+fn node(agent: &Agent, name: &str) -> Result<Value> {
+    let nodes = json(agent, &["nodes"])?;
+    let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
+    node.cloned().with_context(|| format!("no node {name}"))
+}
+
+/// Writes aside and renames, as it should be done.
+fn replace(file: &Path, text: &str) -> Result<()> {
+    let aside = file.with_extension("new");
+    fs::write(&aside, text)?;
+    Ok(fs::rename(&aside, file)?)
+}
+
+#[test]
+fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
+    let agent = start(THREE)?;
+    agent.flag("node-b")?;
+    for (bad, says) in [
+        ("", "is empty"),
+        ("nodes:\n- {name: node-a, addr", "does not end with a line feed"),
+        ("nodes: []\n", "--allow-empty"),
+        ("nodes:\n- {name: node-a, address: 10.9.0.1}\n- {name: node-a, address: 10.9.0.2}\n", "line 3"),
+    ] {
+        replace(&agent.cluster_file(), bad)?;
+        wait_cluster(&agent, says, |cluster| {
+            cluster["error"]
+                .as_str()
+                .is_some_and(|error| error.contains(says) && error.contains("cluster.yaml"))
+        })?;
+        ensure!(node(&agent, "node-b")?["action"] == "refuse");
+        ensure!(node(&agent, "node-b")?["backends"] == 2);
+    }
+    replace(&agent.cluster_file(), THREE)?;
+    wait_cluster(&agent, "good again", |cluster| cluster["error"].is_null())?;
+    fs::remove_file(agent.cluster_file())?;
+    wait_cluster(&agent, "missing", |cluster| !cluster["error"].is_null())?;
+    ensure!(node(&agent, "node-b")?["action"] == "refuse");
+    Ok(())
+}
+
+#[test]
+fn a_file_written_in_place_is_seen() -> Result<()> {
+    let agent = start(THREE)?;
+    fs::write(
+        agent.cluster_file(),
+        THREE.replace("{address: 10.9.1.2}", "{address: 10.9.1.2}, {address: 10.9.1.3}"),
+    )?;
+    wait_cluster(&agent, "four backends", |cluster| cluster["backends"] == 4)
+}
+
+#[test]
+fn a_config_map_is_followed() -> Result<()> {
+    // As the kubelet lays a ConfigMap out: the file is a link through `..data`, and `..data` is swapped.
+    let agent = start(THREE)?;
+    let file = agent.cluster_file();
+    let dir = file.parent().context("no folder")?;
+    let generation = |name: &str, text: &str| -> Result<()> {
+        fs::create_dir(dir.join(name))?;
+        fs::write(dir.join(name).join("cluster.yaml"), text)?;
+        let aside = dir.join("..data_tmp");
+        symlink(name, &aside)?;
+        Ok(fs::rename(&aside, dir.join("..data"))?)
+    };
+    generation("..one", &THREE.replace(", {address: 10.9.1.2}", ""))?;
+    let link = dir.join("link");
+    symlink("..data/cluster.yaml", &link)?;
+    fs::rename(&link, &file)?;
+    wait_cluster(&agent, "two backends", |cluster| cluster["backends"] == 2)?;
+    generation("..two", THREE)?;
+    fs::remove_dir_all(dir.join("..one"))?;
+    wait_cluster(&agent, "three backends", |cluster| cluster["backends"] == 3)
+}
+
+#[test]
+fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> {
+    let agent = start(THREE)?;
+    let (b, c) = (node(&agent, "node-b")?, node(&agent, "node-c")?);
+    let reordered = "nodes:
+- {name: node-x, address: 10.9.0.14, backends: [{address: 10.9.1.1}]}
+- {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
+- {name: node-a, address: 10.9.0.1}
+";
+    replace(&agent.cluster_file(), reordered)?;
+    wait_until("node-x", SEEN, || node(&agent, "node-x").is_ok())?;
+    let x = node(&agent, "node-x")?;
+    ensure!(node(&agent, "node-c")?["index"] == c["index"], "node-c moved");
+    ensure!(
+        (&x["index"], &x["generation"]) != (&b["index"], &b["generation"]),
+        "node-x has node-b's place in the same generation"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
+    let agent = start(THREE)?;
+    let flagged = format!("{THREE}flags:\n- {{node: node-b, until: 2999-01-01T00:00:00Z, reason: disk}}\n");
+    replace(&agent.cluster_file(), &flagged)?;
+    wait_until("flagged", SEEN, || node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse"))?;
+    let b = node(&agent, "node-b")?;
+    ensure!(b["flag"]["origin"] == "cluster-file" && b["flag"]["reason"] == "disk", "{b}");
+    // The CLI cannot take the file's flag back, and says so.
+    let told = agent.cli(&["unflag", "node-b"])?;
+    ensure!(String::from_utf8_lossy(&told.stderr).contains("the cluster file flags it too"), "{told:?}");
+    replace(&agent.cluster_file(), THREE)?;
+    wait_until("free", SEEN, || node(&agent, "node-b").is_ok_and(|node| node["action"] == "pass"))?;
+    // A flag whose time is over is none.
+    let over = flagged.replace("2999", "1999");
+    replace(&agent.cluster_file(), &format!("# over\n{over}"))?;
+    wait_cluster(&agent, "read", |cluster| cluster["error"].is_null())?;
+    ensure!(node(&agent, "node-b")?["action"] == "pass");
+    Ok(())
+}
+
+/// Reloads that reorder, add and remove nodes under load, while B is flagged: nothing to C is cut, nothing to B passes.
+#[test]
+fn reloads_cut_nobody_else() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent()?;
+    let load = Load::on_c(&cluster, Family::V4)?;
+    let mut kept =
+        Case { cluster: &cluster, place: Place::Outside, family: Family::V4 }.to_b(Service::Web)?;
+    agent.flag("node-b")?;
+    reset_at_next_packet(&mut kept)?;
+    let good = cluster.cluster_file();
+    let (head, nodes) = good.split_once('\n').context("no line")?;
+    let mut blocks: Vec<String> =
+        nodes.split("  - name: ").skip(1).map(|block| format!("  - name: {block}")).collect();
+    ensure!(blocks.len() == 3, "{good}");
+    let backend = (cluster.b.pod_address(Family::V4), Service::Web.ports().1).into();
+    for round in 0..20 {
+        blocks.rotate_left(1);
+        let extra: String = (0..round % 7)
+            .map(|n| {
+                format!(
+                    "  - name: extra-{n}\n    address: 10.77.{round}.{n}\n    backends: [{{address: 10.78.{round}.{n}}}]\n"
+                )
+            })
+            .collect();
+        let text = if round % 2 == 0 {
+            format!("{head}\n{extra}{}", blocks.concat())
+        } else {
+            format!("{head}\n{}{extra}", blocks.concat())
+        };
+        replace(&agent.cluster_file(), &text)?;
+        std::thread::sleep(Duration::from_millis(150));
+        let outcome = try_new(&cluster.a.pod, backend, SOON).0;
+        ensure!(outcome == Outcome::Refused, "round {round}: {outcome:?} from a flagged node");
+        Conn::connect_to(
+            &cluster.a.pod,
+            (cluster.c.pod_address(Family::V4), Service::Web.ports().1).into(),
+            "node-c",
+            SOON,
+        )
+        .with_context(|| format!("round {round}"))?;
+    }
+    load.finish()?;
+    wait_cluster(&agent, "no error", |cluster| cluster["error"].is_null())?;
+    Ok(())
+}
