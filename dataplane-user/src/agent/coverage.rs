@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
 };
 
@@ -26,8 +26,8 @@ impl Coverage {
         let mut this = Self::default();
         for node in view.nodes.iter().filter(|node| node.name != own_node) {
             for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
-                if !this.routes.contains_key(&address) {
-                    this.routes.insert(address, lookup.route(address)?);
+                if let Entry::Vacant(unknown) = this.routes.entry(address) {
+                    unknown.insert(lookup.route(address)?);
                 }
             }
         }

@@ -320,11 +320,12 @@ async fn follow_events(
             () = stop.cancelled() => return Ok(()),
             event = events.next() => event?,
         };
-        if EventKind::from_raw(event.kind) == Some(EventKind::Answer) {
-            if let Ok(frame) = answer::answer(&event) {
-                // A device that went away: the sender repeats, and meets the cut on its new way.
-                let _refused = injector.inject(event.ifindex, &frame);
-            }
+        if EventKind::from_raw(event.kind) != Some(EventKind::Answer) {
+            continue;
+        }
+        if let Ok(frame) = answer::answer(&event) {
+            // A device that went away: the sender repeats, and meets the cut on its new way.
+            let _refused = injector.inject(event.ifindex, &frame);
         }
     }
 }
