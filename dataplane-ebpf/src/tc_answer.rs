@@ -75,7 +75,11 @@ fn send_back<const ETHERNET: bool>(skb: *mut __sk_buff) -> bool {
         }
     }
     // SAFETY: the context of a running program; plain numbers.
-    unsafe { bpf_redirect((*skb).ifindex, u64::from(BPF_F_INGRESS)) == i64::from(TC_ACT_REDIRECT) }
+    unsafe {
+        // The mark steered the packet that goes away (masquerade, policy routing); what arrives has none.
+        (*skb).mark = 0;
+        bpf_redirect((*skb).ifindex, u64::from(BPF_F_INGRESS)) == i64::from(TC_ACT_REDIRECT)
+    }
 }
 
 /// Answers a segment. Returns the [`Reason`] to count: `Reset` and `Refused` where the skb is on its way back, else it is to

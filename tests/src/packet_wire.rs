@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, recv, send},
+    sys::socket::{MsgFlags, recv, send, setsockopt, sockopt},
 };
 
 const PACKET_VNET_HDR: i32 = 15;
@@ -94,6 +94,14 @@ impl Wire {
         let done = unsafe { libc::bind(fd.as_raw_fd(), (&raw mut address).cast(), len) };
         Errno::result(done).context("binding the packet socket")?;
         Ok(Self { fd })
+    }
+
+    /// Marks what is sent from here on (SO_MARK).
+    ///
+    /// # Errors
+    /// Where the kernel refuses it.
+    pub fn mark(&self, mark: u32) -> Result<()> {
+        Ok(setsockopt(&self.fd, sockopt::Mark, &mark)?)
     }
 
     /// Sends a frame.

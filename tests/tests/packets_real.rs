@@ -26,6 +26,17 @@ struct Bench {
     ifindex: u32,
 }
 
+/// A netdev chain that tells marked from unmarked answers.
+const MARKS: &str = "table netdev marks {
+  counter marked {}
+  counter clean {}
+  chain arriving {
+    type filter hook ingress device w0 priority 0;
+    ip saddr 10.244.1.7 meta mark != 0 counter name marked
+    ip saddr 10.244.1.7 meta mark 0 counter name clean
+  }
+}";
+
 /// Runs in a namespace with a veth pair; the program sits on the egress of one end, its peer sees what passes.
 fn bench(label: &str, run: impl FnOnce(&mut Bench) -> Result<()> + Send + 'static) -> Result<()> {
     let ns = Netns::new(label)?;
@@ -242,4 +253,35 @@ fn check_inner(seen: &Frame, tags: &[u16], answer: Answer, answered: &[u8]) -> R
     renumbered[14..16].copy_from_slice(&100_u16.to_be_bytes());
     ensure!(answered[14..16] == 101_u16.to_be_bytes(), "the inner tag was changed");
     check(seen, answer, &renumbered)
+}
+
+#[test]
+fn an_answer_does_not_carry_the_mark_of_what_it_answers() -> Result<()> {
+    let counters = |ns: &Netns| ns.exec("nft list counters");
+    let ns = Netns::new("mark")?;
+    ns.ip("link add w0 type veth peer name w1\nlink set w0 up\nlink set w1 up")?;
+    ns.nft(MARKS)?;
+    let near = ns.ifindex("w0")?;
+    ns.run(move || -> Result<()> {
+        let mut programs = Programs::load()?;
+        install(&mut programs, &world())?;
+        programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
+        let wire = Wire::open(near)?;
+        wire.mark(0x4000)?;
+        for transport in [segment(), Transport::Udp] {
+            let asked = frame(false, REFUSE, transport, 100);
+            wire.send(Offload::default(), &asked.bytes())?;
+            wire.receive(SOON, |frame| contains(frame, asked.dst) && contains(frame, asked.src))?;
+        }
+        Ok(())
+    })?;
+    let found = counters(&ns)?;
+    let packets = |name: &str| {
+        found
+            .split(name)
+            .nth(1)
+            .and_then(|rest| rest.split("packets ").nth(1)?.split(' ').next()?.parse::<u64>().ok())
+    };
+    ensure!(packets("counter marked") == Some(0) && packets("counter clean") == Some(2), "{found}");
+    Ok(())
 }
