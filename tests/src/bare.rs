@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, PerCpuArray},
-    programs::{SchedClassifier, TcAttachType, tc},
+    programs::{SchedClassifier, TcAttachType, Xdp, XdpMode, tc},
 };
 use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{
@@ -15,7 +15,7 @@ use nodefence_common::{
 };
 
 use crate::{
-    Cluster, Family, Node, Options, Place,
+    Cluster, Family, Netns, Node, Options, Place,
     checks::{Case, Fence, Load},
     topology::Service,
 };
@@ -149,4 +149,20 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
         }
     }
     Ok(ebpf)
+}
+
+/// Attaches our XDP program to a device with maps that hold nothing: it passes all. Detached when dropped.
+///
+/// # Errors
+/// Where the kernel refuses it.
+pub fn pass_all_xdp(ns: &Netns, device: &'static str) -> Result<Ebpf> {
+    ns.run(move || {
+        let pins = "/sys/fs/bpf/pass-all";
+        std::fs::create_dir_all(pins)?;
+        let mut ebpf = EbpfLoader::new().default_map_pin_directory(pins).load(nodefence::DATAPLANE_OBJECT)?;
+        let program: &mut Xdp = ebpf.program_mut("nf_xdp").context("nf_xdp")?.try_into()?;
+        program.load()?;
+        program.attach(std::ffi::CString::new(device)?.as_c_str(), XdpMode::Driver)?;
+        Ok(ebpf)
+    })
 }

@@ -107,3 +107,31 @@ fn vxlan_flagged_then_down() -> Result<()> {
 fn vxlan_down_then_flagged() -> Result<()> {
     told(Overlay::Vxlan, false)
 }
+
+/// The kernel's own pace: the link is down for a minute after the flag, and clients that come then are still told.
+#[test]
+fn down_for_a_minute() -> Result<()> {
+    let mut runs = Vec::new();
+    for overlay in [Overlay::HostGateway, Overlay::Vxlan] {
+        let cluster = Cluster::new(Options { overlay, ..Options::default() })?;
+        let agent = cluster.agent()?;
+        let mut kept = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            for place in Place::ALL {
+                kept.push(Case { cluster: &cluster, place, family }.to_b(Service::Web)?);
+            }
+        }
+        agent.flag("node-b")?;
+        link_down(&cluster)?;
+        runs.push((cluster, agent, kept));
+    }
+    std::thread::sleep(Duration::from_secs(60));
+    for (cluster, agent, kept) in &mut runs {
+        let told = kept.iter_mut().try_for_each(|conn| reset_at_next_packet(conn).map(drop));
+        told.with_context(|| format!("agent's log:\n{}", agent.log()))?;
+        for family in [Family::V4, Family::V6] {
+            Case { cluster, place: Place::Outside, family }.new_connections(Service::Web)?;
+        }
+    }
+    Ok(())
+}
