@@ -71,9 +71,29 @@ impl Proc {
     /// Stops it where it stands (SIGSTOP cannot be caught); its kernel goes on answering for it.
     ///
     /// # Errors
-    /// Where the process is gone.
+    /// Where the process is gone, or a thread of it still runs after 10 s.
     pub fn freeze(&self) -> Result<()> {
-        self.signal(Signal::SIGSTOP)
+        self.signal(Signal::SIGSTOP)?;
+        // The signal is only noted: each thread stops when it next comes by.
+        let start = Instant::now();
+        while !self.stopped()? {
+            if start.elapsed() > Duration::from_secs(10) {
+                bail!("{} has not stopped after 10 s", self.what);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Whether each thread is in state T (`/proc/PID/task/TID/stat`, third field; the second is in parentheses).
+    fn stopped(&self) -> Result<bool> {
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let stat = std::fs::read_to_string(task?.path().join("stat"))?;
+            if !stat.rsplit(')').next().unwrap_or_default().starts_with(" T") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Lets it go on.
