@@ -88,7 +88,7 @@ fn node() -> Result<()> {
     ns.ip(&format!("link add up0 type veth peer name eth0 netns {}", backend.path().display()))?;
     ns.ip("addr add 10.9.0.1/24 dev up0\naddr add fd00:9::1/64 dev up0 nodad\nlink set up0 up")?;
     backend.ip("addr add 10.9.0.2/24 dev eth0\naddr add fd00:9::2/64 dev eth0 nodad\nlink set eth0 up
-         route add default via 10.9.0.1\n-6 route add default via fd00:9::1")?;
+         route add default via 10.9.0.1\nroute add default via fd00:9::1")?;
     ns.sysctl("ipv4/ip_forward", "1")?;
     ns.sysctl("ipv6/conf/all/forwarding", "1")?;
     let (echo, sink, datagrams) = backend.run(|| -> Result<_> {
@@ -175,7 +175,7 @@ fn client() -> Result<()> {
     let mut control = Control::connect(&ns)?;
     for (card, (driver, link)) in cards.iter().zip(LINKS) {
         ns.ip(&format!(
-            "route replace 10.9.0.0/24 via 192.0.{link}.1\n-6 route replace fd00:9::/64 via fd00:{link}::1"
+            "route replace 10.9.0.0/24 via 192.0.{link}.1\nroute replace fd00:9::/64 via fd00:{link}::1"
         ))?;
         for backend in BACKEND {
             cut_and_back(&ns, &mut control, card, backend).with_context(|| format!("{driver}, {backend}"))?;

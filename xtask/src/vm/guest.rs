@@ -207,7 +207,7 @@ for parameter in $(cat /proc/cmdline); do
 done
 for module in veth bridge br_netfilter vxlan ipip ip6_tunnel sit tun 8021q dummy nf_conntrack nf_conntrack_netlink nf_nat \
     nf_tables nft_ct nft_nat nft_masq nft_chain_nat nft_compat ip_set ip_set_hash_ip xt_set ip_vs ip_vs_rr ip_vs_wrr \
-    sch_ingress cls_bpf act_bpf cls_matchall act_mirred tcp_diag virtio_net vmxnet3; do
+    sch_ingress cls_bpf act_bpf cls_matchall act_mirred tcp_diag virtio_pci virtio_net vmxnet3; do
     modprobe -q $module || echo "init: no module $module"
 done
 ip link set lo up
