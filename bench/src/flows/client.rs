@@ -76,6 +76,17 @@ struct Shared {
     errors: AtomicU32,
 }
 
+/// When all flows had their errors. Pairs are of idle and of sending flows.
+#[derive(Default)]
+pub(super) struct Errors {
+    /// Seconds to each error, in order.
+    pub(super) seconds: Vec<f64>,
+    /// Seconds to the last error.
+    pub(super) last: [f64; 2],
+    /// Flows without one.
+    pub(super) left: [u32; 2],
+}
+
 /// What one worker saw: when each flow had its error. Even flows are idle, odd ones send.
 struct Held {
     errors: Vec<Option<Instant>>,
@@ -119,24 +130,27 @@ impl Flows {
         self.shared.go.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until all have an error or `cap` has passed since `started`: seconds to each error, in order, and how many idle
-    /// and how many sending flows have none.
-    pub(super) fn wait(self, started: Instant, cap: Duration) -> anyhow::Result<(Vec<f64>, [u32; 2])> {
+    /// Waits until all have an error or `cap` has passed since `started`.
+    pub(super) fn wait(self, started: Instant, cap: Duration) -> anyhow::Result<Errors> {
         while started.elapsed() < cap && (self.shared.errors.load(Ordering::Relaxed) as usize) < self.total {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (mut errors, mut left) = (Vec::new(), [0, 0]);
+        let mut all = Errors::default();
         for held in self.end()? {
             for (at, error) in held.errors.into_iter().enumerate() {
                 match error {
-                    None => left[at % 2] += 1,
+                    None => all.left[at % 2] += 1,
                     Some(time) if time < started => bail!("a flow had an error before anything was done"),
-                    Some(time) => errors.push(time.duration_since(started).as_secs_f64()),
+                    Some(time) => {
+                        let seconds = time.duration_since(started).as_secs_f64();
+                        all.last[at % 2] = all.last[at % 2].max(seconds);
+                        all.seconds.push(seconds);
+                    }
                 }
             }
         }
-        errors.sort_by(f64::total_cmp);
-        Ok((errors, left))
+        all.seconds.sort_by(f64::total_cmp);
+        Ok(all)
     }
 
     fn end(self) -> anyhow::Result<Vec<Held>> {

@@ -101,18 +101,26 @@ impl Cluster {
 
 /// What became of the flows of one run.
 struct Outcome {
-    /// Seconds from the operator's command to each error, in order.
-    errors: Vec<f64>,
-    /// Flows that still had none at the cap, idle and sending.
-    left: [u32; 2],
+    /// From the operator's command on.
+    errors: client::Errors,
     /// How long the operator's command itself ran, in seconds.
     command: f64,
+    /// What our command reported.
+    said: Option<String>,
 }
 
 impl Outcome {
     fn all_after(&self) -> Value {
-        match self.errors.last() {
-            Some(last) if self.left == [0, 0] => Value::Number(*last),
+        match self.errors.left {
+            [0, 0] => Value::Number(self.errors.last[0].max(self.errors.last[1])),
+            _ => Value::Never,
+        }
+    }
+
+    /// Of the idle (0) or the sending (1) ones.
+    fn half_after(&self, half: usize) -> Value {
+        match self.errors.left[half] {
+            0 => Value::Number(self.errors.last[half]),
             _ => Value::Never,
         }
     }
@@ -147,10 +155,10 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     std::thread::sleep(sizes.every.min(Duration::from_secs(1)));
     way.before(&cluster)?;
     let started = Instant::now();
-    way.act(&cluster, prepared.as_ref())?;
+    let said = way.act(&cluster, prepared.as_ref())?;
     let command = started.elapsed().as_secs_f64();
-    let (errors, left) = flows.wait(started, sizes.cap)?;
-    Ok(Outcome { errors, left, command })
+    let errors = flows.wait(started, sizes.cap)?;
+    Ok(Outcome { errors, command, said })
 }
 
 fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec<Figure>> {
@@ -186,8 +194,8 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
     let mut note: Vec<String> = results
         .iter()
         .filter_map(|(way, outcomes)| {
-            let worst = outcomes.iter().max_by_key(|o| o.left[0] + o.left[1])?;
-            let left = worst.left;
+            let worst = outcomes.iter().max_by_key(|o| o.errors.left[0] + o.errors.left[1])?;
+            let left = worst.errors.left;
             (left != [0, 0]).then(|| {
                 format!(
                     "{}: after {:.0} s {} idle and {} sending clients still had no error",
@@ -205,23 +213,23 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
         Value::Number(_) => "within it".into(),
     };
     note.insert(0, missed);
+    note.extend(ours.iter().filter_map(|outcome| outcome.said.clone()));
     let all = all.goal("within 1 s of the operator's command", met).note(note.join("; "));
-    let half = figure("until half of them have", &|o| {
-        let want = sizes.flows as usize / 2;
-        o.errors.get(want.saturating_sub(1)).map_or(Value::Never, |t| Value::Number(*t))
-    });
+    let idle = figure("until every idle one has", &|o| o.half_after(0));
+    let sending = figure("until every sending one has", &|o| o.half_after(1));
     let command = figure("the operator's command itself", &|o| Value::Number(o.command));
-    Ok(vec![all, half, command])
+    Ok(vec![all, idle, sending, command])
 }
 
 fn plots(sizes: &Sizes, results: &[(Way, Vec<Outcome>)], out: &Path) -> anyhow::Result<()> {
     // Every curve goes on to the right edge: what stands still there stands still until the cap.
     let shown: Vec<(&Way, &Outcome)> = results.iter().filter_map(|(way, o)| Some((way, o.last()?))).collect();
-    let edge = shown.iter().filter_map(|(_, o)| o.errors.last()).fold(1.0, |a: f64, b| a.max(*b)) * 1.05;
+    let edge =
+        shown.iter().filter_map(|(_, o)| o.errors.seconds.last()).fold(1.0, |a: f64, b| a.max(*b)) * 1.05;
     let curves: Vec<plot::Curve> = shown
         .into_iter()
         .map(|(way, outcome)| {
-            let all = &outcome.errors;
+            let all = &outcome.errors.seconds;
             let step = (all.len() / 400).max(1);
             let mut points = vec![(0.0, 0.0)];
             points.extend(all.iter().enumerate().step_by(step).map(|(i, t)| (*t, (i + 1) as f64 / 1000.0)));

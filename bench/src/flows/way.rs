@@ -70,19 +70,30 @@ impl Way {
         )
     }
 
-    /// The operator's command, to its end.
-    pub(super) fn act(self, cluster: &Cluster, agent: Option<&Agent>) -> anyhow::Result<()> {
-        match self {
-            Self::Ours => agent.context("the agent was started")?.flag("node-b").map(drop),
+    /// The operator's command, to its end; ours says what came of asking the idle clients.
+    pub(super) fn act(self, cluster: &Cluster, agent: Option<&Agent>) -> anyhow::Result<Option<String>> {
+        let _printed = match self {
+            Self::Ours => {
+                let report = agent.context("the agent was started")?.flag("node-b")?;
+                let asked = &report["asked"];
+                return Ok(Some(match asked["seconds"].as_f64() {
+                    Some(seconds) => format!(
+                        "the agent listed {}, asked {}, saw {} closed within {seconds:.2} s",
+                        asked["listed"], asked["asked"], asked["closed"]
+                    ),
+                    None => format!("the agent was still asking when it answered: {}", report["warnings"]),
+                }));
+            }
             Self::Conntrack => {
-                cluster.router.run("conntrack", &["-D", "-p", "tcp", "--orig-dst", SERVICE]).map(drop)
+                cluster.router.run("conntrack", &["-D", "-p", "tcp", "--orig-dst", SERVICE])?
             }
             Self::SsOnNode => {
                 let filter = format!("dport = :{SERVER_PORT}");
-                cluster.router.run("ss", &["-K", "-n", "-t", "-H", &filter]).map(drop)
+                cluster.router.run("ss", &["-K", "-n", "-t", "-H", &filter])?
             }
-            Self::SsAtClient => cluster.client.run("ss", &["-K", "-n", "-t", "-H", "dst", SERVICE]).map(drop),
-        }
+            Self::SsAtClient => cluster.client.run("ss", &["-K", "-n", "-t", "-H", "dst", SERVICE])?,
+        };
+        Ok(None)
     }
 }
 
