@@ -17,9 +17,9 @@ pub mod port_flags {
 
 /// Bits of [`Config::flags`].
 pub mod config_flags {
-    /// Hand every TCP segment that would be answered in place to user space instead: this kernel does not translate a
-    /// redirected RST back (missing fix de2c211868b9, "ipvs: Always clear ipvs_property flag in skb_scrub_packet()").
-    pub const INJECT_TCP: u32 = 1;
+    /// Hand every packet that would be answered in place to user space instead: this kernel does not translate a
+    /// redirected answer back (missing fix de2c211868b9, "ipvs: Always clear ipvs_property flag in skb_scrub_packet()").
+    pub const INJECT: u32 = 1;
 }
 
 /// Value of `backends` (key: [`Addr`]).

@@ -13,7 +13,7 @@ use nodefence_ebpf::{
 };
 
 use crate::{
-    judge::{Hit, look_up, port_listed, standing_of},
+    judge::{Hit, confirmed, look_up, port_listed, standing_of},
     packet::{Direct, Skb},
     report::{count, count_raw, sample_skb, take_icmp},
     tc_answer::{answer_tcp, answer_udp},
@@ -92,6 +92,10 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
     let mut packet = Packet::empty();
     if !read::<ETHERNET>(skb, u64::from(hit.l3) | u64::from(hit.v6) << 32, &mut packet) {
         count(Reason::Unparsed, bytes);
+        return TC_ACT_UNSPEC;
+    }
+    if !confirmed(hit, &packet.dst) {
+        count(Reason::Stale, bytes);
         return TC_ACT_UNSPEC;
     }
     let decision = match scoped(hit, &packet) {

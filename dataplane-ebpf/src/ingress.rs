@@ -9,7 +9,7 @@ use aya_ebpf::{
 use nodefence_common::{Addr, SEEN_INTERVAL_NS, backend_flags};
 use nodefence_ebpf::{
     decide::portless,
-    parse::{Packet, Side, Skip, locate},
+    parse::{Packet, Side, Skip, locate, protocol},
 };
 
 use crate::{
@@ -43,7 +43,7 @@ fn ingress<const ETHERNET: bool>(skb: *mut __sk_buff) -> i32 {
         Err(_) => return TC_ACT_UNSPEC,
     };
     let Some(backend) = BACKENDS.get_ptr(&ip.addr) else { return TC_ACT_UNSPEC };
-    // SAFETY: a value of the map, which is freed only after an RCU grace period.
+    // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
     let node = unsafe { (&raw const (*backend).node).read_volatile() };
     let Some(seen) = SEEN.get_ptr_mut(node) else { return TC_ACT_UNSPEC };
     // SAFETY: no argument; a value of the map.
@@ -81,5 +81,8 @@ fn payload<const ETHERNET: bool>(skb: *mut __sk_buff, addr: &Addr, place: u64, f
     {
         return 0;
     }
-    u64::from(packet.payload != 0)
+    // What the node's kernel sends by itself tells nothing of its backends; and the answers of the cut, injected in their
+    // name, pass here too.
+    let carries = matches!(packet.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+    u64::from(carries && packet.payload != 0)
 }

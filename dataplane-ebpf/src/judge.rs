@@ -45,7 +45,7 @@ pub fn look_up(addr: &Addr, l3: u32, v6: bool) -> Option<Hit> {
     #[cfg(feature = "bench")]
     let addr = crate::bench_list::next(addr);
     let backend = BACKENDS.get_ptr(addr)?;
-    // SAFETY: a value of the map, which is freed only after an RCU grace period.
+    // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
     let (node, generation, flags) = unsafe {
         (
             (&raw const (*backend).node).read_volatile(),
@@ -57,6 +57,19 @@ pub fn look_up(addr: &Addr, l3: u32, v6: bool) -> Option<Hit> {
         return None;
     }
     Some(Hit { now: 0, l3, v6: u32::from(v6), node, generation, flags })
+}
+
+/// Whether the backend still has the entry that [`look_up`] read. From Linux 6.1 on an element that is deleted may be used
+/// again at once (`bpf_mem_cache_free` in kernel/bpf/hashtab.c), so what was read may have been another backend's.
+#[inline(always)]
+pub fn confirmed(hit: &Hit, addr: &Addr) -> bool {
+    let Some(backend) = BACKENDS.get_ptr(addr) else { return false };
+    // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
+    unsafe {
+        (&raw const (*backend).node).read_volatile() == hit.node
+            && (&raw const (*backend).generation).read_volatile() == hit.generation
+            && (&raw const (*backend).flags).read_volatile() == hit.flags
+    }
 }
 
 /// Judges the node's entry, as [`standing`] says, now.
@@ -83,6 +96,6 @@ pub fn standing_of(hit: &mut Hit) -> Standing {
 pub fn port_listed(addr: &Addr, port: u16, packet: &Packet) -> u64 {
     let key = PortKey { addr: *addr, port, protocol: packet.protocol, zero: 0 };
     let Some(flags) = PORTS.get_ptr(&key) else { return 0 };
-    // SAFETY: a value of the map, which is freed only after an RCU grace period.
+    // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
     u64::from(unsafe { flags.read_volatile() } & port_flags::CUT)
 }

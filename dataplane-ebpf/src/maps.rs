@@ -9,8 +9,8 @@ use nodefence_common::{
     MAX_DEVICES, MAX_NODES, MAX_PORTS, NodeEntry, PortKey, Reason,
 };
 
-/// Hash maps are not preallocated: a deleted element is freed after an RCU grace period, so a program that still holds
-/// its value never sees it reused for another key.
+/// Hash maps are not preallocated: a small cluster does not pay for the largest. A value that a program holds may be another
+/// key's by the time it is read, as in a preallocated map; `judge::confirmed` asks again before anything is cut.
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 
 #[btf_map(name = "backends", pin_by_name)]

@@ -342,7 +342,7 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     Ok(())
 }
 
-/// Reads the transport header, where this packet has it.
+/// Reads the transport header, where this packet has it. A first fragment may end within it, and is a fragment all the same.
 ///
 /// # Errors
 /// As [`network`].
@@ -351,6 +351,17 @@ pub fn transport<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     if !out.is(marks::TRANSPORT) {
         return Ok(());
     }
+    match transport_header(packet, out) {
+        Err(_) if out.is(marks::FRAGMENT) => {
+            out.kind = 0;
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+#[inline(always)]
+fn transport_header<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     match out.protocol {
         protocol::TCP => {
             if out.payload < 20 {

@@ -38,11 +38,11 @@ fn config(field: impl FnOnce(*const Config) -> u32) -> u32 {
     CONFIG.get_ptr(0).map_or(0, field)
 }
 
-/// Whether the kernel's own translation of a redirected RST cannot be relied on.
+/// Whether this kernel leaves a redirected answer untranslated, so that user space must inject a fresh one.
 #[inline(always)]
-pub fn inject_tcp() -> bool {
+pub fn inject() -> bool {
     // SAFETY: a value of the map; user space replaces it as a whole.
-    config(|c| unsafe { (&raw const (*c).flags).read_volatile() }) & config_flags::INJECT_TCP != 0
+    config(|c| unsafe { (&raw const (*c).flags).read_volatile() }) & config_flags::INJECT != 0
 }
 
 /// Takes one ICMP answer from this CPU's budget.

@@ -19,7 +19,7 @@ use nodefence_ebpf::{
 use crate::{
     judge::Hit,
     packet::Skb,
-    report::{emit_skb, inject_tcp},
+    report::{emit_skb, inject},
 };
 
 /// Keeps a CHECKSUM_COMPLETE sum right and drops the flow hash of the old direction.
@@ -91,7 +91,7 @@ pub fn answer_tcp<const ETHERNET: bool>(
     packet: &Packet,
     answer: &Answer,
 ) -> u32 {
-    if inject_tcp() {
+    if inject() {
         return hand_over(skb, hit) as u32;
     }
     let partial = match is_partial(skb, packet.l4 + 16) {
@@ -130,7 +130,7 @@ fn reset(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) ->
 pub fn answer_udp<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u32 {
     // On a CHECKSUM_PARTIAL skb the device would write a sum into the middle of the ICMP message; and what is quoted is of
     // fixed length here.
-    if packet.is(marks::EXTENDED) || is_partial(skb, packet.l4 + 6) != Some(false) {
+    if inject() || packet.is(marks::EXTENDED) || is_partial(skb, packet.l4 + 6) != Some(false) {
         return hand_over(skb, hit) as u32;
     }
     let stored = if packet.v6 { port_unreachable_v6(skb, packet) } else { port_unreachable_v4(skb, packet) };

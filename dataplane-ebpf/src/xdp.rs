@@ -18,7 +18,7 @@ use nodefence_ebpf::{
 
 use crate::{
     egress::scoped,
-    judge::{Hit, look_up, standing_of},
+    judge::{Hit, confirmed, look_up, standing_of},
     maps::DEVICES,
     packet::Direct,
     report::{count, sample_xdp},
@@ -54,7 +54,7 @@ fn ifindex(ctx: *mut xdp_md) -> u32 {
 fn addressed(frame: &Direct, ifindex: u32) -> bool {
     let Some(device) = DEVICES.get_ptr(&ifindex) else { return false };
     let Some(eth) = frame.window::<14>(0) else { return false };
-    // SAFETY: a value of the map, which is freed only after an RCU grace period.
+    // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
     let mac = unsafe { (&raw const (*device).mac).read_volatile() };
     mac == [eth.u8::<0>(), eth.u8::<1>(), eth.u8::<2>(), eth.u8::<3>(), eth.u8::<4>(), eth.u8::<5>()]
 }
@@ -77,6 +77,10 @@ fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
     let mut packet = Packet::empty();
     if read_network(ctx, hit, &mut packet) == 0 || read_transport(ctx, &mut packet) == 0 {
         count(Reason::Unparsed, bytes);
+        return XDP_PASS;
+    }
+    if !confirmed(hit, &packet.dst) {
+        count(Reason::Stale, bytes);
         return XDP_PASS;
     }
     let decision = match scoped(hit, &packet) {

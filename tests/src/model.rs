@@ -314,7 +314,12 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
     let Some(seen) = (if family == 4 { read_v4(frame, at) } else { read_v6(frame, at) }) else {
         return passed("unparsed");
     };
-    let Ok((tcp, port, icmp)) = transport(frame, &seen) else { return passed("unparsed") };
+    let (tcp, port, icmp) = match transport(frame, &seen) {
+        Ok(read) => read,
+        // A first fragment may end within its transport header.
+        Err(()) if seen.fragment => (None, None, 0),
+        Err(()) => return passed("unparsed"),
+    };
     if backend.host_network {
         if seen.fragment {
             return passed("fragment_passed");

@@ -101,8 +101,8 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     // Before the lock: an agent that hands over renews verdicts meanwhile.
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
-    if findings.inject_tcp() {
-        settings.options.config.flags |= config_flags::INJECT_TCP;
+    if findings.inject() {
+        settings.options.config.flags |= config_flags::INJECT;
     }
     let lock = take_lock(&settings)?;
     let (core, events, bridge) = start(settings, own_node, findings, view, &watch)?;

@@ -82,8 +82,8 @@ impl Findings {
         }
     }
 
-    /// Whether RSTs must be injected instead of made in place ([`nodefence_common::config_flags::INJECT_TCP`]).
-    pub fn inject_tcp(&self) -> bool {
+    /// Whether answers must be injected instead of made in place ([`nodefence_common::config_flags::INJECT`]).
+    pub fn inject(&self) -> bool {
         match self.ipvs_translates {
             Finding::Found(translates) => !translates,
             Finding::NotNeeded(_) => false,
