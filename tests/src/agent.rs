@@ -14,6 +14,9 @@ use tempfile::TempDir;
 
 use crate::{Netns, Proc, bin, client::wait_until};
 
+/// The verifier alone takes many seconds where the machine is emulated.
+const READY: Duration = Duration::from_secs(120);
+
 /// An agent with folders of its own: run folder, socket, cluster file; pins in the namespace's own BPF filesystem.
 #[derive(Debug)]
 pub struct Agent {
@@ -29,7 +32,7 @@ impl Agent {
     /// Starts one for the node `node` in `ns` on `interfaces`, and waits until it serves its socket.
     ///
     /// # Errors
-    /// Where the binary is missing, or the agent ends or is not ready within 20 s; with its log.
+    /// Where the binary is missing, or the agent ends or is not ready in time; with its log.
     pub fn start(ns: &Arc<Netns>, node: &str, interfaces: &[&str], cluster_file: &str) -> Result<Self> {
         Self::start_with(ns, node, interfaces, cluster_file, &[])
     }
@@ -81,7 +84,7 @@ impl Agent {
         }
         command.args(&self.extra).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut proc = Proc::spawn(&self.ns, command)?;
-        let ready = wait_until("agent ready", Duration::from_secs(20), || {
+        let ready = wait_until("agent ready", READY, || {
             proc.ended().is_ok_and(|ended| ended.is_some())
                 || self.cli(&["status"]).is_ok_and(|output| output.status.success())
         });
