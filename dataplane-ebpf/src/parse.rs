@@ -270,6 +270,12 @@ fn headers_v4<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     Ok(())
 }
 
+/// 1 where any bit is set, else 0, without a branch.
+#[inline(always)]
+const fn any(byte: u8) -> u32 {
+    (byte as u32 + 0xff) >> 8
+}
+
 #[inline(always)]
 const fn mapped(addr: &Addr) -> bool {
     let words = addr.words();
@@ -307,22 +313,16 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
         }
         let ext = packet.window::<8>(out.l3 + at).ok_or(Skip::Short)?;
         out.marks |= marks::EXTENDED;
-        let len = if next == 44 {
-            // Offset and more-fragments bit; both zero make an atomic fragment, which is none (RFC 6946).
-            let fragment = ext.be16::<2>() & 0xfff9;
-            if fragment != 0 {
-                out.marks |= marks::FRAGMENT;
-            }
-            if fragment & 0xfff8 != 0 {
-                out.marks &= !marks::TRANSPORT;
-            }
-            8
-        } else {
-            if next == 43 && ext.u8::<3>() != 0 {
-                out.marks |= marks::WAYPOINT;
-            }
-            (u32::from(ext.u8::<1>()) + 1) * 8
-        };
+        // Without branches: each would double the ways through the loop that the verifier follows. The length field of a
+        // fragment header is reserved.
+        let other = any(next ^ 44);
+        let len = ((u32::from(ext.u8::<1>()) & 0_u32.wrapping_sub(other)) + 1) * 8;
+        // Offset and more-fragments bit; both zero make an atomic fragment, which is none (RFC 6946).
+        let [high, low] = (ext.be16::<2>() & 0xfff9 & (other as u16).wrapping_sub(1)).to_be_bytes();
+        let behind_first = any(high | low & 0xf8) as u8;
+        let segments_left = ext.u8::<3>() & (any(next ^ 43) as u8).wrapping_sub(1);
+        out.marks |= any(high | low) as u8 * marks::FRAGMENT | any(segments_left) as u8 * marks::WAYPOINT;
+        out.marks &= !(behind_first * marks::TRANSPORT);
         next = ext.u8::<0>();
         at += len;
         if at > MAX_TRANSPORT || at - 40 > body {
