@@ -29,8 +29,8 @@ fn the_kernel_is_found_out_and_left_as_it_was() -> Result<()> {
     assert_eq!(findings.manner().far_is_invalid, !conntrack.far_past);
     let ipvs = ns.run(|| Path::new("/proc/thread-self/net/ip_vs").exists());
     match &findings.ipvs_translates {
-        Finding::Found(translates) => assert!(ipvs && findings.inject_tcp() != *translates, "{findings:?}"),
-        Finding::NotNeeded(_) => assert!(!ipvs && !findings.inject_tcp(), "{findings:?}"),
+        Finding::Found(translates) => assert!(ipvs && findings.inject() != *translates, "{findings:?}"),
+        Finding::NotNeeded(_) => assert!(!ipvs && !findings.inject(), "{findings:?}"),
         Finding::Failed(reason) => panic!("{reason}"),
     }
     // Two probes of a second each at most, and a processor that others use as well.
