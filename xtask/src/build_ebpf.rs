@@ -45,13 +45,7 @@ pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut command = workspace.cargo();
     command.args(["build", "--package", "nodefence", "--lib", "--message-format", "json-render-diagnostics"]);
-    command.stderr(std::process::Stdio::inherit());
-    let messages = command.stdout(std::process::Stdio::piped()).output().context("cannot start cargo")?;
-    process::check_interrupt()?;
-    if !messages.status.success() {
-        bail!("`{}` ended with {}", process::line(&command), messages.status);
-    }
-    let folder = String::from_utf8_lossy(&messages.stdout)
+    let folder = process::output_with_progress(&mut command)?
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
         .filter(|message| message["reason"] == "build-script-executed")

@@ -145,14 +145,43 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 
 /// Runs to the end and gives stdout; stderr is shown only in the error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output =
-        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{}`", line(command)))?;
-    check_interrupt()?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("`{}` ended with {}: {}", line(command), output.status, stderr.trim());
+    command.stderr(Stdio::piped());
+    let (status, stdout, stderr) = collect(command)?;
+    if !status.success() {
+        bail!("`{}` ended with {status}: {}", line(command), String::from_utf8_lossy(&stderr).trim());
     }
-    String::from_utf8(output.stdout).with_context(|| format!("`{}` printed no UTF-8", line(command)))
+    String::from_utf8(stdout).with_context(|| format!("`{}` printed no UTF-8", line(command)))
+}
+
+/// Runs to the end and gives stdout; stderr goes where ours goes, since what it does takes a while.
+pub(crate) fn output_with_progress(command: &mut Command) -> Result<String> {
+    command.stderr(Stdio::inherit());
+    let (status, stdout, _) = collect(command)?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", line(command));
+    }
+    String::from_utf8(stdout).with_context(|| format!("`{}` printed no UTF-8", line(command)))
+}
+
+fn collect(command: &mut Command) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut guard = Guard(command.spawn().with_context(|| format!("cannot start `{}`", line(command)))?);
+    let stdout = guard.0.stdout.take().map(read_all);
+    let stderr = guard.0.stderr.take().map(read_all);
+    let status = wait(&mut guard, None)?;
+    let bytes = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
+        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+    };
+    Ok((status, bytes(stdout), bytes(stderr)))
+}
+
+fn read_all(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is still worth showing.
+        let _broken = pipe.read_to_end(&mut bytes);
+        bytes
+    })
 }
 
 /// Runs to the end, giving each line of stdout and stderr to `on_line`. After `limit` the child is killed; `None` then.

@@ -1,9 +1,9 @@
 //! Building the tests, and what cargo says it built.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use serde_json::Value;
 
 use super::libtest;
@@ -59,13 +59,7 @@ pub(crate) fn build(workspace: &Workspace, packages: &[&str]) -> Result<Built> {
 
 fn messages(command: &mut Command) -> Result<Vec<Value>> {
     command.args(["--message-format", "json-render-diagnostics"]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let output = command.output().with_context(|| format!("cannot start `{}`", process::line(command)))?;
-    process::check_interrupt()?;
-    if !output.status.success() {
-        bail!("`{}` ended with {}", process::line(command), output.status);
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = process::output_with_progress(command)?;
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 

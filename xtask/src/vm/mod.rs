@@ -34,6 +34,8 @@ use crate::workspace::Workspace;
 
 /// VMs at the same time; each has two processors.
 const AT_ONCE: usize = 2;
+/// Test files whose subject is files, sockets and the command line: another kernel changes nothing for them.
+const SAME_EVERYWHERE: [&str; 3] = ["agent", "cli", "cluster"];
 /// A guest that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
@@ -115,6 +117,9 @@ fn or_failed(name: String, stage: Result<Stage>) -> Stage {
 fn runs(built: &Built, filter: Option<&str>, wanted: impl Fn(Level) -> bool) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for executable in built.tests.iter().filter(|executable| wanted(executable.level)) {
+        if SAME_EVERYWHERE.iter().any(|name| executable.name.starts_with(name)) {
+            continue;
+        }
         let names = executable.names(filter)?;
         if !names.is_empty() {
             let (title, path) = (executable.title(), executable.path.clone());
