@@ -54,12 +54,10 @@ pub(super) fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<In
     };
     let statuses: Vec<_> =
         wanted.iter().map(|name| one(dataplane, &mut netlink, &interfaces, name)).collect();
-    let keep: Vec<u32> = if leave_others {
-        statuses.iter().map(|s| s.ifindex).collect()
-    } else {
-        interfaces.iter().map(|i| i.ifindex).collect()
-    };
-    if let Err(error) = leave(dataplane, &mut netlink, &keep) {
+    let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
+    let keep = if leave_others { statuses.iter().map(|s| s.ifindex).collect() } else { existing.clone() };
+    let left = leave(dataplane, &mut netlink, &keep);
+    if let Err(error) = left.and_then(|()| clsact::forget_qdiscs(&dataplane.options.pin_dir, &existing)) {
         tracing::warn!(%error, "could not detach from every interface that is no longer wanted");
     }
     commit_staged(dataplane);

@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     error::Error,
+    load,
     names::{self, FILTER_HANDLE, FILTER_PREFIX, FILTER_PRIORITY, Hook},
     netlink::{
         CREATE, DUMP, EXCL, Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_GETQDISC, RTM_GETTFILTER,
@@ -247,4 +248,17 @@ pub(super) fn remove_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) 
         Err(e) if [libc::ENOENT, libc::ENODEV, libc::EINVAL].contains(&e.errno) => Ok(false),
         Err(e) => Err(e.into_error(format!("remove the clsact qdisc of interface {ifindex}"))),
     }
+}
+
+/// Forgets that we made the qdiscs of devices that are gone: another device may get their index.
+pub(super) fn forget_qdiscs(pin_dir: &Path, existing: &[u32]) -> Result<(), Error> {
+    let dir = names::qdiscs(pin_dir);
+    let marks = fs::read_dir(&dir).map_err(Error::file(dir, "list it"))?;
+    for mark in marks.flatten() {
+        let ifindex: Option<u32> = mark.file_name().to_str().and_then(|name| name.parse().ok());
+        if !ifindex.is_some_and(|ifindex| existing.contains(&ifindex)) {
+            load::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
+        }
+    }
+    Ok(())
 }

@@ -43,6 +43,9 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// A kernel that lacks what the programs use.
+    #[error("this is Linux {major}.{minor}.{patch}; 5.10 or later is needed", major = .0.code() >> 16, minor = .0.code() >> 8 & 0xff, patch = .0.code() & 0xff)]
+    OldKernel(aya::util::KernelVersion),
     /// The locked-memory limit could not be raised (needed before Linux 5.11).
     #[error(
         "cannot raise RLIMIT_MEMLOCK, which this kernel counts BPF maps against (needed before 5.11): {0}"

@@ -37,7 +37,11 @@ pub(super) struct Loaded {
 
 /// Loads the programs over the pinned maps. Maps whose size or layout differs are made anew in the staging folder.
 pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
-    raise_memlock()?;
+    let unreadable = |e: &dyn std::error::Error| io::Error::other(e.to_string());
+    let kernel =
+        KernelVersion::current().map_err(|e| Error::call("read the kernel's version")(unreadable(&e)))?;
+    supported(kernel)?;
+    raise_memlock(kernel)?;
     prepare_pin_dir(&options.pin_dir)?;
     let object = crate::DATAPLANE_OBJECT;
     let differing = staging::differing(&options.pin_dir, object, options.max_backends)?;
@@ -65,9 +69,16 @@ fn load_error(error: EbpfError) -> Error {
     }
 }
 
+/// The oldest kernel that the programs are made and tested for.
+const OLDEST: KernelVersion = KernelVersion::new(5, 10, 0);
+
+fn supported(kernel: KernelVersion) -> Result<(), Error> {
+    if kernel >= OLDEST { Ok(()) } else { Err(Error::OldKernel(kernel)) }
+}
+
 /// Before 5.11 maps and programs count against RLIMIT_MEMLOCK.
-fn raise_memlock() -> Result<(), Error> {
-    let counted = KernelVersion::current().is_ok_and(|v| v < KernelVersion::new(5, 11, 0));
+fn raise_memlock(kernel: KernelVersion) -> Result<(), Error> {
+    let counted = kernel < KernelVersion::new(5, 11, 0);
     match setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
         Err(e) if counted => Err(Error::Memlock(e.into())),
         _ => Ok(()),
@@ -139,4 +150,27 @@ pub(super) fn remove_pins(dir: &Path) -> Result<u32, Error> {
     }
     gone(fs::remove_dir(dir)).map_err(Error::file(dir, "remove the folder"))?;
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_before_5_10_is_refused_by_name() {
+        for old in [KernelVersion::new(4, 19, 300), KernelVersion::new(5, 9, 16)] {
+            let text = supported(old).unwrap_err().to_string();
+            assert!(text.contains("5.10"), "{text}");
+        }
+        assert!(supported(KernelVersion::new(5, 4, 0)).unwrap_err().to_string().contains("5.4.0"));
+        for new in [OLDEST, KernelVersion::new(5, 10, 251), KernelVersion::new(6, 1, 0)] {
+            supported(new).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_yet_counts_as_its_parent() {
+        assert!(!in_bpffs(Path::new("/proc/nodefence/v1")).unwrap());
+        assert!(!in_bpffs(Path::new("/nowhere/nodefence/v1")).unwrap());
+    }
 }

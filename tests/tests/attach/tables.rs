@@ -52,6 +52,26 @@ fn equal_entries_are_not_written_again() {
 }
 
 #[test]
+fn a_hundred_thousand_backends_are_written_at_once() {
+    Pair::new("many").near.run(|| {
+        let options = Options { max_backends: 150_000, ..Options::default() };
+        let mut dataplane = Dataplane::open(&options).unwrap();
+        let backends: Vec<Ipv4Addr> = (0..100_000).map(|i| Ipv4Addr::from(0x0a80_0000 + i)).collect();
+        let all = tables(&[(node("a", 1, false), &backends)]);
+        assert_eq!(dataplane.write(&all).unwrap().inserted, 100_000);
+        assert_eq!(dataplane.write(&all).unwrap(), nodefence::dataplane::WriteReport::default());
+        let half = tables(&[(node("a", 1, false), &backends[..50_000])]);
+        assert_eq!(dataplane.write(&half).unwrap().deleted, 50_000);
+        drop(dataplane);
+        // Filled aside into a map that holds fewer.
+        let smaller = Options { max_backends: 60_000, ..Options::default() };
+        let mut dataplane = Dataplane::open(&smaller).unwrap();
+        assert_eq!(dataplane.backends().unwrap().len(), 50_000);
+        assert_eq!(dataplane.write(&half).unwrap(), nodefence::dataplane::WriteReport::default());
+    });
+}
+
+#[test]
 fn a_node_that_left_keeps_its_generation() {
     Pair::new("left").near.run(|| {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
