@@ -7,10 +7,7 @@ use super::{core::Core, coverage::Coverage};
 use crate::{
     cluster::Node,
     conntrack::{Backends, Conntrack},
-    dataplane::{
-        Injector,
-        sweep::{self, Entry, Report, Surroundings},
-    },
+    dataplane::sweep::{self, Entry, Report, Surroundings},
     plan::{Answer, Mode},
     report::AskRow,
 };
@@ -103,14 +100,8 @@ impl Surroundings for Ground<'_> {
     }
 
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {
-        let injector: &Injector = &self.core.injector;
-        let mut sent = 0;
-        for (ifindex, frame) in frames {
-            match injector.inject(*ifindex, frame) {
-                Ok(()) => sent += 1,
-                Err(error) => drop(self.failed.get_or_insert_with(|| error.to_string())),
-            }
-        }
+        let (sent, error) = sweep::inject(&self.core.injector, frames);
+        self.failed = self.failed.take().or(error.map(|error| error.to_string()));
         sent
     }
 

@@ -7,8 +7,7 @@ use nodefence_common::Action;
 use super::{core::Core, state::State};
 use crate::{
     cluster::{Backend, Node, Scope},
-    conntrack::{Conntrack, Family, Flow},
-    doctor::Facts,
+    conntrack::{Conntrack, Family, Flow, blind},
     flags::{Clocks, Flag, monotonic_ns},
     report::{
         BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
@@ -293,16 +292,6 @@ pub(super) fn status(core: &Core) -> Status {
 /// Which flows conntrack does not list here, so that their clients cannot be asked: they are cut when they next send.
 fn cannot_ask() -> Vec<String> {
     let mut flows = vec!["flows that bypass conntrack (NOTRACK, direct routing)".to_owned()];
-    // One device stands for all: only what concerns the whole node is looked at.
-    match Facts::gather(&["lo".to_owned()]) {
-        Ok(facts) if !facts.conntrack => {
-            flows = vec!["all flows: conntrack is not in use on this node".to_owned()]
-        }
-        Ok(facts) if facts.ipvs && facts.vs_conntrack == Some(0) => {
-            flows.push("flows that IPVS balances: net.ipv4.vs.conntrack is 0".to_owned());
-        }
-        Ok(_) => {}
-        Err(error) => flows.push(format!("unknown ({error})")),
-    }
+    flows.extend(blind().into_iter().map(|reason| reason.to_string()));
     flows
 }
