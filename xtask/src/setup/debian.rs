@@ -33,6 +33,7 @@ const NAMESPACES: &[(Proof, &str)] = &[
     (Program("ipset"), "ipset"),
     (Program("iptables"), "iptables"),
     (Program("unshare"), "util-linux"),
+    (Program("ping"), "iputils-ping"),
 ];
 
 const BENCH: &[(Proof, &str)] = &[(Program("ipset"), "ipset"), (Program("iptables"), "iptables")];

@@ -35,6 +35,7 @@ const PROGRAMS: &[&str] = &[
     "sysctl",
     "modprobe",
     "setpriv",
+    "ping",
     "sh",
     "bash",
 ];
