@@ -222,9 +222,11 @@ impl Core {
     fn apply(&self, view: ClusterView) {
         let mut dataplane = self.dataplane();
         let view = Arc::new(view);
+        // Nobody else gives places away: this one has the dataplane.
+        let mut indices = self.state().indices.clone();
+        let reconciled = indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()));
         let mut state = self.state();
-        let mut indices = state.indices.clone();
-        if let Err(error) = indices.reconcile(view.nodes.iter().map(|node| node.name.as_str())) {
+        if let Err(error) = reconciled {
             state.file_error = Some(error.to_string());
             return;
         }
@@ -262,6 +264,13 @@ impl Core {
                         "the maps are full; traffic to these backends passes"
                     );
                 }
+                tracing::debug!(
+                    inserted = report.inserted,
+                    updated = report.updated,
+                    deleted = report.deleted,
+                    nodes = report.nodes,
+                    "wrote the tables"
+                );
                 state.left_out = (report.left_out, report.left_out_first);
                 state.write_error = None;
             }

@@ -1,12 +1,12 @@
 //! The agent's state as the rows that the CLI prints.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 
 use nodefence_common::Action;
 
-use super::{core::Core, state::State};
+use super::{core::Core, coverage::Coverage, state::State};
 use crate::{
-    cluster::{Backend, Node, Scope},
+    cluster::{Backend, ClusterView, Node, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
     flags::{Clocks, Flag, monotonic_ns},
     report::{
@@ -64,16 +64,22 @@ pub(super) fn nodes(core: &Core) -> Vec<NodeRow> {
     view.nodes.iter().map(|node| node_row(core, &state, node, now)).collect()
 }
 
-fn backend_row(state: &State, own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> BackendRow {
+fn backend_row(
+    coverage: &Coverage,
+    own_node: &str,
+    node: &Node,
+    backend: &Backend,
+    flagged: bool,
+) -> BackendRow {
     let (port, protocol) = match backend.scope {
         Scope::Address => (None, None),
         Scope::Port(port, protocol) => (Some(port), Some(protocol)),
     };
     // Packets to the own node's backends do not leave.
-    let covered = (node.name != own_node).then(|| state.coverage.of(backend.address));
+    let covered = (node.name != own_node).then(|| coverage.of(backend.address));
     let (interface, uncovered) = match covered {
         None => (None, None),
-        Some(Ok(ifindex)) => (Some(state.coverage.name(ifindex)), None),
+        Some(Ok(ifindex)) => (Some(coverage.name(ifindex)), None),
         Some(Err(why)) => (None, Some(why)),
     };
     BackendRow {
@@ -87,17 +93,39 @@ fn backend_row(state: &State, own_node: &str, node: &Node, backend: &Backend, fl
     }
 }
 
-/// All backends.
-pub(super) fn backends(core: &Core) -> Vec<BackendRow> {
+/// The view, what covers it and who bears a flag: copied, so that a long list does not hold the state's lock.
+fn looked_at(core: &Core) -> (Arc<ClusterView>, Arc<Coverage>, HashSet<String>) {
     let now = Clocks::now();
     let state = core.state();
-    let view = Arc::clone(&state.view);
+    let flagged = state.flags.iter(now).map(|(name, _)| name.to_owned()).collect();
+    (Arc::clone(&state.view), Arc::clone(&state.coverage), flagged)
+}
+
+/// All backends.
+pub(super) fn backends(core: &Core) -> Vec<BackendRow> {
+    let (view, coverage, flagged) = looked_at(core);
     let mut rows = Vec::with_capacity(view.backends());
     for node in &view.nodes {
-        let flagged = state.flag_of(&node.name, now).is_some();
-        rows.extend(node.backends.iter().map(|b| backend_row(&state, &core.own_node, node, b, flagged)));
+        let flagged = flagged.contains(&node.name);
+        rows.extend(node.backends.iter().map(|b| backend_row(&coverage, &core.own_node, node, b, flagged)));
     }
     rows
+}
+
+/// How many backends no attached device covers, and the first few of them.
+fn uncovered(core: &Core) -> (usize, Vec<BackendRow>) {
+    let (view, coverage, flagged) = looked_at(core);
+    let (mut count, mut examples) = (0, Vec::new());
+    for node in view.nodes.iter().filter(|node| node.name != core.own_node) {
+        for backend in node.backends.iter().filter(|backend| coverage.of(backend.address).is_err()) {
+            count += 1;
+            if examples.len() < EXAMPLES {
+                let flagged = flagged.contains(&node.name);
+                examples.push(backend_row(&coverage, &core.own_node, node, backend, flagged));
+            }
+        }
+    }
+    (count, examples)
 }
 
 /// What a `flag` did to that node; `None` where it does not exist any more.
@@ -246,8 +274,7 @@ pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
 
 /// Everything else.
 pub(super) fn status(core: &Core) -> Status {
-    let uncovered: Vec<BackendRow> =
-        backends(core).into_iter().filter(|row| row.uncovered.is_some()).collect();
+    let (uncovered, uncovered_examples) = uncovered(core);
     let cannot_ask = cannot_ask();
     let flagged = nodes(core).into_iter().filter(|row| row.flag.is_some()).collect();
     let state = core.state();
@@ -279,8 +306,8 @@ pub(super) fn status(core: &Core) -> Status {
             renew_error: state.renew_error.clone(),
         },
         interfaces: state.interfaces.clone(),
-        uncovered: uncovered.len(),
-        uncovered_examples: uncovered.into_iter().take(EXAMPLES).collect(),
+        uncovered,
+        uncovered_examples,
         probe: core.findings.clone(),
         probe_text: core.findings.to_string(),
         cannot_ask,

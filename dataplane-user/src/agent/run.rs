@@ -309,7 +309,8 @@ async fn follow_file(
     }
 }
 
-/// Answers what the kernel handed over, until `stop`. Nothing is logged for a packet.
+/// Answers what the kernel handed over, until `stop`. Of packets only samples are logged, which the kernel limits, and these
+/// only with RUST_LOG=debug.
 async fn follow_events(
     mut events: EventStream,
     injector: Injector,
@@ -321,6 +322,12 @@ async fn follow_events(
             event = events.next() => event?,
         };
         if EventKind::from_raw(event.kind) != Some(EventKind::Answer) {
+            tracing::debug!(
+                node = event.node,
+                ifindex = event.ifindex,
+                reason = event.reason,
+                "cut (a sample)"
+            );
             continue;
         }
         if let Ok(frame) = answer::answer(&event) {

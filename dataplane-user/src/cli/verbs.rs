@@ -101,6 +101,16 @@ fn warn(warnings: &[String]) {
 
 fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
     let auto = args.interfaces.iter().any(|name| name == "auto");
+    if auto && args.interfaces.len() > 1 {
+        let message = "--interface auto finds all devices by itself and stands alone";
+        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message).exit();
+    }
+    let mut names: Vec<String> = Vec::new();
+    for name in &args.interfaces {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
     let mut options = dataplane::Options {
         pin_dir: args.pin_dir.clone(),
         max_backends: args.max_backends,
@@ -119,7 +129,7 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
     Settings {
         cluster_file: args.cluster_file.clone(),
         allow_empty: args.allow_empty,
-        interfaces: if auto { Wanted::Auto } else { Wanted::Named(args.interfaces.clone()) },
+        interfaces: if auto { Wanted::Auto } else { Wanted::Named(names) },
         node: args.node.clone(),
         mode: args.mode,
         answer: args.answer,

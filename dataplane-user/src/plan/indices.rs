@@ -135,11 +135,6 @@ impl Indices {
         self.slots.get(name).copied()
     }
 
-    /// The node that has this place.
-    pub fn owner(&self, index: u32) -> Option<&str> {
-        self.slots.iter().find(|(_, slot)| slot.index == index).map(|(name, _)| name.as_str())
-    }
-
     /// All nodes and their places, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Slot)> {
         self.slots.iter().map(|(name, slot)| (name.as_str(), *slot))
