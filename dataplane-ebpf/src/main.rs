@@ -28,6 +28,8 @@ mod inject;
 #[cfg(target_arch = "bpf")]
 mod judge;
 #[cfg(target_arch = "bpf")]
+mod log;
+#[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod packet;

@@ -126,6 +126,7 @@ pub fn emit_skb(skb: *mut __sk_buff, hit: &Hit, kind: u32, reason: u32) -> u64 {
 pub fn sample_skb(skb: *mut __sk_buff, hit: &Hit, reason: Reason) {
     if take_sample(hit.now) {
         emit_skb(skb, hit, EventKind::Cut as u32, reason as u32);
+        crate::log::cut(skb, reason as u32, hit.node);
     }
 }
 

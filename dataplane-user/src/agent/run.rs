@@ -124,6 +124,15 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(follow_events(events, core.injector.clone(), stop.clone()));
     tasks.spawn(expire(Arc::clone(&core), stop.clone()));
     tasks.spawn(neighbours::follow(Arc::clone(&core), stop.clone()));
+    if core.settings.options.log_cuts {
+        let (mut log, stop) = (core.dataplane().cut_log()?, stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => Ok(()),
+                ended = log.follow() => Ok(ended?),
+            }
+        });
+    }
     let asking = idle::follow(Arc::clone(&core), stop.clone());
     tasks.spawn(async {
         asking.await;

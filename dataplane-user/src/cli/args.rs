@@ -215,6 +215,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ICMP_PER_SECOND)]
     pub icmp_per_second: u32,
 
+    /// Log sampled cuts (at most 20 a second and CPU) from the kernel programs, for debugging
+    #[arg(long)]
+    pub log_cuts: bool,
+
     /// Folder of the pins, in a BPF filesystem
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
     pub pin_dir: PathBuf,

@@ -123,6 +123,7 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
             TcArg::Auto => dataplane::TcChoice::Auto,
             TcArg::Clsact => dataplane::TcChoice::Clsact,
         },
+        log_cuts: args.log_cuts,
         ..dataplane::Options::default()
     };
     options.config.icmp_per_second = args.icmp_per_second;

@@ -78,6 +78,9 @@ pub enum Error {
         /// Why it failed.
         source: Box<aya::maps::MapError>,
     },
+    /// The kernel programs' log could not be opened.
+    #[error("the kernel programs' log (--log-cuts): {0}")]
+    Log(String),
     /// A node index that the `nodes` map does not have.
     #[error("node index {0} does not fit into the nodes map, which holds {max}", max = nodefence_common::MAX_NODES)]
     NodeIndex(u32),

@@ -7,6 +7,7 @@ use super::{
     events::EventStream,
     inject::Injector,
     load,
+    log::CutLog,
     maps::Maps,
     names,
     node_writer::NodeWriter,
@@ -105,6 +106,11 @@ impl Dataplane {
     pub fn events(&mut self) -> Result<EventStream, Error> {
         let map = self.ebpf.map(names::EVENTS);
         EventStream::new(map.ok_or(Error::Missing { kind: "map", name: names::EVENTS })?)
+    }
+
+    /// The kernel programs' own log; to be called once, in a tokio runtime, where [`Options::log_cuts`] is set.
+    pub fn cut_log(&mut self) -> Result<CutLog, Error> {
+        CutLog::open(&mut self.ebpf)
     }
 
     /// A handle that puts frames in as ingress of a device.

@@ -48,6 +48,8 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     staging::prepare(&options.pin_dir, &differing)?;
     let mut loader = EbpfLoader::new();
     loader.default_map_pin_directory(&options.pin_dir).map_max_entries(names::BACKENDS, options.max_backends);
+    let log_cuts = u8::from(options.log_cuts);
+    loader.override_global("LOG_CUTS", &log_cuts, true);
     for name in &differing {
         loader.map_pin_path(name, names::staging(&options.pin_dir).join(name));
     }

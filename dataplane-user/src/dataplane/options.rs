@@ -17,6 +17,8 @@ pub struct Options {
     pub xdp: XdpChoice,
     /// How TC programs are attached.
     pub tc: TcChoice,
+    /// Whether the kernel programs log sampled cuts through aya-log (see [`super::CutLog`]).
+    pub log_cuts: bool,
 }
 
 /// Whether and how XDP is attached. It is never attached in another way than asked for.
@@ -56,6 +58,7 @@ impl Default for Options {
             },
             xdp: XdpChoice::Off,
             tc: TcChoice::Auto,
+            log_cuts: false,
         }
     }
 }

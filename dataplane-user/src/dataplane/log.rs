@@ -1,0 +1,31 @@
+//! The kernel programs' own log, for debugging: sampled cuts only, and only where [`super::Options::log_cuts`] asks for it.
+#![expect(unsafe_code, reason = "registering a descriptor with tokio")]
+use aya::Ebpf;
+use aya_log::EbpfLogger;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::error::Error;
+
+/// Reads aya-log's records and hands them to this process's log.
+pub struct CutLog {
+    logger: AsyncFd<EbpfLogger<&'static dyn ::log::Log>>,
+}
+
+impl CutLog {
+    /// Must be called in a tokio runtime, and once: it takes the map.
+    pub(super) fn open(ebpf: &mut Ebpf) -> Result<Self, Error> {
+        let logger = EbpfLogger::init(ebpf).map_err(|e| Error::Log(e.to_string()))?;
+        // SAFETY: the logger owns its descriptor and gives the same one until it is dropped, which is when `AsyncFd` is.
+        let logger = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) };
+        Ok(Self { logger: logger.map_err(|e| Error::call("wait on the log map")(e.into()))? })
+    }
+
+    /// Logs what comes, for as long as it is polled.
+    pub async fn follow(&mut self) -> Result<(), Error> {
+        loop {
+            let mut guard = self.logger.readable_mut().await.map_err(Error::call("wait on the log map"))?;
+            guard.get_inner_mut().flush();
+            guard.clear_ready();
+        }
+    }
+}
