@@ -80,6 +80,19 @@ impl Agent {
         self.json(&["unflag", node, "-o", "json"])
     }
 
+    /// Seconds of CPU that it has used so far, in its own code and in the kernel (where what it injects is carried on to
+    /// the client and back).
+    pub(crate) fn cpu(&self) -> anyhow::Result<[f64; 2]> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let after_name = stat.rsplit_once(')').context("/proc/PID/stat names no command")?.1;
+        let ticks = |field: usize| -> anyhow::Result<f64> {
+            // The field after the name is the third (proc_pid_stat(5)); user space sees 100 ticks a second.
+            let text = after_name.split_whitespace().nth(field - 3).context("/proc/PID/stat is short")?;
+            Ok(text.parse::<f64>()? / 100.0)
+        };
+        Ok([ticks(14)?, ticks(15)?])
+    }
+
     fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
         let printed = self.call(args).map_err(|error| error.context(self.log()))?;
         serde_json::from_str(&printed)

@@ -14,6 +14,7 @@ use std::{
 
 use self::way::Way;
 use crate::{
+    agent::Agent,
     figure::{Figure, Value},
     netns::Netns,
     plot,
@@ -154,10 +155,18 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     // Both halves are under way.
     std::thread::sleep(sizes.every.min(Duration::from_secs(1)));
     way.before(&cluster)?;
+    let cpu = prepared.as_ref().map(Agent::cpu).transpose()?;
     let started = Instant::now();
-    let said = way.act(&cluster, prepared.as_ref())?;
+    let mut said = way.act(&cluster, prepared.as_ref())?;
     let command = started.elapsed().as_secs_f64();
     let errors = flows.wait(started, sizes.cap)?;
+    if let (Some(agent), Some(before), Some(said)) = (&prepared, cpu, &mut said) {
+        let now = agent.cpu()?;
+        let (user, kernel) = (now[0] - before[0], now[1] - before[1]);
+        said.push_str(&format!(
+            "; it spent {user:.2} s of CPU itself and {kernel:.2} s in the kernel meanwhile"
+        ));
+    }
     Ok(Outcome { errors, command, said })
 }
 
