@@ -139,7 +139,7 @@ fn overlay(cluster: &Cluster, node: &Node) -> Result<()> {
         Overlay::Ipip => node.ns.ip(&format!(
             "link add ipip0 type ipip local 10.2.0.1{i} dev eth0
              link set ipip0 up
-             addr add 10.42.0.{i}/24 dev ipip0"
+             addr add 10.42.0.{i}/32 dev ipip0"
         )),
         Overlay::Tun if i != 3 => node.ns.ip(&addresses("tun0")),
         _ => Ok(()),
@@ -179,7 +179,11 @@ fn routes(cluster: &Cluster, node: &Node, other: &Node) -> Result<()> {
                 (format!("{encap} {over4} vxlan0"), format!("{encap} {over6} vxlan0"))
             }
         }
-        Overlay::Ipip => (format!("via 10.2.0.1{j} dev ipip0 onlink"), plain6),
+        Overlay::Ipip => {
+            // The outer destination is the route's gateway: none may lead to the inner address itself.
+            v4.push(format!("10.42.0.{j}/32"));
+            (format!("via 10.2.0.1{j} dev ipip0 onlink"), plain6)
+        }
         Overlay::Tun if node.index != 3 && j != 3 => ("dev tun0".to_owned(), "dev tun0".to_owned()),
         _ => (plain4, plain6),
     };

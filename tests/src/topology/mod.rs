@@ -79,10 +79,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The devices of node A through which packets to backends leave with the backend's address on them.
+    /// The devices of node A that routes to the backends name; the backend's address stands in what leaves through them.
     pub fn interfaces(self) -> Vec<&'static str> {
         match self.overlay {
-            Overlay::HostGateway | Overlay::Vlan | Overlay::VlanInFrame | Overlay::QinQ => vec!["eth0"],
+            Overlay::HostGateway => vec!["eth0"],
+            Overlay::Vlan | Overlay::VlanInFrame => vec!["eth0.5"],
+            Overlay::QinQ => vec!["eth0.5.7"],
             Overlay::Vxlan | Overlay::VxlanMetadata => vec!["vxlan0", "eth0"],
             Overlay::Ipip => vec!["ipip0", "eth0"],
             Overlay::Tun => vec!["tun0", "eth0"],

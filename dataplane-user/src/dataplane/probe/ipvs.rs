@@ -99,12 +99,12 @@ fn devices() -> Result<(), String> {
         header[12..16].copy_from_slice(&up.to_ne_bytes());
         header
     };
-    let pair = Request::new(RTM_NEWLINK, CREATE | EXCL, &link(0, true)).text(IFLA_IFNAME, DEVICE).nest(
+    let pair = Request::new(RTM_NEWLINK, CREATE | EXCL, &link(0, false)).text(IFLA_IFNAME, DEVICE).nest(
         IFLA_LINKINFO,
         |info| {
             info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
                 // The peer's own header and attributes.
-                let mut peer = link(0, true).to_vec();
+                let mut peer = link(0, false).to_vec();
                 let name = [PEER.as_bytes(), &[0]].concat();
                 put(&mut peer, IFLA_IFNAME, &name);
                 data.attr(VETH_INFO_PEER, &peer)
@@ -114,7 +114,7 @@ fn devices() -> Result<(), String> {
     ask(&pair, "make a veth pair")?;
     ask(&Request::new(RTM_NEWLINK, 0, &link(1, true)), "set the loopback device up")?;
     let index = nix::net::if_::if_nametoindex(DEVICE).map_err(|errno| format!("{DEVICE}: {errno}"))?;
-    // A veth made with IFF_UP comes up only when told so again with its peer there.
+    // Not up from the start: without its peer veth_open() fails with ENOTCONN (drivers/net/veth.c, Linux 6.1).
     ask(&Request::new(RTM_NEWLINK, 0, &link(index, true)), "set the veth device up")?;
     let peer = nix::net::if_::if_nametoindex(PEER).map_err(|errno| format!("{PEER}: {errno}"))?;
     ask(&Request::new(RTM_NEWLINK, 0, &link(peer, true)), "set the veth device up")?;
