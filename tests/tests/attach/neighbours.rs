@@ -5,31 +5,33 @@ use nodefence::dataplane::{self, Dataplane, ProgramAhead, TcChoice, TcMode};
 use super::{
     load::arrives,
     others::{self, FIRST, LAST, NEXT, OK, SHOT, TCX_EGRESS, TCX_INGRESS},
-    support::{PEERS, Pair, attached, auto, one_flagged, options, pin_dir, sh, tcx, up0},
+    support::{Held, PEERS, Pair, attached, auto, one_flagged, options, pin_dir, sh, tcx, up0},
 };
 
 const HEALTHY: std::net::Ipv4Addr = PEERS[0];
 const FLAGGED: std::net::Ipv4Addr = PEERS[1];
 
-/// Opens, writes, attaches, and gives the programs that the status names as ahead; the dataplane stays attached.
-fn start(pair: &Pair, choice: TcChoice) -> Vec<ProgramAhead> {
-    pair.near.run(move || {
-        let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+/// Opens, writes, attaches, and gives the programs that the status names as ahead.
+fn start(pair: &Pair, choice: TcChoice) -> (Held<'_>, Vec<ProgramAhead>) {
+    let mut held = Held::open(pair, options(choice));
+    let status = held.with(|dataplane| {
         dataplane.write(&one_flagged()).unwrap();
-        let status = dataplane.attach(&up0()).remove(0);
-        assert_eq!(status.error, None);
-        status.programs_ahead
-    })
+        dataplane.attach(&up0()).remove(0)
+    });
+    assert_eq!(status.error, None);
+    (held, status.programs_ahead)
 }
 
 /// What a later look says.
-fn look_again(pair: &Pair, choice: TcChoice) -> Vec<ProgramAhead> {
-    start(pair, choice)
+fn look_again(held: &mut Held<'_>) -> Vec<ProgramAhead> {
+    let status = held.with(|dataplane| dataplane.interfaces().remove(0));
+    assert_eq!(status.error, None);
+    status.programs_ahead
 }
 
 /// Before 6.6 nobody can attach to tcx: we use clsact by ourselves, and nothing can stand ahead but filters.
 fn without_tcx(pair: &Pair) {
-    assert_eq!(start(pair, TcChoice::Auto), []);
+    assert_eq!(start(pair, TcChoice::Auto).1, []);
     assert!(pair.near.run(|| sh("tc filter show dev up0 egress")).contains("nodefence:nf_egress_l2"));
     assert!(arrives(pair, HEALTHY) && !arrives(pair, FLAGGED));
 }
@@ -41,7 +43,8 @@ fn tcx_beside_a_program_that_was_there() {
         return without_tcx(&pair);
     }
     let other = pair.near.run(|| others::tcx("other", NEXT, TCX_EGRESS, LAST));
-    assert_eq!(start(&pair, TcChoice::Auto), [], "ours goes first");
+    let (_held, ahead) = start(&pair, TcChoice::Auto);
+    assert_eq!(ahead, [], "ours goes first");
     assert_eq!(pair.near.run(|| tcx("up0", TcAttachType::Egress)), ["nf_egress_l2", "other"]);
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
     drop(other);
@@ -58,11 +61,12 @@ fn tcx_behind_a_program_that_came_later_is_said_and_not_fought() {
     if auto() == TcMode::Clsact {
         return without_tcx(&pair);
     }
-    assert_eq!(start(&pair, TcChoice::Auto), []);
+    let (mut held, ahead) = start(&pair, TcChoice::Auto);
+    assert_eq!(ahead, []);
     let other = pair.near.run(|| others::tcx("allow", OK, TCX_EGRESS, FIRST));
     assert!(arrives(&pair, FLAGGED), "a program that returns OK ahead of ours hides packets from it");
     for _ in 0..2 {
-        let ahead = look_again(&pair, TcChoice::Auto);
+        let ahead = look_again(&mut held);
         assert_eq!(ahead.len(), 1, "{ahead:?}");
         assert_eq!((ahead[0].name.as_str(), ahead[0].r#where.as_str()), ("allow", "tcx egress"));
         assert_ne!(ahead[0].id, 0);
@@ -70,7 +74,7 @@ fn tcx_behind_a_program_that_came_later_is_said_and_not_fought() {
     }
     drop(other);
     assert!(!arrives(&pair, FLAGGED));
-    assert_eq!(look_again(&pair, TcChoice::Auto), []);
+    assert_eq!(look_again(&mut held), []);
 }
 
 #[test]
@@ -83,7 +87,8 @@ fn tcx_runs_before_clsact_filters_which_keep_their_verdicts() {
         sh("tc qdisc add dev up0 clsact");
         others::filter(1, 1, OK);
     });
-    assert_eq!(start(&pair, TcChoice::Auto), []);
+    let (_held, ahead) = start(&pair, TcChoice::Auto);
+    assert_eq!(ahead, []);
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
     pair.near.run(|| {
         sh("tc filter del dev up0 egress prio 1");
@@ -107,7 +112,8 @@ fn clsact_beside_filters_of_every_order() {
         others::filter(7, 1, NEXT);
     });
     // At one priority the newest filter comes first (net/sched/cls_bpf.c, list_add_rcu).
-    assert_eq!(start(&pair, TcChoice::Clsact), []);
+    let (mut held, ahead) = start(&pair, TcChoice::Clsact);
+    assert_eq!(ahead, []);
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
     pair.near.run(|| others::filter(9, 1, SHOT));
     assert!(!arrives(&pair, HEALTHY), "a filter behind ours keeps its verdict");
@@ -115,7 +121,7 @@ fn clsact_beside_filters_of_every_order() {
     // One that comes later at the same priority stands ahead: said, not fought.
     pair.near.run(|| others::filter(1, 2, OK));
     assert!(arrives(&pair, FLAGGED));
-    let ahead = look_again(&pair, TcChoice::Clsact);
+    let ahead = look_again(&mut held);
     assert_eq!(ahead.len(), 1, "{ahead:?}");
     assert_eq!(ahead[0].r#where, "clsact egress prio 1");
     let filters = pair.near.run(|| sh("tc filter show dev up0 egress"));
@@ -135,11 +141,11 @@ fn clsact_behind_a_filter_of_another_kind() {
         sh("tc qdisc add dev up0 clsact");
         sh("tc filter add dev up0 egress protocol ip prio 1 u32 match u32 0xffffffff 0xffffffff classid 1:1");
     });
-    let ahead = start(&pair, TcChoice::Clsact);
+    let (_, ahead) = start(&pair, TcChoice::Clsact);
     assert!(!ahead.is_empty() && ahead.iter().all(|p| p.name == "u32" && p.id == 0), "{ahead:?}");
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
     // A new process finds its filter at the priority where it is.
-    assert_eq!(look_again(&pair, TcChoice::Clsact), ahead);
+    assert_eq!(start(&pair, TcChoice::Clsact).1, ahead);
     assert_eq!(pair.near.run(|| attached("up0")).len(), 2);
 }
 
@@ -150,7 +156,7 @@ fn clsact_with_a_handle_that_others_use() {
         sh("tc qdisc add dev up0 clsact");
         others::filter(1, 0x6e66, NEXT);
     });
-    assert_eq!(start(&pair, TcChoice::Clsact).len(), 1);
+    assert_eq!(start(&pair, TcChoice::Clsact).1.len(), 1);
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
     let filters = pair.near.run(|| sh("tc filter show dev up0 egress"));
     assert_eq!(filters.matches("bytecode").count(), 1, "{filters}");
@@ -162,10 +168,11 @@ fn clsact_names_tcx_programs_as_ahead() {
     if auto() == TcMode::Clsact {
         return without_tcx(&pair);
     }
-    assert_eq!(start(&pair, TcChoice::Clsact), []);
+    let (mut held, ahead) = start(&pair, TcChoice::Clsact);
+    assert_eq!(ahead, []);
     let _egress = pair.near.run(|| others::tcx("allow", OK, TCX_EGRESS, LAST));
     let _ingress = pair.near.run(|| others::tcx("look", NEXT, TCX_INGRESS, LAST));
-    let ahead = look_again(&pair, TcChoice::Clsact);
+    let ahead = look_again(&mut held);
     let ahead: Vec<_> = ahead.iter().map(|p| (p.name.as_str(), p.r#where.as_str())).collect();
     assert_eq!(ahead, [("allow", "tcx egress"), ("look", "tcx ingress")]);
 }

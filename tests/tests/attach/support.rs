@@ -1,13 +1,9 @@
 //! Two namespaces joined by a veth pair, and what the tests look at.
-use std::{
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{net::Ipv4Addr, path::PathBuf, process::Command};
 
-use aya::programs::{SchedClassifier, TcAttachType, links::FdLink, links::PinnedLink};
+use aya::programs::{SchedClassifier, TcAttachType};
 use nodefence::{
-    dataplane::{Options, TcChoice, TcMode, features},
+    dataplane::{Dataplane, Options, TcChoice, TcMode, features},
     plan::Tables,
 };
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
@@ -43,6 +39,33 @@ impl Pair {
             near.ip(&format!("neigh replace {peer} lladdr 02:77:00:00:00:02 nud permanent dev up0")).unwrap();
         }
         Self { near, far }
+    }
+}
+
+/// A dataplane that is kept between looks from outside. Loading takes seconds on an emulated processor.
+pub(crate) struct Held<'a> {
+    pair: &'a Pair,
+    dataplane: Option<Dataplane>,
+}
+
+impl<'a> Held<'a> {
+    /// Opens one in the near namespace.
+    pub(crate) fn open(pair: &'a Pair, options: Options) -> Self {
+        Self { pair, dataplane: Some(pair.near.run(move || Dataplane::open(&options).unwrap())) }
+    }
+
+    /// Works with it in the near namespace.
+    pub(crate) fn with<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Dataplane) -> T + Send + 'static,
+    ) -> T {
+        let mut dataplane = self.dataplane.take().unwrap();
+        let (dataplane, result) = self.pair.near.run(move || {
+            let result = work(&mut dataplane);
+            (dataplane, result)
+        });
+        self.dataplane = Some(dataplane);
+        result
     }
 }
 
@@ -135,27 +158,6 @@ pub(crate) fn attached(device: &str) -> Vec<String> {
     }
     names.sort();
     names
-}
-
-/// What identifies our attachment to a hook, and the program that runs there: a tcx link's id, or a clsact filter's
-/// priority and handle.
-pub(crate) fn attachment(pin_dir: &Path, device: &str, hook: &str, mode: TcMode) -> (String, u32) {
-    match mode {
-        TcMode::Tcx => {
-            let pin = pin_dir.join(format!("links/{}_{hook}", ifindex(device)));
-            let info = FdLink::from(PinnedLink::from_pin(pin).unwrap()).info().unwrap();
-            (info.id().to_string(), info.program_id())
-        }
-        TcMode::Clsact => {
-            let filters = sh(&format!("tc filter show dev {device} {hook}"));
-            let ours = filters.lines().find(|line| line.contains("nodefence:")).unwrap().to_owned();
-            let word_after = |word: &str| {
-                let mut words = ours.split(' ').skip_while(|w| *w != word);
-                words.nth(1).unwrap_or_default().to_owned()
-            };
-            (format!("{} {}", word_after("pref"), word_after("handle")), word_after("id").parse().unwrap())
-        }
-    }
 }
 
 /// The pin folder of [`Options::default`].

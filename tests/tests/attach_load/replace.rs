@@ -1,11 +1,15 @@
 //! Restart and upgrade under load: not one packet lost, not one wrongly passed.
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use nodefence::dataplane::{self, Dataplane, Options};
+use aya::programs::links::{FdLink, PinnedLink};
+use nodefence::dataplane::{self, Dataplane, Options, TcMode};
 
 use super::{
     load::Load,
-    support::{PEERS, Pair, attached, attachment, auto, one_flagged, options, pin_dir, sh, up0, ways},
+    support::{PEERS, Pair, attached, auto, ifindex, one_flagged, options, pin_dir, sh, up0, ways},
 };
 
 /// To a healthy backend, to a flagged one, and to an address that is no backend.
@@ -15,6 +19,27 @@ const TO: [std::net::Ipv4Addr; 3] = [PEERS[0], PEERS[1], PEERS[2]];
 fn rounds() -> impl Iterator<Item = u32> {
     let begin = Instant::now();
     (0..8).take_while(move |round| *round < 3 || begin.elapsed() < Duration::from_secs(20))
+}
+
+/// What identifies our attachment to a hook, and the program that runs there: a tcx link's id, or a clsact filter's
+/// priority and handle.
+fn attachment(pin_dir: &Path, device: &str, hook: &str, mode: TcMode) -> (String, u32) {
+    match mode {
+        TcMode::Tcx => {
+            let pin = pin_dir.join(format!("links/{}_{hook}", ifindex(device)));
+            let info = FdLink::from(PinnedLink::from_pin(pin).unwrap()).info().unwrap();
+            (info.id().to_string(), info.program_id())
+        }
+        TcMode::Clsact => {
+            let filters = sh(&format!("tc filter show dev {device} {hook}"));
+            let ours = filters.lines().find(|line| line.contains("nodefence:")).unwrap().to_owned();
+            let word_after = |word: &str| {
+                let mut words = ours.split(' ').skip_while(|w| *w != word);
+                words.nth(1).unwrap_or_default().to_owned()
+            };
+            (format!("{} {}", word_after("pref"), word_after("handle")), word_after("id").parse().unwrap())
+        }
+    }
 }
 
 fn nothing_lost_or_passed(load: Load) {

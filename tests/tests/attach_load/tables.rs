@@ -6,7 +6,7 @@ use nodefence_common::{Addr, MAX_NODES, Reason, Verdict};
 
 use super::{
     load::{Load, arrives},
-    support::{PEERS, Pair, node, one_flagged, tables, up0},
+    support::{Held, PEERS, Pair, node, one_flagged, tables, up0},
 };
 
 #[test]
@@ -99,23 +99,18 @@ fn an_index_that_does_not_fit_is_refused() {
 #[test]
 fn one_write_flips_a_node() {
     let pair = Pair::new("flip");
-    let open = || {
-        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+    let mut held = Held::open(&pair, Options::default());
+    held.with(|dataplane| {
         dataplane.attach(&up0());
-        dataplane
-    };
-    pair.near.run(move || {
-        open().write(&tables(&[(node("a", 1, false), &PEERS[..1])])).unwrap();
+        dataplane.write(&tables(&[(node("a", 1, false), &PEERS[..1])])).unwrap();
     });
     assert!(arrives(&pair, PEERS[0]));
-    pair.near.run(move || open().write_node(0, &node("a", 1, true)).unwrap());
+    held.with(|dataplane| dataplane.write_node(0, &node("a", 1, true)).unwrap());
     assert!(!arrives(&pair, PEERS[0]));
-    let dropped = pair.near.run(move || {
-        let counters = open().counters().unwrap();
-        counters.into_iter().find(|(reason, _)| *reason == Reason::Dropped).unwrap().1.packets
-    });
+    let counters = held.with(|dataplane| dataplane.counters().unwrap());
+    let dropped = counters.iter().find(|(reason, _)| *reason == Reason::Dropped).unwrap().1.packets;
     assert!(dropped >= 20, "{dropped}");
-    pair.near.run(move || open().write_node(0, &node("a", 1, false)).unwrap());
+    held.with(|dataplane| dataplane.write_node(0, &node("a", 1, false)).unwrap());
     assert!(arrives(&pair, PEERS[0]));
 }
 

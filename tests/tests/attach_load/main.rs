@@ -1,0 +1,9 @@
+//! The dataplane room under load: programs and maps replaced in place, tables rewritten.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../attach/load.rs"]
+mod load;
+mod replace;
+#[path = "../attach/support.rs"]
+mod support;
+mod tables;
