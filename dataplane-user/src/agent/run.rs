@@ -148,6 +148,8 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     );
     let desk = Arc::new(Desk::new(Arc::clone(&core), stop.clone()));
     let ended = tokio::select! {
+        // In this order: once the end was asked for, tasks end too.
+        biased;
         result = signals() => result,
         () = stop.cancelled() => Ok("another agent takes over"),
         () = server.serve(desk) => Ok("the socket is gone"),

@@ -76,9 +76,11 @@ impl Client {
     fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        self.stream.get_mut().write_all(line.as_bytes())?;
+        // One that hangs up early may have said why.
+        let written = self.stream.get_mut().write_all(line.as_bytes());
         line.clear();
         if self.stream.read_line(&mut line)? == 0 {
+            written?;
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up"));
         }
         Ok(serde_json::from_str(&line)?)

@@ -18,6 +18,9 @@ const MAX_CONNECTIONS: usize = 32;
 /// How long a connection may stay silent, and how long its peer may take to read an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long one who may not ask is heard out.
+const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
+
 /// Who carries requests out.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request.
@@ -104,6 +107,8 @@ async fn talk(stream: UnixStream, handler: &impl Handler) -> Result<(), LinesCod
     let allowed = allowed(&stream);
     let mut lines = Framed::new(stream, LinesCodec::new_with_max_length(MAX_REQUEST));
     if let Err(failure) = allowed {
+        // Read first: who is still writing would only see a broken pipe.
+        let _unheard = timeout(PATIENCE_WITH_STRANGERS, lines.next()).await;
         return send(&mut lines, &Reply::Error(failure)).await;
     }
     while let Ok(Some(line)) = timeout(PATIENCE, lines.next()).await {
