@@ -321,7 +321,8 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
         let [high, low] = (ext.be16::<2>() & 0xfff9 & (other as u16).wrapping_sub(1)).to_be_bytes();
         let behind_first = any(high | low & 0xf8) as u8;
         let segments_left = ext.u8::<3>() & (any(next ^ 43) as u8).wrapping_sub(1);
-        out.marks |= any(high | low) as u8 * marks::FRAGMENT | any(segments_left) as u8 * marks::WAYPOINT;
+        out.marks |= any(high | low) as u8 * marks::FRAGMENT;
+        out.marks |= any(segments_left) as u8 * marks::WAYPOINT;
         out.marks &= !(behind_first * marks::TRANSPORT);
         next = ext.u8::<0>();
         at += len;
