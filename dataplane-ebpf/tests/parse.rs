@@ -36,7 +36,7 @@ fn v6(next: u8, body: &[u8]) -> Vec<u8> {
 
 fn tcp(options: usize, payload: usize) -> Vec<u8> {
     let mut out = vec![0x9c, 0x41, 0x1f, 0x90, 1, 2, 3, 4, 5, 6, 7, 8];
-    out.extend([((20 + options) / 4 << 4) as u8, 0x18, 0, 1, 0, 0, 0, 0]);
+    out.extend([(((20 + options) / 4) << 4) as u8, 0x18, 0, 1, 0, 0, 0, 0]);
     out.extend(vec![1; options + payload]);
     out
 }

@@ -91,8 +91,17 @@ impl Programs {
     /// # Errors
     /// Without privilege, or where the verifier refuses a program.
     pub fn load() -> Result<Self> {
+        Self::load_with(false)
+    }
+
+    /// The same; `log_cuts` keeps the code that logs sampled cuts.
+    ///
+    /// # Errors
+    /// As [`Programs::load`].
+    pub fn load_with(log_cuts: bool) -> Result<Self> {
         let fs = BpfFs::mount()?;
         let mut ebpf = EbpfLoader::new()
+            .override_global("LOG_CUTS", &u8::from(log_cuts), true)
             .default_map_pin_directory(fs.path())
             .map_max_entries("backends", 4_096)
             .load(nodefence::DATAPLANE_OBJECT)

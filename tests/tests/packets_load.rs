@@ -20,3 +20,8 @@ fn every_program_loads_within_bounds() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn every_program_loads_with_the_log_of_cuts() -> Result<()> {
+    Programs::load_with(true).map(drop)
+}
