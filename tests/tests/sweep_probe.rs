@@ -33,8 +33,8 @@ fn the_kernel_is_found_out_and_left_as_it_was() -> Result<()> {
         Finding::NotNeeded(_) => assert!(!ipvs && !findings.inject(), "{findings:?}"),
         Finding::Failed(reason) => panic!("{reason}"),
     }
-    // Two probes of a second each at most, and a processor that others use as well.
-    assert!(findings.milliseconds < 5_000, "{findings:?}");
+    // An emulator takes its time to load programs; without IPVS nothing is loaded.
+    assert!(findings.milliseconds < if ipvs { 70_000 } else { 5_000 }, "{findings:?}");
     assert_eq!(state(&ns)?, before);
     Ok(())
 }

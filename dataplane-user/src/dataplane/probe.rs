@@ -20,6 +20,9 @@ mod nft;
 
 /// A probe that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(1);
+/// The one that loads the programs takes as long as the verifier does; the agent loads the same right after, so waiting for it
+/// costs no more than that. Fractions of a second on hardware, many seconds in an emulator.
+const LOADING_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a probe found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,12 +60,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Runs the probes: two at most, one after the other, a second each at most. Blocking.
+    /// Runs the probes, one after the other, each within a limit. Blocking.
     pub fn gather() -> Self {
         let start = Instant::now();
-        let conntrack = in_own_namespace("probe-conntrack", CloneFlags::empty(), far::probe);
+        let conntrack = in_own_namespace("probe-conntrack", LIMIT, CloneFlags::empty(), far::probe);
         let ipvs_translates = match ipvs::is_loaded() {
-            true => in_own_namespace("probe-ipvs", CloneFlags::CLONE_NEWNS, ipvs::probe),
+            true => in_own_namespace("probe-ipvs", LOADING_LIMIT, CloneFlags::CLONE_NEWNS, ipvs::probe),
             false => Finding::NotNeeded("IPVS is not in use (no /proc/net/ip_vs)".to_owned()),
         };
         let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -123,6 +126,7 @@ impl fmt::Display for Findings {
 /// Runs a probe on a thread of its own in a network namespace of its own.
 fn in_own_namespace<T: Send + 'static>(
     name: &str,
+    limit: Duration,
     more: CloneFlags,
     probe: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Finding<T> {
@@ -136,10 +140,10 @@ fn in_own_namespace<T: Send + 'static>(
     if let Err(error) = thread::Builder::new().name(name.to_owned()).spawn(run) {
         return Finding::Failed(format!("cannot start a thread: {error}"));
     }
-    match receive.recv_timeout(LIMIT) {
+    match receive.recv_timeout(limit) {
         Ok(Ok(found)) => Finding::Found(found),
         Ok(Err(reason)) => Finding::Failed(reason),
-        Err(RecvTimeoutError::Timeout) => Finding::Failed(format!("not done within {LIMIT:?}")),
+        Err(RecvTimeoutError::Timeout) => Finding::Failed(format!("not done within {limit:?}")),
         Err(RecvTimeoutError::Disconnected) => {
             Finding::Failed("the probe ended without an answer".to_owned())
         }
