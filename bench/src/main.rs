@@ -1,6 +1,7 @@
 //! Benchmarks of nodefence against its peers, side by side in one run on one machine.
 mod agent;
 mod cost;
+mod cpus;
 mod figure;
 mod flows;
 mod latency;
@@ -29,7 +30,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Cost per packet, throughput, flag to cut, established flows.
-    Datapath(Datapath),
+    Datapath(Box<Datapath>),
     /// The server of (d), started by the benchmark itself.
     #[command(name = flows::server::VERB, hide = true)]
     Serve {

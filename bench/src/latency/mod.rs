@@ -15,6 +15,7 @@ use anyhow::{Context as _, ensure};
 use self::prober::Prober;
 use crate::{
     agent::{Agent, Node},
+    cpus,
     figure::{Figure, Value},
     netns::Netns,
     plot,
@@ -37,8 +38,8 @@ const NODE: &str = "node-b";
 const UPLINK: &str = "uplink";
 /// How long one flag may take to show before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Without a RST for so long the node counts as released.
-const QUIET: Duration = Duration::from_millis(10);
+/// After so many packets without a RST the node counts as released.
+const QUIET: u64 = 200;
 
 struct Line {
     client: Netns,
@@ -77,15 +78,22 @@ struct Outcome {
 }
 
 pub(crate) fn run(sizes: &Sizes, agent: &Path, out: &Path) -> anyhow::Result<Vec<Figure>> {
-    let mut outcomes = Vec::new();
-    for &backends in &sizes.backends {
-        outcomes.push(measure(sizes, backends, agent)?);
-    }
+    // The prober stands for other machines: it spins on a CPU of its own, and the agent and the command line share the rest.
+    let all = cpus::allowed();
+    let (mine, probers) = match all.split_last() {
+        Some((last, rest)) if !rest.is_empty() => (rest, *last),
+        _ => (all.as_slice(), all.first().copied().unwrap_or(0)),
+    };
+    cpus::stay_on(mine)?;
+    let measured: anyhow::Result<Vec<Outcome>> =
+        sizes.backends.iter().map(|backends| measure(sizes, *backends, agent, probers)).collect();
+    cpus::stay_on(&all)?;
+    let outcomes = measured?;
     plots(&outcomes, out)?;
     figures(&outcomes)
 }
 
-fn measure(sizes: &Sizes, backends: u32, program: &Path) -> anyhow::Result<Outcome> {
+fn measure(sizes: &Sizes, backends: u32, program: &Path, cpu: usize) -> anyhow::Result<Outcome> {
     let line = Line::new()?;
     let own = Node { name: "node-a", address: "192.168.2.1".parse()?, backends: Vec::new() };
     let other = Node {
@@ -94,7 +102,7 @@ fn measure(sizes: &Sizes, backends: u32, program: &Path) -> anyhow::Result<Outco
         backends: (0..backends).map(tables::backend).collect(),
     };
     let agent = Agent::start(program, &line.router, &[UPLINK], "node-a", &[own, other])?;
-    let prober = Prober::start(&line.client, backends, sizes.rate)?;
+    let prober = Prober::start(&line.client, backends, sizes.rate, cpu)?;
     let mut progress = Progress::start(&format!("c {backends} backends"), sizes.flags);
     let (mut cut, mut command) = (Vec::new(), Vec::new());
     for flag in 0..sizes.flags {

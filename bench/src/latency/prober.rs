@@ -20,7 +20,7 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use crate::{netns::Netns, tables};
+use crate::{cpus, netns::Netns, tables};
 
 /// The prober's address.
 pub(super) const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
@@ -35,9 +35,9 @@ pub(super) fn now_ns() -> anyhow::Result<u64> {
 struct Seen {
     /// The first RST since it was armed, 0 where there is none.
     first: AtomicU64,
-    /// The last RST, 0 where there was none.
-    last: AtomicU64,
+    /// How many packets were sent, and how many of them before the last RST was read.
     sent: AtomicU64,
+    sent_at_last: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -49,12 +49,15 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    /// Starts to send `rate` packets a second to the first `backends` backends in turn.
-    pub(super) fn start(netns: &Netns, backends: u32, rate: u32) -> anyhow::Result<Self> {
+    /// Starts to send `rate` packets a second to the first `backends` backends in turn, on this CPU.
+    pub(super) fn start(netns: &Netns, backends: u32, rate: u32, cpu: usize) -> anyhow::Result<Self> {
         let packets = packets(backends)?;
         let seen = Arc::new(Seen::default());
         let shared = Arc::clone(&seen);
-        let thread = netns.spawn(move || probe(&shared, &packets, rate))?;
+        let thread = netns.spawn(move || {
+            cpus::stay_on(&[cpu])?;
+            probe(&shared, &packets, rate)
+        })?;
         Ok(Self { seen, started: Instant::now(), thread })
     }
 
@@ -68,10 +71,11 @@ impl Prober {
         Some(self.seen.first.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
-    /// Whether no RST came for that long.
-    pub(super) fn quiet_for(&self, span: Duration) -> bool {
-        let last = self.seen.last.load(Ordering::Relaxed);
-        now_ns().is_ok_and(|now| now.saturating_sub(last) > span.as_nanos() as u64)
+    /// Whether this many packets were sent since the last RST was read. Counted in packets, not in time: a prober that
+    /// does not get the CPU reads nothing either.
+    pub(super) fn quiet_for(&self, packets: u64) -> bool {
+        let last = self.seen.sent_at_last.load(Ordering::Relaxed);
+        self.seen.sent.load(Ordering::Relaxed).saturating_sub(last) > packets
     }
 
     /// Ends it: the packets a second that it sent.
@@ -139,7 +143,7 @@ fn drain(seen: &Seen, back: &OwnedFd, buffer: &mut [u8; 256]) -> anyhow::Result<
         };
         if is_rst(&buffer[..length]) {
             let now = now_ns()?;
-            seen.last.store(now, Ordering::Relaxed);
+            seen.sent_at_last.store(seen.sent.load(Ordering::Relaxed), Ordering::Relaxed);
             // Only the first stays.
             let _ = seen.first.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         }

@@ -9,12 +9,9 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use nix::{
-    sched::{CpuSet, sched_setaffinity},
-    unistd::Pid,
-};
 
 use super::Path3;
+use crate::cpus;
 
 /// Payload of a datagram: a frame of 64 + 42 bytes.
 const PAYLOAD: [u8; 64] = [0x5a; 64];
@@ -40,19 +37,11 @@ pub(super) struct Cpus {
 impl Cpus {
     /// The last two that this process may use.
     pub(super) fn choose() -> Self {
-        let allowed: Vec<usize> = nix::sched::sched_getaffinity(Pid::from_raw(0))
-            .map(|set| (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect())
-            .unwrap_or_default();
+        let allowed = cpus::allowed();
         let send = allowed.last().copied().unwrap_or(0);
         let receive = allowed.iter().rev().nth(1).copied().unwrap_or(send);
         Self { send, receive }
     }
-}
-
-fn pin(cpu: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("cannot stay on CPU {cpu}"))
 }
 
 impl Traffic {
@@ -94,7 +83,7 @@ fn udp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Re
     let _full = path.sink.within(|| Ok(UdpSocket::bind((to, PORT))?))?;
     let before = received(path)?;
     let took = path.client.within(|| {
-        pin(cpus.send)?;
+        cpus::stay_on(&[cpus.send])?;
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.connect((to, PORT))?;
         send_for(&socket, duration)
@@ -148,7 +137,7 @@ fn tcp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Re
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let receiver = scope.spawn(|| -> anyhow::Result<()> {
-            pin(cpus.receive)?;
+            cpus::stay_on(&[cpus.receive])?;
             let mut stream = at_sink;
             let mut buffer = vec![0; 1 << 18];
             loop {
@@ -159,7 +148,7 @@ fn tcp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Re
             }
         });
         let sender = scope.spawn(|| -> anyhow::Result<()> {
-            pin(cpus.send)?;
+            cpus::stay_on(&[cpus.send])?;
             let mut stream = to_sink;
             let buffer = vec![0x5a; 1 << 17];
             while !stop.load(Ordering::Relaxed) {
