@@ -35,3 +35,12 @@ pub fn next(own: &Addr) -> &Addr {
     };
     LIST.get(at).unwrap_or(own)
 }
+
+/// The address that [`next`] gave last, for whoever looks it up again.
+#[inline(always)]
+pub fn last(own: &Addr) -> &Addr {
+    let Some(cursor) = CURSOR.get_ptr(0) else { return own };
+    // SAFETY: a live map value, as above.
+    let at = unsafe { (*cursor).position.wrapping_sub(1) & (*cursor).mask };
+    LIST.get(at).unwrap_or(own)
+}

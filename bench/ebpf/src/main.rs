@@ -18,6 +18,7 @@ fn main() {}
 // The very list that bench builds of the dataplane read, so that both sides pay the same for it.
 #[cfg(target_arch = "bpf")]
 #[path = "../../../dataplane-ebpf/src/bench_list.rs"]
+#[expect(dead_code, reason = "the reference programs look up once")]
 mod bench_list;
 
 #[cfg(target_arch = "bpf")]
