@@ -348,6 +348,7 @@ async fn follow_events(
     }
 }
 
+/// Once a second: drops flags that are over, and writes the tables again where that failed.
 async fn expire(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
     loop {
         tokio::select! {
@@ -355,7 +356,13 @@ async fn expire(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> 
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
         let core = Arc::clone(&core);
-        tokio::task::spawn_blocking(move || core.expire_flags()).await?;
+        tokio::task::spawn_blocking(move || {
+            core.expire_flags();
+            if core.state().write_error.is_some() {
+                core.write_tables(&mut core.dataplane());
+            }
+        })
+        .await?;
     }
 }
 

@@ -22,6 +22,10 @@ pub struct DetachReport {
 /// other versions beside it. Nothing of others is
 /// touched: a clsact qdisc goes only where we made it and nobody else uses it.
 pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
+    // All below it is removed: a slip of the hand must not hit the pins of others.
+    if !pin_dir.parent().is_some_and(|root| root.ends_with(PIN_ROOT)) {
+        return Err(Error::NotOurs(pin_dir.to_owned()));
+    }
     let mut report = DetachReport::default();
     let mut dirs = vec![pin_dir.to_owned()];
     dirs.extend(versions::others(pin_dir)?);

@@ -86,6 +86,12 @@ impl Maps {
 pub(super) const EMPTY_NODE: NodeEntry =
     NodeEntry { verdict: 0, action: 0, until: 0, generation: 0, name: [0; 28] };
 
+/// Whether a hash map refused an entry for the moment only.
+pub(super) fn is_passing(error: &MapError) -> bool {
+    let MapError::SyscallError(e) = error else { return false };
+    matches!(e.io_error.raw_os_error(), Some(libc::ENOMEM | libc::EBUSY | libc::EAGAIN))
+}
+
 /// Whether a hash map refused an entry because it is full (kernel/bpf/hashtab.c).
 pub(super) fn is_full(error: &MapError) -> bool {
     matches!(error, MapError::SyscallError(e) if matches!(e.io_error.raw_os_error(), Some(libc::E2BIG)))

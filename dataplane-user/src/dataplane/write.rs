@@ -4,7 +4,8 @@
 //! 1. nodes whose generation is new, as healthy: entries of the index's former owner now name an older generation;
 //! 2. deletes: what is no longer wanted is to pass, and makes room;
 //! 3. inserts and updates;
-//! 4. verdicts.
+//! 4. verdicts, but for entries that somebody else wrote meanwhile: a verdict that was set, taken back or renewed while
+//!    the tables were on their way is newer than the tables.
 //!
 //! Entries that are equal are not written. A full map leaves entries out, which then pass.
 use std::{collections::HashMap as Wanted, hash::Hash};
@@ -17,7 +18,7 @@ use nodefence_common::{Addr, MAX_NODES, NodeEntry, Verdict};
 
 use super::{
     error::Error,
-    maps::{Maps, is_full},
+    maps::{Maps, is_full, is_passing},
     names,
 };
 use crate::plan::Tables;
@@ -54,11 +55,12 @@ pub(super) fn write(
     if let Some((index, _)) = tables.nodes.range(MAX_NODES..).next() {
         return Err(Error::NodeIndex(*index));
     }
-    let there: Wanted<u32, NodeEntry> = maps.used_nodes()?.into_iter().collect();
+    let mut there: Wanted<u32, NodeEntry> = maps.used_nodes()?.into_iter().collect();
     for (index, entry) in &tables.nodes {
         if there.get(index).map_or(0, |e| e.generation) != entry.generation {
             let healthy = NodeEntry { verdict: Verdict::Healthy as u32, action: 0, until: 0, ..*entry };
             write_node(maps, *index, &healthy)?;
+            there.insert(*index, healthy);
             report.nodes += 1;
         }
     }
@@ -78,7 +80,8 @@ pub(super) fn write(
         }
     }
     for (index, entry) in &tables.nodes {
-        if maps.nodes.get(index, 0).map_err(Error::map(names::NODES))? != *entry {
+        let now = maps.nodes.get(index, 0).map_err(Error::map(names::NODES))?;
+        if now != *entry && there.get(index) == Some(&now) {
             write_node(maps, *index, entry)?;
             report.nodes += 1;
         }
@@ -105,6 +108,29 @@ fn delete<K: Pod + Eq + Hash, V: Pod>(
     Ok(())
 }
 
+/// How often an insert is tried that failed for the moment only, and how long each time waits.
+const TRIES: u32 = 20;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// Inserts; again where the kernel had no free element or no bucket lock at hand (ENOMEM, EBUSY, EAGAIN: kernel/bpf/hashtab.c
+/// from 6.1 on takes elements from a per-CPU cache that is refilled behind its back).
+fn insert<K: Pod, V: Pod>(
+    map: &mut HashMap<MapData, K, V>,
+    key: &K,
+    value: &V,
+) -> Result<(), aya::maps::MapError> {
+    let mut left = TRIES;
+    loop {
+        match map.insert(key, value, 0) {
+            Err(e) if left > 0 && is_passing(&e) => {
+                left -= 1;
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
 /// Returns the keys that did not fit.
 fn put<K: Pod + Eq + Hash, V: Pod + Eq>(
     map: &mut HashMap<MapData, K, V>,
@@ -120,7 +146,7 @@ fn put<K: Pod + Eq + Hash, V: Pod + Eq>(
             Err(aya::maps::MapError::KeyNotFound) => false,
             Err(e) => return Err(Error::map(name)(e)),
         };
-        match map.insert(key, value, 0) {
+        match insert(map, key, value) {
             Ok(()) if there => report.updated += 1,
             Ok(()) => report.inserted += 1,
             Err(e) if is_full(&e) => left_out.push(*key),
