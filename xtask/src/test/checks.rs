@@ -27,7 +27,17 @@ fn lints(workspace: &Workspace) -> Result<Stage> {
     let mut kernel = workspace.cargo();
     // The switches of the agent's build script; a target folder of its own, so that the two do not rebuild each other.
     kernel.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", "--cfg=bpf_target_arch=\"x86_64\"");
-    kernel.args(["clippy", "--package", "nodefence-ebpf", "--bins", "--release", "-Z", "build-std=core"]);
+    kernel.args([
+        "clippy",
+        "--package",
+        "nodefence-ebpf",
+        "--package",
+        "nodefence-bench-ebpf",
+        "--bins",
+        "--release",
+        "-Z",
+        "build-std=core",
+    ]);
     kernel.args(["--target", "bpfel-unknown-none", "--target-dir"]).arg(workspace.target.join("ebpf-lints"));
     kernel.args(["--", "-D", "warnings"]);
     one("lints", &mut [&mut host, &mut kernel])
