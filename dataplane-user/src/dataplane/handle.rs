@@ -139,5 +139,6 @@ fn put_node(
     {
         old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
     }
+    maps.used = maps.used.max(index + 1);
     maps.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
 }

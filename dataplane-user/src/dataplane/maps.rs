@@ -3,7 +3,7 @@ use aya::{
     Ebpf,
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray},
 };
-use nodefence_common::{Addr, BackendEntry, Config, Counter, Device, NodeEntry, PortKey, Reason};
+use nodefence_common::{Addr, BackendEntry, Config, Counter, Device, MAX_NODES, NodeEntry, PortKey, Reason};
 
 use super::{error::Error, names};
 
@@ -12,6 +12,8 @@ pub(super) struct Maps {
     pub(super) ports: HashMap<MapData, PortKey, u32>,
     pub(super) nodes: Array<MapData, NodeEntry>,
     pub(super) devices: HashMap<MapData, u32, Device>,
+    /// One more than the highest node index that is in use: what lies beyond need not be read.
+    pub(super) used: u32,
     counters: PerCpuArray<MapData, Counter>,
     config: Array<MapData, Config>,
 }
@@ -30,6 +32,7 @@ impl Maps {
             backends: take(ebpf, names::BACKENDS)?,
             ports: take(ebpf, names::PORTS)?,
             nodes: take(ebpf, names::NODES)?,
+            used: MAX_NODES,
             devices: take(ebpf, names::DEVICES)?,
             counters: take(ebpf, names::COUNTERS)?,
             config: take(ebpf, names::CONFIG)?,
@@ -43,13 +46,19 @@ impl Maps {
     /// Every node entry that was ever written (an index that never had an owner has generation 0 and no verdict).
     pub(super) fn used_nodes(&self) -> Result<Vec<(u32, NodeEntry)>, Error> {
         let mut used = Vec::new();
-        for (index, entry) in (0..).zip(self.nodes.iter()) {
-            let entry = entry.map_err(Error::map(names::NODES))?;
+        for index in 0..self.used.min(self.nodes.len()) {
+            let entry = self.nodes.get(&index, 0).map_err(Error::map(names::NODES))?;
             if entry != EMPTY_NODE {
                 used.push((index, entry));
             }
         }
         Ok(used)
+    }
+
+    /// Finds how far the node indexes go that are in use.
+    pub(super) fn find_used(&mut self) -> Result<(), Error> {
+        self.used = self.used_nodes()?.last().map_or(0, |(index, _)| index + 1);
+        Ok(())
     }
 
     /// Sums over the CPUs, one for each reason.
