@@ -1,4 +1,5 @@
 //! The conntrack room against this kernel's own table.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
     net::{IpAddr, Ipv4Addr, UdpSocket},

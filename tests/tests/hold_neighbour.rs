@@ -1,4 +1,5 @@
 //! A flagged node whose link is down: its neighbour entry fails, and packets die before egress could cut them. Unless it is held.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
     net::{IpAddr, UdpSocket},

@@ -1,4 +1,5 @@
 //! The sweep against real clients: who waits for an answer of a flagged node is reset without having sent anything.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{sync::Arc, time::Duration};
 
