@@ -20,10 +20,9 @@ use nodefence_tests::{
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-fn cut_and_sweep(cluster: &Cluster, manner: Manner) -> Report {
-    let cut = Cut::node_b(cluster);
-    let backends = cut.backends.clone();
-    let attached = cut.attached.clone();
+/// Sweeps node B, as the agent does on a flag.
+fn ask(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
+    let (backends, attached) = (cut.backends.clone(), cut.attached.clone());
     let injector = cut.dataplane.injector().unwrap();
     cluster.a.ns.run(move || {
         let mut live = Live::new(injector, &attached, Arc::default()).unwrap();
@@ -56,6 +55,8 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
         datagrams.who()?;
     }
     cluster.b.freeze()?;
+    // Idle clients do not notice; loading takes its time in an emulator, which is not theirs to wait.
+    let cut = Cut::node_b(&cluster);
     let expected = idle.len();
     let waiting: Vec<_> = idle
         .into_iter()
@@ -66,11 +67,8 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
         .collect();
     // All of them are in recv by then.
     std::thread::sleep(Duration::from_millis(100));
-    let report = cut_and_sweep(&cluster, manner);
-    println!(
-        "{options:?}: {report:?}\n{}",
-        cluster.a.ns.exec("cat /proc/thread-self/net/nf_conntrack").unwrap_or_default()
-    );
+    let report = ask(&cluster, &cut, manner);
+    println!("{options:?}: {report:?}");
     for client in waiting {
         let (what, outcome) = client.join().unwrap();
         assert_eq!(outcome, Outcome::Reset, "{what}: {report:?}");
@@ -83,7 +81,7 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
     }
 
     // All are in CLOSE (or gone) now: nobody is asked again.
-    let again = cut_and_sweep(&cluster, manner);
+    let again = ask(&cluster, &cut, manner);
     assert_eq!((again.asked, again.segments), (0, 0), "{again:?}");
     assert!(again.skipped.closed >= expected, "{again:?}");
     for (what, conn) in &mut others {
@@ -118,7 +116,7 @@ fn by_four_acks() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let at = cluster.service(Service::Web, Place::Outside, Family::V4);
     let mut conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
-    let report = cut_and_sweep(&cluster, manner);
+    let report = ask(&cluster, &Cut::node_b(&cluster), manner);
     assert_eq!((report.asked, report.closed), (1, 0), "{report:?}");
     assert_eq!(conn.wait_end(Duration::from_millis(100)), Outcome::TimedOut);
     Ok(())
@@ -146,8 +144,9 @@ fn a_client_that_does_not_answer_is_asked_again() -> Result<()> {
                 chain c { type filter hook input priority 0; tcp flags & (syn | ack) == syn | ack drop; }
             }",
         )?;
+        let cut = Cut::node_b(&cluster);
         let waiting = std::thread::spawn(move || conn.wait_end(LIMIT));
-        let report = cut_and_sweep(&cluster, Manner { far_is_invalid, ..Manner::default() });
+        let report = ask(&cluster, &cut, Manner { far_is_invalid, ..Manner::default() });
         assert_eq!(waiting.join().unwrap(), Outcome::Reset, "{report:?}");
         assert_eq!((report.asked_again, report.closed), (1, report.asked), "{report:?}");
         assert_eq!(report.liberal, usize::from(far_is_invalid), "{report:?}");
@@ -163,7 +162,7 @@ fn the_node_s_own_services_are_not_asked() -> Result<()> {
     let b = (cluster.b.address(Family::V4), NODE_PORT_OF_ITS_OWN).into();
     let mut own = Conn::connect(&cluster.client, b, LIMIT)?;
     own.echo(b"before")?;
-    let report = cut_and_sweep(&cluster, current());
+    let report = ask(&cluster, &Cut::node_b(&cluster), current());
     assert_eq!((report.listed, report.asked), (0, 0), "{report:?}");
     own.echo(b"after")?;
     Ok(())
