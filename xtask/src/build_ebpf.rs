@@ -57,7 +57,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join(OBJECT))
 }
 
-/// Every function symbol in an executable section, longest first within its section's order.
+/// Every function symbol in an executable section: the programs by section, what they call (`.text`) behind them.
 fn functions(elf: &[u8]) -> Result<Vec<Function>> {
     let file = object::File::parse(elf).context("no ELF object")?;
     let mut functions = Vec::new();
@@ -65,9 +65,12 @@ fn functions(elf: &[u8]) -> Result<Vec<Function>> {
         let Some(index) = symbol.section_index() else { continue };
         let section = file.section_by_index(index)?.name()?.to_owned();
         let instructions = symbol.size() / INSTRUCTION;
-        functions.push(Function { section, name: symbol.name()?.to_owned(), instructions });
+        let name = format!("{:#}", rustc_demangle::demangle(symbol.name()?));
+        functions.push(Function { section, name, instructions });
     }
-    functions.sort_by(|a, b| (&a.section, &a.name).cmp(&(&b.section, &b.name)));
+    functions.sort_by(|a, b| {
+        (a.section == ".text", &a.section, &a.name).cmp(&(b.section == ".text", &b.section, &b.name))
+    });
     if functions.is_empty() {
         bail!("no program in it");
     }
