@@ -33,6 +33,10 @@ fn ask(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
 /// Idle clients everywhere; node B's are freed, node C's are not touched.
 fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner) -> Result<()> {
     let cluster = Cluster::new(options)?;
+    // The datagrams' entries outlast the loading of the programs, also in an emulator.
+    for key in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
+        cluster.a.ns.sysctl(&format!("netfilter/{key}"), "600")?;
+    }
     let (mut idle, mut others, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
     for &family in families {
         for place in Place::ALL {
@@ -50,9 +54,6 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
             let at = cluster.service(Service::Dns, place, family);
             datagrams.push(UdpConn::connect_to(cluster.at(place), at, "node-b", LIMIT)?);
         }
-    }
-    for datagrams in &datagrams {
-        datagrams.who()?;
     }
     cluster.b.freeze()?;
     // Idle clients do not notice; loading takes its time in an emulator, which is not theirs to wait.
