@@ -38,11 +38,11 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, then the kernel matrix in VMs.
+    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, then the core of the kernel matrix in VMs (vm-test runs all of it).
     ///
     /// Ends with a table of the stages, the failures by name and a line `N passed, N failed`; fails if anything failed.
     /// Packet and namespace tests run as root (sudo), in namespaces and BPF filesystems of their own.
-    #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_reset")]
+    #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
         /// Everything but the VMs and the long fuzz: under five minutes.
         #[arg(long)]
@@ -56,7 +56,7 @@ enum Verb {
     /// ~/.cache/nodefence) with this machine's own programs. Works without KVM. One line per test and kernel; a panic, a
     /// hang and a missing result are failures, and leave the logs in target/vm-test/.
     #[command(
-        after_help = "Examples:\n  cargo xtask vm-test --kernel 5.10\n  cargo xtask vm-test --kernel 6.1 latest --test net_reset\n\n\
+        after_help = "Examples:\n  cargo xtask vm-test --kernel 5.10\n  cargo xtask vm-test --kernel 6.1 latest --test net_cut\n\n\
         Environment:\n  NODEFENCE_CACHE          where kernels are kept\n  NODEFENCE_DEBIAN_MIRROR  mirror to use, where apt has no Debian one"
     )]
     VmTest {
@@ -100,7 +100,7 @@ impl Cli {
             Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
             Verb::Test { quick, filter } => return test::verb(&workspace, &test::Options { quick, filter }),
             Verb::VmTest { kernels, test, keep, threads } => {
-                return vm::verb(&workspace, &vm::Options { kernels, test, keep, threads });
+                return vm::verb(&workspace, &vm::Options { kernels, test, keep, threads, core: false });
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
             Verb::Bench { args } => return programs::bench(&workspace, &args),

@@ -50,8 +50,13 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     stages.push(local::stage("packets", &built, Level::Packets, filter, options.quick)?);
     stages.push(local::stage("namespaces", &built, Level::Namespaces, filter, options.quick)?);
     if !options.quick {
-        let matrix =
-            vm::Options { kernels: Vec::new(), test: options.filter.clone(), keep: false, threads: 1 };
+        let matrix = vm::Options {
+            kernels: Vec::new(),
+            test: options.filter.clone(),
+            keep: false,
+            threads: 1,
+            core: filter.is_none(),
+        };
         stages.extend(vm::matrix(workspace, &built, &matrix)?);
     }
     if let Some(part) = filter.filter(|_| stages.iter().all(|stage| stage.passed + stage.failures.len() == 0))
