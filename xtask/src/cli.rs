@@ -44,7 +44,7 @@ enum Verb {
     /// Packet and namespace tests run as root (sudo), in namespaces and BPF filesystems of their own.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
-        /// Everything but the VMs and the long fuzz: under five minutes.
+        /// Everything but the VMs and the long fuzz: some minutes.
         #[arg(long)]
         quick: bool,
         /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
