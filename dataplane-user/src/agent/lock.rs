@@ -44,6 +44,12 @@ pub struct Lock {
     _file: Flock<File>,
 }
 
+/// Something in the folder that no agent put there.
+fn stranger(run_dir: &Path) -> Option<String> {
+    let names = fs::read_dir(run_dir).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| !["agent.", "flags."].iter().any(|ours| name.starts_with(ours))).min()
+}
+
 impl Lock {
     /// Makes the run folder (0700) where it is missing, and takes the lock in it.
     ///
@@ -61,6 +67,13 @@ impl Lock {
             return Err(at(run_dir, "use it")(source));
         }
         if meta.mode() & 0o077 != 0 {
+            // A shared folder, /run or /tmp by a slip of the hand, must not be closed to its other users.
+            if let Some(other) = stranger(run_dir) {
+                let source = io::Error::other(format!(
+                    "it is open to other users and holds `{other}`, which is not ours (expected a folder of nodefence's own)"
+                ));
+                return Err(at(run_dir, "use it")(source));
+            }
             fs::set_permissions(run_dir, Permissions::from_mode(0o700))
                 .map_err(at(run_dir, "set its mode"))?;
         }

@@ -100,7 +100,7 @@ pub enum Verb {
         /// Name of the node
         node: String,
         /// When the flag ends by itself, as in 90s, 10m, 2h; without it, when `unflag` is called
-        #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+        #[arg(long = "for", value_name = "TIME", value_parser = lasting)]
         lasts: Option<Duration>,
         /// Why, for whoever reads `nodes`
         #[arg(long, value_name = "TEXT", default_value = "")]
@@ -259,4 +259,13 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// How long a flag lasts: a second at least, since verdicts are renewed once a second.
+fn lasting(text: &str) -> Result<Duration, String> {
+    let lasts = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if lasts < Duration::from_secs(1) {
+        return Err("a flag lasts one second at least (to end it at once: `nodefence unflag NODE`)".into());
+    }
+    Ok(lasts)
 }

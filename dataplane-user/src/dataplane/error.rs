@@ -79,7 +79,7 @@ pub enum Error {
         source: Box<aya::maps::MapError>,
     },
     /// A folder that is not one of ours.
-    #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v1); nothing was removed")]
+    #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v1)")]
     NotOurs(PathBuf),
     /// The kernel programs' log could not be opened.
     #[error("the kernel programs' log (--log-cuts): {0}")]

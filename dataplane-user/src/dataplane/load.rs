@@ -15,6 +15,8 @@ use nix::{
     },
 };
 
+use nodefence_common::PIN_ROOT;
+
 use super::{
     error::Error,
     maps::Maps,
@@ -90,6 +92,10 @@ fn raise_memlock(kernel: KernelVersion) -> Result<(), Error> {
 
 /// Makes the pin folder, after making sure that it lies in a BPF filesystem.
 fn prepare_pin_dir(pin_dir: &Path) -> Result<(), Error> {
+    // As `detach`: what is pinned elsewhere could not be removed again.
+    if !pin_dir.parent().is_some_and(|root| root.ends_with(PIN_ROOT)) {
+        return Err(Error::NotOurs(pin_dir.to_owned()));
+    }
     if !in_bpffs(pin_dir)? {
         if !pin_dir.starts_with(BPF_MOUNT) || !mount_bpffs() || !in_bpffs(pin_dir)? {
             let mount_at = if pin_dir.starts_with(BPF_MOUNT) {
