@@ -5,8 +5,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Event, Limits,
-    MAX_DEVICES, MAX_NODES, MAX_PORTS, NodeEntry, PortKey, Reason,
+    Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Limits, MAX_DEVICES,
+    MAX_NODES, MAX_PORTS, NodeEntry, PortKey, Reason,
 };
 
 /// Hash maps are not preallocated: a small cluster does not pay for the largest. A value that a program holds may be another
@@ -29,8 +29,10 @@ pub static SEEN: Array<u64, { MAX_NODES as usize }> = Array::new();
 #[btf_map(name = "counters", pin_by_name)]
 pub static COUNTERS: PerCpuArray<Counter, { Reason::COUNT as usize }> = PerCpuArray::new();
 
+/// Records of [`nodefence_common::Event`]. Not named as the value's type: the object would then claim a value size, which the
+/// kernel keeps for no ring buffer (kernel/bpf/ringbuf.c, ringbuf_map_alloc), and no pinned one would pass for the same map.
 #[btf_map(name = "events", pin_by_name)]
-pub static EVENTS: RingBuf<Event, { EVENTS_BYTES as usize }> = RingBuf::new();
+pub static EVENTS: RingBuf<(), { EVENTS_BYTES as usize }> = RingBuf::new();
 
 #[btf_map(name = "config", pin_by_name)]
 pub static CONFIG: Array<Config, 1> = Array::new();

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 use crate::{
-    agent,
+    agent, dataplane,
     report::{ClientError, ErrorKind},
 };
 
@@ -28,6 +28,9 @@ impl Exit {
     /// The code for an error that reached the edge.
     pub fn of(error: &anyhow::Error) -> Self {
         if let Some(agent::LockError::Busy { .. }) = error.downcast_ref() {
+            return Self::Busy;
+        }
+        if let Some(dataplane::Error::Busy { .. }) = error.downcast_ref() {
             return Self::Busy;
         }
         match error.downcast_ref::<ClientError>() {

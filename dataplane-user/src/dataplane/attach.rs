@@ -5,7 +5,7 @@ use super::{
     error::Error,
     handle::Dataplane,
     interfaces::{self, Interface, LinkLayer},
-    links,
+    links, load,
     names::Hook,
     netlink::Netlink,
     options::XdpChoice,
@@ -48,6 +48,10 @@ pub(super) fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<In
         Ok(netlink) => netlink,
         Err(e) => return failed(e),
     };
+    // Somebody may have removed them below us; without them nothing can be pinned.
+    if let Err(e) = load::make_folders(&dataplane.options.pin_dir) {
+        return failed(e);
+    }
     let interfaces = match interfaces::list() {
         Ok(interfaces) => interfaces,
         Err(e) => return failed(e),

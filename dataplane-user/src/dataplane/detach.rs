@@ -1,9 +1,9 @@
 //! Removing all that is ours, with or without an agent, after a crash, and as often as one likes.
 use std::{fs, path::Path};
 
-use nodefence_common::PIN_ROOT;
-
-use super::{clsact, error::Error, links, load, names::Hook, netlink::Netlink, versions};
+use super::{
+    clsact, error::Error, links, load, lock::PinLock, names::Hook, netlink::Netlink, versions,
+};
 
 /// What a detach removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
@@ -21,11 +21,13 @@ pub struct DetachReport {
 /// Removes every link, filter, qdisc and pin of ours in this network namespace, below `pin_dir` and below the folders of
 /// other versions beside it. Nothing of others is
 /// touched: a clsact qdisc goes only where we made it and nobody else uses it.
+///
+/// # Errors
+///
+/// [`Error::Busy`] where a [`super::Dataplane`] is open on the folder: nothing is removed below a running agent.
 pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
-    // All below it is removed: a slip of the hand must not hit the pins of others.
-    if !pin_dir.parent().is_some_and(|root| root.ends_with(PIN_ROOT)) {
-        return Err(Error::NotOurs(pin_dir.to_owned()));
-    }
+    let root = load::root(pin_dir)?;
+    let _lock = PinLock::existing(root)?;
     let mut report = DetachReport::default();
     let mut dirs = vec![pin_dir.to_owned()];
     dirs.extend(versions::others(pin_dir)?);
@@ -47,10 +49,8 @@ pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
         for dir in &dirs {
             report.maps += load::remove_pins(dir)?;
         }
-        if let Some(root) = pin_dir.parent().filter(|root| root.ends_with(PIN_ROOT)) {
-            // Where it is not empty, something in it is not ours.
-            let _ = fs::remove_dir(root);
-        }
+        // Where it is not empty, something in it is not ours.
+        let _ = fs::remove_dir(root);
     }
     Ok(report)
 }

@@ -78,6 +78,18 @@ pub enum Error {
         /// Why it failed.
         source: Box<aya::maps::MapError>,
     },
+    /// Another agent has the dataplane.
+    #[error(
+        "{}: an agent{} has the dataplane that is pinned here; end it first (its run folder may be another one)",
+        root.display(),
+        pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
+    )]
+    Busy {
+        /// The locked folder, above the versions' pin folders.
+        root: PathBuf,
+        /// The other's process id, where this process can see it.
+        pid: Option<u32>,
+    },
     /// A folder that is not one of ours.
     #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v1)")]
     NotOurs(PathBuf),

@@ -7,6 +7,7 @@ use super::{
     events::EventStream,
     inject::Injector,
     load,
+    lock::PinLock,
     log::CutLog,
     maps::Maps,
     names,
@@ -29,15 +30,17 @@ pub struct Dataplane {
     pub(super) wanted: Vec<String>,
     /// Holds the maps that have no typed handle above, and the programs that are loaded only where they are needed.
     pub(super) ebpf: Ebpf,
+    /// The last to go: what is above is closed by then.
+    _lock: PinLock,
 }
 
 impl Dataplane {
     /// Loads the programs over the maps that are pinned below `options.pin_dir`, making what is missing. What is attached
-    /// goes on as it is until [`Dataplane::attach`].
+    /// goes on as it is until [`Dataplane::attach`]. Holds the folder above `options.pin_dir` locked as long as it lives.
     ///
     /// # Errors
     ///
-    /// No BPF filesystem at the pin folder, no privilege, a kernel that refuses the object.
+    /// [`Error::Busy`] where another process has that folder, and keeps it for some seconds. No BPF filesystem at the pin folder, no privilege, a kernel that refuses the object.
     pub fn open(options: &Options) -> Result<Self, Error> {
         let loaded = load::load(options)?;
         let mut dataplane = Self {
@@ -47,6 +50,7 @@ impl Dataplane {
             staged: loaded.staged,
             wanted: Vec::new(),
             ebpf: loaded.ebpf,
+            _lock: loaded.lock,
         };
         dataplane.set_config(options.config)?;
         Ok(dataplane)

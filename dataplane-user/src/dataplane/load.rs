@@ -19,6 +19,7 @@ use nodefence_common::PIN_ROOT;
 
 use super::{
     error::Error,
+    lock::{self, PinLock},
     maps::Maps,
     names,
     options::{Options, XdpChoice},
@@ -35,6 +36,7 @@ pub(super) struct Loaded {
     pub(super) programs: Programs,
     pub(super) maps: Maps,
     pub(super) staged: Option<Staged>,
+    pub(super) lock: PinLock,
 }
 
 /// Loads the programs over the pinned maps. Maps whose size or layout differs are made anew in the staging folder.
@@ -44,7 +46,7 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
         KernelVersion::current().map_err(|e| Error::call("read the kernel's version")(unreadable(&e)))?;
     supported(kernel)?;
     raise_memlock(kernel)?;
-    prepare_pin_dir(&options.pin_dir)?;
+    let lock = prepare_pin_dir(&options.pin_dir)?;
     let object = crate::DATAPLANE_OBJECT;
     let differing = staging::differing(&options.pin_dir, object, options.max_backends)?;
     staging::prepare(&options.pin_dir, &differing)?;
@@ -60,7 +62,7 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     let mut maps = Maps::take(&mut ebpf)?;
     let staged = Staged::fill(&options.pin_dir, differing, &mut maps)?;
     maps.find_used()?;
-    Ok(Loaded { ebpf, programs, maps, staged })
+    Ok(Loaded { ebpf, programs, maps, staged, lock })
 }
 
 fn load_error(error: EbpfError) -> Error {
@@ -90,12 +92,15 @@ fn raise_memlock(kernel: KernelVersion) -> Result<(), Error> {
     }
 }
 
-/// Makes the pin folder, after making sure that it lies in a BPF filesystem.
-fn prepare_pin_dir(pin_dir: &Path) -> Result<(), Error> {
-    // As `detach`: what is pinned elsewhere could not be removed again.
-    if !pin_dir.parent().is_some_and(|root| root.ends_with(PIN_ROOT)) {
-        return Err(Error::NotOurs(pin_dir.to_owned()));
-    }
+/// The folder above the versions' pin folders, which is locked.
+pub(super) fn root(pin_dir: &Path) -> Result<&Path, Error> {
+    // All below it is removed by a detach: a slip of the hand must not hit the pins of others.
+    pin_dir.parent().filter(|root| root.ends_with(PIN_ROOT)).ok_or_else(|| Error::NotOurs(pin_dir.to_owned()))
+}
+
+/// Makes the pin folder, after making sure that it lies in a BPF filesystem and that nobody else has it.
+fn prepare_pin_dir(pin_dir: &Path) -> Result<PinLock, Error> {
+    let root = root(pin_dir)?;
     if !in_bpffs(pin_dir)? {
         if !pin_dir.starts_with(BPF_MOUNT) || !mount_bpffs() || !in_bpffs(pin_dir)? {
             let mount_at = if pin_dir.starts_with(BPF_MOUNT) {
@@ -107,6 +112,13 @@ fn prepare_pin_dir(pin_dir: &Path) -> Result<(), Error> {
         }
         tracing::info!("mounted a BPF filesystem at {BPF_MOUNT}, where none was");
     }
+    let lock = PinLock::take(root, lock::PATIENCE)?;
+    make_folders(pin_dir)?;
+    Ok(lock)
+}
+
+/// Makes the pin folder and the folders in it, where they are missing.
+pub(super) fn make_folders(pin_dir: &Path) -> Result<(), Error> {
     for dir in [pin_dir.to_owned(), names::links(pin_dir), names::qdiscs(pin_dir)] {
         DirBuilder::new()
             .recursive(true)

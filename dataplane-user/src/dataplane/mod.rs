@@ -18,6 +18,7 @@ mod inspect;
 pub mod interfaces;
 mod links;
 mod load;
+mod lock;
 mod log;
 mod maps;
 mod names;

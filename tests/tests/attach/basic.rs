@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use aya::maps::MapData;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use nodefence::dataplane::{self, Dataplane, DetachReport, Error, LinkLayer, Options, TcChoice, TcMode};
 use nodefence_tests::netns::Netns;
@@ -104,6 +105,33 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
             assert_eq!(attached("up0"), ["nf_egress_l3", "nf_ingress_l3"]);
         });
     }
+}
+
+/// A restart with the same object and the same sizes uses every map further, the ring buffer too.
+#[test]
+fn a_second_start_stages_nothing() {
+    Pair::new("same").near.run(|| {
+        const MAPS: [&str; 9] =
+            ["backends", "ports", "nodes", "seen", "counters", "events", "config", "limits", "devices"];
+        let ids = || MAPS.map(|name| MapData::from_pin(pin_dir().join(name)).unwrap().info().unwrap().id());
+        let staging = || pin_dir().join("staging").exists();
+        let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
+        dataplane.attach(&up0());
+        let first = ids();
+        drop(dataplane);
+        let dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
+        assert!(!staging(), "nothing differs, so nothing is made beside it");
+        drop(dataplane);
+        assert_eq!(ids(), first);
+        // The same look finds what does differ.
+        let larger = Options { max_backends: 2048, ..options(TcChoice::Auto) };
+        let mut dataplane = Dataplane::open(&larger).unwrap();
+        assert!(staging());
+        dataplane.attach(&up0());
+        let differing: Vec<&str> =
+            MAPS.into_iter().zip(ids().iter().zip(first)).filter(|(_, (a, b))| **a != *b).map(|(n, _)| n).collect();
+        assert_eq!(differing, ["backends"]);
+    });
 }
 
 #[test]

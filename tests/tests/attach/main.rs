@@ -5,6 +5,7 @@ mod basic;
 mod load;
 mod neighbours;
 mod others;
+mod owner;
 mod stream;
 mod support;
 mod xdp;

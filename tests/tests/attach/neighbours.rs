@@ -87,9 +87,10 @@ fn tcx_runs_before_clsact_filters_which_keep_their_verdicts() {
         sh("tc qdisc add dev up0 clsact");
         others::filter(1, 1, OK);
     });
-    let (_held, ahead) = start(&pair, TcChoice::Auto);
+    let (held, ahead) = start(&pair, TcChoice::Auto);
     assert_eq!(ahead, []);
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
+    drop(held);
     pair.near.run(|| {
         sh("tc filter del dev up0 egress prio 1");
         others::filter(1, 1, SHOT);
@@ -126,6 +127,7 @@ fn clsact_beside_filters_of_every_order() {
     assert_eq!(ahead[0].r#where, "clsact egress prio 1");
     let filters = pair.near.run(|| sh("tc filter show dev up0 egress"));
     assert_eq!(filters.matches("bytecode").count(), 3, "{filters}");
+    drop(held);
     pair.near.run(|| {
         dataplane::detach(&pin_dir()).unwrap();
         let filters = sh("tc filter show dev up0 egress");
@@ -185,6 +187,7 @@ fn an_ingress_qdisc_leaves_no_room_for_clsact() {
         let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
         let status = dataplane.attach(&up0()).remove(0);
         assert!(status.error.is_some_and(|e| e.contains("clsact")));
+        drop(dataplane);
         dataplane::detach(&pin_dir()).unwrap();
         assert!(sh("tc qdisc show dev up0").contains("ingress"));
         if auto() == TcMode::Clsact {
