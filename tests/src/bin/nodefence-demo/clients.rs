@@ -72,8 +72,18 @@ impl Shared {
         self.over.load(Ordering::Relaxed)
     }
 
+    /// A request begins now.
+    fn begin(&self) -> Instant {
+        self.live.begin();
+        Instant::now()
+    }
+
     fn note(&self, client: usize, kind: Kind, start: Instant, how: End) {
-        self.live.count(how);
+        self.live.end(how);
+        self.keep(client, kind, start, how);
+    }
+
+    fn keep(&self, client: usize, kind: Kind, start: Instant, how: End) {
         if let Ok(mut notes) = self.notes.lock() {
             notes.push(Note { client, kind, start, end: Instant::now(), how });
         }
@@ -94,7 +104,7 @@ impl Client {
     pub(crate) fn keep_alive(self, mut conn: Conn) -> JoinHandle<()> {
         std::thread::spawn(move || {
             while !self.shared.over() {
-                let start = Instant::now();
+                let start = self.shared.begin();
                 let how = ask(&mut conn, &self.shared);
                 self.shared.note(self.id, Kind::KeepAlive, start, how);
                 if how == End::Answered {
@@ -103,9 +113,10 @@ impl Client {
                 }
                 // A refused reconnect is an attempt like any other: again after a moment.
                 while !self.shared.over() {
-                    let start = Instant::now();
+                    let start = self.shared.begin();
                     match Conn::connect(&self.ns, self.to, GIVE_UP) {
                         Ok(next) => {
+                            self.shared.live.cancel();
                             conn = next;
                             break;
                         }
@@ -123,7 +134,7 @@ impl Client {
     pub(crate) fn udp(self, mut conn: UdpConn) -> JoinHandle<()> {
         std::thread::spawn(move || {
             while !self.shared.over() {
-                let start = Instant::now();
+                let start = self.shared.begin();
                 let how = ask_udp(&conn, &self.shared);
                 self.shared.note(self.id, Kind::Udp, start, how);
                 if matches!(how, End::Refused | End::Other)
@@ -143,7 +154,7 @@ impl Client {
             while !self.shared.over() {
                 let this = self.clone();
                 attempts.push(std::thread::spawn(move || {
-                    let start = Instant::now();
+                    let start = this.shared.begin();
                     let (outcome, _) = try_new(&this.ns, this.to, GIVE_UP);
                     this.shared.note(this.id, Kind::New, start, end(outcome));
                 }));
@@ -166,7 +177,7 @@ impl Client {
                     outcome => end(outcome),
                 };
             }
-            self.shared.note(self.id, Kind::Idle, start, how);
+            self.shared.keep(self.id, Kind::Idle, start, how);
         })
     }
 }

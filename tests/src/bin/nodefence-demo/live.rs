@@ -13,6 +13,8 @@ pub(crate) struct Live {
     answered: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
+    /// Requests that have no outcome yet.
+    waiting: AtomicU64,
 }
 
 /// Counts of one bucket.
@@ -24,7 +26,24 @@ pub(crate) struct Counts {
 }
 
 impl Live {
-    pub(crate) fn count(&self, how: End) {
+    /// A request begins.
+    pub(crate) fn begin(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that wait for an outcome now. Served ones take a fraction of a millisecond.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// What was begun was no request.
+    pub(crate) fn cancel(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A request that was begun has ended.
+    pub(crate) fn end(&self, how: End) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         let counter = match how {
             End::Answered => &self.answered,
             End::Reset | End::Refused => &self.refused,
@@ -42,11 +61,12 @@ impl Live {
 
 /// The head of the lines below.
 pub(crate) fn head() {
-    println!("  second   answered per 100 ms   reset or refused      gave up");
+    println!("  a mark for each 100 ms, then the sum of the second; requests that wait at its end");
+    println!("  second   answered           reset or refused   gave up after 2 s   waiting");
 }
 
 /// One second: ten cells for each outcome.
-pub(crate) fn line(second: i64, cells: &[Counts], usual: u64) {
+pub(crate) fn line(second: i64, cells: &[Counts], usual: u64, waiting: u64) {
     let strip = |count: fn(&Counts) -> u64, full: u64| -> String {
         let mut text: String = cells.iter().map(|cell| bar(count(cell), full)).collect();
         text.extend(std::iter::repeat_n(' ', 10_usize.saturating_sub(cells.len())));
@@ -56,7 +76,7 @@ pub(crate) fn line(second: i64, cells: &[Counts], usual: u64) {
     let (answered, refused, failed) =
         (|cell: &Counts| cell.answered, |cell: &Counts| cell.refused, |cell: &Counts| cell.failed);
     println!(
-        "  {second:>+4} s   {} {:>5}      {} {:>5}      {} {:>5}",
+        "  {second:>+4} s   {} {:>5}   {} {:>5}   {} {:>5}    {waiting:>7}",
         strip(answered, usual),
         sum(answered),
         strip(refused, 12),

@@ -16,6 +16,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -27,11 +28,14 @@ nodefence-demo [--out FOLDER]
 
 A client outside, a forwarding node A, backends on B and C, all in network namespaces. Every process of node B
 is frozen; its kernel still answers. Once without nodefence, once with the node flagged by `nodefence flag`.
-Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Needs root.
+Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Takes about 45 s and needs root.
+Ctrl-C ends it at any time and removes everything.
 ";
 
 /// Exit code after SIGINT, as shells expect it.
 const INTERRUPTED: u8 = 130;
+/// Signals that come so soon after the first are taken for the same wish.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
@@ -50,9 +54,20 @@ fn main() -> ExitCode {
 
 fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
     let Some(out) = arguments()? else { return Ok(()) };
-    watch_signals(stop)?;
-    println!("A node hangs: its processes are frozen, its kernel still answers ARP, SYN and small requests.");
-    println!("Clients outside, in a pod and on the node reach backends on nodes B and C through node A.\n");
+    // All files of the run lie in it, so that also a second Ctrl-C, which waits for nobody, can remove them.
+    let scratch =
+        tempfile::TempDir::with_prefix("nodefence-demo-").context("make a folder for temporary files")?;
+    if tempfile::env::override_temp_dir(scratch.path()).is_err() {
+        bail!("the folder for temporary files was chosen already");
+    }
+    watch_signals(stop, scratch.path())?;
+    println!(
+        "Three nodes in network namespaces. Clients (outside, in a pod, on the node) reach servers on nodes B and C"
+    );
+    println!(
+        "through node A, which balances over both as kube-proxy does. Then node B hangs: all its processes are frozen,"
+    );
+    println!("its kernel still answers ARP and SYN and acknowledges requests. Two runs of 17 s each.\n");
     let without = run::run(Plan::Without, stop)?;
     let with = run::run(Plan::With, stop)?;
     print!("{}", table::render(&without, &with));
@@ -61,7 +76,7 @@ fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
     write(&out.join("timeline.json"), &json(&[&without, &with])?)?;
     hand_over(&out)?;
     println!(
-        "\n{} shows both runs; the figures lie in timeline.json beside it.",
+        "\n  {} shows both runs; the figures lie in timeline.json beside it.",
         out.join("timeline.svg").display()
     );
     Ok(())
@@ -83,21 +98,25 @@ fn arguments() -> Result<Option<PathBuf>> {
     Ok(Some(out))
 }
 
-/// The first SIGINT or SIGTERM asks everyone to stop; a second one ends the process at once (the kernel tidies up).
-fn watch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+/// The first SIGINT, SIGTERM or SIGHUP asks everyone to stop; one that comes more than a second later ends the process at once:
+/// the kernel removes namespaces and processes with it. Sooner it is the same Ctrl-C, sent on by whoever runs us.
+fn watch_signals(stop: &Arc<AtomicBool>, scratch: &Path) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let stop = Arc::clone(stop);
+    let guard = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(guard);
+    let (stop, scratch) = (Arc::clone(stop), scratch.to_owned());
     std::thread::spawn(move || {
         runtime.block_on(async {
-            let (Ok(mut interrupt), Ok(mut terminate)) =
-                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-            else {
-                return;
-            };
+            let mut first: Option<Instant> = None;
             loop {
-                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-                if stop.swap(true, Ordering::Relaxed) {
+                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hangup.recv() => {} }
+                stop.store(true, Ordering::Relaxed);
+                if first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL {
+                    let _ = std::fs::remove_dir_all(&scratch);
                     std::process::exit(INTERRUPTED.into());
                 }
             }

@@ -91,7 +91,14 @@ fn panel(svg: &mut String, run: &Run, top: f64) -> Format {
     scale(svg, area, AREA, &most.to_string())?;
     label(svg, area + AREA / 2.0, &["keep-alive TCP", "and UDP clients"])?;
 
-    stack(svg, run, &shares(&attempts(run)), strip, STRIP)?;
+    let opened = attempts(run);
+    stack(svg, run, &shares(&opened), strip, STRIP)?;
+    if run.flagged.is_some() && opened.iter().any(|bucket| bucket.refused > 0) {
+        let style = format!(r#"text-anchor="end" font-size="11" {}"#, fill(FAINT));
+        let why =
+            "still sent to node B by the proxy now and then: refused at once, so that a retry gets node C";
+        text(svg, LEFT + PLOT, strip + STRIP + 14.0, why, &style)?;
+    }
     scale(svg, strip, STRIP, "100 %")?;
     label(svg, strip + STRIP / 2.0, &["new", "connections"])?;
 
@@ -119,10 +126,16 @@ fn summary(run: &Run) -> String {
         Some(ms) => format!("idle client freed {ms:.0} ms after the flag"),
         None => "idle client never freed".to_owned(),
     };
-    let unit = if run.plan == Plan::Without { ", cut short" } else { "" };
+    let left = match (run.plan, figures.left, figures.left_from_before) {
+        (Plan::With, left @ 1.., before) => {
+            format!("{left} requests stalled at the end ({before} from before the flag)")
+        }
+        (_, left, _) => format!("{left} requests stalled at the end"),
+    };
+    let cut_short = if run.plan == Plan::Without { ", cut short" } else { "" };
     format!(
-        "   {:.0} s of stalled requests{unit};  {} connections reset;  {idle};  {} requests stalled at the end",
-        figures.stalled_s, figures.resets, figures.left
+        "{:.0} s of stalled requests{cut_short};  {} connections reset;  {idle};  {left}",
+        figures.stalled_s, figures.resets
     )
 }
 
@@ -180,7 +193,7 @@ fn shares(buckets: &[Bucket]) -> Vec<Bucket> {
 
 fn idle(svg: &mut String, run: &Run, y: f64) -> Format {
     let Some(request) = run.requests.iter().find(|request| request.kind == Kind::Idle) else { return Ok(()) };
-    let end = request.end.min(run.cut_short());
+    let end = request.end.min(run.ended);
     let (zero, at) = (x_of(run, 0.0), x_of(run, end));
     rect(svg, LEFT, y, zero - LEFT, BAR, SERVED)?;
     rect(svg, zero, y, at - zero, BAR, STALLED)?;

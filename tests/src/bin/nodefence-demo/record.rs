@@ -82,7 +82,7 @@ pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
     clients.sort_unstable();
     clients.dedup();
     let mut rows = vec![vec![0_u8; count]; clients.len()];
-    let mut gave_up = vec![false; clients.len()];
+    let mut gave_up = vec![None; clients.len()];
     for request in run.requests.iter().filter(|request| kinds.contains(&request.kind)) {
         let Ok(row) = clients.binary_search(&request.client) else { continue };
         let mut mark = |bucket: i64, state: u8| {
@@ -91,9 +91,8 @@ pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
             }
         };
         // Who gives up and asks again has not been served in between.
-        let patience = if gave_up[row] { 0.0 } else { STALL.as_secs_f64() * 1e3 };
-        gave_up[row] = request.how == End::GaveUp;
-        let stalled_from = request.start + patience;
+        let stalled_from = gave_up[row].unwrap_or(request.start + STALL.as_secs_f64() * 1e3);
+        gave_up[row] = (request.how == End::GaveUp).then_some(request.end);
         if request.end > stalled_from {
             for bucket in bucket_of(stalled_from)..=bucket_of(request.end) {
                 mark(bucket, 1);
@@ -138,6 +137,11 @@ pub(crate) fn stalled(request: &Request) -> bool {
     request.end - request.start > STALL.as_secs_f64() * 1e3
 }
 
+/// Whether a request had been waiting for longer than [`STALL`] at a moment (milliseconds after the freeze) and had no outcome yet.
+pub(crate) fn stalled_at(request: &Request, ms: f64) -> bool {
+    request.start + STALL.as_secs_f64() * 1e3 < ms && request.end >= ms
+}
+
 fn bucket_of(ms: f64) -> i64 {
     (ms / BUCKET_MS as f64).floor() as i64
 }
@@ -162,6 +166,7 @@ pub(crate) fn json(run: &Run) -> Value {
         "name": run.plan.name(),
         "first_bucket_ms": run.first_bucket() * BUCKET_MS,
         "flag_ms": run.flagged,
+        "ended_ms": run.ended,
         "columns": ["served", "reset_or_refused", "stalled"],
         "keep_alive_and_udp_clients": rows(states(run, &[Kind::KeepAlive, Kind::Udp])),
         "new_connections": rows(attempts(run)),

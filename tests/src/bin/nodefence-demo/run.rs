@@ -29,6 +29,8 @@ const KEEP_ALIVE: usize = 8;
 /// UDP clients outside.
 const UDP: usize = 8;
 const LIMIT: Duration = Duration::from_secs(3);
+/// Buckets shown.
+const SHOWN: u64 = ((BEFORE.as_millis() + AFTER.as_millis()) / BUCKET_MS as u128) as u64;
 
 /// With or without nodefence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +54,8 @@ pub(crate) struct Run {
     pub(crate) plan: Plan,
     /// When `nodefence flag` was started, in milliseconds after the freeze.
     pub(crate) flagged: Option<f64>,
+    /// When the run was ended, in milliseconds after the freeze. Whoever waited then waits no more.
+    pub(crate) ended: f64,
     pub(crate) requests: Vec<Request>,
 }
 
@@ -63,22 +67,20 @@ impl Run {
 
     /// How many buckets are shown.
     pub(crate) fn buckets(&self) -> usize {
-        ((BEFORE + AFTER).as_millis() as i64 / BUCKET_MS) as usize
-    }
-
-    /// Milliseconds after the freeze at which the run was ended.
-    pub(crate) fn cut_short(&self) -> f64 {
-        AFTER.as_secs_f64() * 1e3
+        SHOWN as usize
     }
 }
 
 pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
     println!("== {} ==", plan.name());
+    let not_stopped = || if stop.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) };
     let cluster = Cluster::new(Options::default())?;
+    not_stopped()?;
     let agent = match plan {
         Plan::Without => None,
         Plan::With => Some(cluster.agent()?),
     };
+    not_stopped()?;
     let shared = Arc::new(Shared {
         over: AtomicBool::new(false),
         notes: Default::default(),
@@ -90,6 +92,7 @@ pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
     let zero = begin + BEFORE;
     let mut stage = Stage { begin, zero, frozen: false, flagged: None, cells: Vec::new(), usual: 1 };
     let watched = stage.watch(&cluster, agent.as_ref(), &shared, stop);
+    let ended = Instant::now();
     shared.over.store(true, Ordering::Relaxed);
     // Clients that wait look at `over` every 50 ms.
     for thread in threads {
@@ -98,17 +101,16 @@ pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
     watched?;
     let zero = stage.zero;
     let notes = shared.notes.lock().map(|mut notes| std::mem::take(&mut *notes)).unwrap_or_default();
-    println!(
-        "{}\n",
-        match plan {
-            Plan::Without =>
-                "  cut short here: left alone, these clients wait for 15 minutes (TCP retransmission) or longer",
-            Plan::With => "",
-        }
-    );
+    if plan == Plan::Without {
+        println!(
+            "  -- cut short: a client without a time limit of its own would wait on for minutes, or for ever --"
+        );
+    }
+    println!();
     Ok(Run {
         plan,
         flagged: stage.flagged.map(|at| (at - zero).as_secs_f64() * 1e3),
+        ended: (ended - zero).as_secs_f64() * 1e3,
         requests: notes.iter().map(|note| note.request(zero)).collect(),
     })
 }
@@ -137,15 +139,16 @@ impl Stage {
             for bucket in 0.. {
                 let at = self.begin + Duration::from_millis(bucket * BUCKET_MS as u64);
                 if !self.frozen && at >= self.begin + BEFORE {
-                    cluster.b.freeze()?;
+                    // Before: on a busy machine it takes a while until the last thread stands.
                     self.zero = Instant::now();
+                    cluster.b.freeze()?;
                     self.frozen = true;
                     println!("  -- every process of node B is frozen; its kernel still answers --");
                 }
                 if let Some(agent) = agent
                     && flag.is_none()
                     && self.frozen
-                    && at >= self.begin + BEFORE + FLAG_AT
+                    && self.zero.elapsed() >= FLAG_AT
                 {
                     println!("  -- nodefence flag node-b --");
                     self.flagged = Some(Instant::now());
@@ -158,7 +161,8 @@ impl Stage {
                     bail!("interrupted");
                 }
                 self.cell(shared, bucket);
-                if self.frozen && self.zero.elapsed() >= AFTER {
+                // Both: the lines printed are whole seconds, and the last bucket drawn has been lived through.
+                if self.frozen && bucket + 1 >= SHOWN && self.zero.elapsed() >= AFTER {
                     break;
                 }
             }
@@ -172,13 +176,17 @@ impl Stage {
 
     fn cell(&mut self, shared: &Shared, bucket: u64) {
         let counts = shared.live.take();
-        if !self.frozen {
-            self.usual = self.usual.max(counts.answered);
-        }
         self.cells.push(counts);
         if bucket % 10 == 9 {
+            if !self.frozen {
+                // A whole second's mean: one bucket in which a busy machine catches up is not usual.
+                let sum: u64 = self.cells.iter().map(|cell| cell.answered).sum();
+                self.usual = self.usual.max(sum.div_ceil(10));
+            }
             let second = (bucket / 10) as i64 - BEFORE.as_secs() as i64;
-            live::line(second, &self.cells, self.usual);
+            if bucket < SHOWN {
+                live::line(second, &self.cells, self.usual, shared.live.waiting());
+            }
             self.cells.clear();
         }
     }

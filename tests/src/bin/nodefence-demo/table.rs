@@ -1,7 +1,7 @@
 //! The table at the end.
 
 use crate::{
-    record::{End, Kind, Request, stalled},
+    record::{End, Kind, Request, stalled, stalled_at},
     run::Run,
 };
 
@@ -11,8 +11,12 @@ pub(crate) struct Figures {
     pub(crate) stalled_s: f64,
     /// The longest of them.
     pub(crate) longest_s: f64,
-    /// Requests that were still stalled 500 ms after the flag, or when the run ended.
+    /// Requests that were stalled when the run ended.
     pub(crate) left: usize,
+    /// Those of them that began before the flag.
+    pub(crate) left_from_before: usize,
+    /// Requests that began after the flag and stalled, whenever.
+    pub(crate) begun_after: usize,
     pub(crate) resets: usize,
     pub(crate) udp_refused: usize,
     /// Seconds from the flag until the idle client was freed.
@@ -26,14 +30,17 @@ pub(crate) fn figures(run: &Run) -> Figures {
     let of = |kind: Kind| run.requests.iter().filter(move |request| request.kind == kind);
     let waits: Vec<&Request> =
         run.requests.iter().filter(|request| request.kind != Kind::Idle && stalled(request)).collect();
-    let length = |request: &&Request| (request.end.min(run.cut_short()) - request.start) / 1e3;
-    let settled = run.flagged.map_or(run.cut_short() - 50.0, |at| at + 500.0);
+    let length = |request: &&Request| (request.end.min(run.ended) - request.start) / 1e3;
+    let left: Vec<&&Request> = waits.iter().filter(|request| stalled_at(request, run.ended)).collect();
+    let before_flag = |request: &Request| run.flagged.is_none_or(|at| request.start < at);
     let idle = of(Kind::Idle).find(|request| matches!(request.how, End::Reset));
     let after_freeze = || of(Kind::New).filter(|request| request.start >= 0.0);
     Figures {
         stalled_s: waits.iter().map(length).sum(),
         longest_s: waits.iter().map(length).fold(0.0, f64::max),
-        left: waits.iter().filter(|request| request.end > settled).count(),
+        left: left.len(),
+        left_from_before: left.iter().filter(|request| before_flag(request)).count(),
+        begun_after: waits.iter().filter(|request| !before_flag(request)).count(),
         resets: of(Kind::KeepAlive).filter(|request| request.how == End::Reset).count(),
         udp_refused: of(Kind::Udp).filter(|request| request.how == End::Refused).count(),
         idle_freed_ms: idle.map(|request| request.end - run.flagged.unwrap_or(0.0)),
@@ -67,11 +74,23 @@ pub(crate) fn render(without: &Run, with: &Run) -> String {
         (
             "longest wait of one request".to_owned(),
             format!("{:.1} s (cut short)", a.longest_s),
-            format!("{:.1} s (hang to flag: {:.1} s)", b.longest_s, with.flagged.unwrap_or(0.0) / 1e3),
+            format!(
+                "{:.1} s (the flag came {:.1} s after the hang)",
+                b.longest_s,
+                with.flagged.unwrap_or(0.0) / 1e3
+            ),
         ),
-        ("requests stalled at the end".to_owned(), a.left.to_string(), b.left.to_string()),
+        (
+            "requests stalled when the run ended".to_owned(),
+            a.left.to_string(),
+            match b.left {
+                0 => "0".to_owned(),
+                left => format!("{left}, {} of them begun before the flag", b.left_from_before),
+            },
+        ),
+        ("stalled requests begun after the flag".to_owned(), "-".to_owned(), b.begun_after.to_string()),
         ("connections reset".to_owned(), a.resets.to_string(), b.resets.to_string()),
-        ("UDP flows refused".to_owned(), a.udp_refused.to_string(), b.udp_refused.to_string()),
+        ("datagrams refused".to_owned(), a.udp_refused.to_string(), b.udp_refused.to_string()),
         ("idle clients freed".to_owned(), idle(&a), idle(&b)),
         ("new connections after the hang".to_owned(), new(&a), new(&b)),
     ];
@@ -86,5 +105,10 @@ pub(crate) fn render(without: &Run, with: &Run) -> String {
             text += &format!("  {}\n", "-".repeat(first + second + third + 6));
         }
     }
+    text += &format!(
+        "\n  stalled: waited for more than {} ms. Refused at once: node A's rules still choose node B now and then, as\n  \
+         kube-proxy's would; the client knows within a round trip and tries again, where it used to wait.\n",
+        crate::record::STALL.as_millis()
+    );
     text
 }
