@@ -1,4 +1,4 @@
-use std::{path::Path, process::Command, time::Duration};
+use std::{io::ErrorKind, path::Path, process::Command, time::Duration};
 
 use super::{
     args::Format,
@@ -10,7 +10,7 @@ use crate::{
         Features, InterfaceStatus, TcMode, features, inspect,
         probe::{Conntrack, Finding, Findings},
     },
-    doctor::{Check, Facts, Level, judge, worst},
+    doctor::{AS_ROOT, Check, Facts, Level, judge, worst},
     report::{Client, ClientError, Request, Status},
 };
 
@@ -19,16 +19,17 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Looks at the machine and prints what it finds.
 pub(super) fn run(format: Format, devices: &[String], pin_dir: &Path, socket: &Path) -> anyhow::Result<Exit> {
-    let facts = Facts::gather(devices)?;
+    let facts = Facts::gather(devices, pin_dir)?;
+    let lacking = facts.lacking();
     let mut checks = judge(&facts);
-    checks.extend(tried(features()));
+    checks.extend(tried(features(), &lacking));
     checks.extend(probed(&Findings::gather()));
-    checks.extend(flowtables(nft_flowtables().as_deref()));
+    checks.push(flowtables(nft_flowtables()));
     match inspect(pin_dir, devices) {
         Ok(statuses) => {
-            checks.extend(statuses.iter().flat_map(|status| interface(status, !devices.is_empty())))
+            checks.extend(statuses.iter().flat_map(|status| interface(status, !devices.is_empty(), &lacking)))
         }
-        Err(error) => checks.push(Check::fail("interfaces", error.to_string(), "run as root")),
+        Err(error) => checks.push(unknown("interfaces", &error.to_string())),
     }
     let answer = Client::connect(socket).and_then(|mut client| {
         client.set_patience(AGENT_PATIENCE)?;
@@ -39,23 +40,29 @@ pub(super) fn run(format: Format, devices: &[String], pin_dir: &Path, socket: &P
     Ok(if worst(&checks) == Level::Fail { Exit::Unhealthy } else { Exit::Ok })
 }
 
-/// What trying each BPF feature gave.
-fn tried(features: Features) -> Vec<Check> {
-    let must = |there, name, config| match there {
-        true => Check::ok(name, "works"),
-        false => Check::fail(name, "cannot be used", format!("run as root, on a kernel with {config}")),
+/// What could not be looked at from here: neither good nor bad.
+fn unknown(name: &str, why: &str) -> Check {
+    Check::warn(name, format!("unknown: {why}"), AS_ROOT)
+}
+
+/// What trying each BPF feature gave; `lacking` are the capabilities without which a refusal says nothing of the kernel.
+fn tried(features: Features, lacking: &[&str]) -> Vec<Check> {
+    let why = format!("trying it needs {}", lacking.join(", "));
+    let check = |there, name, works: &str, otherwise: Check| match there {
+        true => Check::ok(name, works),
+        false if lacking.is_empty() => otherwise,
+        false => unknown(name, &why),
     };
+    let config = |names| format!("grep -wE '{names}' /boot/config-$(uname -r)  # the kernel must have them");
+    let tc = Check::fail("TC programs", "this kernel has none", config("CONFIG_(BPF_SYSCALL|NET_CLS_BPF)"));
+    let ring = Check::fail("BPF ring buffer", "this kernel has none", config("CONFIG_BPF_SYSCALL"));
+    let xdp = Check::warn("XDP", "cannot be used", "nodefence agent --xdp off  # as it is by default");
+    let clsact = Check::ok("attach mode", "clsact (no tcx: it came with 6.6 and CONFIG_NET_XGRESS)");
     vec![
-        must(features.classifier, "TC programs", "CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"),
-        must(features.ring_buffer, "BPF ring buffer", "CONFIG_BPF_SYSCALL, 5.8 or later"),
-        match features.xdp {
-            true => Check::ok("XDP", "works (used with --xdp only)"),
-            false => Check::warn("XDP", "cannot be used", "leave --xdp off"),
-        },
-        match features.tcx {
-            true => Check::ok("attach mode", "tcx"),
-            false => Check::ok("attach mode", "clsact (no tcx: it came with 6.6 and CONFIG_NET_XGRESS)"),
-        },
+        check(features.classifier, "TC programs", "work", tc),
+        check(features.ring_buffer, "BPF ring buffer", "works", ring),
+        check(features.xdp, "XDP", "works (used with --xdp only)", xdp),
+        check(features.tcx, "attach mode", "tcx", clsact),
     ]
 }
 
@@ -65,14 +72,14 @@ fn probed(findings: &Findings) -> Vec<Check> {
         Finding::Found(Conntrack { syn_ack: false, far_past: false, liberal: false }) => Check::warn(
             "asking idle clients",
             "conntrack translates none of the questions on this kernel",
-            "idle flows are cut when they next send; a later kernel translates them",
+            "uname -r  # idle flows are cut when they next send; later kernels translate the questions",
         ),
         Finding::Found(found) => Check::ok("asking idle clients", asked_by(*found)),
         Finding::NotNeeded(why) => Check::ok("asking idle clients", why.clone()),
         Finding::Failed(why) => Check::warn(
             "asking idle clients",
-            format!("how conntrack treats questions is unknown: {why}"),
-            "all ways are tried; run as root to find out",
+            format!("unknown how conntrack treats questions, so the agent tries all ways: {why}"),
+            AS_ROOT,
         ),
     };
     let resets = match &findings.ipvs_translates {
@@ -87,7 +94,7 @@ fn probed(findings: &Findings) -> Vec<Check> {
             format!(
                 "injected by the agent, since it is unknown whether IPVS translates one made in place: {why}"
             ),
-            "run as root to find out",
+            AS_ROOT,
         ),
     };
     vec![asking, resets]
@@ -103,38 +110,57 @@ fn asked_by(found: Conntrack) -> String {
     format!("by {}", ways.join(", then by "))
 }
 
-/// What `nft` lists; `None` where there is no such program, or it may not look.
-fn nft_flowtables() -> Option<String> {
-    let output = Command::new("nft").args(["list", "flowtables"]).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+/// What `nft` lists, or the check that says why it lists nothing.
+fn nft_flowtables() -> Result<String, Check> {
+    let missing = "the program nft is not installed";
+    let output = Command::new("nft").args(["list", "flowtables"]).output().map_err(|error| {
+        let why = if error.kind() == ErrorKind::NotFound { missing.to_owned() } else { error.to_string() };
+        Check::warn(FLOWTABLES, format!("unknown: {why}"), "apt-get install nftables")
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(unknown(FLOWTABLES, &format!("nft: {}", said.lines().next().unwrap_or("it failed").trim())))
 }
 
+const FLOWTABLES: &str = "nft flowtables";
+
 /// Flowtables in software still send through TC egress; those in hardware do not.
-fn flowtables(listed: Option<&str>) -> Option<Check> {
-    let listed = listed?;
+fn flowtables(listed: Result<String, Check>) -> Check {
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(check) => return check,
+    };
     let count = listed.lines().filter(|line| line.trim_start().starts_with("flowtable ")).count();
     let offloaded =
         listed.lines().any(|line| line.trim_start().starts_with("flags") && line.contains("offload"));
     match (count, offloaded) {
-        (0, _) => None,
-        (_, true) => Some(Check::warn(
-            "nft flowtables",
+        (0, _) => Check::ok(FLOWTABLES, "none"),
+        (_, true) => Check::warn(
+            FLOWTABLES,
             "flows are offloaded to hardware: they do not pass the cut",
-            "remove `flags offload` from the flowtables (nft list flowtables)",
-        )),
-        (count, false) => {
-            Some(Check::ok("nft flowtables", format!("{count}, in software: the cut sees them")))
-        }
+            "nft list flowtables  # take `flags offload` out of them",
+        ),
+        (count, false) => Check::ok(FLOWTABLES, format!("{count}, in software: the cut sees them")),
     }
 }
 
 /// What is attached to a device and what runs ahead. `wanted`: it was named, so that it must be there.
-fn interface(status: &InterfaceStatus, wanted: bool) -> Vec<Check> {
+fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Check> {
     let name = format!("interface {}", status.name);
     if let Some(error) = &status.error {
-        return vec![match wanted {
-            true => Check::fail(name, error.clone(), "choose another with --interface"),
-            false => Check::ok(name, format!("not of use: {error}")),
+        // A device that has gone since, or of a type that no program of ours fits.
+        let unfit = status.ifindex == 0 || status.link_layer.is_none();
+        return vec![match (unfit, wanted) {
+            (true, true) => {
+                Check::fail(name, error.clone(), "ip -brief link  # choose another with --interface")
+            }
+            (true, false) => Check::ok(name, format!("not of use: {error}")),
+            (false, _) if !lacking.is_empty() => unknown(&name, error),
+            (false, _) => {
+                Check::fail(name, error.clone(), format!("tc filter show dev {} egress", status.name))
+            }
         }];
     }
     let found = match status.tc {
@@ -150,7 +176,10 @@ fn interface(status: &InterfaceStatus, wanted: bool) -> Vec<Check> {
         Check::warn(
             format!("ahead on {}", status.name),
             format!("{} (id {}) at {} sees packets before ours", ahead.name, ahead.id, ahead.r#where),
-            "fine if it answers \"next\" (TC_ACT_UNSPEC); one that answers OK or REDIRECT hides packets from the cut",
+            format!(
+                "bpftool prog show id {}  # fine if it answers TC_ACT_UNSPEC; OK or REDIRECT hides packets from the cut",
+                ahead.id
+            ),
         )
     }));
     checks
@@ -160,11 +189,16 @@ fn interface(status: &InterfaceStatus, wanted: bool) -> Vec<Check> {
 fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
     let status = match answer {
         Ok(status) => status,
-        Err(ClientError::Unreachable { .. }) => {
-            return vec![Check::warn("agent", "none runs on this node", "start `nodefence agent`")];
+        Err(ClientError::Unreachable { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            return vec![unknown("agent", "this user may not use its socket")];
+        }
+        Err(ClientError::Unreachable { path, .. }) => {
+            let found = format!("none answers at {}", path.display());
+            let remedy = "nodefence agent --cluster-file cluster.yaml --interface auto";
+            return vec![Check::warn("agent", found, remedy)];
         }
         Err(error) => {
-            let remedy = "look at its log; if it hangs, end it: verdicts lapse in 3 s";
+            let remedy = "pkill -x nodefence  # look at its log first; verdicts lapse within 3 s";
             return vec![Check::fail("agent", error.to_string(), remedy)];
         }
     };
@@ -172,27 +206,39 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
     let mut problem = |name: &str, found: &Option<String>, remedy: &str| {
         checks.extend(found.as_ref().map(|found| Check::fail(name, found.clone(), remedy)));
     };
-    problem("cluster file", &status.cluster.error, "mend the file; the last good view holds meanwhile");
-    problem("flags file", &status.flags_problem, "flag again");
-    problem("maps", &status.dataplane.error, "look at the agent's log");
-    problem("renewal", &status.dataplane.renew_error, "look at the agent's log; verdicts lapse in 3 s");
+    let edit = format!("${{EDITOR:-vi}} {}  # the last good view holds meanwhile", status.cluster.file);
+    problem("cluster file", &status.cluster.error, &edit);
+    problem("flags file", &status.flags_problem, "nodefence nodes  # flag again what is missing");
+    problem("maps", &status.dataplane.error, "nodefence status  # and the agent's log");
+    problem(
+        "renewal",
+        &status.dataplane.renew_error,
+        "nodefence status  # and its log; verdicts lapse within 3 s",
+    );
     if status.dataplane.left_out != 0 {
         checks.push(Check::fail(
             "maps",
             format!("{} backends do not fit; their traffic passes", status.dataplane.left_out),
-            "restart the agent with a larger --max-backends",
+            format!(
+                "nodefence agent --take-over --max-backends {}  # with its other options",
+                u64::from(status.dataplane.max_backends).saturating_mul(2)
+            ),
         ));
     }
     if status.uncovered != 0 {
         checks.push(Check::warn(
             "coverage",
             format!("no attached device covers {} backends; traffic to them is not cut", status.uncovered),
-            "see `nodefence backends`; attach to their devices with --interface, or use --interface auto",
+            "nodefence backends  # attach to their devices with --interface, or use --interface auto",
         ));
     }
     for row in &status.interfaces {
         if let Some(error) = &row.error {
-            checks.push(Check::fail(format!("agent's {}", row.name), error.clone(), "see --interface"));
+            checks.push(Check::fail(
+                format!("agent's {}", row.name),
+                error.clone(),
+                "ip -brief link  # see --interface",
+            ));
         }
     }
     checks
@@ -223,15 +269,17 @@ fn table(checks: &[Check], colours: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataplane::LinkLayer;
 
     #[test]
     fn flowtables_in_hardware_are_a_warning() {
-        assert_eq!(flowtables(None), None);
-        assert_eq!(flowtables(Some("")), None);
+        let unknown = unknown(FLOWTABLES, "not permitted");
+        assert_eq!(flowtables(Err(unknown.clone())), unknown);
+        assert_eq!(flowtables(Ok(String::new())).level, Level::Ok);
         let software = "table inet f {\n\tflowtable ft {\n\t\thook ingress priority filter\n\t\tdevices = { eth0 }\n\t}\n}\n";
-        assert_eq!(flowtables(Some(software)).unwrap().level, Level::Ok);
+        assert_eq!(flowtables(Ok(software.to_owned())).level, Level::Ok);
         let hardware = software.replace("devices", "flags offload\n\t\tdevices");
-        assert_eq!(flowtables(Some(&hardware)).unwrap().level, Level::Warn);
+        assert_eq!(flowtables(Ok(hardware)).level, Level::Warn);
     }
 
     #[test]
@@ -245,13 +293,38 @@ mod tests {
         };
         let missing =
             InterfaceStatus { name: "eth9".into(), error: Some("gone".into()), ..Default::default() };
-        let mut checks = tried(none);
+        let mut checks = tried(none, &[]);
         checks.extend(probed(&failed));
-        checks.extend(interface(&missing, true));
+        checks.extend(interface(&missing, true, &[]));
         assert_eq!(worst(&checks), Level::Fail);
         assert!(checks.iter().all(|check| check.level == Level::Ok || check.remedy.is_some()));
         let text = table(&checks, false);
-        assert!(text.contains("fail  interface eth9") && text.contains("-> choose another"), "{text}");
+        assert!(text.contains("fail  interface eth9") && text.contains("-> ip -brief link"), "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    /// Whoever may not look learns that, and neither good nor bad news.
+    #[test]
+    fn without_privilege_nothing_is_guessed() {
+        let none =
+            Features { classifier: false, tcx: false, ring_buffer: false, xdp: false, kernel_btf: false };
+        let refused = InterfaceStatus {
+            name: "eth0".into(),
+            ifindex: 2,
+            link_layer: Some(LinkLayer::L2),
+            error: Some("Operation not permitted".into()),
+            ..Default::default()
+        };
+        let socket =
+            ClientError::Unreachable { path: "/run/x".into(), source: ErrorKind::PermissionDenied.into() };
+        let mut checks = tried(none, &["CAP_BPF"]);
+        for wanted in [false, true] {
+            checks.extend(interface(&refused, wanted, &["CAP_BPF"]));
+        }
+        checks.extend(agent(Err(socket)));
+        for check in checks {
+            assert!(check.level == Level::Warn && check.found.starts_with("unknown: "), "{check:?}");
+            assert_eq!(check.remedy.as_deref(), Some(AS_ROOT));
+        }
     }
 }

@@ -1,4 +1,7 @@
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use super::offload;
 
@@ -87,8 +90,9 @@ pub struct DeviceFacts {
     pub name: String,
     /// `net.ipv4.conf.<name>.rp_filter`: 0 off, 1 strict, 2 loose.
     pub rp_filter: Option<u32>,
-    /// Whether tc rules are offloaded to its hardware (`ethtool -k`: hw-tc-offload); `None` where it does not say.
-    pub hw_tc_offload: Option<bool>,
+    /// Whether tc rules are offloaded to its hardware (`ethtool -k`: hw-tc-offload); `Ok(None)` where the kernel does not
+    /// know that feature, `Err` with the reason where the device cannot be asked.
+    pub hw_tc_offload: Result<Option<bool>, String>,
 }
 
 /// Everything the doctor looks at. A field that could not be read is `None`.
@@ -98,8 +102,12 @@ pub struct Facts {
     pub release: String,
     /// Whether `/sys/kernel/btf/vmlinux` exists.
     pub kernel_btf: bool,
+    /// Where the agent would pin.
+    pub pin_dir: PathBuf,
     /// The BPF filesystem's mount points in this mount namespace.
     pub bpf_mounts: Vec<String>,
+    /// Whether this process is root's. What another user lacks, the agent may have.
+    pub root: bool,
     /// The soft locked-memory limit in bytes; `None` for unlimited.
     pub memlock: Option<u64>,
     /// CapEff of this process.
@@ -118,13 +126,24 @@ pub struct Facts {
     pub expire_nodest_conn: Option<u32>,
     /// `net.ipv4.conf.all.rp_filter`; the larger of this and the device's counts.
     pub rp_filter_all: Option<u32>,
-    /// The devices that were asked for, or all but the loopback device.
+    /// The devices that were asked for and exist, or all but the loopback device.
     pub devices: Vec<DeviceFacts>,
 }
 
 impl Facts {
-    /// Reads them all. `devices` are those the agent would attach to; empty for all but the loopback device.
-    pub fn gather(devices: &[String]) -> io::Result<Self> {
+    /// The capabilities that the agent needs and this process lacks: what depends on them cannot be looked at from here.
+    pub fn lacking(&self) -> Vec<&'static str> {
+        // As `judge`: a release that does not parse is judged as the oldest kernel.
+        let kernel = KernelVersion::parse(&self.release).unwrap_or(KernelVersion { major: 5, minor: 10 });
+        self.capabilities.map_or_else(Vec::new, |capabilities| capabilities.missing(kernel))
+    }
+
+    /// Reads them all, in the calling process's own namespaces. `devices` are those the agent would attach to; empty for all but
+    /// the loopback device.
+    ///
+    /// # Errors
+    /// Where /proc is not there or the limits cannot be read.
+    pub fn gather(devices: &[String], pin_dir: &Path) -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let capabilities = status
             .lines()
@@ -132,10 +151,13 @@ impl Facts {
             .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
             .map(Capabilities);
         let (soft, _hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK)?;
-        let names = if devices.is_empty() { all_devices() } else { devices.to_vec() };
+        let mut names = all_devices()?;
+        names.retain(|name| if devices.is_empty() { name != "lo" } else { devices.contains(name) });
         Ok(Self {
             release: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
             kernel_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            pin_dir: pin_dir.to_owned(),
+            root: nix::unistd::geteuid().is_root(),
             bpf_mounts: bpf_mounts(&fs::read_to_string("/proc/self/mounts")?),
             memlock: (soft != nix::sys::resource::RLIM_INFINITY).then_some(soft),
             capabilities,
@@ -150,7 +172,7 @@ impl Facts {
                 .into_iter()
                 .map(|name| DeviceFacts {
                     rp_filter: sysctl(&format!("ipv4/conf/{name}/rp_filter")),
-                    hw_tc_offload: offload::hw_tc_offload(&name).ok().flatten(),
+                    hw_tc_offload: offload::hw_tc_offload(&name).map_err(|error| error.to_string()),
                     name,
                 })
                 .collect(),
@@ -186,13 +208,11 @@ pub(super) fn bpf_mounts(mounts: &str) -> Vec<String> {
         .collect()
 }
 
-fn all_devices() -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir("/sys/class/net")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name != "lo")
-        .collect();
+/// By netlink, since `/sys/class/net` shows the network namespace in which that sysfs was mounted (`nsenter --net`).
+fn all_devices() -> io::Result<Vec<String>> {
+    let list = nix::net::if_::if_nameindex()?;
+    let mut names: Vec<String> =
+        list.iter().map(|device| device.name().to_string_lossy().into_owned()).collect();
     names.sort();
-    names
+    Ok(names)
 }

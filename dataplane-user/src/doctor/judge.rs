@@ -1,10 +1,12 @@
 use super::{Check, Facts, KernelVersion, Lockdown};
 
 const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 10 };
-const TCX: KernelVersion = KernelVersion { major: 6, minor: 6 };
 const NO_MEMLOCK: KernelVersion = KernelVersion { major: 5, minor: 11 };
 /// What the maps take at their default sizes, generously: before 5.11 they count against RLIMIT_MEMLOCK.
 const MEMLOCK_NEED: u64 = 128 << 20;
+
+/// The remedy where this user may not look.
+pub(crate) const AS_ROOT: &str = "sudo nodefence doctor";
 
 /// What the facts mean, in the order in which an operator would mend them.
 pub fn judge(facts: &Facts) -> Vec<Check> {
@@ -13,11 +15,6 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
     checks.push(kernel_check(&facts.release, kernel));
     // A release that does not parse is judged as the oldest kernel: the strictest answer.
     let kernel = kernel.unwrap_or(OLDEST);
-    checks.push(if kernel >= TCX {
-        Check::ok("tcx", "this kernel orders programs by tcx (6.6 and later)")
-    } else {
-        Check::ok("tcx", "not on this kernel; clsact filters are used")
-    });
     checks.push(btf(facts));
     checks.push(bpffs(facts));
     checks.push(memlock(facts, kernel));
@@ -37,12 +34,12 @@ fn kernel_check(release: &str, version: Option<KernelVersion>) -> Check {
         Some(_) => Check::fail(
             "kernel",
             format!("{release} is older than 5.10, the oldest that nodefence runs on"),
-            "run a kernel of 5.10 or later",
+            "reboot  # into a kernel of 5.10 or later",
         ),
         None => Check::warn(
             "kernel",
             format!("cannot read a version out of `{release}`"),
-            "make sure that it is 5.10 or later",
+            "uname -r  # must be 5.10 or later",
         ),
     }
 }
@@ -54,20 +51,31 @@ fn btf(facts: &Facts) -> Check {
         Check::warn(
             "kernel BTF",
             "/sys/kernel/btf/vmlinux is missing",
-            "the cut works without it; a kernel with CONFIG_DEBUG_INFO_BTF lets bpftool show more",
+            "grep DEBUG_INFO_BTF /boot/config-$(uname -r)  # the cut works without; with it bpftool shows more",
         )
     }
 }
 
 fn bpffs(facts: &Facts) -> Check {
-    match facts.bpf_mounts.as_slice() {
-        [] => Check::fail(
-            "BPF filesystem",
-            "not mounted",
-            "mount -t bpf bpf /sys/fs/bpf (in a container: mount the host's /sys/fs/bpf into it)",
-        ),
-        mounts => Check::ok("BPF filesystem", mounts.join(", ")),
+    const NAME: &str = "BPF filesystem";
+    let pin_dir = facts.pin_dir.display();
+    if let Some(mount) = facts.bpf_mounts.iter().find(|mount| facts.pin_dir.starts_with(mount)) {
+        return Check::ok(NAME, format!("mounted at {mount}"));
     }
+    // The agent mounts it there and nowhere else (`dataplane::load`).
+    if facts.pin_dir.starts_with("/sys/fs/bpf") {
+        return Check::warn(
+            NAME,
+            "not mounted at /sys/fs/bpf; the agent mounts it when it starts (CAP_SYS_ADMIN)",
+            "mount -t bpf bpf /sys/fs/bpf  # in a container: mount the host's into it, or the pins end with the container",
+        );
+    }
+    let mount_at = facts.pin_dir.ancestors().nth(2).unwrap_or(&facts.pin_dir).display();
+    Check::fail(
+        NAME,
+        format!("{pin_dir} lies in none, and the agent mounts one at /sys/fs/bpf only"),
+        format!("mkdir -p {mount_at} && mount -t bpf bpf {mount_at}"),
+    )
 }
 
 fn memlock(facts: &Facts, kernel: KernelVersion) -> Check {
@@ -78,20 +86,31 @@ fn memlock(facts: &Facts, kernel: KernelVersion) -> Check {
         Some(bytes) => Check::warn(
             "locked memory",
             format!("{} KiB; before 5.11 BPF maps count against it", bytes >> 10),
-            "the agent raises it where it has CAP_SYS_RESOURCE; else set LimitMEMLOCK=infinity or ulimit -l unlimited",
+            "ulimit -l unlimited  # or LimitMEMLOCK=infinity in its unit; with CAP_SYS_RESOURCE the agent raises it itself",
         ),
     }
 }
 
 fn capabilities(facts: &Facts, kernel: KernelVersion) -> Check {
     let Some(capabilities) = facts.capabilities else {
-        return Check::warn("capabilities", "cannot read /proc/self/status", "run as root");
+        return Check::warn("capabilities", "unknown: /proc/self/status cannot be read", AS_ROOT);
     };
     let missing = capabilities.missing(kernel);
-    if missing.is_empty() {
-        Check::ok("capabilities", "all that is needed")
-    } else {
-        Check::fail("capabilities", format!("missing {}", missing.join(", ")), "run as root, or grant them")
+    match (missing.as_slice(), facts.root) {
+        ([], _) => Check::ok("capabilities", "all that is needed"),
+        (_, true) => Check::fail(
+            "capabilities",
+            format!("root here lacks {}", missing.join(", ")),
+            "capsh --print  # grant them: securityContext.capabilities of the pod, CapabilityBoundingSet= of the unit",
+        ),
+        (_, false) => Check::warn(
+            "capabilities",
+            format!(
+                "this user lacks {}; whether the agent's will is not known from here",
+                missing.join(", ")
+            ),
+            AS_ROOT,
+        ),
     }
 }
 
@@ -102,12 +121,12 @@ fn lockdown(facts: &Facts) -> Check {
         Lockdown::Confidentiality => Check::warn(
             "lockdown",
             "confidentiality: some BPF helpers are refused",
-            "if the agent cannot load its programs, boot with lockdown=integrity",
+            "cat /proc/cmdline  # if the agent cannot load its programs, boot with lockdown=integrity",
         ),
         Lockdown::Unknown => Check::warn(
             "lockdown",
             "unknown: /sys/kernel/security/lockdown cannot be read",
-            "mount securityfs, or look at `dmesg | grep -i lockdown`",
+            "mount -t securityfs securityfs /sys/kernel/security",
         ),
     }
 }
@@ -117,7 +136,7 @@ fn conntrack(facts: &Facts) -> Vec<Check> {
         return vec![Check::warn(
             "conntrack",
             "not loaded: idle flows cannot be listed, so they are cut when they next send",
-            "load nf_conntrack where flows are translated",
+            "modprobe nf_conntrack_netlink  # where flows are translated",
         )];
     }
     let mut checks = vec![Check::ok("conntrack", "there")];
@@ -128,7 +147,7 @@ fn conntrack(facts: &Facts) -> Vec<Check> {
             "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1",
         ),
         Some(value) => Check::ok("nf_conntrack_tcp_loose", value.to_string()),
-        None => Check::warn("nf_conntrack_tcp_loose", "cannot be read", "run in the host's network namespace"),
+        None => Check::warn("nf_conntrack_tcp_loose", "cannot be read", "nsenter --target 1 --net nodefence doctor  # the host's network namespace"),
     });
     checks
 }
@@ -141,19 +160,27 @@ fn ipvs(facts: &Facts) -> Vec<Check> {
         Some(0) => Check::warn(
             "vs.conntrack",
             "0: IPVS flows are not in conntrack, idle ones cannot be asked and are cut when they next send",
-            "sysctl -w net.ipv4.vs.conntrack=1 (kube-proxy sets it)",
+            "sysctl -w net.ipv4.vs.conntrack=1  # kube-proxy sets it",
         ),
         Some(value) => Check::ok("vs.conntrack", value.to_string()),
-        None => Check::warn("vs.conntrack", "cannot be read", "run in the host's network namespace"),
+        None => Check::warn(
+            "vs.conntrack",
+            "cannot be read",
+            "nsenter --target 1 --net nodefence doctor  # the host's network namespace",
+        ),
     };
     let expire = match facts.expire_nodest_conn {
         Some(0) => Check::warn(
             "vs.expire_nodest_conn",
             "0: IPVS keeps the connections of a destination that is taken out",
-            "sysctl -w net.ipv4.vs.expire_nodest_conn=1 (kube-proxy sets it)",
+            "sysctl -w net.ipv4.vs.expire_nodest_conn=1  # kube-proxy sets it",
         ),
         Some(value) => Check::ok("vs.expire_nodest_conn", value.to_string()),
-        None => Check::warn("vs.expire_nodest_conn", "cannot be read", "run in the host's network namespace"),
+        None => Check::warn(
+            "vs.expire_nodest_conn",
+            "cannot be read",
+            "nsenter --target 1 --net nodefence doctor  # the host's network namespace",
+        ),
     };
     vec![vs_conntrack, expire]
 }
@@ -161,28 +188,36 @@ fn ipvs(facts: &Facts) -> Vec<Check> {
 fn device_checks(device: &super::DeviceFacts, rp_filter_all: Option<u32>) -> Vec<Check> {
     // include/linux/inetdevice.h, IN_DEV_RPFILTER: the larger of `all` and the device's own counts.
     let rp_filter = device.rp_filter.max(rp_filter_all);
-    let mut checks = vec![match rp_filter {
+    let mut checks = vec![match rp_filter.filter(|_| device.rp_filter.is_some()) {
         Some(1) => Check::warn(
             format!("rp_filter {}", device.name),
             "1 (strict): an answer is accepted only if the route back to the backend leads through this device",
             format!(
-                "fine with symmetric routes; otherwise sysctl -w net.ipv4.conf.{}.rp_filter=2",
-                device.name
+                "sysctl -w net.ipv4.conf.{}.rp_filter=2  # not needed where routes are symmetric",
+                device.name.replace('.', "/")
             ),
         ),
         Some(value) => Check::ok(format!("rp_filter {}", device.name), value.to_string()),
         None => Check::warn(
             format!("rp_filter {}", device.name),
-            "cannot be read: no such device in this network namespace?",
-            "check the interface's name with `ip link`",
+            "unknown: it cannot be read",
+            format!("ls /proc/sys/net/ipv4/conf/{}", device.name),
         ),
     }];
-    if device.hw_tc_offload == Some(true) {
-        checks.push(Check::warn(
-            format!("hardware offload {}", device.name),
+    let name = format!("hardware offload {}", device.name);
+    checks.push(match &device.hw_tc_offload {
+        Ok(Some(true)) => Check::warn(
+            name,
             "hw-tc-offload is on: flows that the hardware forwards do not pass the cut",
-            format!("ethtool -K {} hw-tc-offload off, or make sure that no flow is offloaded", device.name),
-        ));
-    }
+            format!("ethtool -K {} hw-tc-offload off", device.name),
+        ),
+        Ok(Some(false)) => Check::ok(name, "off"),
+        Ok(None) => Check::ok(name, "this kernel has none"),
+        Err(why) => Check::warn(
+            name,
+            format!("unknown: {why}"),
+            format!("ethtool -k {} | grep hw-tc-offload", device.name),
+        ),
+    });
     checks
 }

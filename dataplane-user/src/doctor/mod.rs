@@ -10,6 +10,7 @@ mod offload;
 mod tests;
 
 pub use facts::{Capabilities, DeviceFacts, Facts, KernelVersion, Lockdown};
+pub(crate) use judge::AS_ROOT;
 pub use judge::judge;
 
 /// How a line of the doctor's ends.
@@ -33,7 +34,7 @@ pub struct Check {
     pub level: Level,
     /// What was found.
     pub found: String,
-    /// What to do about it; `None` where nothing need be done.
+    /// What to do about it, as a command for the shell (notes after a `#`); `None` where nothing need be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

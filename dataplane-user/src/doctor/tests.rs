@@ -6,7 +6,9 @@ fn good() -> Facts {
     Facts {
         release: "6.12.107+deb13-cloud-amd64".into(),
         kernel_btf: true,
+        pin_dir: "/sys/fs/bpf/nodefence/v1".into(),
         bpf_mounts: vec!["/sys/fs/bpf".into()],
+        root: true,
         memlock: None,
         capabilities: Some(Capabilities(u64::MAX)),
         lockdown: Lockdown::None,
@@ -16,7 +18,11 @@ fn good() -> Facts {
         vs_conntrack: Some(1),
         expire_nodest_conn: Some(1),
         rp_filter_all: Some(0),
-        devices: vec![DeviceFacts { name: "eth0".into(), rp_filter: Some(2), hw_tc_offload: Some(false) }],
+        devices: vec![DeviceFacts {
+            name: "eth0".into(),
+            rp_filter: Some(2),
+            hw_tc_offload: Ok(Some(false)),
+        }],
     }
 }
 
@@ -38,19 +44,26 @@ fn each_fault_has_its_line_and_a_remedy() {
         ("kernel", Level::Fail, |f| f.release = "5.4.0-200-generic".into()),
         ("kernel", Level::Warn, |f| f.release = "mainline".into()),
         ("kernel BTF", Level::Warn, |f| f.kernel_btf = false),
-        ("BPF filesystem", Level::Fail, |f| f.bpf_mounts.clear()),
+        ("BPF filesystem", Level::Warn, |f| f.bpf_mounts.clear()),
+        ("BPF filesystem", Level::Fail, |f| f.pin_dir = "/run/nodefence/v1".into()),
         ("locked memory", Level::Warn, |f| {
             f.release = "5.10.0-32-amd64".into();
             f.memlock = Some(64 << 10);
         }),
         ("capabilities", Level::Fail, |f| f.capabilities = Some(Capabilities(0))),
+        ("capabilities", Level::Warn, |f| {
+            f.capabilities = Some(Capabilities(0));
+            f.root = false;
+        }),
         ("lockdown", Level::Warn, |f| f.lockdown = Lockdown::Confidentiality),
         ("conntrack", Level::Warn, |f| f.conntrack = false),
         ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = Some(0)),
         ("vs.conntrack", Level::Warn, |f| f.vs_conntrack = Some(0)),
         ("vs.expire_nodest_conn", Level::Warn, |f| f.expire_nodest_conn = Some(0)),
         ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = Some(1)),
-        ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Some(true)),
+        ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Ok(Some(true))),
+        ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Err("gone".into())),
+        ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = None),
     ];
     for (name, level, fault) in faults {
         let mut facts = good();
@@ -58,8 +71,39 @@ fn each_fault_has_its_line_and_a_remedy() {
         let checks = judge(&facts);
         let line = line(&checks, name);
         assert_eq!(line.level, *level, "{line:?}");
-        assert!(line.remedy.is_some(), "{line:?}");
+        let remedy = line.remedy.as_deref().expect("a remedy");
+        let program = remedy.split(' ').next().unwrap_or_default();
+        assert!(COMMANDS.contains(&program), "no command for a shell: {remedy}");
     }
+}
+
+/// What remedies begin with: each must be good for pasting into a shell.
+const COMMANDS: &[&str] = &[
+    "capsh",
+    "cat",
+    "ethtool",
+    "grep",
+    "ls",
+    "mkdir",
+    "modprobe",
+    "mount",
+    "nodefence",
+    "nsenter",
+    "reboot",
+    "sudo",
+    "sysctl",
+    "ulimit",
+    "uname",
+];
+
+#[test]
+fn sysctls_of_vlan_devices_are_written_as_sysctl_reads_them() {
+    let mut facts = good();
+    facts.devices[0].name = "eth0.5".into();
+    facts.devices[0].rp_filter = Some(1);
+    let checks = judge(&facts);
+    let remedy = line(&checks, "rp_filter eth0.5").remedy.as_deref().expect("a remedy");
+    assert!(remedy.starts_with("sysctl -w net.ipv4.conf.eth0/5.rp_filter=2 "), "{remedy}");
 }
 
 #[test]
@@ -110,7 +154,10 @@ fn only_bpf_mounts_count() {
 
 #[test]
 fn this_machine_can_be_read() {
-    let facts = Facts::gather(&[]).expect("facts of the running machine");
+    let pins = "/sys/fs/bpf/nodefence/v1".as_ref();
+    let none = Facts::gather(&["nope0".to_owned()], pins).expect("facts of the running machine");
+    assert_eq!(none.devices, [], "a device that does not exist has no facts");
+    let facts = Facts::gather(&[], pins).expect("facts of the running machine");
     assert!(KernelVersion::parse(&facts.release).is_some(), "{}", facts.release);
     assert!(facts.capabilities.is_some());
 }
