@@ -52,7 +52,7 @@ fn missing() -> Result<()> {
 #[test]
 fn a_folder() -> Result<()> {
     let dir = TempDir::with_prefix("nodefence-test-")?;
-    refused(dir.path(), &[], &["is not a regular file"])
+    refused(dir.path(), &[], &["is a folder; expected a regular file"])
 }
 
 #[test]
@@ -60,7 +60,16 @@ fn a_pipe() -> Result<()> {
     let dir = TempDir::with_prefix("nodefence-test-")?;
     let pipe = dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU)?;
-    refused(&pipe, &[], &["is not a regular file"])
+    refused(&pipe, &[], &["is a pipe; expected a regular file"])
+}
+
+/// Neither read without end nor waited for.
+#[test]
+fn a_device() -> Result<()> {
+    for device in ["/dev/null", "/dev/zero", "/dev/tty"] {
+        refused(Path::new(device), &[], &[device, "is a device; expected a regular file"])?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -103,7 +112,13 @@ fn cut_short() -> Result<()> {
 #[test]
 fn wrong() -> Result<()> {
     refused_text("nodes: [\n", &["line "])?;
-    refused_text("nodes:\n- name: node-a\n  adress: 10.9.0.1\n", &["line 3", "adress"])?;
+    refused_text(
+        "nodes:\n- name: node-a\n  adress: 10.9.0.1\n",
+        &[
+            "line 3",
+            "nodes[0].adress: there is no field `adress` here: expected name, address, zone, backends",
+        ],
+    )?;
     refused_text(
         "nodes:\n- name: node-a\n  address: 10.9.0.999\n",
         &["line 3, column 12: nodes[0].address: `10.9.0.999` is no IP address"],

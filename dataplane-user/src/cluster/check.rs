@@ -148,7 +148,8 @@ impl Checker {
             ));
         };
         match port.value.parse::<u16>() {
-            Ok(number) if number != 0 => Ok(number),
+            // One spelling only: `+80` and `080` parse as well, and YAML has numbers with `_` and `0x`.
+            Ok(number) if number != 0 && number.to_string() == port.value => Ok(number),
             _ => Err(refused(
                 port,
                 field("port"),
@@ -225,7 +226,9 @@ fn check_name(name: &str) -> Result<(), String> {
 
 /// An address that a node or a backend can have.
 fn parse_address(text: &str) -> Result<IpAddr, String> {
-    let ip: IpAddr = text.parse().map_err(|_| format!("`{text}` is no IP address"))?;
+    let ip: IpAddr = text
+        .parse()
+        .map_err(|_| format!("`{text}` is no IP address: expected one as in 10.2.0.12 or fd00::12"))?;
     // The tables hold IPv4 as mapped addresses, so the two spellings are one.
     let ip = ip.to_canonical();
     let kind = match ip {

@@ -18,9 +18,9 @@ pub enum Problem {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// A folder, a pipe or a device.
-    #[error("is not a regular file")]
-    NotAFile,
+    /// A folder, a pipe or a device: what it is.
+    #[error("is {0}; expected a regular file")]
+    NotAFile(&'static str),
     /// More than [`MAX_FILE_BYTES`].
     #[error("is {0} bytes long; the limit is {MAX_FILE_BYTES}")]
     TooLarge(u64),
@@ -39,7 +39,9 @@ pub enum Problem {
     #[error("is not UTF-8 (first bad byte at offset {0})")]
     NotUtf8(usize),
     /// `nodes` is missing, or has no value.
-    #[error("has no list `nodes`")]
+    #[error(
+        "has no list `nodes`; expected at its top `nodes:` with a list of nodes, each with name and address"
+    )]
     NoList,
     /// `nodes` is empty and that was not allowed.
     #[error("`nodes` is empty; if that is meant, start the agent with --allow-empty")]

@@ -6,13 +6,14 @@ use serde_saphyr::Spanned;
 use super::{
     check::Checker,
     error::{At, Problem},
+    explain::explain,
     view::ClusterView,
 };
 
 /// The file's shape. Scalars are kept with their places so that what is wrong with a value can be said with its line.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawFile {
+pub(super) struct RawFile {
     #[serde(default)]
     nodes: Option<Vec<RawNode>>,
     #[serde(default)]
@@ -67,7 +68,8 @@ pub fn parse(text: &str, allow_empty: bool) -> Result<ClusterView, Problem> {
     if !text.ends_with('\n') && !(start.starts_with('{') && text.ends_with('}')) {
         return Err(Problem::Truncated);
     }
-    let raw: RawFile = serde_saphyr::from_str_with_options(text, options()).map_err(syntax)?;
+    let raw: RawFile =
+        serde_saphyr::from_str_with_options(text, options()).map_err(|error| explain(text, error))?;
     let nodes = raw.nodes.ok_or(Problem::NoList)?;
     if nodes.is_empty() && !allow_empty {
         return Err(Problem::NoNodes);
@@ -90,7 +92,7 @@ pub fn parse(text: &str, allow_empty: bool) -> Result<ClusterView, Problem> {
 
 /// A file of the largest cluster (16,384 nodes, 262,144 backends and more) stays far below these; they only stop an
 /// input that was made to exhaust memory.
-fn options() -> serde_saphyr::Options {
+pub(super) fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_events: 64_000_000,
@@ -100,20 +102,6 @@ fn options() -> serde_saphyr::Options {
         with_snippet: false,
         merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
     }
-}
-
-fn syntax(error: serde_saphyr::Error) -> Problem {
-    let at = error.location().map_or_else(At::default, |location| At {
-        line: location.line(),
-        column: location.column(),
-        field: String::new(),
-    });
-    // The crate's own text ends with the place, which ours begins with.
-    let mut message = error.without_snippet().to_string();
-    if let Some(cut) = message.rfind(" at line ") {
-        message.truncate(cut);
-    }
-    Problem::Invalid { at, message }
 }
 
 /// A value that is refused.

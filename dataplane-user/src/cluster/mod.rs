@@ -2,6 +2,7 @@
 
 mod check;
 mod error;
+mod explain;
 mod file;
 mod source;
 mod view;

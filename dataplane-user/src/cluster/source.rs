@@ -1,7 +1,7 @@
 use std::{
     fs::{File, Metadata},
     io::Read as _,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -18,6 +18,19 @@ pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// How often a file that changes while it is read is read anew, and how long after.
 const TRIES: u32 = 5;
 const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// Refuses what reading may hang on, or never come to an end of.
+fn regular(meta: &Metadata) -> Result<(), Problem> {
+    let kind = meta.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok(()),
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(Problem::NotAFile(what))
+}
 
 /// What tells one state of a file from another without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,16 +93,16 @@ impl FileSource {
             if attempt != 0 {
                 std::thread::sleep(RETRY_AFTER);
             }
-            // O_NONBLOCK: to open a pipe that nobody writes to must not hang.
+            // Looked at before it is opened: to open a device may do something (arm a watchdog, rewind a tape).
+            regular(&std::fs::metadata(&self.path).map_err(Problem::Read)?)?;
+            // O_NONBLOCK: should a pipe have taken its place meanwhile, to open it must not hang.
             let mut file = File::options()
                 .read(true)
                 .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC)
                 .open(&self.path)
                 .map_err(Problem::Read)?;
             let meta = file.metadata().map_err(Problem::Read)?;
-            if !meta.is_file() {
-                return Err(Problem::NotAFile);
-            }
+            regular(&meta)?;
             if meta.len() > MAX_FILE_BYTES {
                 return Err(Problem::TooLarge(meta.len()));
             }

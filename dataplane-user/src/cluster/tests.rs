@@ -107,13 +107,46 @@ fn says_line_and_field() {
         ),
         (node("      - {address: 10.2.0.11, hostNetwork: true, port: 0, protocol: tcp}\n"), "`0` is no port"),
         (
+            node("      - {address: 10.2.0.11, hostNetwork: true, port: +80, protocol: tcp}\n"),
+            "`+80` is no port: expected 1 to 65535",
+        ),
+        (
+            node("      - {address: 10.2.0.11, hostNetwork: true, port: 080, protocol: tcp}\n"),
+            "`080` is no port",
+        ),
+        (
             node("      - {address: 10.2.0.11, hostNetwork: true, port: 80, protocol: icmp}\n"),
             "`icmp` is no protocol",
         ),
         (node("      - {address: 10.3.0.1, port: 80}\n"), "nodes[0].backends[0].port: only a hostNetwork"),
         (node("      - address: 10.3.0.1\n      - address: 10.3.0.1\n"), "stands on line 5 already"),
-        (node("      - adress: 10.3.0.1\n"), "adress"),
-        (node("      - {}\n"), "address"),
+        (
+            node("      - adress: 10.3.0.1\n"),
+            "nodes[0].backends[0].adress: there is no field `adress` here: expected address, port, protocol, hostNetwork",
+        ),
+        (node("      - {}\n"), "nodes[0].backends[0]: has no `address`: expected an IP address"),
+        (
+            node("      - {address: 10.2.0.11, hostNetwork: yess}\n"),
+            "nodes[0].backends[0].hostNetwork: something else stands here: expected true or false",
+        ),
+        (
+            node("      - 10.3.0.1\n"),
+            "nodes[0].backends[0]: something else stands here: expected a backend with address",
+        ),
+        (
+            node("      address: 10.3.0.1\n"),
+            "nodes[0].backends: something else stands here: expected a list of backends",
+        ),
+        (
+            "nodes:\n  - {name: [a], address: 10.0.0.1}\n".into(),
+            "nodes[0].name: something else stands here: expected the name of a node",
+        ),
+        ("nodes:\n  - {name: a, name: b, address: 10.0.0.1}\n".into(), "`name` stands here twice"),
+        (
+            "nodes:\n  - {name: a, address: 10.0.0.1}\n---\nnodes: []\n".into(),
+            "a second document begins here",
+        ),
+        ("nodes:\n\t- {name: a, address: 10.0.0.1}\n".into(), "is no valid YAML or JSON: "),
         (
             "nodes:\n  - {name: A, address: 10.0.0.1}\n".into(),
             "line 2, column 12: nodes[0].name: `A` is no node name",
