@@ -1,6 +1,7 @@
 //! The command line itself: help, exit codes, formats. No agent runs here.
 
 use std::{
+    os::unix::process::CommandExt as _,
     path::Path,
     process::{Command, Output},
 };
@@ -62,6 +63,18 @@ fn the_manual_is_complete() -> Result<()> {
             if word.starts_with("--") && word.len() > 2 {
                 ensure!(docs.contains(word), "docs/cli.md says nothing of {word} ({verb})");
             }
+        }
+    }
+    // Those of all commands stand in the first table, with the words of their own.
+    for verb in ["agent", "flag", "detach", "doctor"] {
+        let own = text(&run(&[verb, "--help"])?.stdout);
+        for default in
+            own.lines().filter_map(|line| line.trim().strip_prefix("[default: ")?.strip_suffix(']'))
+        {
+            ensure!(
+                docs.contains(&format!("default `{default}`")) || default == "table",
+                "docs/cli.md does not say that the default of something ({verb}) is {default}"
+            );
         }
     }
     let (_, codes) = help.split_once("Exit codes:").context("no exit codes")?;
@@ -154,6 +167,30 @@ fn the_doctor_works_without_an_agent() -> Result<()> {
         said.contains("fail  interface nope0") && said.contains("there is no interface named nope0"),
         "{said}"
     );
+    ensure!(!said.contains("rp_filter nope0") && !said.contains("offload nope0"), "{said}");
     ensure!(!said.contains('\u{1b}'), "colours in a pipe");
+    Ok(())
+}
+
+/// An ordinary user hears that it cannot be known, not that nodefence cannot work.
+#[test]
+fn the_doctor_does_not_guess() -> Result<()> {
+    let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
+    // The build folder need not be open to all.
+    let program = dir.path().join("nodefence");
+    std::fs::copy(bin("nodefence")?, &program)?;
+    std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534))?;
+    let mut command = Command::new(&program);
+    command.args(["doctor", "-o", "json"]).env_remove("NODEFENCE_SOCKET").uid(65_534).gid(65_534);
+    let output = Netns::new("nobody")?.run(move || command.output())?;
+    let checks: serde_json::Value =
+        serde_json::from_slice(&output.stdout).with_context(|| text(&output.stderr))?;
+    let checks = checks.as_array().context("no list")?;
+    ensure!(checks.iter().all(|check| check["level"] != "fail"), "{checks:?}");
+    for name in ["capabilities", "TC programs", "attach mode", "asking idle clients", "nft flowtables"] {
+        let check = checks.iter().find(|check| check["name"] == name).context(name)?;
+        ensure!(check["level"] == "warn" && check["remedy"] == "sudo nodefence doctor", "{check}");
+    }
+    ensure!(output.status.code() == Some(0), "{output:?}");
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use nodefence_common::Action;
 
 use super::{core::Core, coverage::Coverage, state::State};
@@ -27,11 +28,16 @@ fn action_name(action: Action) -> &'static str {
     }
 }
 
+/// For people and programs alike: nobody wants a flag's nanoseconds.
+fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
 fn flag_row(flag: &Flag, now: Clocks) -> FlagRow {
     FlagRow {
         origin: flag.origin,
         reason: flag.reason.clone(),
-        since: flag.since,
+        since: whole_seconds(flag.since),
         remaining_seconds: flag.remaining(now).map(|left| left.as_secs()),
     }
 }
@@ -281,13 +287,13 @@ pub(super) fn status(core: &Core) -> Status {
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id().cast_signed(),
-        started: core.started,
+        started: whole_seconds(core.started),
         node: core.own_node.clone(),
         mode: core.settings.mode,
         answer: core.settings.answer,
         cluster: ClusterRow {
             file: core.settings.cluster_file.display().to_string(),
-            loaded: state.loaded,
+            loaded: whole_seconds(state.loaded),
             nodes: state.view.nodes.len(),
             backends: state.view.backends(),
             error: state.file_error.clone(),

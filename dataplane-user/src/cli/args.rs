@@ -5,6 +5,8 @@ use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
 
 use crate::plan::{Answer, Mode};
 
+const GLOBAL: &str = "Options of all commands";
+
 const EXIT_CODES: &str = "Exit codes:
   0  done
   1  something failed; the message says what
@@ -28,6 +30,10 @@ const EXAMPLES: &str = "Examples:
   # It is back.
   nodefence unflag node-b
 
+  # Let every agent know: a flag in the cluster file.
+  #   flags:
+  #     - { node: node-b, until: 2026-12-01T00:00:00Z, reason: disk }
+
   # Try it without cutting: counted in `nodefence counters` as observed.
   nodefence agent --cluster-file cluster.yaml --interface eth0 --mode observe
 
@@ -35,6 +41,9 @@ const EXAMPLES: &str = "Examples:
   nodefence doctor";
 
 /// Refuses to send traffic to backends on flagged Kubernetes nodes.
+///
+/// An agent runs on each node that sends. `flag` tells the agent of the machine it is typed on that a node hangs: from then on
+/// that machine sends its backends nothing, and clients are reset or refused at once instead of waiting.
 #[derive(Debug, Parser)]
 #[command(
     name = "nodefence",
@@ -46,15 +55,15 @@ const EXAMPLES: &str = "Examples:
 )]
 pub struct Cli {
     /// The agent's socket [default: agent.sock in the run folder]
-    #[arg(long, global = true, value_name = "PATH", env = "NODEFENCE_SOCKET")]
+    #[arg(long, global = true, value_name = "PATH", env = "NODEFENCE_SOCKET", help_heading = GLOBAL)]
     pub socket: Option<PathBuf>,
 
     /// Folder of the agent's lock, socket and flags
-    #[arg(long, global = true, value_name = "DIR", default_value = "/run/nodefence")]
+    #[arg(long, global = true, value_name = "DIR", default_value = "/run/nodefence", help_heading = GLOBAL)]
     pub run_dir: PathBuf,
 
-    /// How to print
-    #[arg(short, long, global = true, value_name = "FORMAT", default_value = "table")]
+    /// How to print results
+    #[arg(short, long, global = true, value_name = "FORMAT", default_value = "table", help_heading = GLOBAL)]
     pub output: Format,
 
     /// What to do
@@ -85,7 +94,8 @@ pub enum Format {
 pub enum Verb {
     /// Run the agent on this node
     #[command(
-        after_help = "SIGTERM leaves the pinned dataplane in place: verdicts lapse within 3 s unless another agent \
+        after_help = "Examples:\n  nodefence agent --cluster-file cluster.yaml --interface auto\n  nodefence agent --cluster-file \
+                            cluster.yaml --interface eth0 --interface vxlan0 --mode observe\n\nSIGTERM leaves the pinned dataplane in place: verdicts lapse within 3 s unless another agent \
                             takes over. `nodefence detach` removes it."
     )]
     Agent(Box<AgentArgs>),
@@ -103,7 +113,7 @@ pub enum Verb {
         #[arg(long = "for", value_name = "TIME", value_parser = lasting)]
         lasts: Option<Duration>,
         /// Why, for whoever reads `nodes`
-        #[arg(long, value_name = "TEXT", default_value = "")]
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
         /// Flag it even if it is this very node, or more than a third of all nodes would bear a flag
         #[arg(long)]
@@ -111,18 +121,31 @@ pub enum Verb {
     },
 
     /// Let traffic to a flagged node pass again, from the next packet on
+    #[command(
+        after_help = "Example:\n  nodefence unflag node-b\n\nTakes back what `nodefence flag` set on this machine. A flag in the \
+                            cluster file stays until it is removed there."
+    )]
     Unflag {
         /// Name of the node
         node: String,
     },
 
     /// List nodes and their flags
+    #[command(
+        after_help = "ACTION is what happens to packets for the node: pass, refuse, drop, observe (counted only) or ignore (the \
+                            agent's own node).\n\nExample:\n  nodefence nodes -o json"
+    )]
     Nodes,
 
     /// List backends and the devices that cover them
+    #[command(
+        after_help = "INTERFACE is the attached device by which packets to the backend leave; `none` with a reason means that \
+                            traffic to it is not cut on this machine.\n\nExample:\n  nodefence backends -o json"
+    )]
     Backends,
 
     /// List the flows to backends that conntrack knows
+    #[command(after_help = "Example:\n  nodefence flows --node node-b")]
     Flows {
         /// Only flows to this node's backends
         #[arg(long, value_name = "NODE")]
@@ -130,15 +153,22 @@ pub enum Verb {
     },
 
     /// Show what was cut and what was passed, by reason
+    #[command(
+        after_help = "Packets are counted since the maps were made; a restart of the agent keeps them.\n\nExample:\n  nodefence counters -o json"
+    )]
     Counters,
 
-    /// Show the agent's state
+    /// Show the agent's state and what is wrong with it
+    #[command(
+        after_help = "Lines that say `problem:` want attention. `nodefence doctor` looks at the machine instead of the agent.\n\n\
+                            Example:\n  nodefence status"
+    )]
     Status,
 
     /// Remove everything of ours from the kernel
     #[command(
         after_help = "Programs, links, maps and pins are removed; a clsact qdisc only if we made it and it is \
-                            empty. Refused while an agent runs."
+                            empty. Refused (exit code 6) while an agent runs: end it first.\n\nExample:\n  nodefence detach"
     )]
     Detach {
         /// Folder of the pins
@@ -147,7 +177,11 @@ pub enum Verb {
     },
 
     /// Say what keeps nodefence from working on this node, with the remedy
-    #[command(after_help = "Works without an agent. Exit code 5 if a line says fail.")]
+    #[command(
+        after_help = "Works without an agent; best as root, since what an ordinary user may not look at is shown as unknown. Each \
+                            remedy can be pasted into a shell. Exit code 5 if a line says fail.\n\nExample:\n  nodefence doctor \
+                            --interface eth0"
+    )]
     Doctor {
         /// Check these devices only [default: all but the loopback device]
         #[arg(long, value_name = "NAME")]
@@ -165,8 +199,11 @@ pub enum Verb {
     },
 
     /// Print the man page (roff), or write one per verb into a folder
+    #[command(
+        after_help = "Examples:\n  nodefence man | man -l -\n  nodefence man --dir /usr/local/share/man/man1"
+    )]
     Man {
-        /// The folder
+        /// Folder to write one page per command into, instead of printing
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -187,7 +224,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub node: Option<String>,
 
-    /// Believe a cluster file without nodes
+    /// Believe a cluster file without nodes; else it is an error, and the last good view stays
     #[arg(long)]
     pub allow_empty: bool,
 
@@ -228,7 +265,7 @@ pub struct AgentArgs {
     pub take_over: bool,
 
     /// How to log, to standard error; RUST_LOG sets what
-    #[arg(long, default_value = "text")]
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 }
 

@@ -193,8 +193,13 @@ pub(super) fn status(status: &Status) -> String {
         }
     }
     line("This kernel", status.probe_text.clone());
+    if !status.cannot_ask.is_empty() {
+        let what =
+            "idle clients of flows that conntrack does not list; those flows are cut when they next send:";
+        line("Cannot ask", what.to_owned());
+    }
     for flows in &status.cannot_ask {
-        line("Cannot ask", format!("{flows}; cut when they next send"));
+        line("", format!("- {flows}"));
     }
     for (node, row) in &status.asked {
         line("Asked", format!("{node}: {}", asked_text(row)));

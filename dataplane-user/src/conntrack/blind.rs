@@ -33,7 +33,7 @@ const NFGEN_LEN: usize = 4;
 pub enum Blind {
     /// The kernel has no conntrack, or does not list it.
     NoConntrack,
-    /// conntrack lists nothing at all: nothing here makes it watch.
+    /// conntrack's table is empty: no flow has come by yet, or no rule makes the kernel track any.
     Empty,
     /// `net.ipv4.vs.conntrack` is 0: IPVS hides its flows.
     IpvsWithout,
@@ -46,12 +46,21 @@ pub enum Blind {
 impl fmt::Display for Blind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoConntrack => write!(f, "this kernel lists no conntrack entries (nf_conntrack_netlink)"),
-            Self::Empty => write!(f, "conntrack lists no flow at all: nothing here makes it watch"),
-            Self::IpvsWithout => write!(f, "net.ipv4.vs.conntrack is 0: flows through IPVS are not listed"),
-            Self::NoTrack(rule) => write!(f, "a rule in {rule} exempts packets from conntrack (notrack)"),
+            Self::NoConntrack => {
+                write!(
+                    f,
+                    "all flows: this kernel does not list conntrack's entries (no nf_conntrack_netlink)"
+                )
+            }
+            Self::Empty => write!(
+                f,
+                "all flows at present: conntrack's table is empty (the kernel fills it only where a NAT or a stateful rule \
+                 is loaded)"
+            ),
+            Self::IpvsWithout => write!(f, "flows through IPVS: net.ipv4.vs.conntrack is 0"),
+            Self::NoTrack(rule) => write!(f, "flows that a notrack rule exempts (nftables {rule})"),
             Self::LegacyRawTable => {
-                write!(f, "iptables-legacy has a raw table, whose rules may exempt packets from conntrack")
+                write!(f, "flows that iptables-legacy's raw table may exempt; its rules cannot be read here")
             }
         }
     }
