@@ -163,6 +163,10 @@ fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Ch
             }
         }];
     }
+    // tcx links and pins are shown to the privileged alone; clsact filters to all.
+    if !lacking.is_empty() {
+        return vec![unknown(&name, &format!("to see what is attached needs {}", lacking.join(", ")))];
+    }
     let found = match status.tc {
         None => "not attached".to_owned(),
         Some(TcMode::Tcx) => "attached by tcx".to_owned(),
@@ -318,8 +322,10 @@ mod tests {
         let socket =
             ClientError::Unreachable { path: "/run/x".into(), source: ErrorKind::PermissionDenied.into() };
         let mut checks = tried(none, &["CAP_BPF"]);
+        let silent = InterfaceStatus { error: None, ..refused.clone() };
         for wanted in [false, true] {
             checks.extend(interface(&refused, wanted, &["CAP_BPF"]));
+            checks.extend(interface(&silent, wanted, &["CAP_BPF"]));
         }
         checks.extend(agent(Err(socket)));
         for check in checks {

@@ -1,9 +1,7 @@
 //! Removing all that is ours, with or without an agent, after a crash, and as often as one likes.
 use std::{fs, path::Path};
 
-use super::{
-    clsact, error::Error, links, load, lock::PinLock, names::Hook, netlink::Netlink, versions,
-};
+use super::{clsact, error::Error, links, load, lock::PinLock, names::Hook, netlink::Netlink, versions};
 
 /// What a detach removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]

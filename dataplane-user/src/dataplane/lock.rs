@@ -61,7 +61,8 @@ impl PinLock {
         match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
             Ok(dir) => {
                 // Whoever had it may have removed the folder: a lock on what is no longer there keeps nobody away.
-                let there = fs::metadata(root).is_ok_and(|m| (m.dev(), m.ino()) == (locked.dev(), locked.ino()));
+                let there =
+                    fs::metadata(root).is_ok_and(|m| (m.dev(), m.ino()) == (locked.dev(), locked.ino()));
                 Ok(there.then_some(Self { _dir: dir }))
             }
             Err((_, Errno::EWOULDBLOCK)) => {
