@@ -187,10 +187,14 @@ impl Conn {
             return Outcome::Other;
         }
         let mut byte = [0];
-        match self.stream.read(&mut byte) {
-            Ok(0) => Outcome::Other,
-            Ok(_) => Outcome::Answered,
-            Err(error) => Outcome::of(&error),
+        loop {
+            return match self.stream.read(&mut byte) {
+                Ok(0) => Outcome::Other,
+                Ok(_) => Outcome::Answered,
+                // A machine that was stopped and goes on: a read with a time limit is not restarted (signal(7)).
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => Outcome::of(&error),
+            };
         }
     }
 }
