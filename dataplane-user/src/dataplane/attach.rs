@@ -138,10 +138,6 @@ fn attach(
         }
         status.programs_ahead.extend(view.ahead);
     }
-    if status.tc == Some(TcMode::Tcx) {
-        // Of no more use, where filters were there before.
-        clsact::remove_qdisc(netlink, pin_dir, ifindex)?;
-    }
     // The XDP program passes all packets of a device that it does not know: the address comes first.
     if options.xdp != XdpChoice::Off
         && let Some(mac) = interface.mac
@@ -167,10 +163,10 @@ fn leave(dataplane: &mut Dataplane, netlink: &mut Netlink, keep: &[u32]) -> Resu
     }
     for ifindex in clsact::devices(netlink)? {
         if !keep.contains(&ifindex) {
+            // The qdisc stays until a detach (see `clsact::remove_qdisc`).
             for hook in Hook::TC {
                 clsact::remove(netlink, ifindex, hook)?;
             }
-            clsact::remove_qdisc(netlink, pin_dir, ifindex)?;
         }
     }
     Ok(())

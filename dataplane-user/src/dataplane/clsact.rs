@@ -203,51 +203,60 @@ pub(super) fn remove(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result<
     Ok(removed)
 }
 
-/// Adds a clsact qdisc where none is, and remembers in the pin folder that it is ours.
+/// Adds a clsact qdisc where none is, and remembers in the pin folder that it is ours: before it is there, so that a crash in
+/// between leaves none that nobody removes.
 fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), Error> {
+    if devices(netlink)?.contains(&ifindex) {
+        return Ok(());
+    }
+    let mark = names::qdisc(pin_dir, ifindex);
+    fs::create_dir_all(&mark).map_err(Error::file(&mark, "remember that the clsact qdisc is ours"))?;
     let request = Request::new(RTM_NEWQDISC, CREATE | EXCL, &tcmsg(ifindex, CLSACT_HANDLE, CLSACT, 0))
         .text(TCA_KIND, "clsact");
     match netlink.ask(&request) {
-        Ok(_) => {
-            let marker = names::qdisc(pin_dir, ifindex);
-            match fs::create_dir_all(&marker) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                    Err(Error::file(marker, "remember that the clsact qdisc is ours")(e))
-                }
-                _ => Ok(()),
+        Ok(_) => Ok(()),
+        Err(e) => {
+            load::gone(fs::remove_dir(&mark)).map_err(Error::file(mark, "remove it"))?;
+            if e.errno != libc::EEXIST {
+                return Err(e.into_error(format!("add a clsact qdisc to interface {ifindex}")));
             }
+            // Somebody else was faster.
+            if devices(netlink)?.contains(&ifindex) {
+                return Ok(());
+            }
+            // An ingress qdisc sits in the same place. It would take an egress filter, and run it at ingress
+            // (net/sched/sch_ingress.c, ingress_tcf_block).
+            Err(Error::call(format!(
+                "interface {ifindex} has an ingress qdisc where a clsact qdisc is needed, which has an egress hook as well"
+            ))(io::Error::from_raw_os_error(e.errno)))
         }
-        // An ingress qdisc sits in the same place. It would take an egress filter, and run it at ingress
-        // (net/sched/sch_ingress.c, ingress_tcf_block).
-        Err(e) if e.errno == libc::EEXIST && devices(netlink)?.contains(&ifindex) => Ok(()),
-        Err(e) if e.errno == libc::EEXIST => Err(Error::call(format!(
-            "interface {ifindex} has an ingress qdisc where a clsact qdisc is needed, which has an egress hook as well"
-        ))(io::Error::from_raw_os_error(e.errno))),
-        Err(e) => Err(e.into_error(format!("add a clsact qdisc to interface {ifindex}"))),
     }
 }
 
 /// Removes the clsact qdisc of a device where we made it and nobody has a filter on it; says whether it did. Forgets
-/// that it was ours in any case.
+/// afterwards that it was ours, in any case: a crash in between leaves none that nobody removes.
+///
+/// For a detach only. While the kernel adds or removes a qdisc it takes the device's queues out of service for some milliseconds
+/// (net/sched/sch_api.c, qdisc_graft: dev_deactivate), and packets are lost; an empty clsact costs them nothing.
 pub(super) fn remove_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<bool, Error> {
-    let marker = names::qdisc(pin_dir, ifindex);
-    match fs::remove_dir(&marker) {
-        Ok(()) => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(e) => return Err(Error::file(marker, "remove it")(e)),
+    let mark = names::qdisc(pin_dir, ifindex);
+    if !mark.exists() {
+        return Ok(false);
     }
+    let mut unused = true;
     for hook in Hook::TC {
-        if !filters(netlink, ifindex, hook)?.is_empty() {
-            return Ok(false);
-        }
+        unused &= filters(netlink, ifindex, hook)?.is_empty();
     }
     let request =
         Request::new(RTM_DELQDISC, 0, &tcmsg(ifindex, CLSACT_HANDLE, CLSACT, 0)).text(TCA_KIND, "clsact");
-    match netlink.ask(&request) {
-        Ok(_) => Ok(true),
-        Err(e) if [libc::ENOENT, libc::ENODEV, libc::EINVAL].contains(&e.errno) => Ok(false),
-        Err(e) => Err(e.into_error(format!("remove the clsact qdisc of interface {ifindex}"))),
-    }
+    let removed = match unused.then(|| netlink.ask(&request)) {
+        Some(Ok(_)) => true,
+        None => false,
+        Some(Err(e)) if [libc::ENOENT, libc::ENODEV, libc::EINVAL].contains(&e.errno) => false,
+        Some(Err(e)) => return Err(e.into_error(format!("remove the clsact qdisc of interface {ifindex}"))),
+    };
+    load::gone(fs::remove_dir(&mark)).map_err(Error::file(mark, "remove it"))?;
+    Ok(removed)
 }
 
 /// Forgets that we made the qdiscs of devices that are gone: another device may get their index.

@@ -50,6 +50,8 @@ pub(super) fn ensure(
                 let what = || format!("replace the {} program of interface {ifindex}", hook.name());
                 link.update(program.fd.as_fd()).map_err(|e| Error::call(what())(e))?;
             }
+            // A crash may have left one beside the link, which goes on over maps that nobody writes any more.
+            clsact::remove(netlink, ifindex, hook)?;
             return Ok(TcMode::Tcx);
         }
         match create(program.fd.as_fd(), ifindex, hook) {

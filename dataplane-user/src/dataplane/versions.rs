@@ -43,7 +43,6 @@ pub(super) fn take_over(pin_dir: &Path, other: &Path) -> Result<bool, Error> {
         marks => marks.map_err(Error::file(names::qdiscs(other), "list it"))?,
     };
     for mark in marks.flatten() {
-        load::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
         let to = names::qdiscs(pin_dir).join(mark.file_name());
         match fs::create_dir(&to) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -51,6 +50,8 @@ pub(super) fn take_over(pin_dir: &Path, other: &Path) -> Result<bool, Error> {
             }
             _ => taken = true,
         }
+        // Only now: a crash in between leaves two marks, not none.
+        load::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
     }
     Ok(taken)
 }

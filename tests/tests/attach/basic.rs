@@ -128,27 +128,36 @@ fn a_second_start_stages_nothing() {
         let mut dataplane = Dataplane::open(&larger).unwrap();
         assert!(staging());
         dataplane.attach(&up0());
-        let differing: Vec<&str> =
-            MAPS.into_iter().zip(ids().iter().zip(first)).filter(|(_, (a, b))| **a != *b).map(|(n, _)| n).collect();
+        let differing: Vec<&str> = MAPS
+            .into_iter()
+            .zip(ids().iter().zip(first))
+            .filter(|(_, (a, b))| **a != *b)
+            .map(|(n, _)| n)
+            .collect();
         assert_eq!(differing, ["backends"]);
     });
 }
 
 #[test]
 fn interfaces_no_longer_wanted_are_left() {
-    for (choice, _) in ways() {
+    for (choice, mode) in ways() {
         Pair::new("left").near.run(move || {
             sh("ip link add other0 type veth peer name other1");
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             dataplane.attach(&up0());
             dataplane.attach(&["other0".into()]);
             assert_eq!((attached("up0").len(), attached("other0").len()), (0, 2));
-            assert!(!sh("tc qdisc show dev up0").contains("clsact"));
             // The same by a later process.
             drop(dataplane);
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             dataplane.attach(&up0());
             assert_eq!((attached("up0").len(), attached("other0").len()), (2, 0));
+            // Packets are lost while a qdisc is removed: it stays, and is known as ours, until a detach.
+            let qdiscs = if mode == TcMode::Clsact { 2 } else { 0 };
+            assert_eq!(sh("tc qdisc show").matches("clsact").count(), qdiscs);
+            drop(dataplane);
+            assert_eq!(dataplane::detach(&pin_dir()).unwrap().qdiscs as usize, qdiscs);
+            assert_eq!(sh("tc qdisc show").matches("clsact").count(), 0);
         });
     }
 }
@@ -189,14 +198,18 @@ fn programs_that_were_taken_away_come_back() {
 #[test]
 fn the_way_of_attaching_can_change() {
     Pair::new("ways").near.run(|| {
+        let mut clsact = false;
         for (choice, mode) in ways().into_iter().chain(ways()) {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             let status = dataplane.attach(&up0());
             assert_eq!((status[0].error.clone(), status[0].tc), (None, Some(mode)));
             assert_eq!(attached("up0"), OURS);
-            let qdisc = sh("tc qdisc show dev up0").contains("clsact");
-            assert_eq!(qdisc, mode == TcMode::Clsact, "the qdisc goes with the last filter");
+            // It stays once it was needed (see `interfaces_no_longer_wanted_are_left`).
+            clsact |= mode == TcMode::Clsact;
+            assert_eq!(sh("tc qdisc show dev up0").contains("clsact"), clsact);
         }
+        assert_eq!(dataplane::detach(&pin_dir()).unwrap().qdiscs, 1);
+        nothing_left();
     });
 }
 

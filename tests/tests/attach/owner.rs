@@ -1,12 +1,12 @@
-//! One dataplane for each pin folder, whoever asks; and what it does when its folders go.
+//! One dataplane for each pin folder, whoever asks; what it does when its folders go, and after a crash between two steps.
 use std::{
     fs,
     time::{Duration, Instant},
 };
 
-use nodefence::dataplane::{self, Dataplane, Error, NodeWriter, TcChoice};
+use nodefence::dataplane::{self, Dataplane, Error, NodeWriter, Options, TcChoice};
 
-use super::support::{Pair, attached, node, one_flagged, options, pin_dir, up0, ways};
+use super::support::{Pair, attached, ifindex, node, one_flagged, options, pin_dir, sh, up0, ways};
 
 #[test]
 fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
@@ -76,4 +76,48 @@ fn folders_that_were_removed_below_us_are_made_again() {
             }
         });
     }
+}
+
+/// A crash between the pin of a link and the removal of the filters that it replaces: the filters would go on over old maps.
+#[test]
+fn filters_beside_a_link_are_removed_at_the_next_start() {
+    Pair::new("beside").near.run(|| {
+        let attach = |options: Options| {
+            let mut dataplane = Dataplane::open(&options).unwrap();
+            assert_eq!(dataplane.attach(&up0())[0].error, None);
+        };
+        attach(options(TcChoice::Auto));
+        // Another pin folder knows nothing of the links in this one.
+        let elsewhere = pin_dir().parent().unwrap().with_file_name("elsewhere").join("nodefence/v1");
+        attach(Options { pin_dir: elsewhere, ..options(TcChoice::Clsact) });
+        attach(options(TcChoice::Auto));
+        assert_eq!(attached("up0"), ["nf_egress_l2", "nf_ingress_l2"]);
+    });
+}
+
+/// A crash between the mark and the qdisc that it stands for; and a qdisc of others is never marked.
+#[test]
+fn a_qdisc_is_ours_only_if_we_made_it() {
+    for others in [false, true] {
+        Pair::new("mark").near.run(move || {
+            let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
+            let mark = pin_dir().join(format!("qdiscs/{}", ifindex("up0")));
+            if others {
+                sh("tc qdisc add dev up0 clsact");
+            } else {
+                fs::create_dir(&mark).unwrap();
+            }
+            assert_eq!(dataplane.attach(&up0())[0].error, None);
+            assert_eq!(mark.exists(), !others);
+            drop(dataplane);
+            assert_eq!(dataplane::detach(&pin_dir()).unwrap().qdiscs, u32::from(!others));
+            assert_eq!(sh("tc qdisc show dev up0").contains("clsact"), others);
+        });
+    }
+    Pair::new("markingress").near.run(|| {
+        sh("tc qdisc add dev up0 ingress");
+        let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
+        assert!(dataplane.attach(&up0())[0].error.is_some());
+        assert!(!pin_dir().join(format!("qdiscs/{}", ifindex("up0"))).exists());
+    });
 }
