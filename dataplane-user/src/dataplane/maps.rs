@@ -12,6 +12,7 @@ pub(super) struct Maps {
     pub(super) ports: HashMap<MapData, PortKey, u32>,
     pub(super) nodes: Array<MapData, NodeEntry>,
     pub(super) devices: HashMap<MapData, u32, Device>,
+    seen: Array<MapData, u64>,
     /// One more than the highest node index that is in use: what lies beyond need not be read.
     pub(super) used: u32,
     counters: PerCpuArray<MapData, Counter>,
@@ -34,6 +35,7 @@ impl Maps {
             nodes: take(ebpf, names::NODES)?,
             used: MAX_NODES,
             devices: take(ebpf, names::DEVICES)?,
+            seen: take(ebpf, names::SEEN)?,
             counters: take(ebpf, names::COUNTERS)?,
             config: take(ebpf, names::CONFIG)?,
         })
@@ -59,6 +61,11 @@ impl Maps {
     pub(super) fn find_used(&mut self) -> Result<(), Error> {
         self.used = self.used_nodes()?.last().map_or(0, |(index, _)| index + 1);
         Ok(())
+    }
+
+    /// Forgets when an index's owner was last heard of: the next one starts without its predecessor's word.
+    pub(super) fn forget_seen(&mut self, index: u32) -> Result<(), Error> {
+        self.seen.set(index, &0, 0).map_err(Error::map(names::SEEN))
     }
 
     /// Sums over the CPUs, one for each reason.

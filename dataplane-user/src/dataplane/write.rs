@@ -1,7 +1,8 @@
 //! Bringing the tables into the maps, in an order in which no packet ever meets the verdict of a node that is not its
 //! own:
 //!
-//! 1. nodes whose generation is new, as healthy: entries of the index's former owner now name an older generation;
+//! 1. nodes whose generation is new, as healthy and not heard of: entries of the index's former owner now name an older
+//!    generation;
 //! 2. deletes: what is no longer wanted is to pass, and makes room;
 //! 3. inserts and updates;
 //! 4. verdicts, but for entries that somebody else wrote meanwhile: a verdict that was set, taken back or renewed while
@@ -60,6 +61,8 @@ pub(super) fn write(
         if there.get(index).map_or(0, |e| e.generation) != entry.generation {
             let healthy = NodeEntry { verdict: Verdict::Healthy as u32, action: 0, until: 0, ..*entry };
             write_node(maps, *index, &healthy)?;
+            // Once the generation is the new one, packets of the former owner stamp nothing any more.
+            maps.forget_seen(*index)?;
             there.insert(*index, healthy);
             report.nodes += 1;
         }

@@ -4,12 +4,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use aya::maps::{Array, Map, MapData};
 use nodefence::dataplane::{Dataplane, Options};
 use nodefence_common::{Addr, MAX_NODES, Reason, Verdict};
 
 use super::{
     load::{Load, arrives},
-    support::{Held, PEERS, Pair, node, one_flagged, tables, up0},
+    support::{Held, PEERS, Pair, node, one_flagged, pin_dir, tables, up0},
 };
 
 #[test]
@@ -84,6 +85,24 @@ fn a_node_that_left_keeps_its_generation() {
         assert_eq!(left.len(), 1);
         assert_eq!((left[0].0, left[0].1.generation, left[0].1.verdict), (0, 7, Verdict::Healthy as u32));
         assert_eq!(dataplane.backends().unwrap(), []);
+    });
+}
+
+#[test]
+fn a_new_owner_of_an_index_was_never_heard_of() {
+    Pair::new("seen").near.run(|| {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        let map = MapData::from_pin(pin_dir().join("seen")).and_then(Map::from_map_data);
+        let mut seen: Array<_, u64> = map.and_then(Array::try_from).unwrap();
+        let owners = |first, second| {
+            tables(&[(node("a", first, false), &PEERS[..1]), (node("b", second, true), &PEERS[1..2])])
+        };
+        dataplane.write(&owners(1, 1)).unwrap();
+        for index in 0..2 {
+            seen.set(index, &5, 0).unwrap();
+        }
+        dataplane.write(&owners(1, 2)).unwrap();
+        assert_eq!((seen.get(&0, 0).unwrap(), seen.get(&1, 0).unwrap()), (5, 0));
     });
 }
 
