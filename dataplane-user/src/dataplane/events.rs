@@ -41,11 +41,6 @@ impl EventStream {
             }
         }
     }
-
-    /// The next record, if one is there.
-    pub fn try_next(&mut self) -> Option<Event> {
-        take(self.ring.get_mut())
-    }
 }
 
 fn take(ring: &mut RingBuf<MapData>) -> Option<Event> {

@@ -5,8 +5,8 @@ use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey};
 /// The whole wanted state of the dataplane's tables.
 ///
 /// The order in which a writer must bring it in, so that no packet ever meets the verdict of another node: entries of
-/// nodes whose generation is new first, as healthy; then inserts and updates of `backends` and `ports`; then deletes;
-/// verdicts last.
+/// nodes whose generation is new first, as healthy; then deletes from `ports` and `backends`, which make room; then inserts and updates of
+/// `backends`, and of `ports` after them; verdicts last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Every backend address of every node.
