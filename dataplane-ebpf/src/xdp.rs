@@ -1,4 +1,7 @@
 //! XDP: cuts packets that arrive addressed straight to a backend on another node, before the stack sees them.
+//!
+//! Counts what it takes away, and what the stack will refuse. What it lets pass for a reason that is counted (observed, lapsed, stale, a
+//! fragment, ...) is on its way to TC egress, which counts it there.
 use aya_ebpf::{
     bindings::{
         xdp_action::{XDP_DROP, XDP_PASS, XDP_TX},
@@ -67,20 +70,14 @@ fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
         return XDP_PASS;
     }
     let action = match standing_of(hit) {
-        Standing::Pass => return XDP_PASS,
-        Standing::Counted(reason) => {
-            count(reason, bytes);
-            return XDP_PASS;
-        }
+        Standing::Pass | Standing::Counted(_) => return XDP_PASS,
         Standing::Subject(action) => action,
     };
     let mut packet = Packet::empty();
     if read_network(ctx, hit, &mut packet) == 0 || read_transport(ctx, &mut packet) == 0 {
-        count(Reason::Unparsed, bytes);
         return XDP_PASS;
     }
     if !confirmed(hit, &packet.dst) {
-        count(Reason::Stale, bytes);
         return XDP_PASS;
     }
     let decision = match scoped(hit, &packet) {
@@ -88,17 +85,14 @@ fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
         None => decide(&packet, hit.scope(), action),
     };
     let (verdict, reason) = match decision {
-        Decision::Pass => return XDP_PASS,
-        Decision::Counted(reason) => (XDP_PASS, reason),
+        Decision::Pass | Decision::Counted(_) => return XDP_PASS,
         Decision::Drop(reason) => (XDP_DROP, reason),
         Decision::Answer(Answer::Reset { .. }) => (XDP_TX, Reason::Reset),
         Decision::Answer(Answer::Refuse { .. }) => (XDP_TX, Reason::Refused),
         // ICMP answers are made at TC egress only.
         Decision::Answer(Answer::Unreachable) => (XDP_DROP, Reason::Dropped),
     };
-    if verdict != XDP_PASS || matches!(reason, Reason::Observed) {
-        sample_xdp(&frame, ifindex(ctx), hit, reason);
-    }
+    sample_xdp(&frame, ifindex(ctx), hit, reason);
     let (verdict, reason) = match decision {
         Decision::Answer(answer @ (Answer::Reset { .. } | Answer::Refuse { .. })) => {
             if answer_tcp(ctx, &packet, &answer) != 0 {

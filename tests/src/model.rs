@@ -2,6 +2,10 @@
 //! constant of the kernel programs. Slow and simple on purpose.
 use std::collections::{HashMap, HashSet};
 
+mod headers;
+
+use headers::{Lack, Seen, Tcp, find_ip, is_mapped, read_v4, read_v6, transport};
+
 /// An address as its family's bytes.
 pub type Ip = Vec<u8>;
 
@@ -98,193 +102,12 @@ fn dropped(counted: &'static str) -> Judgement {
     Judgement { fate: Fate::Drop, counted: Some(counted) }
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<usize> {
-    Some(usize::from(*bytes.get(at)?) * 256 + usize::from(*bytes.get(at + 1)?))
-}
-
-fn be32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some((be16(bytes, at)? as u32) << 16 | be16(bytes, at + 2)? as u32)
-}
-
-/// Start of the IP header and its family (4 or 6), or what becomes of the packet without one.
-fn find_ip(hook: Hook, frame: &[u8]) -> Result<(usize, u8), Judgement> {
-    let short = passed("unparsed");
-    let (mut kind, mut at) = match hook {
-        Hook::Bare(kind) => (usize::from(kind), 0),
-        Hook::Ethernet | Hook::Xdp => (be16(frame, 12).ok_or(short.clone())?, 14),
-    };
-    if hook == Hook::Ethernet || hook == Hook::Xdp {
-        let mut tags = 0;
-        while kind == 0x8100 || kind == 0x88a8 {
-            tags += 1;
-            if tags == 3 {
-                return Err(short);
-            }
-            kind = be16(frame, at + 2).ok_or(short.clone())?;
-            at += 4;
-        }
-    }
-    let (family, header) = match kind {
-        0x0800 => (4, 20),
-        0x86dd => (6, 40),
-        _ => return Err(pass()),
-    };
-    if frame.len() < at + header || frame[at] / 16 != family {
-        return Err(short);
-    }
-    if family == 4 && frame[at] % 16 < 5 {
-        return Err(short);
-    }
-    Ok((at, family))
-}
-
-/// What the headers say.
-struct Seen {
-    src: Ip,
-    dst: Ip,
-    protocol: u8,
-    fragment: bool,
-    /// Set unless the packet is a fragment behind the first.
-    transport: Option<usize>,
-    /// Bytes from the transport header's place to the end of the IP packet.
-    body: usize,
-    extended: bool,
-    waypoint: bool,
-}
-
-fn read_v4(frame: &[u8], at: usize) -> Option<Seen> {
-    let ip = &frame[at..];
-    let header = usize::from(ip[0] % 16) * 4;
-    let mut total = be16(ip, 2)?;
-    if total == 0 && ip.len() > 65_535 {
-        total = ip.len();
-    }
-    if total < header || total > ip.len() {
-        return None;
-    }
-    let fragmentation = be16(ip, 6)?;
-    let (more, offset) = (fragmentation & 0x2000 != 0, fragmentation & 0x1fff);
-    Some(Seen {
-        src: ip[12..16].to_vec(),
-        dst: ip[16..20].to_vec(),
-        protocol: ip[9],
-        fragment: more || offset != 0,
-        transport: (offset == 0).then_some(at + header),
-        body: total - header,
-        extended: header > 20,
-        waypoint: false,
-    })
-}
-
-fn read_v6(frame: &[u8], at: usize) -> Option<Seen> {
-    let ip = &frame[at..];
-    let mut body = be16(ip, 4)?;
-    if body == 0 && ip.len() > 65_535 {
-        body = ip.len() - 40;
-    }
-    if 40 + body > ip.len() {
-        return None;
-    }
-    let mut seen = Seen {
-        src: ip[8..24].to_vec(),
-        dst: ip[24..40].to_vec(),
-        protocol: ip[6],
-        fragment: false,
-        transport: None,
-        body,
-        extended: false,
-        waypoint: false,
-    };
-    if is_mapped(&seen.src) || is_mapped(&seen.dst) {
-        return None;
-    }
-    let mut here = 40;
-    let mut behind_first = false;
-    let mut headers = 0;
-    while !behind_first && [0, 43, 44, 60, 135, 139, 140].contains(&seen.protocol) {
-        headers += 1;
-        if headers > 6 || ip.len() < here + 8 {
-            return None;
-        }
-        seen.extended = true;
-        let mut len = (usize::from(ip[here + 1]) + 1) * 8;
-        if seen.protocol == 43 && ip[here + 3] > 0 {
-            seen.waypoint = true;
-        }
-        if seen.protocol == 44 {
-            len = 8;
-            let offset = be16(ip, here + 2)? >> 3;
-            let more = ip[here + 3] & 1 == 1;
-            seen.fragment |= offset > 0 || more;
-            behind_first = offset > 0;
-        }
-        seen.protocol = ip[here];
-        here += len;
-        if here > 512 || here - 40 > body {
-            return None;
-        }
-    }
-    seen.body = body - (here - 40);
-    seen.transport = (!behind_first).then_some(at + here);
-    Some(seen)
-}
-
-fn is_mapped(ip: &[u8]) -> bool {
-    ip[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255]
-}
-
 fn answerable(ip: &[u8]) -> bool {
     if ip.len() == 4 {
         !(ip[0] == 0 || ip[0] == 127 || ip[0] >= 224)
     } else {
         let zeros = ip[..15].iter().all(|b| *b == 0);
         ip[0] != 255 && !(zeros && ip[15] <= 1)
-    }
-}
-
-/// A TCP header.
-struct Tcp {
-    source: usize,
-    destination: usize,
-    seq: u32,
-    ack: u32,
-    flags: u8,
-    payload: usize,
-}
-
-/// Ports of a transport header; `Err` where it is cut off or contradicts itself.
-fn transport(frame: &[u8], seen: &Seen) -> Result<(Option<Tcp>, Option<usize>, u8), ()> {
-    let Some(at) = seen.transport else { return Ok((None, None, 0)) };
-    let need = match seen.protocol {
-        6 => 20,
-        17 | 1 | 58 => 8,
-        132 => 12,
-        _ => return Ok((None, None, 0)),
-    };
-    if seen.body < need || frame.len() < at + need {
-        return Err(());
-    }
-    let port = |at| be16(frame, at).ok_or(());
-    match seen.protocol {
-        6 => {
-            let header = usize::from(frame[at + 12] / 16) * 4;
-            if header < 20 || header > seen.body {
-                return Err(());
-            }
-            let number = |at| be32(frame, at).ok_or(());
-            let tcp = Tcp {
-                source: port(at)?,
-                destination: port(at + 2)?,
-                seq: number(at + 4)?,
-                ack: number(at + 8)?,
-                flags: frame[at + 13],
-                payload: seen.body - header,
-            };
-            let destination = tcp.destination;
-            Ok((Some(tcp), Some(destination), 0))
-        }
-        1 | 58 => Ok((None, None, frame[at])),
-        _ => Ok((None, Some(port(at + 2)?), 0)),
     }
 }
 
@@ -295,8 +118,17 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
     }
     let (at, family) = match find_ip(hook, frame) {
         Ok(found) => found,
-        Err(judgement) => return judgement,
+        Err(Lack::Foreign) => return pass(),
+        Err(Lack::Broken) => return passed("unparsed"),
     };
+    match judge_ip(world, hook, frame, at, family) {
+        // What goes on from there comes to TC egress, and is counted there.
+        Judgement { fate: Fate::Pass, .. } if hook == Hook::Xdp => pass(),
+        judgement => judgement,
+    }
+}
+
+fn judge_ip(world: &World, hook: Hook, frame: &[u8], at: usize, family: u8) -> Judgement {
     let destination = if family == 4 { &frame[at + 16..at + 20] } else { &frame[at + 24..at + 40] };
     // The programs keep IPv4 addresses in mapped form.
     let key = if family == 6 && is_mapped(destination) { &destination[12..] } else { destination };
@@ -314,21 +146,20 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
     let Some(seen) = (if family == 4 { read_v4(frame, at) } else { read_v6(frame, at) }) else {
         return passed("unparsed");
     };
-    let (tcp, port, icmp) = match transport(frame, &seen) {
-        Ok(read) => read,
-        // A first fragment may end within its transport header.
-        Err(()) if seen.fragment => (None, None, 0),
-        Err(()) => return passed("unparsed"),
-    };
+    let Some(found) = transport(frame, &seen) else { return passed("unparsed") };
     if backend.host_network {
         if seen.fragment {
             return passed("fragment_passed");
         }
-        let Some(port) = port else { return pass() };
+        let Some(port) = found.destination else { return pass() };
         if !world.ports.contains(&(seen.dst.clone(), port as u16, seen.protocol)) {
             return pass();
         }
-    } else if family == 6 && seen.protocol == 58 && seen.transport.is_some() && (133..=137).contains(&icmp) {
+    } else if family == 6
+        && seen.protocol == 58
+        && seen.transport.is_some()
+        && (133..=137).contains(&found.icmp)
+    {
         return passed("neighbour_discovery");
     }
     if node.order == Order::Observe {
@@ -342,7 +173,7 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
     {
         return dropped("dropped");
     }
-    match (&tcp, seen.protocol) {
+    match (&found.tcp, seen.protocol) {
         (Some(tcp), _) => judge_tcp(frame, at, &seen, tcp),
         (None, 17) if hook == Hook::Xdp => dropped("dropped"),
         (None, 17) if seen.extended => dropped("handed"),
@@ -351,6 +182,24 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
         }
         _ => dropped("dropped"),
     }
+}
+
+/// The node that a packet from one of its backends stamps at TC ingress.
+pub fn stamped(world: &World, hook: Hook, frame: &[u8]) -> Option<u32> {
+    let (at, family) = find_ip(hook, frame).ok()?;
+    let seen = if family == 4 { read_v4(frame, at) } else { read_v6(frame, at) }?;
+    let backend = world.backends.get(&seen.src)?;
+    if world.nodes.get(&backend.node)?.generation != backend.generation {
+        return None;
+    }
+    let found = transport(frame, &seen)?;
+    if backend.host_network {
+        let port = found.source.filter(|_| !seen.fragment)?;
+        if !world.ports.contains(&(seen.src.clone(), port as u16, seen.protocol)) {
+            return None;
+        }
+    }
+    ([6, 17, 132].contains(&seen.protocol) && found.payload > 0).then_some(backend.node)
 }
 
 fn judge_tcp(frame: &[u8], at: usize, seen: &Seen, tcp: &Tcp) -> Judgement {

@@ -227,6 +227,15 @@ impl Programs {
         Ok(map.get(&index, 0)?)
     }
 
+    /// Sets when a node's payload was last seen.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn set_seen(&mut self, index: u32, time: u64) -> Result<()> {
+        let mut map: Array<_, u64> = Array::try_from(self.ebpf.map_mut("seen").context("seen")?)?;
+        Ok(map.set(index, &time, 0)?)
+    }
+
     /// A counter, summed over the CPUs.
     ///
     /// # Errors
