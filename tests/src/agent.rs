@@ -1,6 +1,7 @@
 //! The real `nodefence agent`, run on a node of a [`Cluster`](crate::Cluster).
 
 use std::{
+    os::unix::net::UnixStream,
     path::PathBuf,
     process::{Command, Output, Stdio},
     sync::Arc,
@@ -85,14 +86,23 @@ impl Agent {
         command.args(&self.extra).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut proc = Proc::spawn(&self.ns, command)?;
         let ready = wait_until("agent ready", READY, || {
-            proc.ended().is_ok_and(|ended| ended.is_some())
-                || self.cli(&["status"]).is_ok_and(|output| output.status.success())
+            proc.ended().is_ok_and(|ended| ended.is_some()) || self.serves(proc.pid().as_raw())
         });
         if proc.ended()?.is_some() || ready.is_err() {
             bail!("the agent did not come up; its log:\n{}", self.log());
         }
         self.proc = Some(proc);
         Ok(())
+    }
+
+    /// Whether the process `pid` answers at the socket: where one agent takes over from another, the older one answers at first.
+    fn serves(&self, pid: i32) -> bool {
+        // The CLI is asked only once there is someone to ask: starting it again and again would slow down the agent it waits for.
+        let there = UnixStream::connect(self.socket()).is_ok();
+        let answer = there.then(|| self.cli(&["status", "-o", "json"]).ok()).flatten();
+        let status =
+            answer.and_then(|output| serde_json::from_slice::<serde_json::Value>(&output.stdout).ok());
+        status.is_some_and(|status| status["pid"] == pid)
     }
 
     /// The cluster file; it may be rewritten (by rename) while the agent runs.
@@ -170,15 +180,16 @@ impl Agent {
         self.expect(&["unflag", node]).map(drop)
     }
 
-    /// A counter's packets; 0 where it is not listed.
+    /// A counter's packets.
     ///
     /// # Errors
-    /// As [`Agent::expect`], or where the answer is no JSON.
+    /// As [`Agent::expect`], where the answer is no JSON, or where the counter is not listed.
     pub fn counter(&self, reason: Reason) -> Result<u64> {
         let json: serde_json::Value = serde_json::from_str(&self.expect(&["counters", "-o", "json"])?)?;
         let rows = json.as_array().or_else(|| json.get("counters")?.as_array());
         let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason.name()));
-        Ok(row.and_then(|row| row["packets"].as_u64()).unwrap_or(0))
+        row.and_then(|row| row["packets"].as_u64())
+            .with_context(|| format!("no counter `{}` in {json}", reason.name()))
     }
 
     /// Kills it at once (SIGKILL): no chance to tidy up.

@@ -18,11 +18,14 @@ pub(crate) struct Parser {
     /// process writes lands between the two.
     pending: Option<String>,
     outcomes: BTreeMap<String, Outcome>,
+    /// What libtest itself counted: passed, failed.
+    counted: Option<(usize, usize)>,
 }
 
 impl Parser {
     /// Takes one line; gives the test whose outcome it told.
     pub(crate) fn line(&mut self, line: &str) -> Option<(String, Outcome)> {
+        self.counted = counted(line).or(self.counted);
         let told = self.read(line)?;
         self.outcomes.insert(told.0.clone(), told.1.clone());
         self.pending = None;
@@ -49,6 +52,17 @@ impl Parser {
         Some((pending.clone(), outcome))
     }
 
+    /// Where libtest's own count differs from the outcomes told: a child process of a test may print what looks like one.
+    pub(crate) fn miscounted(&self) -> Option<String> {
+        let count = |wanted: Outcome| self.outcomes.values().filter(|outcome| **outcome == wanted).count();
+        let told = (count(Outcome::Passed), count(Outcome::Failed));
+        let counted = self.counted.filter(|counted| *counted != told)?;
+        Some(format!(
+            "libtest counted {} passed, {} failed; read were {} and {}",
+            counted.0, counted.1, told.0, told.1
+        ))
+    }
+
     /// All outcomes told so far.
     pub(crate) fn outcomes(&self) -> &BTreeMap<String, Outcome> {
         &self.outcomes
@@ -65,6 +79,14 @@ fn outcome(text: &str) -> Option<Outcome> {
         _ if text.ends_with("FAILED") => Some(Outcome::Failed),
         _ => None,
     }
+}
+
+/// `test result: FAILED. 2 passed; 1 failed; ...`
+fn counted(line: &str) -> Option<(usize, usize)> {
+    let mut words = line.strip_prefix("test result: ")?.split(' ').skip(1);
+    let passed = words.next()?.parse().ok()?;
+    let failed = words.nth(1)?.parse().ok()?;
+    Some((passed, failed))
 }
 
 /// Names of `--list --format terse`: `NAME: test` a line.
@@ -115,6 +137,23 @@ mod tests {
     fn the_final_result_line_is_no_outcome() {
         let told = parse("test one ... \ntest result: FAILED. 0 passed; 1 FAILED\n");
         assert!(told.is_empty(), "{told:?}");
+    }
+
+    #[test]
+    fn what_a_child_printed_does_not_hide_a_failure() {
+        let mut parser = Parser::default();
+        for line in
+            "test one ... a child speaks\nok\nFAILED\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored"
+                .lines()
+        {
+            parser.line(line);
+        }
+        let told = parser.miscounted().expect("a difference");
+        assert!(told.contains("0 passed, 1 failed") && told.contains("1 and 0"), "{told}");
+        let mut parser = Parser::default();
+        parser.line("test one ... ok");
+        parser.line("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured");
+        assert_eq!(parser.miscounted(), None);
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub(crate) fn judge(title: &str, names: &[String], parser: &Parser, stage: &mut 
             None => stage.fail(format!("{title}::{name}: no result")),
         }
     }
+    if let Some(difference) = parser.miscounted() {
+        stage.fail(format!("{title}: {difference}"));
+    }
 }
 
 /// Examples in the documentation, which only cargo can run.

@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result, bail};
 use guest::Run;
 pub(crate) use kernel::Kernel;
 use kernel::Prepared;
+use verdict::Told;
 
 use crate::process;
 use crate::say;
@@ -197,13 +198,19 @@ impl Bench<'_> {
             network,
         };
         let mut reader = verdict::Reader::default();
+        let mut begun = Instant::now();
         let log = self.folder.join(format!("{label}.log"));
         let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let ended = guest.boot(LIMIT, |line| {
             // As it comes, for the one who watches.
             let _full_disk = writeln!(out, "{line}");
-            if let Some((test, outcome)) = reader.line(line) {
-                println!("{label:<7} {test} ... {}", word(&outcome));
+            match reader.line(line) {
+                Some(Told::Test(test, outcome)) => println!("{label:<7} {test} ... {}", word(&outcome)),
+                Some(Told::Ended(title)) => {
+                    say!("{label}: {title}: {:.1} s", begun.elapsed().as_secs_f64());
+                    begun = Instant::now();
+                }
+                None => {}
             }
         })?;
         Ok(Ran { label: label.to_owned(), reader, log, ended })

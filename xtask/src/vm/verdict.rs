@@ -5,6 +5,15 @@ use crate::test::libtest::{Outcome, Parser};
 use crate::test::local::judge;
 use crate::test::tally::Stage;
 
+/// What a line told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// `file::test` and its outcome.
+    Test(String, Outcome),
+    /// An executable came to its end.
+    Ended(String),
+}
+
 /// Reads the results line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
@@ -18,8 +27,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Takes one line; gives `file::test` and its outcome when the line told one.
-    pub(crate) fn line(&mut self, line: &str) -> Option<(String, Outcome)> {
+    /// Takes one line; gives what it told.
+    pub(crate) fn line(&mut self, line: &str) -> Option<Told> {
         if let Some(title) = line.strip_prefix(BEGIN) {
             let title = title.trim().to_owned();
             self.parsers.push((title.clone(), Parser::default(), Vec::new()));
@@ -43,14 +52,14 @@ impl Reader {
                     _ => format!("{title}: ended with code {code}"),
                 });
             }
-            self.running = None;
+            return self.running.take().map(Told::Ended);
         } else if line.starts_with(DONE) {
             self.done = true;
         } else {
             let (title, parser, printed) = self.parsers.last_mut().filter(|_| self.running.is_some())?;
             printed.push(line.to_owned());
             let (name, outcome) = parser.line(line)?;
-            return Some((format!("{title}::{name}"), outcome));
+            return Some(Told::Test(format!("{title}::{name}"), outcome));
         }
         None
     }
@@ -96,12 +105,16 @@ fn complaints(console: &str) -> Vec<&str> {
         "soft lockup",
         "possible recursive locking",
     ];
-    // Of the kernel's warnings only those from the code that we drive: others come from the emulated machine.
-    const WARNED: [&str; 4] = [" at net/", " at kernel/bpf/", " at drivers/net/", " at include/"];
-    let warned =
-        |line: &str| line.contains("WARNING: CPU:") && WARNED.iter().any(|place| line.contains(place));
+    // `WARNING: CPU: 0 PID: 1 at net/...`, on newer kernels `WARNING: net/... at function, CPU#0`; also lockdep's and RCU's.
+    let warned = |line: &str| message(line).starts_with("WARNING: ");
     let bad = |line: &&str| SIGNS.iter().any(|sign| line.contains(sign)) || warned(line);
     console.lines().filter(bad).map(str::trim).collect()
+}
+
+/// A line of a kernel log without its time.
+fn message(line: &str) -> &str {
+    let line = line.trim();
+    line.strip_prefix('[').and_then(|rest| rest.split_once("] ")).map_or(line, |(_, message)| message)
 }
 
 #[cfg(test)]
@@ -133,6 +146,16 @@ mod tests {
             "[    1.0] Linux version",
         );
         assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
+    }
+
+    #[test]
+    fn a_warning_of_the_kernel_fails() {
+        let old = "[   12.3] WARNING: CPU: 0 PID: 77 at net/core/dev.c:3125 skb_warn_bad_offload+0xb5/0xc0";
+        let new = "[   12.3] WARNING: net/core/dev.c:3125 at skb_warn_bad_offload+0xb5/0xc0, CPU#0: ip/77";
+        for line in [old, new, "[    9.1] WARNING: suspicious RCU usage"] {
+            assert_eq!(complaints(line), [line]);
+        }
+        assert_eq!(complaints("[    0.1] Spectre V2 : WARNING: Unprivileged eBPF is enabled"), [""; 0]);
     }
 
     #[test]
