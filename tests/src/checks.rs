@@ -275,6 +275,8 @@ pub struct Counts {
     pub reset: u64,
     /// Made into RST|ACK in place.
     pub refused: u64,
+    /// Made into ICMP port unreachable in place.
+    pub unreachable: u64,
     /// Dropped and answered by the agent.
     pub handed: u64,
 }
@@ -308,6 +310,7 @@ fn cut_everywhere(cluster: &Cluster, agent: &mut Agent) -> Result<(serde_json::V
     let counts = Counts {
         reset: agent.counter(Reason::Reset)?,
         refused: agent.counter(Reason::Refused)?,
+        unreachable: agent.counter(Reason::Unreachable)?,
         handed: agent.counter(Reason::Handed)?,
     };
     Ok((serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?, counts))

@@ -11,16 +11,29 @@ use nodefence_tests::{
     topology::Service,
 };
 
-fn cut(overlay: Overlay, masquerade: bool) -> Result<()> {
-    let (status, counts) = matrix(Options { overlay, masquerade, proxy: Proxy::Ipvs, offloads: true })?;
+fn cut(options: Options) -> Result<()> {
+    let (status, counts) = matrix(Options { proxy: Proxy::Ipvs, ..options })?;
     let way = status["probe_text"].as_str().context("status does not say how RSTs are made")?;
     println!("{way}: {counts:?}");
-    if counts.reset == 0 {
-        ensure!(counts.handed > 0, "nothing was answered: {counts:?}");
-        ensure!(way.contains("RSTs are injected"), "RSTs were injected, status says: {way}");
+    // What the probe found, not what it falls back to: it must have come to an answer.
+    let translates = status["probe"]["ipvs_translates"]["found"].as_bool();
+    let translates =
+        translates.with_context(|| format!("the probe of IPVS found nothing: {}", status["probe"]))?;
+    let in_place = [counts.reset, counts.refused, counts.unreachable];
+    if translates {
+        ensure!(way.contains("RSTs are made in place"), "status says: {way}");
+        ensure!(counts.reset > 0 && counts.refused > 0, "nothing was answered in place: {counts:?}");
+        // Of CHECKSUM_PARTIAL datagrams the sum does not stand in the packet: those are always the agent's.
+        let datagrams = if options.offloads { counts.handed } else { counts.unreachable };
+        ensure!(datagrams > 0, "no datagram was answered as it should be: {counts:?}");
     } else {
-        ensure!(way.contains("RSTs are made in place"), "RSTs were made in place, status says: {way}");
+        ensure!(way.contains("RSTs are injected"), "status says: {way}");
+        ensure!(in_place == [0; 3], "answered in place, which IPVS does not translate: {counts:?}");
+        ensure!(counts.handed > 0, "nothing was answered: {counts:?}");
     }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    // The oldest kernel of the matrix is there for this: Debian 11's has no such fix.
+    ensure!(translates != release.starts_with("5.10."), "{release}: the probe found {translates}");
     Ok(())
 }
 
@@ -45,25 +58,31 @@ fn ipvs_forwards() -> Result<()> {
 
 #[test]
 fn host_gateway() -> Result<()> {
-    cut(Overlay::HostGateway, true)
+    cut(Options::default())
 }
 
 #[test]
 fn host_gateway_without_masquerade() -> Result<()> {
-    cut(Overlay::HostGateway, false)
+    cut(Options { masquerade: false, ..Options::default() })
+}
+
+/// Sums stand on the wire, so datagrams are not CHECKSUM_PARTIAL either: where IPVS translates, all is answered in place.
+#[test]
+fn host_gateway_without_offloads() -> Result<()> {
+    cut(Options { offloads: false, ..Options::default() })
 }
 
 #[test]
 fn vxlan() -> Result<()> {
-    cut(Overlay::Vxlan, true)
+    cut(Options { overlay: Overlay::Vxlan, ..Options::default() })
 }
 
 #[test]
 fn ipip() -> Result<()> {
-    cut(Overlay::Ipip, true)
+    cut(Options { overlay: Overlay::Ipip, ..Options::default() })
 }
 
 #[test]
 fn vlan() -> Result<()> {
-    cut(Overlay::Vlan, true)
+    cut(Options { overlay: Overlay::Vlan, ..Options::default() })
 }
