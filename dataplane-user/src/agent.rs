@@ -3,6 +3,7 @@
 mod bridge;
 mod core;
 mod coverage;
+mod findings;
 mod idle;
 mod lock;
 mod neighbours;

@@ -21,8 +21,8 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) own_node: String,
     pub(super) started: Timestamp,
-    /// What was found out about this kernel at start.
-    pub(super) findings: Findings,
+    /// What was found out about this kernel.
+    findings: Mutex<Findings>,
     /// See [`State`]: held for map writes at most.
     state: Mutex<State>,
     /// Wakes the renewal for an end that came nearer.
@@ -51,7 +51,7 @@ impl Core {
             settings,
             own_node,
             started: Timestamp::now(),
-            findings,
+            findings: Mutex::new(findings),
             state: Mutex::new(state),
             wake: Condvar::new(),
             dataplane: Mutex::new(dataplane),
@@ -69,6 +69,20 @@ impl Core {
 
     pub(super) fn dataplane(&self) -> MutexGuard<'_, Dataplane> {
         self.dataplane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was found out about this kernel, as of now.
+    pub(super) fn findings(&self) -> Findings {
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has the kernel programs and the rounds of asking follow what was found. Blocking.
+    pub(super) fn set_findings(&self, findings: Findings) {
+        if let Err(error) = self.dataplane().set_config(super::findings::config(&self.settings, &findings)) {
+            tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
+            return;
+        }
+        *self.findings.lock().unwrap_or_else(PoisonError::into_inner) = findings;
     }
 
     /// Renews verdicts until `stop`; for a thread of its own, which nothing else may hold up.

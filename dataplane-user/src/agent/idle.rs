@@ -59,7 +59,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     }
     let mut ground = Ground { core, node, coverage, failed: None };
     let outcome = match Conntrack::open() {
-        Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &core.findings.manner(), &mut ground),
+        Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &core.findings().manner(), &mut ground),
         Err(error) => Err(error),
     };
     let mut row = match outcome {

@@ -282,6 +282,7 @@ pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
 pub(super) fn status(core: &Core) -> Status {
     let (uncovered, uncovered_examples) = uncovered(core);
     let cannot_ask = cannot_ask();
+    let findings = core.findings();
     let flagged = nodes(core).into_iter().filter(|row| row.flag.is_some()).collect();
     let state = core.state();
     Status {
@@ -314,8 +315,8 @@ pub(super) fn status(core: &Core) -> Status {
         interfaces: state.interfaces.clone(),
         uncovered,
         uncovered_examples,
-        probe: core.findings.clone(),
-        probe_text: core.findings.to_string(),
+        probe_text: findings.to_string(),
+        probe: findings,
         cannot_ask,
         asked: state.asked.clone(),
         neighbours: state.neighbours.clone(),

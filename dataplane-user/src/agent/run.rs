@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use jiff::Timestamp;
 use nix::sys::stat::{Mode as FileMode, umask};
-use nodefence_common::{EventKind, Verdict, config_flags};
+use nodefence_common::{EventKind, Verdict};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinSet,
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     bridge::Bridge,
     core::Core,
-    idle,
+    findings, idle,
     lock::{Lock, LockError},
     neighbours, network,
     own_node::{local_addresses, own_node},
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, FileSource, Watch},
-    dataplane::{self, Dataplane, EventStream, Injector, answer, probe::Findings},
+    dataplane::{self, Dataplane, EventStream, Injector, answer, probe::{Findings, Present}},
     doctor::KernelVersion,
     flags::{Clocks, FlagStore, Flags, monotonic_ns},
     plan::{Answer, Indices, Mode, Slot},
@@ -99,11 +99,10 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let local = local_addresses().context("list this machine's addresses")?;
     let own_node = own_node(&view, settings.node.as_deref(), &local)?;
     // Before the lock: an agent that hands over renews verdicts meanwhile.
+    let present = Present::now();
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
-    if findings.inject() {
-        settings.options.config.flags |= config_flags::INJECT;
-    }
+    settings.options.config = findings::config(&settings, &findings);
     let lock = take_lock(&settings)?;
     let (core, events, bridge) = start(settings, own_node, findings, view, &watch)?;
     let core = Arc::new(core);
@@ -122,6 +121,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(network::follow(Arc::clone(&core), stop.clone()));
     tasks.spawn(follow_file(Arc::clone(&core), source, watch, stop.clone()));
     tasks.spawn(follow_events(events, core.injector.clone(), stop.clone()));
+    tasks.spawn(findings::follow(Arc::clone(&core), present, stop.clone()));
     tasks.spawn(expire(Arc::clone(&core), stop.clone()));
     tasks.spawn(neighbours::follow(Arc::clone(&core), stop.clone()));
     if core.settings.options.log_cuts {

@@ -4,6 +4,7 @@
 //! Where a probe fails, the choice that works on every kernel is taken, and the reason is kept.
 use std::{
     fmt,
+    path::Path,
     sync::mpsc::{RecvTimeoutError, channel},
     thread,
     time::{Duration, Instant},
@@ -24,6 +25,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// The one that loads the programs takes as long as the verifier does; the agent loads the same right after, so waiting for it
 /// costs no more than that. Fractions of a second on hardware, many seconds in an emulator.
 const LOADING_LIMIT: Duration = Duration::from_secs(60);
+
+/// Exists where conntrack is loaded.
+const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
 /// What a probe found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -48,7 +52,23 @@ pub struct Conntrack {
     pub liberal: bool,
 }
 
-/// What the probes at start found.
+/// What the findings depend on and what may come long after the agent: at boot kube-proxy loads ip_vs when it first syncs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Present {
+    /// IPVS is loaded.
+    pub ipvs: bool,
+    /// conntrack is loaded.
+    pub conntrack: bool,
+}
+
+impl Present {
+    /// Looks. Cheap, and loads nothing: the kernel would load a module that is asked for by name.
+    pub fn now() -> Self {
+        Self { ipvs: ipvs::is_loaded(), conntrack: Path::new(CONNTRACK).exists() }
+    }
+}
+
+/// What the probes found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Findings {
     /// How conntrack treats questions.
@@ -71,6 +91,14 @@ impl Findings {
         };
         let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
         Self { conntrack, ipvs_translates, milliseconds }
+    }
+
+    /// Whether to gather again: what they were gathered without (`then`) is there `now`. What goes away again costs nothing:
+    /// the choice that was made for it works without it too.
+    pub fn outdated(&self, then: Present, now: Present) -> bool {
+        let ipvs = now.ipvs && matches!(self.ipvs_translates, Finding::NotNeeded(_));
+        let conntrack = now.conntrack && !then.conntrack && !matches!(self.conntrack, Finding::Found(_));
+        ipvs || conntrack
     }
 
     /// How to ask idle clients on this kernel.

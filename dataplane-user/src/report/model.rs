@@ -281,7 +281,7 @@ pub struct Status {
     pub uncovered: usize,
     /// Some of them, with the reason.
     pub uncovered_examples: Vec<BackendRow>,
-    /// What was found out about this kernel at start: how idle clients are asked, and how RSTs are made.
+    /// What was found out about this kernel: how idle clients are asked, and how RSTs are made.
     pub probe: Findings,
     /// The same in words.
     pub probe_text: String,

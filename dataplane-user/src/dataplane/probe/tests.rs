@@ -1,4 +1,4 @@
-use super::{Conntrack, Finding, Findings};
+use super::{Conntrack, Finding, Findings, Present};
 
 fn findings(conntrack: Finding<Conntrack>, ipvs_translates: Finding<bool>) -> Findings {
     Findings { conntrack, ipvs_translates, milliseconds: 1 }
@@ -30,4 +30,23 @@ fn findings_can_be_stored_and_read() {
         assert_eq!(serde_json::from_str::<Findings>(&text).unwrap(), findings, "{text}");
         assert!(!findings.to_string().is_empty());
     }
+}
+
+#[test]
+fn what_comes_late_is_probed_once() {
+    let present = |ipvs, conntrack| Present { ipvs, conntrack };
+    let none = present(false, false);
+    let without = findings(Finding::Found(GOOD), Finding::NotNeeded("no IPVS".into()));
+    assert!(!without.outdated(none, none));
+    assert!(!without.outdated(none, present(false, true)), "conntrack was probed: the probe loaded it");
+    // Also where it came while the probes ran.
+    for then in [none, present(true, true)] {
+        assert!(without.outdated(then, present(true, true)));
+    }
+    for found in [Finding::Found(true), Finding::Found(false), Finding::Failed("why".into())] {
+        assert!(!findings(Finding::Found(GOOD), found).outdated(present(true, true), present(true, true)));
+    }
+    let blind = findings(Finding::Failed("no nf_tables".into()), Finding::NotNeeded("no IPVS".into()));
+    assert!(blind.outdated(none, present(false, true)));
+    assert!(!blind.outdated(present(false, true), present(false, true)), "it would fail again");
 }
