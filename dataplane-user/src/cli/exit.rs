@@ -34,7 +34,7 @@ impl Exit {
             return Self::Busy;
         }
         match error.downcast_ref::<ClientError>() {
-            Some(ClientError::Unreachable { .. }) => Self::Unreachable,
+            Some(ClientError::Unreachable { .. } | ClientError::Silent { .. }) => Self::Unreachable,
             Some(ClientError::Failure(failure)) if failure.kind == ErrorKind::Refused => Self::Refused,
             _ => Self::Error,
         }

@@ -9,8 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::api::{Failure, Reply, Request};
 
-/// How long an answer may take: a flag waits for the round of asking, `flows` for a dump of conntrack.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer may take: `flows` waits for a dump of conntrack.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long one may take that waits for a round of asking.
+pub const PATIENCE_WITH_ASKING: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,18 @@ pub enum ClientError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Somebody listens and says nothing.
+    #[error(
+        "the agent at {} has not answered within {}; is it stopped, or starved of processor time?",
+        path.display(),
+        humantime::format_duration(*patience)
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// The agent went away, or answers in another way.
     #[error("the agent at {}: {source}", path.display())]
@@ -41,6 +55,7 @@ pub enum ClientError {
 pub struct Client {
     path: PathBuf,
     stream: BufReader<UnixStream>,
+    patience: Duration,
 }
 
 impl Client {
@@ -53,7 +68,7 @@ impl Client {
         let stream = UnixStream::connect(path).map_err(unreachable)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(unreachable)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(unreachable)?;
-        Ok(Self { path: path.to_owned(), stream: BufReader::new(stream) })
+        Ok(Self { path: path.to_owned(), stream: BufReader::new(stream), patience: PATIENCE })
     }
 
     /// How long to wait for an answer from now on.
@@ -61,6 +76,7 @@ impl Client {
     /// # Errors
     /// Where the socket refuses it.
     pub fn set_patience(&mut self, patience: Duration) -> Result<(), ClientError> {
+        self.patience = patience;
         self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
     }
 
@@ -87,6 +103,10 @@ impl Client {
     }
 
     fn broken(&self, source: io::Error) -> ClientError {
+        // What a socket's timeout looks like (SO_RCVTIMEO, socket(7)).
+        if matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+            return ClientError::Silent { path: self.path.clone(), patience: self.patience };
+        }
         ClientError::Broken { path: self.path.clone(), source }
     }
 }

@@ -6,7 +6,7 @@ mod model;
 mod server;
 
 pub use api::{ErrorKind, Failure, Reply, Request};
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use model::{
     AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlagRow, FlowRow, Flows,
     InterfaceRow, NeighbourRow, NodeRow, ProgramRow, Status, UnflagReport,

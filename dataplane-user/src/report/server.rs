@@ -1,10 +1,21 @@
-use std::{future::Future, io, os::unix::fs::PermissionsExt as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{SinkExt as _, StreamExt as _};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::Semaphore,
+    sync::{Notify, Semaphore},
     time::timeout,
 };
 use tokio_util::codec::{Framed, LinesCodec, LinesCodecError};
@@ -13,9 +24,12 @@ use super::api::{ErrorKind, Failure, Reply, Request};
 
 /// Longest request, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
-/// Requests that are served at once; more wait.
+/// Connections at once. Where one more comes, the one that has been silent for longest goes; where all are being served, it
+/// waits.
 const MAX_CONNECTIONS: usize = 32;
-/// How long a connection may stay silent, and how long its peer may take to read an answer.
+/// How long the first request may take to come: whoever connects wants something.
+const PATIENCE_AT_FIRST: Duration = Duration::from_secs(2);
+/// How long a connection may stay silent after an answer, and how long its peer may take to read one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long one who may not ask is heard out.
@@ -54,16 +68,8 @@ impl Server {
             let path = path.clone();
             move |source| ServerError { path, what, source }
         };
-        match std::fs::symlink_metadata(&path) {
-            Ok(meta) if std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()) => {
-                std::fs::remove_file(&path).map_err(wrong("cannot remove the stale one"))?;
-            }
-            Ok(_) => {
-                let source = io::Error::other("something that is no socket lies there");
-                return Err(wrong("cannot listen")(source));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(wrong("cannot look at it")(error)),
+        if Self::check(&path)? {
+            std::fs::remove_file(&path).map_err(wrong("cannot remove the stale one"))?;
         }
         let listener = UnixListener::bind(&path).map_err(wrong("cannot listen"))?;
         let this = Self { listener, path: path.clone() };
@@ -73,16 +79,42 @@ impl Server {
         Ok(this)
     }
 
+    /// Whether a socket could be made at `path`, and whether one lies there. Changes nothing.
+    ///
+    /// # Errors
+    /// Where the path is too long, or what lies there is no socket.
+    pub fn check(path: &Path) -> Result<bool, ServerError> {
+        let wrong = |what| move |source| ServerError { path: path.to_owned(), what, source };
+        std::os::unix::net::SocketAddr::from_pathname(path).map_err(wrong("cannot listen"))?;
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()) => Ok(true),
+            Ok(_) => {
+                let source = io::Error::other("something that is no socket lies there");
+                Err(wrong("cannot listen")(source))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(wrong("cannot look at it")(error)),
+        }
+    }
+
     /// Serves until the future is dropped.
     pub async fn serve<H: Handler>(&self, handler: Arc<H>) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let silent = Arc::new(Silent::default());
         loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let handler = Arc::clone(&handler);
+                    let slot = match Arc::clone(&slots).try_acquire_owned() {
+                        Ok(slot) => slot,
+                        Err(_) => {
+                            silent.send_oldest_away();
+                            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+                            slot
+                        }
+                    };
+                    let (handler, silent) = (Arc::clone(&handler), Arc::clone(&silent));
                     tokio::spawn(async move {
-                        if let Err(error) = talk(stream, &*handler).await {
+                        if let Err(error) = talk(stream, &*handler, &silent).await {
                             tracing::debug!(%error, "a client of the socket went away");
                         }
                         drop(slot);
@@ -103,7 +135,51 @@ impl Drop for Server {
     }
 }
 
-async fn talk(stream: UnixStream, handler: &impl Handler) -> Result<(), LinesCodecError> {
+/// Connections whose next request has not come yet.
+#[derive(Debug, Default)]
+struct Silent {
+    /// In the order in which they fell silent.
+    waiting: Mutex<BTreeMap<u64, Arc<Notify>>>,
+    next: AtomicU64,
+}
+
+impl Silent {
+    fn enter(self: &Arc<Self>) -> Waiting {
+        let gone = Arc::new(Notify::new());
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiting().insert(number, Arc::clone(&gone));
+        Waiting { silent: Arc::clone(self), number, gone }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Notify>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send_oldest_away(&self) {
+        if let Some((_, oldest)) = self.waiting().pop_first() {
+            oldest.notify_one();
+        }
+    }
+}
+
+/// One that waits for its next request.
+struct Waiting {
+    silent: Arc<Silent>,
+    number: u64,
+    gone: Arc<Notify>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.silent.waiting().remove(&self.number);
+    }
+}
+
+async fn talk(
+    stream: UnixStream,
+    handler: &impl Handler,
+    silent: &Arc<Silent>,
+) -> Result<(), LinesCodecError> {
     let allowed = allowed(&stream);
     let mut lines = Framed::new(stream, LinesCodec::new_with_max_length(MAX_REQUEST));
     if let Err(failure) = allowed {
@@ -111,7 +187,18 @@ async fn talk(stream: UnixStream, handler: &impl Handler) -> Result<(), LinesCod
         let _unheard = timeout(PATIENCE_WITH_STRANGERS, lines.next()).await;
         return send(&mut lines, &Reply::Error(failure)).await;
     }
-    while let Ok(Some(line)) = timeout(PATIENCE, lines.next()).await {
+    let mut patience = PATIENCE_AT_FIRST;
+    loop {
+        let waiting = silent.enter();
+        let line = tokio::select! {
+            // A request that has come is heard, whoever else waits.
+            biased;
+            line = timeout(patience, lines.next()) => line,
+            () = waiting.gone.notified() => return Ok(()),
+        };
+        drop(waiting);
+        let Ok(Some(line)) = line else { return Ok(()) };
+        patience = PATIENCE;
         let reply = match line {
             Ok(line) => match serde_json::from_str::<Request>(&line) {
                 Ok(request) => handler.handle(request).await,
@@ -125,7 +212,6 @@ async fn talk(stream: UnixStream, handler: &impl Handler) -> Result<(), LinesCod
         };
         send(&mut lines, &reply).await?;
     }
-    Ok(())
 }
 
 async fn send(lines: &mut Framed<UnixStream, LinesCodec>, reply: &Reply) -> Result<(), LinesCodecError> {
@@ -143,5 +229,86 @@ fn allowed(stream: &UnixStream) -> Result<(), Failure> {
             Err(Failure::new(ErrorKind::Refused, message))
         }
         Err(error) => Err(Failure::failed(format_args!("cannot tell who is asking: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        os::unix::net::UnixStream,
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::report::{Client, ClientError};
+
+    struct Echo;
+
+    impl Handler for Echo {
+        async fn handle(&self, request: Request) -> Reply {
+            Reply::ok(&format!("{request:?}"))
+        }
+    }
+
+    fn serve() -> (tempfile::TempDir, PathBuf, tokio::runtime::Runtime) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
+        runtime.spawn(async move { server.serve(Arc::new(Echo)).await });
+        (dir, path, runtime)
+    }
+
+    #[test]
+    fn the_silent_hold_nobody_up() {
+        let (_dir, path, _runtime) = serve();
+        let begun = Instant::now();
+        let silent: Vec<UnixStream> =
+            (0..3 * MAX_CONNECTIONS).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let answer: String = Client::connect(&path).unwrap().ask(&Request::Nodes).unwrap();
+        assert_eq!(answer, "Nodes");
+        // Half of the time that all of these were listened to.
+        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+        // They are sent away by and by.
+        for mut stream in silent {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        }
+        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn one_connection_serves_for_several_requests() {
+        let (_dir, path, _runtime) = serve();
+        let mut client = Client::connect(&path).unwrap();
+        for _ in 0..3 {
+            assert_eq!(client.ask::<String>(&Request::Status).unwrap(), "Status");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_stands_still_is_said_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let _listens = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let mut client = Client::connect(&path).unwrap();
+        client.set_patience(Duration::from_millis(50)).unwrap();
+        let error = client.ask::<String>(&Request::Nodes).unwrap_err();
+        assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("agent.sock has not answered within 50ms; is it stopped"), "{text}");
+    }
+
+    #[test]
+    fn garbage_is_answered() {
+        let (_dir, path, _runtime) = serve();
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"hello\n").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("no request"), "{answer}");
     }
 }
