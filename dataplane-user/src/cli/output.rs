@@ -36,12 +36,29 @@ pub(super) fn columns<const N: usize>(
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(head);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.map(|cell| printable(&cell)));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Free text as it may stand on a terminal: what would move the cursor, change colours or turn the line's direction around
+/// (Unicode control and bidirectional formatting characters) is shown by its escape.
+pub(super) fn printable(text: &str) -> String {
+    let safe = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match safe(c) {
+            true => out.push(c),
+            false => out.extend(c.escape_default()),
+        }
+    }
+    out
 }
 
 /// What is not there.
@@ -60,4 +77,17 @@ pub(super) fn colours() -> bool {
     io::stdout().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        assert_eq!(printable("disk \u{1b}[2Jgone\r\n\u{202e}x"), "disk \\u{1b}[2Jgone\\r\\n\\u{202e}x");
+        assert_eq!(printable("Platte kaputt, größer als ½"), "Platte kaputt, größer als ½");
+        let table = columns(["A", "B"], [["x\u{1b}[31m".to_owned(), "two\nlines".to_owned()]]);
+        assert_eq!(table, "A           B\nx\\u{1b}[31m  two\\nlines");
+    }
 }
