@@ -179,7 +179,7 @@ impl Checker {
         }
         let until = match until {
             None => None,
-            Some(text) => Some(text.value.parse::<Timestamp>().map_err(|_| {
+            Some(text) => Some(parse_time(&text.value).ok_or_else(|| {
                 let message =
                     format!("`{}` is no time: expected RFC 3339 as in 2026-12-01T00:00:00Z", text.value);
                 refused(text, field("until"), message)
@@ -205,6 +205,17 @@ fn protocol(raw: &RawBackend, field: &impl Fn(&str) -> String) -> Result<Protoco
         return Err(refused(&raw.address, field("protocol"), message));
     };
     protocol.value.parse().map_err(|why: String| refused(protocol, field("protocol"), why))
+}
+
+/// A moment. The end of the year 9999, which many write for "never", lies a day beyond what [`Timestamp`] can hold.
+fn parse_time(text: &str) -> Option<Timestamp> {
+    if let Ok(time) = text.parse() {
+        return Some(time);
+    }
+    let pieces = jiff::fmt::temporal::Pieces::parse(text).ok()?;
+    let whole = pieces.time().is_some() && pieces.offset().is_some();
+    (whole && pieces.date() >= Timestamp::MAX.to_zoned(jiff::tz::TimeZone::UTC).date())
+        .then_some(Timestamp::MAX)
 }
 
 /// A DNS-1123 subdomain, the rule that Kubernetes has for node names.
