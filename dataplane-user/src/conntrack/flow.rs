@@ -126,11 +126,6 @@ impl Flow {
     pub fn backend(&self) -> SocketAddr {
         SocketAddr::new(self.reply.src.into(), self.reply.src_port)
     }
-
-    /// Whether the flow is over as far as conntrack knows: a RST was seen.
-    pub fn is_closed(&self) -> bool {
-        self.tcp == Some(TcpState::Close)
-    }
 }
 
 impl fmt::Display for Tuple {
