@@ -75,6 +75,11 @@ impl Agent {
         self.json(&["flag", node, "--for", "10m", "--reason", "bench", "--force", "-o", "json"])
     }
 
+    /// As [`Agent::flag`]; the answer comes once the idle clients were asked, and says what came of it.
+    pub(crate) fn flag_and_wait(&self, node: &str) -> anyhow::Result<Value> {
+        self.json(&["flag", node, "--for", "10m", "--reason", "bench", "--force", "--wait", "-o", "json"])
+    }
+
     /// Takes the flag back.
     pub(crate) fn unflag(&self, node: &str) -> anyhow::Result<Value> {
         self.json(&["unflag", node, "-o", "json"])

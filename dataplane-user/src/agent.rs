@@ -1,5 +1,6 @@
 //! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
 
+mod auto;
 mod bridge;
 mod core;
 mod coverage;
@@ -9,6 +10,7 @@ mod lock;
 mod neighbours;
 mod network;
 mod own_node;
+mod preflight;
 mod rows;
 mod run;
 mod serve;

@@ -289,3 +289,64 @@ fn auto_follows_routes() -> Result<()> {
     .with_context(|| agent.log())
     .map(drop)
 }
+
+#[test]
+fn auto_keeps_what_an_earlier_agent_attached() -> Result<()> {
+    let (ns, mut agent) = start_on(&["auto", "x0"], &[])?;
+    ns.ip("link add w0 type veth peer name w1
+         link set w0 up
+         link set w1 up
+         link add x0 type veth peer name x1
+         link set x0 up
+         link set x1 up
+         route add 10.9.1.0/24 dev w0")?;
+    let attached = |agent: &Agent| -> Result<Vec<String>> {
+        let status = json(agent, &["status"])?;
+        let rows = status["interfaces"].as_array().context("no interfaces")?;
+        let mut names: Vec<String> = rows
+            .iter()
+            .filter(|row| !row["tc"].is_null())
+            .filter_map(|row| row["name"].as_str().map(str::to_owned))
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    };
+    let all = ["v0", "w0", "x0"];
+    wait_until("all are attached to", Duration::from_secs(10), || {
+        attached(&agent).is_ok_and(|names| names == all)
+    })
+    .with_context(|| agent.log())?;
+    agent.kill();
+    // As while a routing daemon starts anew: the route comes back later than the agent.
+    ns.ip("route del 10.9.1.0/24 dev w0")?;
+    agent.restart(&[])?;
+    ensure!(attached(&agent)? == all, "{:?}", attached(&agent)?);
+    Ok(())
+}
+
+#[test]
+fn a_flag_answers_before_idle_clients_were_asked() -> Result<()> {
+    let (_ns, agent) = start(&[])?;
+    let report = json(&agent, &["flag", "node-b"])?;
+    ensure!(report["asking"] == true && report["asked"].is_null(), "{report}");
+    wait_until("the round is over", Duration::from_secs(20), || {
+        json(&agent, &["status"]).is_ok_and(|status| status["asked"]["node-b"]["listed"] == 0)
+    })?;
+    agent.unflag("node-b")?;
+    let report = json(&agent, &["flag", "node-b", "--wait"])?;
+    ensure!(report["asking"] == false && report["asked"]["listed"] == 0, "{report}");
+    Ok(())
+}
+
+#[test]
+fn what_a_terminal_would_obey_is_shown() -> Result<()> {
+    let (_ns, agent) = start(&[])?;
+    let reason = "gone \u{1b}[2J\nfor good";
+    agent.expect(&["flag", "node-b", "--reason", reason])?;
+    for verb in ["nodes", "status"] {
+        let table = agent.expect(&[verb])?;
+        ensure!(table.contains("gone \\u{1b}[2J\\nfor good") && !table.contains('\u{1b}'), "{table:?}");
+    }
+    ensure!(node(&agent, "node-b")?["flag"]["reason"] == reason);
+    Ok(())
+}

@@ -90,6 +90,104 @@ fn a_take_over_ends_the_first() -> Result<()> {
     Ok(())
 }
 
+/// Runs an agent that is to end by itself; one that hangs is killed, and its end is no exit code then.
+fn failing(ns: &Netns, command: &Command) -> Result<(Option<i32>, String)> {
+    let mut limited = Command::new("timeout");
+    limited.args(["-s", "KILL", "60"]).arg(command.get_program()).args(command.get_args());
+    limited.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Waited for outside of the namespace's thread, which others need meanwhile.
+    let output = ns.run(move || limited.spawn())?.wait_with_output()?;
+    Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+#[test]
+fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    let first = agent.proc()?.pid();
+    agent.expect(&["flag", "node-b", "--reason", "disk"])?;
+    let elsewhere = agent.cluster_file().with_file_name("file");
+    fs::write(&elsewhere, "mine")?;
+    let no_bpf = agent.cluster_file().with_file_name("nodefence").join("v1");
+    let path = |path: &std::path::Path| path.to_str().map(str::to_owned).context("path");
+    let (no_bpf, elsewhere) = (path(&no_bpf)?, path(&elsewhere)?);
+    for (more, says) in [
+        (&["--pin-dir", no_bpf.as_str()][..], "not in a BPF filesystem"),
+        (&["--socket", &elsewhere], "something that is no socket lies there"),
+        (&["--node", "node-z"], "no such node"),
+    ] {
+        let mut command = another(&agent, &["--take-over"])?;
+        if more[0] == "--node" {
+            command = another_as(&agent, more[1], "v0")?;
+        } else {
+            command.args(more);
+        }
+        let (code, text) = failing(&ns, &command)?;
+        ensure!(code == Some(1) && text.contains(says), "{more:?}: {code:?}: {text}");
+        ensure!(json(&agent, &["status"])?["pid"] == first.as_raw(), "{more:?}: the first one is gone");
+    }
+    let (code, text) = failing(&ns, &another_as(&agent, "node-a", "nope0")?)?;
+    ensure!(code == Some(1) && text.contains("--interface nope0: there is no such interface"), "{text}");
+    let file = agent.socket().with_file_name("flags.json");
+    fs::remove_file(&file)?;
+    fs::create_dir(&file)?;
+    let (code, text) = failing(&ns, &another(&agent, &["--take-over"])?)?;
+    ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{text}");
+    ensure!(json(&agent, &["status"])?["pid"] == first.as_raw(), "the first one is gone");
+    ensure!(node(&agent, "node-b")?["action"] == "refuse");
+    Ok(())
+}
+
+fn another_as(agent: &Agent, node: &str, interface: &str) -> Result<Command> {
+    let run_dir = agent.socket().parent().context("no folder")?.to_owned();
+    let mut command = Command::new(bin("nodefence")?);
+    command.arg("--run-dir").arg(run_dir).arg("agent").arg("--cluster-file").arg(agent.cluster_file());
+    command.args(["--node", node, "--interface", interface, "--take-over"]);
+    Ok(command)
+}
+
+#[test]
+fn nothing_is_attached_before_what_can_be_checked_is() -> Result<()> {
+    let ns = namespace()?;
+    let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
+    let (run, file) = (dir.path().join("run"), dir.path().join("cluster.yaml"));
+    fs::write(&file, FOUR)?;
+    fs::create_dir(&run)?;
+    fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    let command = || -> Result<Command> {
+        let mut command = Command::new(bin("nodefence")?);
+        command.arg("--run-dir").arg(&run).args(["agent", "--node", "node-a", "--interface", "v0"]);
+        command.arg("--cluster-file").arg(&file);
+        Ok(command)
+    };
+    let untouched = |what: &str| -> Result<()> {
+        let pins = ns.exec("find /sys/fs/bpf -path */nodefence*")?;
+        ensure!(pins.is_empty(), "{what}: {pins}");
+        Ok(())
+    };
+    fs::write(run.join("agent.sock"), "mine")?;
+    let (code, text) = failing(&ns, &command()?)?;
+    ensure!(code == Some(1) && text.contains("something that is no socket lies there"), "{code:?}: {text}");
+    untouched("a file in the socket's place")?;
+    fs::remove_file(run.join("agent.sock"))?;
+    // Nobody writes into it: to open it must not hang.
+    nix::unistd::mkfifo(&run.join("flags.json"), nix::sys::stat::Mode::S_IRWXU)?;
+    let (code, text) = failing(&ns, &command()?)?;
+    ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{code:?}: {text}");
+    untouched("a pipe in the flags' place")
+}
+
+#[test]
+fn an_agent_that_stands_still_is_said_to() -> Result<()> {
+    let (_ns, agent) = start(&[])?;
+    agent.proc()?.freeze()?;
+    let output = agent.cli(&["nodes"])?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(3), "{}: {text}", output.status);
+    ensure!(text.contains("has not answered within 15s; is it stopped"), "{text}");
+    agent.proc()?.thaw()?;
+    agent.expect(&["nodes"]).map(drop)
+}
+
 #[test]
 fn a_stale_socket_is_replaced() -> Result<()> {
     let (_ns, mut agent) = start(&[])?;
@@ -180,12 +278,17 @@ fn a_terminated_agent_leaves_the_dataplane_and_detach_removes_it() -> Result<()>
     let list = || ns.exec("find /sys/fs/bpf -path */nodefence*").map(|text| text.lines().count());
     let pins = list()?;
     ensure!(pins >= 9, "{pins} pins");
+    agent.flag("node-b")?;
+    let flags = agent.socket().with_file_name("flags.json");
+    ensure!(flags.is_file());
     // Not while an agent runs.
     let mut detach = Command::new(bin("nodefence")?);
     detach.arg("--run-dir").arg(agent.socket().parent().context("no folder")?).arg("detach");
     let output = ns.run(move || (detach.output(), detach));
     let (output, mut detach) = (output.0?, output.1);
     ensure!(output.status.code() == Some(6), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(text.contains("end it first") && !text.contains("--take-over"), "{text}");
     agent.terminate()?;
     ensure!(agent.log().contains("SIGTERM"), "{}", agent.log());
     ensure!(list()? == pins, "an orderly end took pins away");
@@ -193,6 +296,9 @@ fn a_terminated_agent_leaves_the_dataplane_and_detach_removes_it() -> Result<()>
     ensure!(output.status.success(), "{output:?}");
     ensure!(String::from_utf8_lossy(&output.stdout).contains("removed"), "{output:?}");
     ensure!(list()? == 0, "{}", ns.exec("find /sys/fs/bpf")?);
+    // The next agent starts without them.
+    ensure!(!flags.exists(), "the flags are still there");
+    ensure!(String::from_utf8_lossy(&output.stdout).contains("flags.json"), "{output:?}");
     Ok(())
 }
 

@@ -98,7 +98,6 @@ fn a_wrong_command_line_is_2() -> Result<()> {
         &["agent"],
         &["agent", "--cluster-file", "x"],
         &["nodes", "-o", "xml"],
-        &["agent", "--cluster-file", "x", "--interface", "auto", "--interface", "eth0"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--mode", "maybe"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--max-backends", "0"],
     ] {

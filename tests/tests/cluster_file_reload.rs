@@ -154,6 +154,45 @@ fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     Ok(())
 }
 
+/// A file that lacks a node may be half written by whoever makes it; the node hangs all the same.
+#[test]
+fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
+    let agent = start(THREE)?;
+    agent.expect(&["flag", "node-b", "--reason", "disk"])?;
+    let without: String =
+        THREE.lines().filter(|line| !line.contains("node-b")).map(|line| format!("{line}\n")).collect();
+    replace(&agent.cluster_file(), &without)?;
+    wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
+    // Longer than flags are looked through.
+    std::thread::sleep(Duration::from_millis(2500));
+    ensure!(json(&agent, &["status"])?["flagged_unknown"]["node-b"]["reason"] == "disk");
+    ensure!(agent.expect(&["status"])?.contains("node-b (not in the cluster file): flagged: disk"));
+    replace(&agent.cluster_file(), THREE)?;
+    wait_until("flagged again", SEEN, || {
+        node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse")
+    })?;
+    // Nor does it need to be there for the flag to be taken back.
+    replace(&agent.cluster_file(), &without)?;
+    wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
+    agent.unflag("node-b")?;
+    ensure!(json(&agent, &["status"])?["flagged_unknown"] == serde_json::json!({}));
+    Ok(())
+}
+
+#[test]
+fn a_second_address_of_this_machine_is_no_pod() -> Result<()> {
+    let agent = start(THREE)?;
+    let local = THREE.replace("address: 10.9.0.1}", "address: 10.9.0.77, backends: [{address: 10.9.0.1}]}");
+    replace(&agent.cluster_file(), &local)?;
+    wait_cluster(&agent, "refused", |cluster| {
+        cluster["error"].as_str().is_some_and(|error| {
+            error.contains("cluster.yaml: backend 10.9.0.1 of node `node-a` is an address of this machine")
+        })
+    })?;
+    ensure!(node(&agent, "node-a")?["address"] == "10.9.0.1");
+    Ok(())
+}
+
 /// Reloads that reorder, add and remove nodes under load, while B is flagged: nothing to C is cut, nothing to B passes.
 #[test]
 fn reloads_cut_nobody_else() -> Result<()> {

@@ -1,7 +1,8 @@
 //! The kernel programs on devices that not every machine's kernel has: VLAN and ipip. Runs in VMs (`cargo xtask vm-test`).
 
-use anyhow::Result;
-use nodefence_tests::{Options, Overlay, bare::matrix};
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{Agent, Cluster, Options, Overlay, bare::matrix};
+use serde_json::Value;
 
 fn both(overlay: Overlay, interfaces: &[&'static str]) -> Result<()> {
     matrix(Options { overlay, ..Options::default() }, interfaces)?;
@@ -30,6 +31,25 @@ fn vlan_in_frame() -> Result<()> {
 #[test]
 fn two_tags() -> Result<()> {
     both(Overlay::QinQ, &["eth0"])
+}
+
+/// The agent is attached below the VLAN devices that the routes name: the programs see the tags, the questions to idle clients
+/// enter above them.
+#[test]
+fn idle_clients_behind_a_vlan_are_asked_through_the_device_below() -> Result<()> {
+    for overlay in [Overlay::Vlan, Overlay::VlanInFrame, Overlay::QinQ] {
+        let cluster = Cluster::new(Options { overlay, ..Options::default() })?;
+        let mut agent =
+            Agent::start_with(&cluster.a.ns, cluster.a.name, &["eth0"], &cluster.cluster_file(), &[])?;
+        let json =
+            |verb| -> Result<Value> { Ok(serde_json::from_str(&agent.expect(&[verb, "-o", "json"])?)?) };
+        let (status, backends) = (json("status")?, json("backends")?);
+        ensure!(status["uncovered"] == 0, "{overlay:?}: {status}");
+        ensure!(backends[0]["interface"] == "eth0", "{overlay:?}: {backends}");
+        let freed = cluster.idle_clients_are_freed(&mut agent);
+        freed.with_context(|| format!("{overlay:?}; the agent's log:\n{}", agent.log()))?;
+    }
+    Ok(())
 }
 
 /// No Ethernet header, and outer packets to node B that must pass.

@@ -74,7 +74,7 @@ impl Way {
     pub(super) fn act(self, cluster: &Cluster, agent: Option<&Agent>) -> anyhow::Result<Option<String>> {
         let _printed = match self {
             Self::Ours => {
-                let report = agent.context("the agent was started")?.flag("node-b")?;
+                let report = agent.context("the agent was started")?.flag_and_wait("node-b")?;
                 let asked = &report["asked"];
                 return Ok(Some(match asked["seconds"].as_f64() {
                     Some(seconds) => format!(

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
 
-use super::{run::Settings, state::State};
+use super::{auto::Auto, own_node, run::Settings, state::State};
 use crate::{
     cluster::{ClusterView, FileSource},
     dataplane::{Dataplane, Injector, probe::Findings},
     flags::{Clocks, FlagStore, monotonic_ns},
-    plan,
+    plan::{self, Policy},
     report::{ErrorKind, Failure},
 };
 
@@ -27,6 +27,8 @@ pub(super) struct Core {
     state: Mutex<State>,
     /// Wakes the renewal for an end that came nearer.
     wake: Condvar,
+    /// For `--interface auto`.
+    auto: Mutex<Auto>,
     /// For the slow work: whole tables, attaching. Taken before `state` where both are.
     dataplane: Mutex<Dataplane>,
     store: Mutex<FlagStore>,
@@ -54,6 +56,7 @@ impl Core {
             findings: Mutex::new(findings),
             state: Mutex::new(state),
             wake: Condvar::new(),
+            auto: Mutex::default(),
             dataplane: Mutex::new(dataplane),
             store: Mutex::new(store),
             injector,
@@ -69,6 +72,10 @@ impl Core {
 
     pub(super) fn dataplane(&self) -> MutexGuard<'_, Dataplane> {
         self.dataplane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn auto(&self) -> MutexGuard<'_, Auto> {
+        self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was found out about this kernel, as of now.
@@ -89,12 +96,12 @@ impl Core {
     pub(super) fn renew(&self, stop: &std::sync::atomic::AtomicBool) {
         let mut state = self.state();
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            let again = state.enforce(&self.settings, &self.own_node);
+            let again = state.enforce(&self.policy());
             let waited = self.wake.wait_timeout(state, again);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         // Whoever takes over has the whole lifetime to do so.
-        state.enforce(&self.settings, &self.own_node);
+        state.enforce(&self.policy());
     }
 
     /// Has [`Core::renew`] look at once.
@@ -122,16 +129,15 @@ impl Core {
         if !force {
             self.may_flag(&state, node, now)?;
         }
-        state.flags.flag(node, reason.to_owned(), lasts, now);
-        state.enforce(&self.settings, &self.own_node);
+        let written = state.flag(node, lasts, reason, &self.policy());
         let took = begun.elapsed();
-        // Whoever flags it asks its clients, and waits for that.
+        // Whoever flags it has its clients asked.
         state.fresh.retain(|fresh| fresh != node);
-        if let Some(error) = &state.renew_error {
-            let message = format!("the verdict on `{node}` could not be written: {error}");
+        drop(state);
+        if let Err(error) = written {
+            let message = format!("the verdict on `{node}` could not be written, it bears no flag: {error}");
             return Err(Failure::new(ErrorKind::Failed, message));
         }
-        drop(state);
         self.wake();
         tracing::info!(node, reason, seconds = lasts.map(|lasts| lasts.as_secs()), "flagged");
         Ok(took)
@@ -165,16 +171,14 @@ impl Core {
     /// An unknown node; a verdict that cannot be written.
     pub(super) fn unflag(&self, node: &str) -> Result<bool, Failure> {
         let mut state = self.state();
-        let was = state.flags.unflag(node);
-        if !was && state.view.node(node).is_none() {
+        if !state.flags.cli().contains_key(node) && state.view.node(node).is_none() {
             return Err(not_found(node));
         }
-        state.enforce(&self.settings, &self.own_node);
-        if let Some(error) = &state.renew_error {
+        let was = state.unflag(node, &self.policy()).map_err(|error| {
             let message =
                 format!("the verdict on `{node}` could not be taken back, it lapses in 3 s: {error}");
-            return Err(Failure::new(ErrorKind::Failed, message));
-        }
+            Failure::new(ErrorKind::Failed, message)
+        })?;
         drop(state);
         if was {
             tracing::info!(node, "unflagged");
@@ -200,13 +204,16 @@ impl Core {
         }
     }
 
-    /// Drops flags that are over or whose node is gone, from the file too. To be called now and then.
+    fn policy(&self) -> Policy<'_> {
+        self.settings.policy(&self.own_node)
+    }
+
+    /// Drops flags that are over, from the file too. To be called now and then.
     pub(super) fn expire_flags(&self) {
         let now = Clocks::now();
         let mut state = self.state();
-        let view = Arc::clone(&state.view);
         let before: Vec<String> = state.flags.cli().keys().cloned().collect();
-        if !state.flags.expire(|node| view.node(node).is_some(), now) {
+        if !state.flags.expire(now) {
             return;
         }
         for node in before.iter().filter(|node| !state.flags.cli().contains_key(*node)) {
@@ -220,14 +227,21 @@ impl Core {
     /// Reads the cluster file again and applies it. What is wrong with it is kept for `status`; the last good view stays
     /// then. Returns whether it was taken. Blocking.
     pub(super) fn reload(&self, source: &FileSource) -> bool {
-        match source.load() {
+        // Where the addresses cannot be listed, there is nothing to hold the file against.
+        let local = own_node::local_addresses().unwrap_or_default();
+        let loaded = source.load().map_err(|error| error.to_string()).and_then(|view| {
+            own_node::refuse_local(&view, &local)
+                .map_err(|error| format!("{}: {error}", source.path().display()))?;
+            Ok(view)
+        });
+        match loaded {
             Ok(view) => {
                 self.apply(view);
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "the last good view stays");
-                self.state().file_error = Some(error.to_string());
+                tracing::error!(error, "the last good view stays");
+                self.state().file_error = Some(error);
                 false
             }
         }
@@ -260,10 +274,10 @@ impl Core {
     /// Brings the whole wanted state into the maps. Flags may come and go meanwhile.
     pub(super) fn write_tables(&self, dataplane: &mut Dataplane) {
         let mut state = self.state();
-        state.enforce(&self.settings, &self.own_node);
+        state.enforce(&self.policy());
         let (view, indices, armed) = (Arc::clone(&state.view), state.indices.clone(), state.armed.clone());
         drop(state);
-        let policy = self.settings.policy(&self.own_node);
+        let policy = self.policy();
         let until = monotonic_ns().saturating_add(VERDICT_LIFETIME_NS);
         let tables = plan::tables(&view, &indices, &policy, |name| armed.contains_key(name), until);
         let written = dataplane.write(&tables);
@@ -293,10 +307,10 @@ impl Core {
                 state.write_error = Some(error.to_string());
             }
         }
-        state.enforce(&self.settings, &self.own_node);
+        state.enforce(&policy);
         self.flagged.notify_one();
         let names: Vec<String> = armed.into_keys().collect();
-        state.release(&names, &self.settings, &self.own_node);
+        state.release(&names, &policy);
     }
 }
 

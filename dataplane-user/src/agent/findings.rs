@@ -21,7 +21,11 @@ pub(super) fn config(settings: &Settings, findings: &Findings) -> Config {
 
 /// Runs the probes again once IPVS or conntrack is there that was not when they ran, until `stop`. An agent is up before
 /// kube-proxy at every boot, and what suits a kernel without IPVS may be untranslated by it.
-pub(super) async fn follow(core: Arc<Core>, gathered_with: Present, stop: CancellationToken) -> anyhow::Result<()> {
+pub(super) async fn follow(
+    core: Arc<Core>,
+    gathered_with: Present,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let mut then = gathered_with;
     loop {
         tokio::select! {

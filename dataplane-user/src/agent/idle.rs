@@ -95,7 +95,8 @@ struct Ground<'a> {
 
 impl Surroundings for Ground<'_> {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
-        let ifindex = self.coverage.of(backend.into()).ok()?;
+        // As the backend's own packets come in: by the VLAN device, also where the one below it is attached.
+        let ifindex = self.coverage.of(backend.into()).ok()?.device;
         Some(Entry { ifindex, mac: self.coverage.mac(ifindex) })
     }
 

@@ -16,7 +16,7 @@ use nix::{
 pub enum LockError {
     /// Another one is.
     #[error(
-        "an agent{} runs on this node already ({} is locked); end it, or start this one with --take-over",
+        "an agent{} runs on this node already ({} is locked); {advice}",
         pid.map_or_else(String::new, |pid| format!(" (process {pid})")),
         path.display()
     )]
@@ -25,6 +25,8 @@ pub enum LockError {
         path: PathBuf,
         /// The other's process id, where its file says so.
         pid: Option<i32>,
+        /// What to do about it.
+        advice: &'static str,
     },
     /// The run folder cannot be used.
     #[error("run folder {}: {what}: {source}", path.display())]
@@ -51,11 +53,12 @@ fn stranger(run_dir: &Path) -> Option<String> {
 }
 
 impl Lock {
-    /// Makes the run folder (0700) where it is missing, and takes the lock in it.
+    /// Makes the run folder (0700) where it is missing, and takes the lock in it. `advice` is for whoever finds another
+    /// agent there.
     ///
     /// # Errors
     /// [`LockError::Busy`] where another agent has it.
-    pub fn take(run_dir: &Path) -> Result<Self, LockError> {
+    pub fn take(run_dir: &Path, advice: &'static str) -> Result<Self, LockError> {
         let at = |path: &Path, what| {
             let path = path.to_owned();
             move |source| LockError::Folder { path, what, source }
@@ -97,7 +100,7 @@ impl Lock {
             Err((mut file, Errno::EWOULDBLOCK)) => {
                 let mut text = String::new();
                 let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                Err(LockError::Busy { path, pid })
+                Err(LockError::Busy { path, pid, advice })
             }
             Err((_, errno)) => Err(at(&path, "lock it")(errno.into())),
         }
@@ -107,10 +110,10 @@ impl Lock {
     ///
     /// # Errors
     /// [`LockError::Busy`] where it has not ended in that time.
-    pub fn wait(run_dir: &Path, patience: Duration) -> Result<Self, LockError> {
+    pub fn wait(run_dir: &Path, advice: &'static str, patience: Duration) -> Result<Self, LockError> {
         let end = Instant::now() + patience;
         loop {
-            match Self::take(run_dir) {
+            match Self::take(run_dir, advice) {
                 Err(LockError::Busy { .. }) if Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -128,14 +131,14 @@ mod tests {
     fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("a/run");
-        let lock = Lock::take(&run).unwrap();
+        let lock = Lock::take(&run, "end it").unwrap();
         assert_eq!(fs::metadata(&run).unwrap().mode() & 0o777, 0o700);
-        let error = Lock::take(&run).unwrap_err();
+        let error = Lock::take(&run, "end it").unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
-        assert!(error.to_string().contains("--take-over"));
-        assert!(Lock::wait(&run, Duration::from_millis(20)).is_err());
+        assert!(error.to_string().ends_with("; end it"), "{error}");
+        assert!(Lock::wait(&run, "", Duration::from_millis(20)).is_err());
         drop(lock);
-        let _lock = Lock::wait(&run, Duration::from_millis(20)).unwrap();
+        let _lock = Lock::wait(&run, "", Duration::from_millis(20)).unwrap();
     }
 
     #[test]
@@ -143,7 +146,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = Lock::take(&file.join("run")).unwrap_err().to_string();
+        let error = Lock::take(&file.join("run"), "").unwrap_err().to_string();
         assert!(error.contains("file/run: make it"), "{error}");
     }
 }

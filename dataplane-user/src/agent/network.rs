@@ -57,25 +57,23 @@ fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
     let view = Arc::clone(&core.state().view);
     let devices = interfaces::list()?;
     let mut coverage = Coverage::look_up(&view, &core.own_node, &devices)?;
-    let mut wanted = match &core.settings.interfaces {
-        Wanted::Named(names) => names.clone(),
-        Wanted::Auto => coverage.devices(),
-    };
+    let Wanted { names: named, auto } = &core.settings.interfaces;
     let mut dataplane = core.dataplane();
-    // A device that no route needs for a moment (a flap) is not left: that would open a gap when it comes back.
-    if matches!(core.settings.interfaces, Wanted::Auto) {
-        let before = core.state().interfaces.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
-        for name in before {
-            if !wanted.contains(&name) && devices.iter().any(|device| device.name == name) {
-                wanted.push(name);
-            }
-        }
+    let mut wanted = named.clone();
+    if *auto {
+        let attached = dataplane.attached()?;
+        let names = |ifindex: &u32| devices.iter().find(|device| device.ifindex == *ifindex);
+        let attached: Vec<String> =
+            attached.iter().filter_map(names).map(|device| device.name.clone()).collect();
+        let exists = |name: &str| devices.iter().any(|device| device.name == name);
+        let found = core.auto().wanted(coverage.devices(), &attached, exists, Instant::now());
+        wanted.extend(found.into_iter().filter(|name| !named.contains(name)));
     }
     let same = core.state().interfaces.iter().map(|row| &row.name).eq(&wanted);
     let statuses =
         if same && !wanted.is_empty() { dataplane.interfaces() } else { dataplane.attach(&wanted) };
     drop(dataplane);
-    coverage.set_attached(&statuses, &devices);
+    coverage.set_attached(&statuses);
     let rows: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
     let mut state = core.state();
     for row in &rows {

@@ -1,6 +1,6 @@
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
-use crate::cluster::ClusterView;
+use crate::cluster::{ClusterView, Scope};
 
 /// Why it is not clear which node this is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,30 @@ pub fn own_node(view: &ClusterView, named: Option<&str>, local: &[IpAddr]) -> Re
     }
 }
 
+/// A backend that is cut by an address which this machine itself has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "backend {address} of node `{node}` is an address of this machine, which its kubelet, ssh and tunnels share: it needs \
+     hostNetwork: true, port and protocol"
+)]
+pub(super) struct LocalBackend {
+    node: String,
+    address: IpAddr,
+}
+
+/// Refuses backends that would be cut by an address of this machine alone. The file tells a node's one address; where it has
+/// a second one, of the other IP version, only the node itself can know.
+pub(super) fn refuse_local(view: &ClusterView, local: &[IpAddr]) -> Result<(), LocalBackend> {
+    let local: HashSet<IpAddr> = local.iter().map(IpAddr::to_canonical).collect();
+    for node in &view.nodes {
+        let mut whole = node.backends.iter().filter(|backend| backend.scope == Scope::Address);
+        if let Some(backend) = whole.find(|backend| local.contains(&backend.address)) {
+            return Err(LocalBackend { node: node.name.clone(), address: backend.address });
+        }
+    }
+    Ok(())
+}
+
 /// The addresses of this network namespace's devices.
 pub(super) fn local_addresses() -> std::io::Result<Vec<IpAddr>> {
     let addresses = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
@@ -76,5 +100,22 @@ mod tests {
         assert_eq!(own_node(&view, Some("a"), &local(&[2])), Ok("a".into()));
         assert_eq!(own_node(&view, Some("c"), &local(&[2])), Err(OwnNodeError::Unknown("c".into())));
         assert_eq!(own_node(&parse("nodes: []\n", true).unwrap(), Some("c"), &[]), Ok("c".into()));
+    }
+
+    #[test]
+    fn a_second_address_of_this_machine_is_no_pod() {
+        let view = |backend: &str| {
+            parse(&format!("nodes:\n- {{name: a, address: 10.0.0.1, backends: [{backend}]}}\n"), false)
+                .unwrap()
+        };
+        let local = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap());
+        let error = refuse_local(&view("{address: 'fd00::1'}"), &local).unwrap_err().to_string();
+        assert!(
+            error.contains("backend fd00::1 of node `a`") && error.contains("hostNetwork: true"),
+            "{error}"
+        );
+        refuse_local(&view("{address: 'fd00::2'}"), &local).unwrap();
+        let by_port = "{address: 'fd00::1', port: 80, protocol: tcp, hostNetwork: true}";
+        refuse_local(&view(by_port), &local).unwrap();
     }
 }

@@ -85,7 +85,7 @@ fn backend_row(
     let covered = (node.name != own_node).then(|| coverage.of(backend.address));
     let (interface, uncovered) = match covered {
         None => (None, None),
-        Some(Ok(ifindex)) => (Some(coverage.name(ifindex)), None),
+        Some(Ok(way)) => (Some(coverage.name(way.attached)), None),
         Some(Err(why)) => (None, Some(why)),
     };
     BackendRow {
@@ -182,6 +182,7 @@ pub(super) fn flag_report(
         uncovered,
         flip_micros: 0,
         received_ns: 0,
+        asking: false,
         asked: None,
         warnings,
     })
@@ -284,6 +285,7 @@ pub(super) fn status(core: &Core) -> Status {
     let cannot_ask = cannot_ask();
     let findings = core.findings();
     let flagged = nodes(core).into_iter().filter(|row| row.flag.is_some()).collect();
+    let now = Clocks::now();
     let state = core.state();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -302,6 +304,12 @@ pub(super) fn status(core: &Core) -> Status {
         },
         flagged,
         flags_problem: state.flags_problem.clone(),
+        flagged_unknown: state
+            .flags
+            .iter(now)
+            .filter(|(name, _)| state.view.node(name).is_none())
+            .map(|(name, flag)| (name.to_owned(), flag_row(flag, now)))
+            .collect(),
         dataplane: DataplaneRow {
             pin_dir: core.settings.options.pin_dir.display().to_string(),
             max_backends: core.settings.options.max_backends,
@@ -310,7 +318,7 @@ pub(super) fn status(core: &Core) -> Status {
             error: state.write_error.clone(),
             renewed_seconds_ago: Duration::from_nanos(monotonic_ns().saturating_sub(state.renewed))
                 .as_secs_f64(),
-            renew_error: state.renew_error.clone(),
+            renew_error: state.renew_error(),
         },
         interfaces: state.interfaces.clone(),
         uncovered,

@@ -1,6 +1,5 @@
 use std::{
     collections::BTreeMap,
-    fs,
     path::PathBuf,
     sync::{
         Arc,
@@ -10,7 +9,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use jiff::Timestamp;
 use nix::sys::stat::{Mode as FileMode, umask};
 use nodefence_common::{EventKind, Verdict};
 use tokio::{
@@ -26,15 +24,18 @@ use super::{
     findings, idle,
     lock::{Lock, LockError},
     neighbours, network,
-    own_node::{local_addresses, own_node},
+    own_node::{local_addresses, own_node, refuse_local},
+    preflight,
     serve::Desk,
     state::State,
 };
 use crate::{
     cluster::{ClusterView, FileSource, Watch},
-    dataplane::{self, Dataplane, EventStream, Injector, answer, probe::{Findings, Present}},
-    doctor::KernelVersion,
-    flags::{Clocks, FlagStore, Flags, monotonic_ns},
+    dataplane::{
+        self, Dataplane, EventStream, Injector, answer,
+        probe::{Findings, Present},
+    },
+    flags::{Adopted, Clocks, FlagStore, Flags, monotonic_ns},
     plan::{Answer, Indices, Mode, Slot},
     report::{Client, ClientError, Request, Server},
 };
@@ -42,20 +43,19 @@ use crate::{
 /// How long an agent that was asked to hand over may take to end.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// The oldest kernel that the programs load on: it brought what they and their maps need (bounded loops 5.3, ring buffer and
-/// links 5.8), and is the oldest that they are tested on.
-const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 10 };
-
 /// How long tasks may take to end in order.
 const WIND_UP: Duration = Duration::from_secs(1);
 
+/// What to do about another agent.
+const ADVICE: &str = "end it, or start this one with --take-over";
+
 /// Which devices to attach to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
     /// These.
-    Named(Vec<String>),
-    /// Those by which packets to nodes and backends leave.
-    Auto,
+    pub names: Vec<String>,
+    /// And those by which packets to nodes and backends leave.
+    pub auto: bool,
 }
 
 /// How the agent runs.
@@ -90,21 +90,38 @@ pub struct Settings {
 pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     // Files and the socket of the agent are its own from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's release")?;
-    check_kernel(release.trim())?;
+    preflight::check(&settings)?;
     let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
     // Watched before it is read: a change in between is seen.
     let watch = Watch::new(source.path());
     let view = source.load()?;
     let local = local_addresses().context("list this machine's addresses")?;
+    refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
     let own_node = own_node(&view, settings.node.as_deref(), &local)?;
-    // Before the lock: an agent that hands over renews verdicts meanwhile.
+    let held = match Lock::take(&settings.run_dir, ADVICE) {
+        Err(LockError::Busy { .. }) if settings.take_over => None,
+        taken => Some(taken?),
+    };
+    // Where an agent runs, it goes on to renew its verdicts until all is ready; where none does, the bridge renews what an
+    // earlier one left. All that follows may take seconds.
+    let inherited = match &held {
+        Some(_) => Some(inherit(&settings, &view)?),
+        None => None,
+    };
     let present = Present::now();
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
     settings.options.config = findings::config(&settings, &findings);
-    let lock = take_lock(&settings)?;
-    let (core, events, bridge) = start(settings, own_node, findings, view, &watch)?;
+    let lock = match held {
+        Some(lock) => lock,
+        None => take_over(&settings)?,
+    };
+    let server = Server::bind(settings.socket.clone())?;
+    let (adopted, bridge) = match inherited {
+        Some(inherited) => inherited,
+        None => inherit(&settings, &view)?,
+    };
+    let (core, events) = start(settings, own_node, findings, view, &watch, adopted)?;
     let core = Arc::new(core);
     let stop = CancellationToken::new();
     drop(bridge);
@@ -138,7 +155,6 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         asking.await;
         Ok(())
     });
-    let server = Server::bind(core.settings.socket.clone())?;
     tracing::info!(
         node = core.own_node,
         socket = %core.settings.socket.display(),
@@ -173,25 +189,12 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     ended.map(drop)
 }
 
-/// # Errors
-/// Where the kernel is known to be too old. One whose release cannot be read out is tried.
-fn check_kernel(release: &str) -> anyhow::Result<()> {
-    match KernelVersion::parse(release) {
-        Some(version) if version < OLDEST => {
-            anyhow::bail!(
-                "kernel {release} is too old: nodefence runs on {}.{} or later (see `nodefence doctor`)",
-                OLDEST.major,
-                OLDEST.minor
-            )
-        }
-        _ => Ok(()),
-    }
-}
-
-fn take_lock(settings: &Settings) -> anyhow::Result<Lock> {
-    let busy = match Lock::take(&settings.run_dir) {
-        Err(busy @ LockError::Busy { .. }) if settings.take_over => busy,
-        done => return Ok(done?),
+/// Has the agent that runs end, and takes its lock.
+fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
+    // It may have ended by itself meanwhile.
+    let busy = match Lock::take(&settings.run_dir, ADVICE) {
+        Err(busy @ LockError::Busy { .. }) => busy,
+        taken => return Ok(taken?),
     };
     let asked = Client::connect(&settings.socket).and_then(|mut other| {
         other.set_patience(HAND_OVER)?;
@@ -203,7 +206,25 @@ fn take_lock(settings: &Settings) -> anyhow::Result<Lock> {
         Err(error @ ClientError::Failure(_)) => return Err(error.into()),
         Err(error) => tracing::warn!(%error, "the other agent does not answer"),
     }
-    Lock::wait(&settings.run_dir, HAND_OVER).context(busy).context("take over: the other agent did not end")
+    Lock::wait(&settings.run_dir, ADVICE, HAND_OVER)
+        .context(busy)
+        .context("take over: the other agent did not end")
+}
+
+/// The flags that an earlier agent left, and what renews their verdicts until this one does.
+fn inherit(settings: &Settings, view: &ClusterView) -> anyhow::Result<(Adopted, Option<Bridge>)> {
+    let now = Clocks::now();
+    let adopted = FlagStore::new(&settings.run_dir).adopt(now);
+    if let Some(problem) = &adopted.problem {
+        tracing::error!(problem, "flags were lost");
+    }
+    for (node, flag) in &adopted.flags {
+        tracing::info!(node, reason = flag.reason, "adopted a flag");
+    }
+    let mut flags = Flags::with_cli(adopted.flags.clone());
+    flags.set_file(&view.flags, now);
+    let bridge = Bridge::start(&settings.options.pin_dir, &flags)?;
+    Ok((adopted, bridge))
 }
 
 /// Opens the dataplane and takes over what lies in it and in the flags file.
@@ -213,19 +234,11 @@ fn start(
     findings: Findings,
     view: ClusterView,
     watch: &Watch,
-) -> anyhow::Result<(Core, EventStream, Option<Bridge>)> {
-    let now = Clocks::now();
+    adopted: Adopted,
+) -> anyhow::Result<(Core, EventStream)> {
     let store = FlagStore::new(&settings.run_dir);
-    let adopted = store.adopt(now);
-    if let Some(problem) = &adopted.problem {
-        tracing::error!(problem, "flags were lost");
-    }
-    for (node, flag) in &adopted.flags {
-        tracing::info!(node, reason = flag.reason, "adopted a flag");
-    }
     let mut flags = Flags::with_cli(adopted.flags);
-    flags.set_file(&view.flags, now);
-    let bridge = Bridge::start(&settings.options.pin_dir, &flags)?;
+    flags.set_file(&view.flags, Clocks::now());
     let mut dataplane = Dataplane::open(&settings.options)?;
     let pinned = dataplane.nodes()?;
     let mut indices = Indices::adopt(&pinned, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
@@ -242,29 +255,12 @@ fn start(
         .filter(|(_, slot)| cut(slot.index, slot.generation))
         .map(|(name, slot)| (name.to_owned(), slot))
         .collect();
-    let state = State {
-        view: Arc::new(view),
-        loaded: Timestamp::now(),
-        file_error: None,
-        watch_error: watch.degraded.clone(),
-        flags,
-        flags_problem: adopted.problem,
-        indices,
-        armed,
-        fresh: Vec::new(),
-        writer: dataplane.node_writer()?,
-        renewed: monotonic_ns(),
-        renew_error: None,
-        left_out: (0, Vec::new()),
-        write_error: None,
-        interfaces: Vec::new(),
-        coverage: Arc::default(),
-        neighbours: Vec::new(),
-        asked: BTreeMap::new(),
-    };
+    let mut state = State::new(view, flags, indices, armed, Box::new(dataplane.node_writer()?));
+    state.watch_error = watch.degraded.clone();
+    state.flags_problem = adopted.problem;
     let events = dataplane.events()?;
     let injector = dataplane.injector()?;
-    Ok((Core::new(settings, own_node, findings, state, dataplane, injector, store), events, bridge))
+    Ok((Core::new(settings, own_node, findings, state, dataplane, injector, store), events))
 }
 
 /// The thread that renews verdicts.
@@ -285,7 +281,11 @@ impl Renewal {
     }
 
     fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
+        {
+            // Under the lock the thread either has not looked yet or waits already: it cannot miss the wake.
+            let _state = self.core.state();
+            self.stop.store(true, Ordering::Relaxed);
+        }
         self.core.wake();
         let _panicked = self.thread.join();
     }
@@ -363,20 +363,5 @@ async fn expire(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> 
             }
         })
         .await?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_old_kernel_is_named() {
-        let error = check_kernel("5.4.0-216-generic").unwrap_err().to_string();
-        assert!(error.contains("kernel 5.4.0-216-generic is too old"), "{error}");
-        assert!(error.contains("5.10 or later"), "{error}");
-        for release in ["5.10.0-35-amd64", "6.1.0", "6.18.44-custom", "unreadable"] {
-            check_kernel(release).unwrap();
-        }
     }
 }

@@ -3,19 +3,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{core::Core, idle, rows};
 use crate::{
     flags::monotonic_ns,
-    report::{Failure, FlagReport, Handler, Reply, Request, UnflagReport},
+    report::{AskRow, Failure, FlagReport, Handler, Reply, Request, UnflagReport},
 };
 
-/// How long a `flag` waits for the round of asking before it answers without its outcome.
-const WAIT_FOR_ASKING: Duration = Duration::from_secs(3);
+/// How long a `flag` that is to wait for the round of asking does so before it answers without its outcome.
+const WAIT_FOR_ASKING: Duration = Duration::from_secs(45);
+/// How long a `flag` waits until the flags file lies on the disk: a disk that hangs must not make the operator wait.
+const WAIT_FOR_FILE: Duration = Duration::from_secs(1);
 /// How many uncovered backends a `flag` names.
 const NAMED: usize = 20;
+
+/// What an operator wants of a `flag`.
+struct Flag {
+    node: String,
+    lasts: Option<Duration>,
+    reason: String,
+    force: bool,
+}
 
 /// Carries out what comes over the socket.
 pub(super) struct Desk {
@@ -28,40 +38,54 @@ impl Desk {
         Self { core, stop }
     }
 
-    async fn flag(
-        &self,
-        node: String,
-        lasts: Option<Duration>,
-        reason: String,
-        force: bool,
-        begun: Instant,
-    ) -> Result<FlagReport, Failure> {
-        let took = self.core.flag(&node, lasts, &reason, force, begun)?;
-        let mut warnings: Vec<String> = self.blocking(|core| core.save_flags()).await?.into_iter().collect();
+    /// Answers as soon as the verdict is written, with `wait` once the idle clients were asked. `received` is when the request
+    /// was read.
+    async fn flag(&self, flag: Flag, wait: bool, received: Instant) -> Result<FlagReport, Failure> {
+        let Flag { node, lasts, reason, force } = flag;
+        let took = self.core.flag(&node, lasts, &reason, force, received)?;
+        let asking = self.ask(&node);
+        let mut warnings = Vec::new();
+        match timeout(WAIT_FOR_FILE, self.blocking(|core| core.save_flags())).await {
+            Ok(problem) => warnings.extend(problem?),
+            Err(_) => warnings.push(
+                "the flags file is still being written: until then the flag does not survive the agent"
+                    .into(),
+            ),
+        }
         let mut report = rows::flag_report(&self.core, &node, lasts, NAMED)
             .ok_or_else(|| Failure::failed(format_args!("`{node}` left the cluster file meanwhile")))?;
         // Instant is CLOCK_MONOTONIC too, but does not show its number.
-        report.received_ns = monotonic_ns().saturating_sub(begun.elapsed().as_nanos() as u64);
+        report.received_ns = monotonic_ns().saturating_sub(received.elapsed().as_nanos() as u64);
         report.flip_micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         warnings.append(&mut report.warnings);
-        match idle::pointless(&self.core, &node) {
-            Some(why) => warnings.push(format!("idle clients are not asked: {why}")),
-            None => {
-                let (core, asked) = (Arc::clone(&self.core), node.clone());
-                let asking = tokio::task::spawn_blocking(move || idle::ask(&core, &asked));
-                match timeout(WAIT_FOR_ASKING, asking).await {
-                    Ok(asked) => report.asked = asked.map_err(Failure::failed)?,
-                    Err(_) => {
-                        warnings.push("idle clients are still being asked; see `nodefence status`".into())
-                    }
+        match asking {
+            Err(why) => warnings.push(format!("idle clients are not asked: {why}")),
+            Ok(_) if !wait => report.asking = true,
+            Ok(asking) => match timeout(WAIT_FOR_ASKING, asking).await {
+                Ok(asked) => report.asked = asked.map_err(Failure::failed)?,
+                Err(_) => {
+                    report.asking = true;
+                    warnings.push("idle clients are still being asked; see `nodefence status`".into());
                 }
-            }
+            },
         }
         if let Some(problem) = report.asked.as_ref().and_then(|asked| asked.problem.as_ref()) {
             warnings.push(format!("idle clients: {problem}"));
         }
         report.warnings = warnings;
         Ok(report)
+    }
+
+    /// Begins to ask a node's idle clients; it goes on though nobody waits for it.
+    ///
+    /// # Errors
+    /// Why there is no point in it.
+    fn ask(&self, node: &str) -> Result<JoinHandle<Option<AskRow>>, &'static str> {
+        if let Some(why) = idle::pointless(&self.core, node) {
+            return Err(why);
+        }
+        let (core, node) = (Arc::clone(&self.core), node.to_owned());
+        Ok(tokio::task::spawn_blocking(move || idle::ask(&core, &node)))
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {
@@ -87,9 +111,9 @@ impl Handler for Desk {
     async fn handle(&self, request: Request) -> Reply {
         let begun = Instant::now();
         match request {
-            Request::Flag { node, for_ms, reason, force } => {
-                let lasts = for_ms.map(Duration::from_millis);
-                self.flag(node, lasts, reason, force, begun).await.into()
+            Request::Flag { node, for_ms, reason, force, wait } => {
+                let flag = Flag { node, lasts: for_ms.map(Duration::from_millis), reason, force };
+                self.flag(flag, wait, begun).await.into()
             }
             Request::Unflag { node } => self.unflag(node).await.into(),
             Request::Nodes => self.blocking(rows::nodes).await.into(),

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use nodefence_common::VERDICT_LIFETIME_NS;
+use nodefence_common::{NodeEntry, VERDICT_LIFETIME_NS};
 
 use super::{coverage::Coverage, run::Settings};
 use crate::{
@@ -11,6 +11,18 @@ use crate::{
     plan::{Indices, Policy, Slot, node_entry},
     report::{AskRow, InterfaceRow, NeighbourRow},
 };
+
+/// The one map write.
+pub(super) trait Writer: Send {
+    /// Writes one node's entry.
+    fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error>;
+}
+
+impl Writer for NodeWriter {
+    fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
+        self.write_node(index, entry)
+    }
+}
 
 /// What the agent knows and holds. Behind one lock that is never held for longer than a few map writes: verdicts are
 /// renewed under it, and a flag must not wait for slow work.
@@ -34,11 +46,11 @@ pub(super) struct State {
     /// Newly armed, their idle clients not asked yet.
     pub(super) fresh: Vec<String>,
     /// Writes verdicts.
-    pub(super) writer: NodeWriter,
+    pub(super) writer: Box<dyn Writer>,
     /// When (CLOCK_MONOTONIC, ns) verdicts were last renewed.
     pub(super) renewed: u64,
-    /// Why the last renewal failed.
-    pub(super) renew_error: Option<String>,
+    /// Nodes whose entry could not be written at the last renewal, and why.
+    pub(super) failed: BTreeMap<String, String>,
     /// How many backends and ports did not fit at the last write of the tables, and the first few of them.
     pub(super) left_out: (u64, Vec<std::net::IpAddr>),
     /// Why the last write of the tables failed.
@@ -54,31 +66,61 @@ pub(super) struct State {
 }
 
 impl State {
+    /// At the start of an agent. `armed`: who bears a verdict that is alive at this moment.
+    pub(super) fn new(
+        view: ClusterView,
+        flags: Flags,
+        indices: Indices,
+        armed: BTreeMap<String, Slot>,
+        writer: Box<dyn Writer>,
+    ) -> Self {
+        Self {
+            view: Arc::new(view),
+            loaded: Timestamp::now(),
+            file_error: None,
+            watch_error: None,
+            flags,
+            flags_problem: None,
+            indices,
+            armed,
+            fresh: Vec::new(),
+            writer,
+            renewed: monotonic_ns(),
+            failed: BTreeMap::new(),
+            left_out: (0, Vec::new()),
+            write_error: None,
+            interfaces: Vec::new(),
+            coverage: Arc::default(),
+            neighbours: Vec::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
     /// Brings the verdicts in the map in line with the flags: renews those that hold, takes back those that do not. To be
     /// called each second, and at once when a flag comes or goes. Returns when it must be called again at the latest.
-    pub(super) fn enforce(&mut self, settings: &Settings, own_node: &str) -> Duration {
+    pub(super) fn enforce(&mut self, policy: &Policy<'_>) -> Duration {
         let now = Clocks::now();
         let mut again = Duration::from_secs(1);
-        let mut failed = None;
-        let policy = settings.policy(own_node);
+        let mut failed = BTreeMap::new();
         let mut armed = BTreeMap::new();
         for (name, flag) in self.flags.iter(now) {
             let Some(slot) = self.indices.get(name) else { continue };
             let remaining = flag.remaining(now);
             again = remaining.map_or(again, |remaining| again.min(remaining));
-            let entry = node_entry(name, slot, &policy, Some(verdict_until(monotonic_ns(), remaining)));
-            match self.writer.write_node(slot.index, &entry) {
+            let entry = node_entry(name, slot, policy, Some(verdict_until(monotonic_ns(), remaining)));
+            match self.writer.write(slot.index, &entry) {
                 Ok(()) => drop(armed.insert(name.to_owned(), slot)),
-                Err(error) => drop(failed.get_or_insert(error)),
+                Err(error) => drop(failed.insert(name.to_owned(), error.to_string())),
             }
         }
         for (name, slot) in &self.armed {
             // A place that has another owner by now is the planner's matter.
-            if armed.contains_key(name) || self.indices.get(name) != Some(*slot) {
+            if armed.contains_key(name) || failed.contains_key(name) || self.indices.get(name) != Some(*slot)
+            {
                 continue;
             }
-            if let Err(error) = self.writer.write_node(slot.index, &node_entry(name, *slot, &policy, None)) {
-                failed.get_or_insert(error);
+            if let Err(error) = self.writer.write(slot.index, &node_entry(name, *slot, policy, None)) {
+                failed.insert(name.clone(), error.to_string());
             }
         }
         self.fresh.extend(armed.keys().filter(|name| !self.armed.contains_key(*name)).cloned());
@@ -88,34 +130,66 @@ impl State {
     }
 
     /// Writes again as healthy what a write of the tables from older flags may have brought back.
-    pub(super) fn release(&mut self, names: &[String], settings: &Settings, own_node: &str) {
-        let policy = settings.policy(own_node);
-        let mut failed = None;
+    pub(super) fn release(&mut self, names: &[String], policy: &Policy<'_>) {
+        let mut failed = BTreeMap::new();
         for name in names.iter().filter(|name| !self.armed.contains_key(*name)) {
             let Some(slot) = self.indices.get(name) else { continue };
-            if let Err(error) = self.writer.write_node(slot.index, &node_entry(name, slot, &policy, None)) {
-                failed.get_or_insert(error);
+            if let Err(error) = self.writer.write(slot.index, &node_entry(name, slot, policy, None)) {
+                failed.insert(name.clone(), error.to_string());
             }
         }
-        if failed.is_some() {
+        if !failed.is_empty() {
             self.note(failed);
         }
     }
 
-    fn note(&mut self, failed: Option<dataplane::Error>) {
-        match failed {
-            None => {
-                self.renewed = monotonic_ns();
-                self.renew_error = None;
-            }
-            Some(error) => {
-                let error = error.to_string();
-                if self.renew_error.as_ref() != Some(&error) {
-                    tracing::error!(error, "verdicts cannot be renewed; they lapse");
-                }
-                self.renew_error = Some(error);
-            }
+    fn note(&mut self, failed: BTreeMap<String, String>) {
+        if failed.is_empty() {
+            self.renewed = monotonic_ns();
         }
+        for (node, error) in failed.iter().filter(|(node, error)| self.failed.get(*node) != Some(*error)) {
+            tracing::error!(node, error, "the verdict cannot be renewed; it lapses");
+        }
+        self.failed = failed;
+    }
+
+    /// Sets the CLI's flag on a node and writes the verdict. Where that fails the flag is not kept: nobody must take for cut
+    /// what may not be.
+    ///
+    /// # Errors
+    /// Why this node's verdict could not be written; what is wrong with another node's says nothing of it.
+    pub(super) fn flag(
+        &mut self,
+        node: &str,
+        lasts: Option<Duration>,
+        reason: &str,
+        policy: &Policy<'_>,
+    ) -> Result<(), String> {
+        let before = self.flags.cli().get(node).cloned();
+        self.flags.flag(node, reason.to_owned(), lasts, Clocks::now());
+        self.enforce(policy);
+        let Some(error) = self.failed.get(node).cloned() else { return Ok(()) };
+        self.flags.restore(node, before);
+        self.enforce(policy);
+        Err(error)
+    }
+
+    /// Takes the CLI's flag back and the verdict with it. `false` where there was none.
+    ///
+    /// # Errors
+    /// Why this node's entry could not be written.
+    pub(super) fn unflag(&mut self, node: &str, policy: &Policy<'_>) -> Result<bool, String> {
+        let was = self.flags.unflag(node);
+        self.enforce(policy);
+        match self.failed.get(node) {
+            Some(error) => Err(error.clone()),
+            None => Ok(was),
+        }
+    }
+
+    /// Why the last renewal failed: the first node's reason.
+    pub(super) fn renew_error(&self) -> Option<String> {
+        self.failed.iter().next().map(|(node, error)| format!("{node}: {error}"))
     }
 
     /// The flag that holds on a node.
@@ -139,7 +213,13 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::{
+        cluster::parse,
+        plan::{Answer, Mode},
+    };
 
     #[test]
     fn a_verdict_does_not_outlive_its_flag() {
@@ -147,5 +227,66 @@ mod tests {
         assert_eq!(verdict_until(5, Some(Duration::from_secs(60))), 5 + VERDICT_LIFETIME_NS);
         assert_eq!(verdict_until(5, Some(Duration::from_millis(1))), 1_000_005);
         assert_eq!(verdict_until(5, Some(Duration::ZERO)), 5);
+    }
+
+    const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
+
+    /// What was written, and for which indices it is refused.
+    #[derive(Default)]
+    struct Map {
+        entries: BTreeMap<u32, NodeEntry>,
+        refused: Vec<u32>,
+    }
+
+    struct Shared(Arc<Mutex<Map>>);
+
+    impl Writer for Shared {
+        fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
+            let mut map = self.0.lock().unwrap();
+            if map.refused.contains(&index) {
+                return Err(dataplane::Error::NodeIndex(index));
+            }
+            map.entries.insert(index, *entry);
+            Ok(())
+        }
+    }
+
+    fn state() -> (State, Arc<Mutex<Map>>) {
+        let nodes: String =
+            (1..5).map(|n| format!("- {{name: {}, address: 10.0.0.{n}}}\n", char::from(b'`' + n))).collect();
+        let view = parse(&format!("nodes:\n{nodes}"), false).unwrap();
+        let mut indices = Indices::default();
+        indices.reconcile(view.nodes.iter().map(|node| node.name.as_str())).unwrap();
+        let map = Arc::new(Mutex::new(Map::default()));
+        let state =
+            State::new(view, Flags::default(), indices, BTreeMap::new(), Box::new(Shared(Arc::clone(&map))));
+        (state, map)
+    }
+
+    #[test]
+    fn a_flag_answers_for_its_own_node_alone() {
+        let (mut state, map) = state();
+        let index = |state: &State, name| state.indices.get(name).unwrap().index;
+        state.flag("b", None, "", &POLICY).unwrap();
+        map.lock().unwrap().refused = vec![index(&state, "b")];
+        // The other node's renewal fails meanwhile: this one's flag holds, and is said to.
+        state.flag("c", None, "", &POLICY).unwrap();
+        assert!(state.renew_error().unwrap().starts_with("b: "), "{:?}", state.renew_error());
+        assert_eq!(map.lock().unwrap().entries[&index(&state, "c")].verdict, 1);
+        assert!(state.unflag("c", &POLICY).unwrap());
+        // What could not be written is not kept, and not left to a later renewal.
+        map.lock().unwrap().refused = vec![index(&state, "d")];
+        let error = state.flag("d", None, "", &POLICY).unwrap_err();
+        assert!(error.contains("node index"), "{error}");
+        assert!(state.flags.get("d", Clocks::now()).is_none());
+        map.lock().unwrap().refused.clear();
+        state.enforce(&POLICY);
+        assert!(!map.lock().unwrap().entries.contains_key(&index(&state, "d")));
+        assert_eq!(state.renew_error(), None);
+        // An older flag on the same node stays as it was.
+        state.flag("b", None, "older", &POLICY).unwrap();
+        map.lock().unwrap().refused = vec![index(&state, "b")];
+        state.flag("b", None, "newer", &POLICY).unwrap_err();
+        assert_eq!(state.flags.get("b", Clocks::now()).unwrap().reason, "older");
     }
 }

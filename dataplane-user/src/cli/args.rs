@@ -104,7 +104,8 @@ pub enum Verb {
     #[command(
         after_help = "Example:\n  nodefence flag node-b --for 10m --reason \"ext4 journal blocked\"\n\n\
                             Only this node's agent is told; every node has its own. Returns once the verdict is in the \
-                            kernel, with what was done."
+                            kernel; the node's idle clients are asked meanwhile (`nodefence status` shows what came of \
+                            it, and --wait waits for it)."
     )]
     Flag {
         /// Name of the node
@@ -118,6 +119,9 @@ pub enum Verb {
         /// Flag it even if it is this very node, or more than a third of all nodes would bear a flag
         #[arg(long)]
         force: bool,
+        /// Return only once the node's idle clients were asked, with what came of it
+        #[arg(long)]
+        wait: bool,
     },
 
     /// Let traffic to a flagged node pass again, from the next packet on
@@ -167,8 +171,9 @@ pub enum Verb {
 
     /// Remove everything of ours from the kernel
     #[command(
-        after_help = "Programs, links, maps and pins are removed; a clsact qdisc only if we made it and it is \
-                            empty. Refused (exit code 6) while an agent runs: end it first.\n\nExample:\n  nodefence detach"
+        after_help = "Programs, links, maps, pins and the flags in the run folder are removed; a clsact qdisc only if \
+                            we made it and it is empty. Refused (exit code 6) while an agent runs: end it first.\n\n\
+                            Example:\n  nodefence detach"
     )]
     Detach {
         /// Folder of the pins
@@ -216,7 +221,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "FILE")]
     pub cluster_file: PathBuf,
 
-    /// A device by which packets leave to backends (repeatable), or `auto`: those that route lookups give
+    /// A device by which packets leave to backends (repeatable), and `auto`: those that route lookups give
     #[arg(long = "interface", value_name = "NAME", required = true)]
     pub interfaces: Vec<String>,
 

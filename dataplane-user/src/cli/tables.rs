@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::output::{columns, or_dash, seconds};
+use super::{
+    output::{columns, or_dash, printable, seconds},
+    verbs::Detached,
+};
 use crate::{
     dataplane::DetachReport,
     flags::Origin,
@@ -19,7 +22,7 @@ fn flag_text(flag: &FlagRow) -> String {
         let _ = write!(text, ", {} left", seconds(left));
     }
     if !flag.reason.is_empty() {
-        let _ = write!(text, ": {}", flag.reason.replace('\n', " "));
+        let _ = write!(text, ": {}", printable(&flag.reason));
     }
     text
 }
@@ -102,8 +105,10 @@ pub(super) fn flag(report: &FlagReport) -> String {
     for backend in &report.uncovered {
         let _ = writeln!(text, "not covered: {backend}");
     }
-    if let Some(asked) = &report.asked {
-        let _ = writeln!(text, "idle clients: {}", asked_text(asked));
+    match &report.asked {
+        Some(asked) => drop(writeln!(text, "idle clients: {}", asked_text(asked))),
+        None if report.asking => text.push_str("idle clients are being asked: see `nodefence status`\n"),
+        None => {}
     }
     text
 }
@@ -138,15 +143,21 @@ pub(super) fn unflag(report: &UnflagReport) -> String {
     }
 }
 
-pub(super) fn detach(report: &DetachReport) -> String {
-    let DetachReport { links, filters, qdiscs, maps } = report;
-    format!("removed {links} links, {filters} clsact filters, {qdiscs} clsact qdiscs, {maps} pinned maps")
+pub(super) fn detach(detached: &Detached) -> String {
+    let DetachReport { links, filters, qdiscs, maps } = &detached.removed;
+    let mut text = format!(
+        "removed {links} links, {filters} clsact filters, {qdiscs} clsact qdiscs, {maps} pinned maps"
+    );
+    if let Some(file) = &detached.flags_file {
+        let _ = write!(text, ", and the flags in {}", file.display());
+    }
+    text
 }
 
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<16}{value}");
+        let _ = writeln!(text, "{name:<16}{}", printable(&value));
     };
     line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
     line("Node", status.node.clone());
@@ -210,7 +221,10 @@ pub(super) fn status(status: &Status) -> String {
     for row in &status.neighbours {
         line("Next hop", format!("{} on {}: {}", row.address, row.interface, row.state));
     }
-    if status.flagged.is_empty() {
+    for (node, flag) in &status.flagged_unknown {
+        line("Flagged", format!("{node} (not in the cluster file): {}", flag_text(flag)));
+    }
+    if status.flagged.is_empty() && status.flagged_unknown.is_empty() {
         line("Flagged", "none".to_owned());
     }
     for row in &status.flagged {

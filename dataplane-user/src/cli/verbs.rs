@@ -18,7 +18,11 @@ use super::{
 use crate::{
     agent::{self, Lock, Settings, Wanted},
     dataplane,
-    report::{BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, Request, Status, UnflagReport},
+    flags::FlagStore,
+    report::{
+        BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING, Request, Status,
+        UnflagReport,
+    },
 };
 
 /// Carries out one verb.
@@ -34,9 +38,9 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             runtime.shutdown_background();
             ended?;
         }
-        Verb::Flag { node, lasts, reason, force } => {
+        Verb::Flag { node, lasts, reason, force, wait } => {
             let for_ms = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
-            let request = Request::Flag { node, for_ms, reason, force };
+            let request = Request::Flag { node, for_ms, reason, force, wait };
             desk.ask(&request, |report: &FlagReport| warn(&report.warnings), tables::flag)?;
         }
         Verb::Unflag { node } => {
@@ -56,9 +60,12 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Status => desk.ask(&Request::Status, quiet, |status: &Status| tables::status(status))?,
         Verb::Detach { pin_dir } => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
-            let _lock = Lock::take(&cli.run_dir)?;
-            let report = dataplane::detach(&pin_dir)?;
-            print(cli.output, &report, tables::detach)?;
+            let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
+            let removed = dataplane::detach(&pin_dir)?;
+            let store = FlagStore::new(&cli.run_dir);
+            // Left behind they would cut again as soon as an agent starts.
+            let flags_file = store.remove()?.then(|| store.path().to_owned());
+            print(cli.output, &Detached { removed, flags_file }, tables::detach)?;
         }
         Verb::Doctor { ref interface, ref pin_dir } => {
             return doctor::run(cli.output, interface, pin_dir, &cli.socket());
@@ -73,6 +80,16 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// What `detach` took away.
+#[derive(Serialize)]
+pub(super) struct Detached {
+    /// From the kernel.
+    #[serde(flatten)]
+    pub(super) removed: dataplane::DetachReport,
+    /// The file that kept the CLI's flags, where there was one.
+    pub(super) flags_file: Option<PathBuf>,
+}
+
 struct Desk {
     socket: PathBuf,
     format: Format,
@@ -85,7 +102,11 @@ impl Desk {
         aside: impl FnOnce(&T),
         table: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
-        let answer: T = Client::connect(&self.socket)?.ask(request)?;
+        let mut client = Client::connect(&self.socket)?;
+        if let Request::Flag { wait: true, .. } = request {
+            client.set_patience(PATIENCE_WITH_ASKING)?;
+        }
+        let answer: T = client.ask(request)?;
         aside(&answer);
         print(self.format, &answer, table)
     }
@@ -100,15 +121,12 @@ fn warn(warnings: &[String]) {
 }
 
 fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
-    let auto = args.interfaces.iter().any(|name| name == "auto");
-    if auto && args.interfaces.len() > 1 {
-        let message = "--interface auto finds all devices by itself and stands alone";
-        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message).exit();
-    }
-    let mut names: Vec<String> = Vec::new();
+    let mut interfaces = Wanted::default();
     for name in &args.interfaces {
-        if !names.contains(name) {
-            names.push(name.clone());
+        if name == "auto" {
+            interfaces.auto = true;
+        } else if !interfaces.names.contains(name) {
+            interfaces.names.push(name.clone());
         }
     }
     let mut options = dataplane::Options {
@@ -130,7 +148,7 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
     Settings {
         cluster_file: args.cluster_file.clone(),
         allow_empty: args.allow_empty,
-        interfaces: if auto { Wanted::Auto } else { Wanted::Named(names) },
+        interfaces,
         node: args.node.clone(),
         mode: args.mode,
         answer: args.answer,

@@ -1,4 +1,6 @@
 //! Bringing the devices that are attached to in line with those that are wanted.
+use std::{collections::BTreeSet, path::Path};
+
 use super::{
     ahead::{self, ProgramAhead},
     clsact::{self, Filter},
@@ -102,6 +104,21 @@ fn one(
         status.error = Some(error.to_string());
     }
     status
+}
+
+/// Devices on which a TC program of ours runs.
+pub(super) fn attached_devices(pin_dir: &Path) -> Result<BTreeSet<u32>, Error> {
+    let mut netlink = Netlink::open()?;
+    let linked = links::list(pin_dir)?.into_iter().filter(|(_, hook)| Hook::TC.contains(hook));
+    let mut devices: BTreeSet<u32> = linked.map(|(ifindex, _)| ifindex).collect();
+    for ifindex in clsact::devices(&mut netlink)? {
+        for hook in Hook::TC {
+            if clsact::filters(&mut netlink, ifindex, hook)?.iter().any(Filter::ours) {
+                devices.insert(ifindex);
+            }
+        }
+    }
+    Ok(devices)
 }
 
 /// Whether programs of an earlier agent run on a device.

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use aya::Ebpf;
 use nodefence_common::{Addr, BackendEntry, Config, Counter, MAX_NODES, NodeEntry, Reason};
 
@@ -93,6 +95,11 @@ impl Dataplane {
     pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
         self.wanted = wanted.to_vec();
         attach::reconcile(self, true)
+    }
+
+    /// Indexes of the devices that programs of ours are attached to by TC, in whatever way and by whichever process.
+    pub fn attached(&self) -> Result<BTreeSet<u32>, Error> {
+        attach::attached_devices(&self.options.pin_dir)
     }
 
     /// The state of the interfaces last given to [`Dataplane::attach`], looked up anew. A device that was made again under

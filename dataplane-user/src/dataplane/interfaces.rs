@@ -7,6 +7,11 @@ use super::{
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+/// The parent is in another network namespace.
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
@@ -37,6 +42,8 @@ pub struct Interface {
     pub mac: Option<[u8; 6]>,
     /// Bytes above the link-layer header that it takes.
     pub mtu: u32,
+    /// Index of the device that its packets go through, tagged: it is a VLAN device on top of that one.
+    pub parent: Option<u32>,
     /// The XDP program on it: mode (1 native, 2 generic, 3 hardware, 4 several; `IFLA_XDP_ATTACHED`) and id.
     pub xdp: Option<(u8, u32)>,
 }
@@ -81,17 +88,23 @@ fn parse(body: &[u8]) -> Option<Interface> {
         hardware: u16_at(body, 2)?,
         mac: None,
         mtu: 0,
+        parent: None,
         xdp: None,
     };
+    let (mut link, mut elsewhere, mut vlan) = (None, false, false);
     for (kind, value) in attrs(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => interface.name = text(value),
             IFLA_ADDRESS => interface.mac = value.try_into().ok(),
             IFLA_MTU => interface.mtu = u32_at(value, 0)?,
             IFLA_XDP => interface.xdp = parse_xdp(value),
+            IFLA_LINK => link = u32_at(value, 0),
+            IFLA_LINK_NETNSID => elsewhere = true,
+            IFLA_LINKINFO => vlan = attrs(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text(v) == "vlan"),
             _ => {}
         }
     }
+    interface.parent = link.filter(|_| vlan && !elsewhere);
     Some(interface)
 }
 

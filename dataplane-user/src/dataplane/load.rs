@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::{Ebpf, EbpfError, EbpfLoader, maps::MapError, util::KernelVersion};
+use aya::{
+    Ebpf, EbpfError, EbpfLoader, maps::MapError, programs::ProgramType, sys::is_program_supported,
+    util::KernelVersion,
+};
 use nix::{
     mount::{MsFlags, mount},
     sys::{
@@ -41,11 +44,7 @@ pub(super) struct Loaded {
 
 /// Loads the programs over the pinned maps. Maps whose size or layout differs are made anew in the staging folder.
 pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
-    let unreadable = |e: &dyn std::error::Error| io::Error::other(e.to_string());
-    let kernel =
-        KernelVersion::current().map_err(|e| Error::call("read the kernel's version")(unreadable(&e)))?;
-    supported(kernel)?;
-    raise_memlock(kernel)?;
+    raise_memlock(supported_kernel()?)?;
     let lock = prepare_pin_dir(&options.pin_dir)?;
     let object = crate::DATAPLANE_OBJECT;
     let differing = staging::differing(&options.pin_dir, object, options.max_backends)?;
@@ -98,9 +97,33 @@ pub(super) fn root(pin_dir: &Path) -> Result<&Path, Error> {
     pin_dir.parent().filter(|root| root.ends_with(PIN_ROOT)).ok_or_else(|| Error::NotOurs(pin_dir.to_owned()))
 }
 
-/// Makes the pin folder, after making sure that it lies in a BPF filesystem and that nobody else has it.
-fn prepare_pin_dir(pin_dir: &Path) -> Result<PinLock, Error> {
-    let root = root(pin_dir)?;
+/// Finds out what can be found out before anything is loaded, pinned or attached: the kernel's age, the privilege, a BPF
+/// filesystem at the pin folder. Needs nobody's leave: a dataplane that is in use goes on as it is.
+///
+/// # Errors
+/// What would keep [`super::Dataplane::open`] from its work.
+pub fn check(options: &Options) -> Result<(), Error> {
+    raise_memlock(supported_kernel()?)?;
+    require_bpffs(&options.pin_dir)?;
+    // A program of two instructions: refused where the privilege is missing or the kernel is locked down.
+    if !is_program_supported(ProgramType::SchedClassifier).unwrap_or(false) {
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        return Err(Error::Privilege { what: "load BPF programs".into(), source });
+    }
+    Ok(())
+}
+
+fn supported_kernel() -> Result<KernelVersion, Error> {
+    let unreadable = |e: &dyn std::error::Error| io::Error::other(e.to_string());
+    let kernel =
+        KernelVersion::current().map_err(|e| Error::call("read the kernel's version")(unreadable(&e)))?;
+    supported(kernel)?;
+    Ok(kernel)
+}
+
+/// Makes sure that the pin folder is one of ours and lies in a BPF filesystem.
+fn require_bpffs(pin_dir: &Path) -> Result<(), Error> {
+    root(pin_dir)?;
     if !in_bpffs(pin_dir)? {
         if !pin_dir.starts_with(BPF_MOUNT) || !mount_bpffs() || !in_bpffs(pin_dir)? {
             let mount_at = if pin_dir.starts_with(BPF_MOUNT) {
@@ -112,7 +135,13 @@ fn prepare_pin_dir(pin_dir: &Path) -> Result<PinLock, Error> {
         }
         tracing::info!("mounted a BPF filesystem at {BPF_MOUNT}, where none was");
     }
-    let lock = PinLock::take(root, lock::PATIENCE)?;
+    Ok(())
+}
+
+/// Makes the pin folder, after making sure that it lies in a BPF filesystem and that nobody else has it.
+fn prepare_pin_dir(pin_dir: &Path) -> Result<PinLock, Error> {
+    require_bpffs(pin_dir)?;
+    let lock = PinLock::take(root(pin_dir)?, lock::PATIENCE)?;
     make_folders(pin_dir)?;
     Ok(lock)
 }

@@ -46,6 +46,7 @@ pub use handle::Dataplane;
 pub use inject::{InjectReport, Injector};
 pub use inspect::inspect;
 pub use interfaces::{Interface, LinkLayer};
+pub use load::check;
 pub use log::CutLog;
 pub use node_writer::NodeWriter;
 pub use options::{Options, TcChoice, XdpChoice, default_pin_dir};

@@ -9,5 +9,5 @@ mod store;
 mod tests;
 
 pub use clock::{Clocks, monotonic_ns};
-pub use set::{Flag, Flags, Origin, Patch};
+pub use set::{Flag, Flags, Origin};
 pub use store::{Adopted, FlagStore, StoreError};

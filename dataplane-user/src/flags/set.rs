@@ -51,15 +51,6 @@ impl Flag {
     }
 }
 
-/// Which nodes became flagged and which are free again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Patch {
-    /// Newly flagged.
-    pub flagged: Vec<String>,
-    /// No longer flagged by anyone.
-    pub freed: Vec<String>,
-}
-
 /// All flags, by node.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
@@ -114,11 +105,20 @@ impl Flags {
         }
     }
 
-    /// Drops the CLI's flags that are over, and those on nodes that `exists` does not know. Returns whether there were
-    /// any. (The file's stay: they stand in the file.)
-    pub fn expire(&mut self, exists: impl Fn(&str) -> bool, now: Clocks) -> bool {
+    /// Puts back the CLI's flag that a node bore before [`Flags::flag`].
+    pub fn restore(&mut self, node: &str, before: Option<Flag>) {
+        match before {
+            Some(flag) => drop(self.cli.insert(node.to_owned(), flag)),
+            None => drop(self.cli.remove(node)),
+        }
+    }
+
+    /// Drops the CLI's flags that are over. Returns whether there were any. One on a node that nobody knows at the moment
+    /// stays: the cluster file may lack the node by a slip, and the node hangs all the same. (The file's own stay: they
+    /// stand in the file.)
+    pub fn expire(&mut self, now: Clocks) -> bool {
         let before = self.cli.len();
-        self.cli.retain(|node, flag| !flag.ended(now) && exists(node));
+        self.cli.retain(|_, flag| !flag.ended(now));
         self.cli.len() != before
     }
 

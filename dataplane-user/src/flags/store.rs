@@ -1,7 +1,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -71,6 +71,47 @@ impl FlagStore {
         Self { path: run_dir.join("flags.json"), boot_id: boot_id.trim().to_owned() }
     }
 
+    /// Makes sure that the file, where there is one, can be read and written anew: else the agent's flags would not outlive
+    /// it. What the file says is [`FlagStore::adopt`]'s matter.
+    ///
+    /// # Errors
+    /// Where something else lies in its place, or it cannot be opened.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match self.open() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the file and what lies beside it of the kind. Returns whether there was one; its flags end with it.
+    ///
+    /// # Errors
+    /// Where one of them cannot be removed.
+    pub fn remove(&self) -> Result<bool, StoreError> {
+        let mut was = false;
+        for path in [self.path.clone(), self.path.with_extension("json.bad"), self.aside()] {
+            match fs::remove_file(&path) {
+                Ok(()) => was |= path == self.path,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => return Err(StoreError { path, source }),
+            }
+        }
+        Ok(was)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.path.with_extension("json.new")
+    }
+
+    fn failed(&self, source: io::Error) -> StoreError {
+        StoreError { path: self.path.clone(), source }
+    }
+
     /// Reads what an earlier agent left.
     pub fn adopt(&self, now: Clocks) -> Adopted {
         let text = match self.read() {
@@ -97,11 +138,22 @@ impl FlagStore {
     }
 
     fn read(&self) -> io::Result<String> {
-        let length = fs::metadata(&self.path)?.len();
-        if length > MAX_BYTES {
-            return Err(io::Error::other(format!("{length} bytes; the limit is {MAX_BYTES}")));
+        let mut text = String::new();
+        self.open()?.take(MAX_BYTES).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    fn open(&self) -> io::Result<File> {
+        // O_NONBLOCK: to open a pipe that nobody writes to must not hang.
+        let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::other("is not a regular file; move it away"));
         }
-        fs::read_to_string(&self.path)
+        if meta.len() > MAX_BYTES {
+            return Err(io::Error::other(format!("{} bytes; the limit is {MAX_BYTES}", meta.len())));
+        }
+        Ok(file)
     }
 
     fn reject(&self, why: String) -> Adopted {
@@ -133,12 +185,18 @@ impl FlagStore {
                 })
                 .collect(),
         };
-        self.write(&stored).map_err(|source| StoreError { path: self.path.clone(), source })
+        self.write(&stored).map_err(|source| self.failed(source))
     }
 
     fn write(&self, stored: &Stored) -> io::Result<()> {
-        let aside = self.path.with_extension("json.new");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        let aside = self.aside();
+        // Made anew: what lies there may be anything, and only a file of our own is sure to take the text.
+        if let Err(error) = fs::remove_file(&aside)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
         serde_json::to_writer_pretty(&mut file, stored)?;
         file.write_all(b"\n")?;
         file.sync_all()?;

@@ -25,10 +25,9 @@ fn a_flag_ends_when_its_time_is_over() {
     assert!(flags.get("a", clocks(0, 70)).is_none());
     assert!(flags.get("b", clocks(i64::from(u32::MAX), 1_000_000_000)).is_some());
     assert_eq!(flags.get("a", clocks(0, 40)).unwrap().remaining(clocks(0, 40)), Some(MINUTE / 2));
-    assert!(flags.expire(|_| true, clocks(0, 70)));
-    assert!(!flags.expire(|_| true, clocks(0, 70)));
+    assert!(flags.expire(clocks(0, 70)));
+    assert!(!flags.expire(clocks(0, 70)));
     assert_eq!(flags.cli().keys().collect::<Vec<_>>(), ["b"]);
-    assert!(flags.expire(|node| node != "b", clocks(0, 70)));
 }
 
 #[test]
@@ -123,4 +122,24 @@ fn a_file_that_cannot_be_written_is_an_error_with_its_name() {
     let store = FlagStore::new(&dir.path().join("missing"));
     let error = store.save(&std::collections::BTreeMap::new()).unwrap_err().to_string();
     assert!(error.contains("missing/flags.json"), "{error}");
+}
+
+#[test]
+fn what_is_no_regular_file_is_named_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    store.check().unwrap();
+    std::fs::create_dir(store.path()).unwrap();
+    let refused = || store.check().unwrap_err().to_string();
+    assert!(refused().contains("flags.json: is not a regular file"), "{}", refused());
+    std::fs::remove_dir(store.path()).unwrap();
+    nix::unistd::mkfifo(store.path(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(refused().contains("flags.json: is not a regular file"), "{}", refused());
+    // Not even one that came after the check holds anybody up.
+    assert!(store.adopt(clocks(1000, 10)).problem.unwrap().contains("is not a regular file"));
+    nix::unistd::mkfifo(&dir.path().join("flags.json.new"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    store.save(&std::collections::BTreeMap::new()).unwrap();
+    store.check().unwrap();
+    assert!(store.remove().unwrap() && !store.remove().unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -17,6 +17,9 @@ pub enum Request {
         /// Also the own node, and also more than a third of all.
         #[serde(default)]
         force: bool,
+        /// Answer only once the idle clients were asked.
+        #[serde(default)]
+        wait: bool,
     },
     /// Take the CLI's flag back. Answered with a [`super::UnflagReport`].
     Unflag {

@@ -156,7 +156,9 @@ pub struct FlagReport {
     pub flip_micros: u64,
     /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
     pub received_ns: u64,
-    /// The round of asking idle clients, where it has ended.
+    /// Whether idle clients are being asked at this moment; what comes of it stands in [`Status::asked`].
+    pub asking: bool,
+    /// The round of asking idle clients, where it was waited for.
     pub asked: Option<AskRow>,
     /// What the operator should know.
     pub warnings: Vec<String>,
@@ -271,6 +273,8 @@ pub struct Status {
     pub cluster: ClusterRow,
     /// Flagged nodes.
     pub flagged: Vec<NodeRow>,
+    /// Flags of the CLI on nodes that the cluster file does not have at the moment, by node; they hold again once it has.
+    pub flagged_unknown: std::collections::BTreeMap<String, FlagRow>,
     /// What is wrong with the file that keeps the CLI's flags.
     pub flags_problem: Option<String>,
     /// The pinned tables.

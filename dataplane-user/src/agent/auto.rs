@@ -1,0 +1,74 @@
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// A device is left once it was unneeded in two looks that are at least so far apart.
+const UNNEEDED_FOR: Duration = Duration::from_secs(60);
+
+/// Which devices `--interface auto` is attached to. Pure.
+///
+/// A device that no route needs for a moment (a flap, a routing daemon that starts with us) is not left: that would open a
+/// gap when the route comes back.
+#[derive(Debug, Default)]
+pub(super) struct Auto {
+    /// Devices that no route needs, and when that was first seen.
+    unneeded: HashMap<String, Instant>,
+}
+
+impl Auto {
+    /// The devices to be attached to now: those `needed`, and of the `attached` ones those that `exist` and that were needed
+    /// not long ago. What an earlier agent attached counts as needed until now.
+    pub(super) fn wanted(
+        &mut self,
+        needed: Vec<String>,
+        attached: &[String],
+        exists: impl Fn(&str) -> bool,
+        now: Instant,
+    ) -> Vec<String> {
+        self.unneeded.retain(|name, _| !needed.contains(name) && attached.contains(name) && exists(name));
+        let mut wanted = needed;
+        for name in attached {
+            if wanted.contains(name) || !exists(name) {
+                continue;
+            }
+            let since = *self.unneeded.entry(name.clone()).or_insert(now);
+            if now.saturating_duration_since(since) < UNNEEDED_FOR {
+                wanted.push(name.clone());
+            }
+        }
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_device_is_left_only_after_a_while() {
+        let mut auto = Auto::default();
+        let start = Instant::now();
+        let mut look = |needed: &[&str], attached: &[&str], seconds| {
+            let now = start + Duration::from_secs(seconds);
+            auto.wanted(names(needed), &names(attached), |name| name != "gone0", now)
+        };
+        // An earlier agent's device counts as needed; one that does not exist any more does not.
+        assert_eq!(look(&["eth0"], &["eth0", "eth1", "gone0"], 0), ["eth0", "eth1"]);
+        assert_eq!(look(&["eth0"], &["eth0", "eth1"], 59), ["eth0", "eth1"]);
+        assert_eq!(look(&["eth0"], &["eth0", "eth1"], 60), ["eth0"]);
+        // Needed in between: the time begins anew.
+        assert_eq!(look(&["eth0", "eth1"], &["eth0"], 65), ["eth0", "eth1"]);
+        assert_eq!(look(&["eth0"], &["eth0", "eth1"], 70), ["eth0", "eth1"]);
+        assert_eq!(look(&["eth0", "eth1"], &["eth0", "eth1"], 100), ["eth0", "eth1"]);
+        assert_eq!(look(&["eth0"], &["eth0", "eth1"], 129), ["eth0", "eth1"]);
+        assert_eq!(look(&["eth0"], &["eth0", "eth1"], 188), ["eth0", "eth1"]);
+        assert_eq!(look(&["eth0"], &["eth0", "eth1"], 189), ["eth0"]);
+        // A single look never leaves anything, however late it comes.
+        assert_eq!(look(&[], &["eth0"], 10_000), ["eth0"]);
+    }
+}

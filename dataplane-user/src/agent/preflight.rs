@@ -1,0 +1,121 @@
+//! What can be known before anything is taken, ended or attached: an agent that cannot run must find out while the one that
+//! runs still does.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, bail};
+use nix::unistd::{AccessFlags, access};
+
+use super::run::{Settings, Wanted};
+use crate::{
+    dataplane::{self, interfaces},
+    doctor::KernelVersion,
+    flags::FlagStore,
+    report::Server,
+};
+
+/// The oldest kernel that the programs load on: it brought what they and their maps need (bounded loops 5.3, ring buffer and
+/// links 5.8), and is the oldest that they are tested on.
+const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 10 };
+
+/// # Errors
+/// What would keep the agent from running, with the file, device or flag it is about.
+pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's release")?;
+    check_kernel(release.trim())?;
+    dataplane::check(&settings.options)?;
+    check_socket(&settings.socket, &settings.run_dir)?;
+    FlagStore::new(&settings.run_dir).check()?;
+    check_devices(&settings.interfaces)
+}
+
+/// # Errors
+/// Where the kernel is known to be too old. One whose release cannot be read out is tried.
+fn check_kernel(release: &str) -> anyhow::Result<()> {
+    match KernelVersion::parse(release) {
+        Some(version) if version < OLDEST => {
+            bail!(
+                "kernel {release} is too old: nodefence runs on {}.{} or later (see `nodefence doctor`)",
+                OLDEST.major,
+                OLDEST.minor
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_socket(socket: &Path, run_dir: &Path) -> anyhow::Result<()> {
+    Server::check(socket)?;
+    let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The run folder is made with the lock.
+    if folder == run_dir && !folder.exists() {
+        return Ok(());
+    }
+    access(folder, AccessFlags::W_OK | AccessFlags::X_OK)
+        .with_context(|| format!("socket {}: its folder cannot be written to", socket.display()))
+}
+
+/// A device may come later; that none of those named is there is a slip of the hand.
+fn check_devices(wanted: &Wanted) -> anyhow::Result<()> {
+    if wanted.auto || wanted.names.is_empty() {
+        return Ok(());
+    }
+    let mut there: Vec<String> = interfaces::list()?.into_iter().map(|device| device.name).collect();
+    if wanted.names.iter().any(|name| there.contains(name)) {
+        return Ok(());
+    }
+    there.sort_unstable();
+    let named = wanted.names.join(", ");
+    bail!(
+        "--interface {named}: there is no such interface in this network namespace; there are {}",
+        there.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_is_named() {
+        let error = check_kernel("5.4.0-216-generic").unwrap_err().to_string();
+        assert!(error.contains("kernel 5.4.0-216-generic is too old"), "{error}");
+        assert!(error.contains("5.10 or later"), "{error}");
+        for release in ["5.10.0-35-amd64", "6.1.0", "6.18.44-custom", "unreadable"] {
+            check_kernel(release).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        check_socket(&run.join("agent.sock"), &run).unwrap();
+        let error = check_socket(&dir.path().join("missing/agent.sock"), &run).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("missing/agent.sock: its folder cannot be written to: ENOENT"),
+            "{error:#}"
+        );
+        let long = dir.path().join("x".repeat(200));
+        let error = check_socket(&long, &run).unwrap_err().to_string();
+        assert!(error.contains("SUN_LEN"), "{error}");
+        fs::write(dir.path().join("file"), "").unwrap();
+        let error = check_socket(&dir.path().join("file"), &run).unwrap_err().to_string();
+        assert!(error.contains("file: cannot listen: something that is no socket lies there"), "{error}");
+    }
+
+    #[test]
+    fn one_of_the_devices_is_enough() {
+        let wanted = |names: &[&str], auto| Wanted {
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            auto,
+        };
+        check_devices(&wanted(&["nope0", "lo"], false)).unwrap();
+        check_devices(&wanted(&["nope0"], true)).unwrap();
+        let error = check_devices(&wanted(&["nope0", "nope1"], false)).unwrap_err().to_string();
+        assert!(
+            error.contains("--interface nope0, nope1: there is no such interface") && error.contains("lo"),
+            "{error}"
+        );
+    }
+}
