@@ -1,23 +1,17 @@
 //! The kernel programs alone on node A, without an agent: what they do to real packets.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, PerCpuArray},
     programs::{SchedClassifier, TcAttachType, Xdp, XdpMode, tc},
 };
-use nix::time::{ClockId, clock_gettime};
-use nodefence_common::{
-    Action, Addr, BackendEntry, Config, Counter, NodeEntry, PortKey, Reason, Verdict, backend_flags,
-    port_flags,
-};
+use nodefence_common::{Addr, BackendEntry, Config, Counter, NodeEntry, PortKey, Reason, Verdict};
 
 use crate::{
     Cluster, Family, Netns, Node, Options, Place,
     checks::{Case, Fence, Load},
-    topology::Service,
+    cut,
 };
 
 /// Loaded and attached; maps hold the cluster's backends. Gone when dropped.
@@ -53,38 +47,18 @@ impl Bare {
 
     fn add(&mut self, node: &Node) -> Result<()> {
         self.verdict(node.name, Verdict::Healthy)?;
-        for family in [Family::V4, Family::V6] {
-            let index = u32::from(node.index);
-            let mut backends: HashMap<_, Addr, BackendEntry> =
-                self.ebpf.map_mut("backends").context("backends")?.try_into()?;
-            let pod = BackendEntry { node: index, generation: 1, flags: 0 };
-            backends.insert(&node.pod_address(family).into(), &pod, 0)?;
-            let host = BackendEntry { flags: backend_flags::PORT_SCOPED, ..pod };
-            backends.insert(&node.address(family).into(), &host, 0)?;
-            let mut ports: HashMap<_, PortKey, u32> =
-                self.ebpf.map_mut("ports").context("ports")?.try_into()?;
-            let key = PortKey {
-                addr: node.address(family).into(),
-                port: Service::Host.ports().1,
-                protocol: 6,
-                zero: 0,
-            };
-            ports.insert(&key, &port_flags::CUT, 0)?;
-        }
+        let (backends, ports) = cut::backends_of(node, node.index.into());
+        let mut map: HashMap<_, Addr, BackendEntry> =
+            self.ebpf.map_mut("backends").context("backends")?.try_into()?;
+        backends.iter().try_for_each(|(addr, entry)| map.insert(addr, entry, 0))?;
+        let mut map: HashMap<_, PortKey, u32> = self.ebpf.map_mut("ports").context("ports")?.try_into()?;
+        ports.iter().try_for_each(|(key, flags)| map.insert(key, flags, 0))?;
         Ok(())
     }
 
     fn verdict(&mut self, node: &str, verdict: Verdict) -> Result<()> {
         let index = if node == "node-b" { 2 } else { 3 };
-        let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
-        let until = u64::try_from((now + Duration::from_secs(600)).as_nanos())?;
-        let entry = NodeEntry {
-            verdict: verdict as u32,
-            action: Action::Refuse as u32,
-            until,
-            generation: 1,
-            name: [0; 28],
-        };
+        let entry = cut::entry(verdict, 600);
         Ok(Array::<_, NodeEntry>::try_from(self.ebpf.map_mut("nodes").context("nodes")?)?
             .set(index, &entry, 0)?)
     }

@@ -13,7 +13,7 @@ use nodefence::{
 };
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
 
-use crate::{Cluster, Family, Node};
+use crate::{Cluster, Family, Node, topology::Service};
 
 /// Node B, flagged in node A's maps for two minutes.
 pub struct Cut {
@@ -58,27 +58,36 @@ impl Cut {
     }
 }
 
-/// Node B's backends: its pod by address, its host-network server by address, port and protocol.
 fn tables(b: &Node) -> Tables {
+    let (backends, ports) = backends_of(b, 1);
+    Tables { backends, ports, nodes: BTreeMap::from([(1, entry(Verdict::Flagged, 120))]) }
+}
+
+/// A node's entry with a verdict that holds for so many seconds; what is cut is refused.
+pub(crate) fn entry(verdict: Verdict, seconds: u64) -> NodeEntry {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec());
-    let entry = NodeEntry {
-        verdict: Verdict::Flagged as u32,
+    NodeEntry {
+        verdict: verdict as u32,
         action: Action::Refuse as u32,
-        until: (now as u64 + 120) * 1_000_000_000,
+        until: (now as u64 + seconds) * 1_000_000_000,
         generation: 1,
         name: [0; 28],
-    };
+    }
+}
+
+/// A node's backends and ports under its index: its pod by address, its host-network server by address, port and protocol.
+pub(crate) fn backends_of(node: &Node, index: u32) -> (HashMap<Addr, BackendEntry>, HashMap<PortKey, u32>) {
     let (mut backends, mut ports) = (HashMap::new(), HashMap::new());
     for family in [Family::V4, Family::V6] {
-        let backend = BackendEntry { node: 1, generation: 1, flags: 0 };
-        backends.insert(Addr::from(b.pod_address(family)), backend);
+        let backend = BackendEntry { node: index, generation: 1, flags: 0 };
+        backends.insert(Addr::from(node.pod_address(family)), backend);
         let host = BackendEntry { flags: backend_flags::PORT_SCOPED, ..backend };
-        backends.insert(Addr::from(b.address(family)), host);
-        ports.insert(host_port(b, family), port_flags::CUT);
+        backends.insert(Addr::from(node.address(family)), host);
+        ports.insert(host_port(node, family), port_flags::CUT);
     }
-    Tables { backends, ports, nodes: BTreeMap::from([(1, entry)]) }
+    (backends, ports)
 }
 
 fn host_port(b: &Node, family: Family) -> PortKey {
-    PortKey { addr: b.address(family).into(), port: 9100, protocol: 6, zero: 0 }
+    PortKey { addr: b.address(family).into(), port: Service::Host.ports().1, protocol: 6, zero: 0 }
 }

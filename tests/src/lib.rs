@@ -10,6 +10,7 @@ pub mod capture;
 pub mod checks;
 pub mod client;
 pub mod cut;
+mod each_topology;
 pub mod model;
 pub mod netns;
 pub mod packet;

@@ -14,40 +14,7 @@ fn matrix(options: Options) -> Result<()> {
     checks::matrix(options).map(drop)
 }
 
-#[test]
-fn host_gateway() -> Result<()> {
-    matrix(Options::default())
-}
-
-#[test]
-fn host_gateway_without_masquerade() -> Result<()> {
-    matrix(Options { masquerade: false, ..Options::default() })
-}
-
-#[test]
-fn host_gateway_without_offloads() -> Result<()> {
-    matrix(Options { offloads: false, ..Options::default() })
-}
-
-#[test]
-fn vxlan() -> Result<()> {
-    matrix(Options { overlay: Overlay::Vxlan, ..Options::default() })
-}
-
-#[test]
-fn vxlan_without_masquerade() -> Result<()> {
-    matrix(Options { overlay: Overlay::Vxlan, masquerade: false, ..Options::default() })
-}
-
-#[test]
-fn vxlan_metadata() -> Result<()> {
-    matrix(Options { overlay: Overlay::VxlanMetadata, ..Options::default() })
-}
-
-#[test]
-fn tun() -> Result<()> {
-    matrix(Options { overlay: Overlay::Tun, ..Options::default() })
-}
+nodefence_tests::each_topology!(matrix);
 
 /// The devices are found by route lookups.
 #[test]

@@ -18,40 +18,7 @@ fn matrix(options: Options) -> Result<()> {
     bare::matrix(options, &options.interfaces())
 }
 
-#[test]
-fn host_gateway() -> Result<()> {
-    matrix(Options::default())
-}
-
-#[test]
-fn host_gateway_without_masquerade() -> Result<()> {
-    matrix(Options { masquerade: false, ..Options::default() })
-}
-
-#[test]
-fn host_gateway_without_offloads() -> Result<()> {
-    matrix(Options { offloads: false, ..Options::default() })
-}
-
-#[test]
-fn vxlan() -> Result<()> {
-    matrix(Options { overlay: Overlay::Vxlan, ..Options::default() })
-}
-
-#[test]
-fn vxlan_without_masquerade() -> Result<()> {
-    matrix(Options { overlay: Overlay::Vxlan, masquerade: false, ..Options::default() })
-}
-
-#[test]
-fn vxlan_metadata() -> Result<()> {
-    matrix(Options { overlay: Overlay::VxlanMetadata, ..Options::default() })
-}
-
-#[test]
-fn tun() -> Result<()> {
-    matrix(Options { overlay: Overlay::Tun, ..Options::default() })
-}
+nodefence_tests::each_topology!(matrix);
 
 /// Uploads in segments of 64 KiB (GSO) until the node is flagged; the RST's sums hold where the client receives it.
 fn upload(options: Options, place: Place, family: Family) -> Result<()> {
