@@ -11,6 +11,8 @@ fn main() -> anyhow::Result<()> {
     // SAFETY: no other thread runs.
     unsafe {
         std::env::set_var("RUSTC_BOOTSTRAP", "1");
+        // aya-build shows each line of that cargo's progress as a warning of ours, after the fact; real messages come all the same.
+        std::env::set_var("CARGO_TERM_QUIET", "true");
     }
     let packages = [
         Package { name: "nodefence-bench-ebpf", root_dir: "ebpf", ..Default::default() },
