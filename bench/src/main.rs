@@ -74,7 +74,7 @@ struct Datapath {
     /// (b) Interleaved rounds [default: 31, quick: 7].
     #[arg(long)]
     throughput_rounds: Option<u32>,
-    /// (b) Length of one run in milliseconds [default: 200, quick: 150].
+    /// (b) Length of one run in milliseconds [default: 600, quick: 300].
     #[arg(long)]
     throughput_ms: Option<u64>,
     /// (c) Backends of the flagged node, separated by commas.

@@ -17,7 +17,7 @@ use nodefence_common::Verdict;
 
 use self::programs::{Program, Programs};
 use crate::{
-    figure::{Figure, Value},
+    figure::Figure,
     plot,
     progress::Progress,
     stats::{Summary, summary},
@@ -150,10 +150,14 @@ fn figure(label: &str, packet: Packet, [empty, list, lookup, ours]: [&Summary; 4
         .peer_of("empty program + list", list)
         .peer_of("one bare lookup", lookup);
     if packet == Packet::Cut {
-        let added = ours.median - empty.median;
-        return Figure { ours: Value::Number(added), ..figure }.note(
-            "ours is what one cut adds to the empty program; the spread and the peers are whole calls",
-        );
+        // Of ours all three: a spread of whole calls around what is added would not hold the figure it belongs to.
+        let less = |ns: f64| ns - empty.median;
+        let added = Summary { median: less(ours.median), min: less(ours.min), max: less(ours.max) };
+        let shown = Figure::of(figure.figure.clone(), figure.unit, &added);
+        let spread =
+            figure.spread.into_iter().filter(|(name, _)| name != "ours").chain(shown.spread).collect();
+        return Figure { ours: shown.ours, spread, ..figure }
+            .note("ours is what one cut adds to the empty program's median; the peers are whole calls");
     }
     let goal = if packet == Packet::Miss { 1.3 } else { 2.0 };
     let base = lookup.median - list.median;

@@ -36,6 +36,9 @@ pub(crate) struct Sizes {
     pub(crate) rounds: u32,
 }
 
+/// Seconds within which all clients must have their error.
+const GOAL: f64 = 1.0;
+
 pub(crate) const SERVICE: &str = "10.96.0.10";
 pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const SERVER_PORT: u16 = 8080;
@@ -174,7 +177,8 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
     let ours =
         results.iter().find(|(way, _)| *way == Way::Ours).map(|(_, o)| o.as_slice()).unwrap_or_default();
     let figure = |name: &str, pick: &dyn Fn(&Outcome) -> Value| {
-        let worst = |outcomes: &[Outcome]| {
+        // One run that never ended stands for the way: no median hides it.
+        let over_runs = |outcomes: &[Outcome]| {
             let mut values: Vec<f64> = Vec::new();
             for outcome in outcomes {
                 match pick(outcome) {
@@ -187,19 +191,26 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
                 None => (Value::Never, None),
             }
         };
-        let (value, spread) = worst(ours);
-        let mut figure = Figure::new(format!("d {} flows, half idle, {name}", sizes.flows), "s", value);
-        if let Some(s) = spread {
-            figure.spread.insert("ours".into(), [s.min, s.max]);
-        }
+        let (value, spread) = over_runs(ours);
+        let label = format!("d {} flows, half idle, {name}", sizes.flows);
+        let mut figure = match spread {
+            Some(spread) => Figure::of(label, "s", &spread),
+            None => Figure::new(label, "s", value),
+        };
         for (way, outcomes) in results.iter().filter(|(way, _)| *way != Way::Ours) {
-            let (value, _) = worst(outcomes);
+            let (value, _) = over_runs(outcomes);
             figure = figure.peer(way.name(), value);
         }
         figure
     };
     let all = figure("until every client's socket has returned an error", &Outcome::all_after);
-    let met = matches!(all.ours, Value::Number(n) if n <= 1.0);
+    // The slowest run is held against the goal, not the median.
+    let slowest = ours.iter().map(|outcome| match outcome.all_after() {
+        Value::Number(seconds) => seconds,
+        Value::Never => f64::INFINITY,
+    });
+    let slowest = slowest.fold(0.0, f64::max);
+    let met = !ours.is_empty() && slowest <= GOAL;
     let mut note: Vec<String> = results
         .iter()
         .filter_map(|(way, outcomes)| {
@@ -216,14 +227,16 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
             })
         })
         .collect();
-    let missed = match all.ours {
-        Value::Number(n) if !met => format!("{:.2} s over the goal", n - 1.0),
-        Value::Never => "not all clients were freed".into(),
-        Value::Number(_) => "within it".into(),
+    let missed = match met {
+        true => format!("the slowest of {} runs took {slowest:.2} s", ours.len()),
+        false if slowest.is_finite() => {
+            format!("the slowest of {} runs was {:.2} s over the goal", ours.len(), slowest - GOAL)
+        }
+        false => "not all clients were freed".into(),
     };
     note.insert(0, missed);
     note.extend(ours.iter().filter_map(|outcome| outcome.said.clone()));
-    let all = all.goal("within 1 s of the operator's command", met).note(note.join("; "));
+    let all = all.goal("within 1 s of the operator's command, in each run", met).note(note.join("; "));
     let idle = figure("until every idle one has", &|o| o.half_after(0));
     let sending = figure("until every sending one has", &|o| o.half_after(1));
     let command = figure("the operator's command itself", &|o| Value::Number(o.command));

@@ -147,8 +147,7 @@ fn figures(outcomes: &[Outcome]) -> anyhow::Result<Vec<Figure>> {
         for (name, p) in [("p50", 50.0), ("p99", 99.0)] {
             let value = at(&outcome.cut, p)?;
             let label = format!("c flag to first RST, {} backends, {name}", outcome.backends);
-            let mut figure = Figure::new(label, "us", Value::Number(value));
-            figure.spread.insert("ours".into(), [spread.min, spread.max]);
+            let figure = Figure { ours: Value::Number(value), ..Figure::of(label, "us", &spread) };
             let note = format!("{} flags, prober at {:.0} packets/s", outcome.cut.len(), outcome.rate);
             figures.push(if p > 90.0 {
                 let met = value < 1000.0;
