@@ -139,50 +139,49 @@ fn conntrack(facts: &Facts) -> Vec<Check> {
             "modprobe nf_conntrack_netlink  # where flows are translated",
         )];
     }
-    let mut checks = vec![Check::ok("conntrack", "there")];
-    checks.push(match facts.tcp_loose {
-        Some(0) => Check::warn(
+    let loose = "after a conntrack entry is gone the client's next packet is INVALID and dropped, instead of being answered";
+    vec![
+        Check::ok("conntrack", "there"),
+        not_zero(
             "nf_conntrack_tcp_loose",
-            "0: after a conntrack entry is gone the client's next packet is INVALID and dropped, instead of being answered",
+            facts.tcp_loose,
+            loose,
             "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1",
         ),
-        Some(value) => Check::ok("nf_conntrack_tcp_loose", value.to_string()),
-        None => Check::warn("nf_conntrack_tcp_loose", "cannot be read", "nsenter --target 1 --net nodefence doctor  # the host's network namespace"),
-    });
-    checks
+    ]
 }
 
 fn ipvs(facts: &Facts) -> Vec<Check> {
     if !facts.ipvs {
         return vec![Check::ok("IPVS", "not loaded (nothing to do where kube-proxy does not use it)")];
     }
-    let vs_conntrack = match facts.vs_conntrack {
-        Some(0) => Check::warn(
+    vec![
+        not_zero(
             "vs.conntrack",
-            "0: IPVS flows are not in conntrack, idle ones cannot be asked and are cut when they next send",
+            facts.vs_conntrack,
+            "IPVS flows are not in conntrack, idle ones cannot be asked and are cut when they next send",
             "sysctl -w net.ipv4.vs.conntrack=1  # kube-proxy sets it",
         ),
-        Some(value) => Check::ok("vs.conntrack", value.to_string()),
-        None => Check::warn(
-            "vs.conntrack",
-            "cannot be read",
-            "nsenter --target 1 --net nodefence doctor  # the host's network namespace",
-        ),
-    };
-    let expire = match facts.expire_nodest_conn {
-        Some(0) => Check::warn(
+        not_zero(
             "vs.expire_nodest_conn",
-            "0: IPVS keeps the connections of a destination that is taken out",
+            facts.expire_nodest_conn,
+            "IPVS keeps the connections of a destination that is taken out",
             "sysctl -w net.ipv4.vs.expire_nodest_conn=1  # kube-proxy sets it",
         ),
-        Some(value) => Check::ok("vs.expire_nodest_conn", value.to_string()),
+    ]
+}
+
+/// A sysctl that must not be 0, and what 0 means.
+fn not_zero(name: &str, value: Option<u32>, zero: &str, remedy: &str) -> Check {
+    match value {
+        Some(0) => Check::warn(name, format!("0: {zero}"), remedy),
+        Some(value) => Check::ok(name, value.to_string()),
         None => Check::warn(
-            "vs.expire_nodest_conn",
-            "cannot be read",
+            name,
+            "unknown: it cannot be read",
             "nsenter --target 1 --net nodefence doctor  # the host's network namespace",
         ),
-    };
-    vec![vs_conntrack, expire]
+    }
 }
 
 fn device_checks(device: &super::DeviceFacts, rp_filter_all: Option<u32>) -> Vec<Check> {

@@ -58,6 +58,7 @@ fn each_fault_has_its_line_and_a_remedy() {
         ("lockdown", Level::Warn, |f| f.lockdown = Lockdown::Confidentiality),
         ("conntrack", Level::Warn, |f| f.conntrack = false),
         ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = Some(0)),
+        ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = None),
         ("vs.conntrack", Level::Warn, |f| f.vs_conntrack = Some(0)),
         ("vs.expire_nodest_conn", Level::Warn, |f| f.expire_nodest_conn = Some(0)),
         ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = Some(1)),
