@@ -28,7 +28,7 @@ nodefence-demo [--out FOLDER]
 
 A client outside, a forwarding node A, backends on B and C, all in network namespaces. Every process of node B
 is frozen; its kernel still answers. Once without nodefence, once with the node flagged by `nodefence flag`.
-Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Takes about 45 s and needs root.
+Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Two runs of 17 s; needs root.
 Ctrl-C ends it at any time and removes everything.
 ";
 
