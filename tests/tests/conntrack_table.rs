@@ -123,6 +123,8 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
 
 /// Makes `count` entries: datagrams over loopback to addresses of 127.0.0.0/8, `spread` ports each.
 fn fill(ns: &Netns, count: u32, spread: u16) {
+    // On an emulated processor the first would be gone before the last is there.
+    ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600").unwrap();
     ns.run(move || {
         let socket = UdpSocket::bind(("127.0.0.1", 40_000)).unwrap();
         for at in 0..count {

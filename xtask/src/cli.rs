@@ -38,13 +38,13 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, then the core of the kernel matrix in VMs (vm-test runs all of it).
+    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, then all of the kernel matrix in VMs.
     ///
     /// Ends with a table of the stages, the failures by name and a line `N passed, N failed`; fails if anything failed.
     /// Packet and namespace tests run as root (sudo), in namespaces and BPF filesystems of their own.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
-        /// Everything but the VMs and the long fuzz: some minutes.
+        /// Everything but the VMs, the long fuzz and the tests that wait for minutes: some minutes.
         #[arg(long)]
         quick: bool,
         /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
@@ -70,7 +70,7 @@ enum Verb {
         #[arg(long)]
         keep: bool,
         /// Tests that run at once in a guest.
-        #[arg(long, value_name = "N", default_value_t = 1)]
+        #[arg(long, value_name = "N", default_value_t = vm::THREADS)]
         threads: usize,
     },
     /// Run the benchmarks against peers on this machine; table, plot and JSON go to target/bench/.
@@ -100,7 +100,7 @@ impl Cli {
             Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
             Verb::Test { quick, filter } => return test::verb(&workspace, &test::Options { quick, filter }),
             Verb::VmTest { kernels, test, keep, threads } => {
-                return vm::verb(&workspace, &vm::Options { kernels, test, keep, threads, core: false });
+                return vm::verb(&workspace, &vm::Options { kernels, test, keep, threads });
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
             Verb::Bench { args } => return programs::bench(&workspace, &args),

@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 /// What of it is wanted.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// No VMs, a short fuzz.
+    /// No VMs, a short fuzz, no test that waits for minutes.
     pub(crate) quick: bool,
     /// Only tests whose `file::name` contains this, and no checks.
     pub(crate) filter: Option<String>,
@@ -54,8 +54,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
             kernels: Vec::new(),
             test: options.filter.clone(),
             keep: false,
-            threads: 1,
-            core: filter.is_none(),
+            threads: vm::THREADS,
         };
         stages.extend(vm::matrix(workspace, &built, &matrix)?);
     }

@@ -33,13 +33,12 @@ use crate::test::libtest::Outcome;
 use crate::test::tally::Stage;
 use crate::workspace::Workspace;
 
-/// VMs at the same time; each has two processors.
+/// VMs at the same time; under TCG each keeps one processor busy.
 const AT_ONCE: usize = 2;
+/// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
+pub(crate) const THREADS: usize = 2;
 /// Test files whose subject is files, sockets and the command line: another kernel changes nothing for them.
 const SAME_EVERYWHERE: [&str; 3] = ["agent", "cli", "cluster"];
-/// What `cargo xtask test` runs on every kernel: that the programs load, and each packet of the table. `vm-test` runs all, which
-/// takes an emulated machine more than an hour.
-const CORE: [&str; 2] = ["packets_load", "packets_table"];
 /// A guest that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -54,8 +53,6 @@ pub(crate) struct Options {
     pub(crate) keep: bool,
     /// libtest's threads in the guest.
     pub(crate) threads: usize,
-    /// Only the core of the matrix.
-    pub(crate) core: bool,
 }
 
 /// The verb by itself.
@@ -81,9 +78,8 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
         );
     }
     let filter = options.test.as_deref();
-    let core = |name: &str| !options.core || CORE.contains(&name);
-    let runs = runs(built, filter, |level, name| !matches!(level, Level::Unit | Level::Pair) && core(name))?;
-    let pairs = self::runs(built, filter, |level, name| level == Level::Pair && core(name))?;
+    let runs = runs(built, filter, |level| !matches!(level, Level::Unit | Level::Pair))?;
+    let pairs = self::runs(built, filter, |level| level == Level::Pair)?;
     if runs.is_empty() && pairs.is_empty() {
         return Ok(Vec::new());
     }
@@ -121,9 +117,9 @@ fn or_failed(name: String, stage: Result<Stage>) -> Stage {
 }
 
 /// The executables for a guest with the tests that are expected of them.
-fn runs(built: &Built, filter: Option<&str>, wanted: impl Fn(Level, &str) -> bool) -> Result<Vec<Run>> {
+fn runs(built: &Built, filter: Option<&str>, wanted: impl Fn(Level) -> bool) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
-    for executable in built.tests.iter().filter(|executable| wanted(executable.level, &executable.name)) {
+    for executable in built.tests.iter().filter(|executable| wanted(executable.level)) {
         if SAME_EVERYWHERE.iter().any(|name| executable.name.starts_with(name)) {
             continue;
         }
