@@ -99,8 +99,10 @@ pub struct Limits {
 pub struct Device {
     /// The device's own MAC address.
     pub mac: [u8; 6],
+    /// 1 where VLAN devices stand on it, else 0: a frame without a tag may then have lost it before XDP.
+    pub vlans: u8,
     /// Always zero.
-    pub zero: [u8; 2],
+    pub zero: u8,
 }
 
 const _: () = assert!(size_of::<BackendEntry>() == 12);

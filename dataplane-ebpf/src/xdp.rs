@@ -16,7 +16,7 @@ use nodefence_ebpf::{
     answer::{Sum, TCP_LEN, V4_LEN, V6_LEN, swap_macs, tcp, v4_header, v6_header},
     bytes::{Reader as _, Window as _},
     decide::{Answer, Decision, Standing, decide},
-    parse::{Link, Packet, Side, Skip, locate, network, protocol, transport},
+    parse::{ETH_LEN, Link, Packet, Side, Skip, locate, network, protocol, transport},
 };
 
 use crate::{
@@ -62,6 +62,17 @@ fn addressed(frame: &Direct, ifindex: u32) -> bool {
     mac == [eth.u8::<0>(), eth.u8::<1>(), eth.u8::<2>(), eth.u8::<3>(), eth.u8::<4>(), eth.u8::<5>()]
 }
 
+/// Whether a frame may have had a VLAN tag that the device took out of it before XDP (receive offload; on veth the sender's stack keeps it
+/// beside the packet). XDP_TX would send the answer without it, into another network. A frame that still has one keeps it.
+#[inline(always)]
+fn may_have_lost_a_tag(packet: &Packet, ifindex: u32) -> bool {
+    packet.l3 == ETH_LEN
+        && DEVICES
+            .get_ptr(&ifindex)
+            // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
+            .is_none_or(|device| unsafe { (&raw const (*device).vlans).read_volatile() } != 0)
+}
+
 #[inline(never)]
 fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
     let frame = Direct::xdp(ctx);
@@ -87,6 +98,12 @@ fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
     let (verdict, reason) = match decision {
         Decision::Pass | Decision::Counted(_) => return XDP_PASS,
         Decision::Drop(reason) => (XDP_DROP, reason),
+        // TC egress answers it, and the stack sends that answer by the VLAN device that its route names.
+        Decision::Answer(Answer::Reset { .. } | Answer::Refuse { .. })
+            if may_have_lost_a_tag(&packet, ifindex(ctx)) =>
+        {
+            return XDP_PASS;
+        }
         Decision::Answer(Answer::Reset { .. }) => (XDP_TX, Reason::Reset),
         Decision::Answer(Answer::Refuse { .. }) => (XDP_TX, Reason::Refused),
         // ICMP answers are made at TC egress only.

@@ -212,10 +212,10 @@ impl Programs {
     ///
     /// # Errors
     /// Where the map cannot be written.
-    pub fn device(&mut self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
+    pub fn device(&mut self, ifindex: u32, device: Device) -> Result<()> {
         let mut map: HashMap<_, u32, Device> =
             HashMap::try_from(self.ebpf.map_mut("devices").context("devices")?)?;
-        Ok(map.insert(&ifindex, &Device { mac, zero: [0; 2] }, 0)?)
+        Ok(map.insert(&ifindex, &device, 0)?)
     }
 
     /// When a node's payload was last seen (ns), 0 for never.

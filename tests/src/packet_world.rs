@@ -2,7 +2,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::Result;
-use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
+use nodefence_common::{
+    Action, Addr, BackendEntry, Device, NodeEntry, PortKey, Verdict, backend_flags, port_flags,
+};
 
 use crate::{
     model::{Backend, Ip, Node, Order, World},
@@ -138,5 +140,5 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
         let key = PortKey { addr: addr(ip), port: *port, protocol: *protocol, zero: 0 };
         programs.port(key, port_flags::CUT)?;
     }
-    programs.device(IFINDEX, world.mac)
+    programs.device(IFINDEX, Device { mac: world.mac, vlans: 0, zero: 0 })
 }

@@ -9,12 +9,12 @@ use nix::{
     unistd::Pid,
 };
 use nodefence_common::{
-    Action, Addr, BackendEntry, Config, EventKind, HEAD_LEN, NodeEntry, Reason, Verdict, config_flags,
+    Action, Addr, BackendEntry, Config, Device, EventKind, HEAD_LEN, NodeEntry, Reason, Verdict, config_flags,
 };
 use nodefence_tests::{
-    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_TX},
-    packet_frame::{Frame, Transport},
-    packet_world::{HEALTHY, HOST, HOST_PORT, IFINDEX, REFUSE, STALE, install, name, v4, v6, world},
+    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX},
+    packet_frame::{Frame, PEER_MAC, Transport},
+    packet_world::{DROP, HEALTHY, HOST, HOST_PORT, IFINDEX, REFUSE, STALE, install, name, v4, v6, world},
 };
 
 const DEFAULT: Config = Config { flags: 0, icmp_per_second: 1_000, samples_per_second: 0, zero: 0 };
@@ -114,6 +114,28 @@ fn sampled_cuts_have_a_budget_and_carry_the_packet() -> Result<()> {
             ensure!(event.packet() == &frame[..len], "the sample is not the packet: {event:?}");
             ensure!(event.time_ns <= now()? && event.time_ns > now()? - 10_000_000_000, "{event:?}");
         }
+    }
+    Ok(())
+}
+
+/// Below VLAN devices a frame may have lost its tag before XDP; an answer without it would go into another network.
+#[test]
+fn xdp_leaves_the_answer_to_egress_where_a_tag_may_be_lost() -> Result<()> {
+    let mut programs = loaded()?;
+    let mut tagged =
+        Frame::new("10.1.0.9".parse()?, v4(REFUSE), Transport::Tcp { seq: 1, ack: 2, flags: 16 });
+    tagged.tags = vec![0x8100];
+    let (tagged, untagged) = (tagged.bytes(), segment(REFUSE));
+    for (vlans, verdict) in [(0, XDP_TX), (1, XDP_PASS)] {
+        programs.device(IFINDEX, Device { mac: PEER_MAC, vlans, zero: 0 })?;
+        let before = programs.counter(Reason::Reset)?.packets;
+        let outcome = programs.run(XDP, &untagged)?;
+        ensure!(outcome.verdict == verdict, "verdict {}", outcome.verdict);
+        ensure!(vlans == 0 || outcome.packet == untagged, "the packet was changed: {outcome:?}");
+        ensure!(programs.run(XDP, &tagged)?.verdict == XDP_TX, "a tag that is there is kept");
+        ensure!(programs.run(XDP, &segment(DROP))?.verdict == XDP_DROP, "a drop needs no tag");
+        let counted = programs.counter(Reason::Reset)?.packets - before;
+        ensure!(counted == if vlans == 0 { 2 } else { 1 }, "{counted} resets");
     }
     Ok(())
 }

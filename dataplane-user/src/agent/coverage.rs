@@ -120,6 +120,8 @@ mod tests {
             mac: Some([2, 0, 0, 0, 0, ifindex as u8]),
             mtu: 1500,
             parent,
+            master: None,
+            vlans: false,
             xdp: None,
         }
     }

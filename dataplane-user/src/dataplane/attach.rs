@@ -159,7 +159,7 @@ fn attach(
     if options.xdp != XdpChoice::Off
         && let Some(mac) = interface.mac
     {
-        maps.set_device(ifindex, mac)?;
+        maps.set_device(ifindex, mac, interface.vlans)?;
     }
     status.xdp = xdp::ensure(pin_dir, interface, options.xdp, programs.xdp.as_ref())?;
     if status.xdp.state == xdp::XdpState::Off {

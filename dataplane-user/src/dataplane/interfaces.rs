@@ -8,6 +8,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 /// The parent is in another network namespace.
@@ -44,6 +45,10 @@ pub struct Interface {
     pub mtu: u32,
     /// Index of the device that its packets go through, tagged: it is a VLAN device on top of that one.
     pub parent: Option<u32>,
+    /// Index of the bond, team or bridge that it is part of.
+    pub master: Option<u32>,
+    /// Whether a VLAN device of this network namespace stands on it or on its master.
+    pub vlans: bool,
     /// The XDP program on it: mode (1 native, 2 generic, 3 hardware, 4 several; `IFLA_XDP_ATTACHED`) and id.
     pub xdp: Option<(u8, u32)>,
 }
@@ -77,7 +82,16 @@ pub fn list() -> Result<Vec<Interface>, Error> {
     let answers = netlink
         .ask(&Request::new(RTM_GETLINK, DUMP, &[0; 16]))
         .map_err(|e| e.into_error("list the network interfaces"))?;
-    Ok(answers.iter().filter_map(|body| parse(body)).collect())
+    let mut devices = answers.iter().filter_map(|body| parse(body)).collect::<Vec<_>>();
+    mark_vlans(&mut devices);
+    Ok(devices)
+}
+
+fn mark_vlans(devices: &mut [Interface]) {
+    let parents: Vec<u32> = devices.iter().filter_map(|device| device.parent).collect();
+    for device in devices {
+        device.vlans = parents.iter().any(|on| *on == device.ifindex || Some(*on) == device.master);
+    }
 }
 
 /// `struct ifinfomsg` (family, padding, type, index, flags, change) and its attributes.
@@ -89,6 +103,8 @@ fn parse(body: &[u8]) -> Option<Interface> {
         mac: None,
         mtu: 0,
         parent: None,
+        master: None,
+        vlans: false,
         xdp: None,
     };
     let (mut link, mut elsewhere, mut vlan) = (None, false, false);
@@ -99,6 +115,7 @@ fn parse(body: &[u8]) -> Option<Interface> {
             IFLA_MTU => interface.mtu = u32_at(value, 0)?,
             IFLA_XDP => interface.xdp = parse_xdp(value),
             IFLA_LINK => link = u32_at(value, 0),
+            IFLA_MASTER => interface.master = u32_at(value, 0),
             IFLA_LINK_NETNSID => elsewhere = true,
             IFLA_LINKINFO => vlan = attrs(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text(v) == "vlan"),
             _ => {}
@@ -136,6 +153,33 @@ mod tests {
             let reason = link_layer(other).unwrap_err();
             assert!(reason.contains(&other.to_string()), "{reason}");
         }
+    }
+
+    #[test]
+    fn a_vlan_device_marks_what_it_stands_on() {
+        // Index, master, the device that it stands on as a VLAN device.
+        let mut devices = [
+            (1, None, None),
+            (2, Some(4), None),
+            (3, None, None),
+            (4, None, None),
+            (5, None, Some(4)),
+            (6, None, Some(3)),
+        ]
+        .map(|(ifindex, master, parent)| Interface {
+            ifindex,
+            name: String::new(),
+            hardware: 1,
+            mac: None,
+            mtu: 1500,
+            parent,
+            master,
+            vlans: false,
+            xdp: None,
+        });
+        mark_vlans(&mut devices);
+        let marked: Vec<u32> = devices.iter().filter(|d| d.vlans).map(|d| d.ifindex).collect();
+        assert_eq!(marked, [2, 3, 4]);
     }
 
     #[test]

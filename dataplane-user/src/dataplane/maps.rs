@@ -83,9 +83,9 @@ impl Maps {
             .collect()
     }
 
-    /// Writes a device's MAC address for the XDP program, where it is not there yet.
-    pub(super) fn set_device(&mut self, ifindex: u32, mac: [u8; 6]) -> Result<(), Error> {
-        let device = Device { mac, zero: [0; 2] };
+    /// Writes what the XDP program must know of a device, where it is not there yet.
+    pub(super) fn set_device(&mut self, ifindex: u32, mac: [u8; 6], vlans: bool) -> Result<(), Error> {
+        let device = Device { mac, vlans: u8::from(vlans), zero: 0 };
         if self.devices.get(&ifindex, 0).is_ok_and(|there| there == device) {
             return Ok(());
         }

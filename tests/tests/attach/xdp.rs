@@ -1,11 +1,16 @@
 //! XDP in the way asked for, or off with the reason.
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    time::{Duration, Instant},
+};
+
 use aya::maps::{HashMap, Map, MapData};
 use nodefence::dataplane::{Dataplane, Options, XdpChoice, XdpState, XdpStatus};
-use nodefence_common::Device;
+use nodefence_common::{Action, Device, NodeEntry, Reason};
 
 use super::{
     others::{self, ATTACH_XDP, GENERIC, XDP_PASS},
-    support::{Pair, auto, ifindex, pin_dir, sh, up0},
+    support::{Held, Pair, auto, ifindex, node, pin_dir, sh, tables, up0},
 };
 
 fn with(xdp: XdpChoice) -> Options {
@@ -105,6 +110,37 @@ fn a_device_without_ethernet_header_has_no_xdp() {
         assert_eq!((status.error, status.xdp.state), (None, XdpState::Off));
         assert!(status.xdp.reason.unwrap().contains("Ethernet"));
     });
+}
+
+/// XDP sees a transit packet, and TC egress sees it again: it is one packet.
+#[test]
+fn an_observed_packet_is_counted_once() {
+    let pair = Pair::new("xdponce");
+    let backend = Ipv4Addr::new(10, 78, 0, 1);
+    pair.near.ip("route add 10.78.0.1/32 via 10.77.0.5").unwrap();
+    pair.far.ip("route add 10.78.0.1/32 via 10.77.0.1").unwrap();
+    pair.near.sysctl("ipv4/ip_forward", "1").unwrap();
+    let mut held = Held::open(&pair, with(XdpChoice::Generic));
+    held.with(move |dataplane| {
+        let entry = NodeEntry { action: Action::Observe as u32, ..node("hung", 1, true) };
+        dataplane.write(&tables(&[(entry, &[backend])])).unwrap();
+        assert_eq!(dataplane.attach(&up0())[0].xdp.state, XdpState::Generic);
+    });
+    pair.far.run(move || {
+        let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
+        for _ in 0..10 {
+            socket.send_to(b"hello", (backend, 9000)).unwrap();
+        }
+    });
+    let mut observed = || {
+        let counters = held.with(|dataplane| dataplane.counters().unwrap());
+        counters.iter().find(|(reason, _)| *reason == Reason::Observed).unwrap().1.packets
+    };
+    let patience = Instant::now() + Duration::from_secs(10);
+    while observed() < 10 && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(observed(), 10);
 }
 
 #[test]
