@@ -88,6 +88,6 @@ mod tests {
         assert_eq!(printable("disk \u{1b}[2Jgone\r\n\u{202e}x"), "disk \\u{1b}[2Jgone\\r\\n\\u{202e}x");
         assert_eq!(printable("Platte kaputt, größer als ½"), "Platte kaputt, größer als ½");
         let table = columns(["A", "B"], [["x\u{1b}[31m".to_owned(), "two\nlines".to_owned()]]);
-        assert_eq!(table, "A           B\nx\\u{1b}[31m  two\\nlines");
+        assert_eq!(table, "A            B\nx\\u{1b}[31m  two\\nlines");
     }
 }

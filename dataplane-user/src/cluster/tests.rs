@@ -210,7 +210,7 @@ fn the_end_of_time_is_a_time() {
         let file = format!("{}flags: [{{node: node-a, until: {text}}}]\n", node(""));
         parse(&file.replace("    backends:\n", ""), false).map(|view| view.flags[0].until.unwrap())
     };
-    for text in ["9999-12-31T23:59:59Z", "9999-12-31T00:00:00+02:00", "9999-12-30T23:00:00Z"] {
+    for text in ["9999-12-31T23:59:59Z", "9999-12-31T00:00:00+01:00", "9999-12-30T23:00:00Z"] {
         assert_eq!(until(text).unwrap(), jiff::Timestamp::MAX, "{text}");
     }
     for text in ["9999-12-31", "9999-12-31T23:59:59", "10000-01-01T00:00:00Z", "9999-13-01T00:00:00Z"] {
