@@ -18,7 +18,7 @@ const TO: [std::net::Ipv4Addr; 3] = [PEERS[0], PEERS[1], PEERS[2]];
 /// Eight rounds; fewer where the verifier takes its time (an emulated processor), but never less than three.
 fn rounds() -> impl Iterator<Item = u32> {
     let begin = Instant::now();
-    (0..8).take_while(move |round| *round < 3 || begin.elapsed() < Duration::from_secs(8))
+    (0..8).take_while(move |round| *round < 3 || begin.elapsed() < Duration::from_secs(5))
 }
 
 /// What identifies our attachment to a hook, and the program that runs there: a tcx link's id, or a clsact filter's
