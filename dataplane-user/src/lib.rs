@@ -11,5 +11,6 @@ pub mod conntrack;
 pub mod dataplane;
 pub mod doctor;
 pub mod flags;
+mod netlink;
 pub mod plan;
 pub mod report;

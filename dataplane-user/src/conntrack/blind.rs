@@ -8,12 +8,8 @@ use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Error,
-    codec::attributes,
-    socket::{is_end, messages},
-    wire::message,
-};
+use super::{Error, wire::message};
+use crate::netlink::{attributes, is_end, messages};
 
 const NFT_MSG_GETRULE: u16 = 10 << 8 | 7;
 const NFT_MSG_NEWRULE: u16 = 10 << 8 | 6;

@@ -1,5 +1,5 @@
 //! Messages of the ctnetlink subsystem (include/uapi/linux/netfilter/nfnetlink_conntrack.h), read in place.
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NlaBuffer, NlasIterator};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use nodefence_common::Addr;
 
 use super::{
@@ -8,6 +8,7 @@ use super::{
     socket::Family,
     wire::{message, nest, put},
 };
+use crate::netlink::attributes;
 
 const SUBSYS_CTNETLINK: u16 = 1 << 8;
 const IPCTNL_MSG_CT_NEW: u16 = 0;
@@ -48,15 +49,6 @@ const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 /// `IP_CT_TCP_FLAG_BE_LIBERAL` (nf_conntrack_tcp.h): no segment of this direction is out of window.
 const TCP_FLAG_BE_LIBERAL: u8 = 0x08;
-
-/// The attributes of `bytes`; ends at the first malformed one.
-pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    NlasIterator::new(bytes).map_while(|attribute| {
-        let attribute: NlaBuffer<&[u8]> = attribute.ok()?;
-        let (kind, len) = (attribute.kind(), usize::from(attribute.length()));
-        Some((kind, attribute.into_inner().get(4..len)?))
-    })
-}
 
 fn be16(value: &[u8]) -> Option<u16> {
     value.try_into().ok().map(u16::from_be_bytes)

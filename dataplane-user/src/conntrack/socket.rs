@@ -3,26 +3,15 @@ use std::{
     io,
 };
 
-use netlink_packet_core::{NLM_F_DUMP_INTR, NetlinkBuffer};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
-use nix::sys::{
-    socket::{setsockopt, sockopt::ReceiveTimeout},
-    time::TimeVal,
-};
+use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::{Error, Flow, Zone, codec};
+use super::{Error, Flow, Zone, codec, flow::TCP};
+use crate::netlink::{Broken, Channel};
 
-/// Receive buffer of a dump. The kernel sizes its own buffers by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
-const BUFFER_LEN: usize = 64 * 1024;
 /// How often a dump that the kernel broke off is begun anew.
 const MAX_ATTEMPTS: u32 = 5;
 /// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
 const BATCH: usize = 64;
-/// Seconds without an answer after which the kernel is not waited for any longer.
-const TIMEOUT_SECONDS: i64 = 5;
-
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
 
 /// Which half of the table to list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,16 +51,7 @@ pub struct Liberal {
 
 /// A netlink socket to the conntrack table of the network namespace that it was opened in. Blocking: keep it off async threads.
 pub struct Conntrack {
-    socket: Socket,
-    buffer: Vec<u8>,
-    sequence: u32,
-}
-
-/// Why one pass over a dump ended early.
-enum Broken {
-    /// Begin anew.
-    Retry,
-    Fatal(Error),
+    channel: Channel,
 }
 
 impl Conntrack {
@@ -80,12 +60,7 @@ impl Conntrack {
     /// # Errors
     /// [`Error::Open`].
     pub fn open() -> Result<Self, Error> {
-        let mut socket = Socket::new(NETLINK_NETFILTER).map_err(Error::Open)?;
-        socket.bind_auto().map_err(Error::Open)?;
-        socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))
-            .map_err(|errno| Error::Open(errno.into()))?;
-        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER_LEN), sequence: 0 })
+        Ok(Self { channel: Channel::open(NETLINK_NETFILTER).map_err(Error::Open)? })
     }
 
     /// Lists the entries of one family that `keep` wants. Entries are filtered as they stream in; only kept ones stay in memory.
@@ -106,7 +81,7 @@ impl Conntrack {
                     return Ok(dump);
                 }
                 Err(Broken::Retry) => dump.incomplete = true,
-                Err(Broken::Fatal(error)) => return Err(error),
+                Err(other) => return Err(fatal(other)),
             }
         }
         Ok(dump)
@@ -119,8 +94,8 @@ impl Conntrack {
         dump: &mut Dump,
         known: &mut HashSet<Flow>,
     ) -> Result<(), Broken> {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.each(&codec::dump_request(family, self.sequence), codec::CT_NEW, |body| {
+        let request = codec::dump_request(family, self.channel.next_sequence());
+        self.each(&request, codec::CT_NEW, |body| {
             dump.seen += 1;
             match codec::parse(body) {
                 Some(flow) => {
@@ -142,14 +117,14 @@ impl Conntrack {
     /// As [`Self::dump`].
     pub fn invalid(&mut self) -> Result<u64, Error> {
         for _ in 0..MAX_ATTEMPTS {
-            self.sequence = self.sequence.wrapping_add(1);
+            let request = codec::stats_request(self.channel.next_sequence());
             let mut sum = 0;
-            match self.each(&codec::stats_request(self.sequence), codec::CT_STATS_CPU, |body| {
+            match self.each(&request, codec::CT_STATS_CPU, |body| {
                 sum += u64::from(codec::parse_invalid(body).unwrap_or(0));
             }) {
                 Ok(()) => return Ok(sum),
                 Err(Broken::Retry) => {}
-                Err(Broken::Fatal(error)) => return Err(error),
+                Err(other) => return Err(fatal(other)),
             }
         }
         Err(Error::Io { request: "count", source: io::Error::from_raw_os_error(libc::EINTR) })
@@ -157,35 +132,12 @@ impl Conntrack {
 
     /// Sends a dump request and hands over the bodies of all messages of one kind that answer it.
     fn each(&mut self, request: &[u8], kind: u16, mut body: impl FnMut(&[u8])) -> Result<(), Broken> {
-        const REQUEST: &str = "dump";
-        let sequence = self.sequence;
-        self.send(request, REQUEST).map_err(Broken::Fatal)?;
-        let mut interrupted = false;
-        loop {
-            let bytes = match self.receive() {
-                Ok(bytes) => bytes,
-                // Something was lost; the rest must be read all the same, one socket runs one dump at a time.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    interrupted = true;
-                    continue;
-                }
-                Err(source) => return Err(Broken::Fatal(Error::Io { request: REQUEST, source })),
-            };
-            for message in messages(bytes).filter(|message| message.sequence_number() == sequence) {
-                interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
-                match message.message_type() {
-                    NLMSG_DONE if interrupted => return Err(Broken::Retry),
-                    // Newer kernels end a failed dump with its error.
-                    NLMSG_DONE => match errno(message.payload()) {
-                        errno if errno > 0 && !message.payload().is_empty() => return Err(broken(errno)),
-                        _ => return Ok(()),
-                    },
-                    NLMSG_ERROR => return Err(broken(errno(message.payload()))),
-                    this if this == kind => body(message.payload()),
-                    _ => {}
-                }
+        let hand_over = |this, payload: &[u8]| {
+            if this == kind {
+                body(payload);
             }
-        }
+        };
+        self.channel.exchange(request, hand_over).map(drop)
     }
 
     /// Lets conntrack accept any sequence number in the reply direction of this one flow (`IP_CT_TCP_FLAG_BE_LIBERAL`), so that
@@ -213,62 +165,30 @@ impl Conntrack {
         const REQUEST: &str = "update";
         let mut done = Liberal::default();
         for batch in flows.chunks(BATCH) {
-            let first = self.sequence.wrapping_add(1);
-            let mut request = Vec::new();
-            let mut waiting = 0;
-            for message in batch.iter().filter_map(|flow| {
-                codec::liberal_request(flow, self.sequence.wrapping_add(1))
-                    .inspect(|_| self.sequence = self.sequence.wrapping_add(1))
-            }) {
-                request.extend_from_slice(&message);
-                waiting += 1;
+            let (mut requests, mut count) = (Vec::new(), 0);
+            for flow in batch.iter().filter(|flow| flow.orig.protocol == TCP) {
+                if let Some(request) = codec::liberal_request(flow, self.channel.next_sequence()) {
+                    requests.extend_from_slice(&request);
+                    count += 1;
+                }
             }
-            if waiting == 0 {
+            if count == 0 {
                 continue;
             }
-            let last = self.sequence;
-            self.send(&request, REQUEST)?;
-            while waiting > 0 {
-                let bytes = self.receive().map_err(|source| Error::Io { request: REQUEST, source })?;
-                for message in messages(bytes) {
-                    let sequence = message.sequence_number();
-                    if message.message_type() != NLMSG_ERROR
-                        || sequence.wrapping_sub(first) > last.wrapping_sub(first)
-                    {
-                        continue;
-                    }
-                    waiting -= 1;
-                    match errno(message.payload()) {
-                        0 => done.changed += 1,
-                        libc::ENOENT => done.gone += 1,
-                        libc::EPERM => return Err(Error::Permission),
-                        _ => done.refused += 1,
-                    }
-                }
+            let mut forbidden = false;
+            self.channel
+                .pipeline(&requests, count, |_, errno| match errno {
+                    0 => done.changed += 1,
+                    libc::ENOENT => done.gone += 1,
+                    libc::EPERM => forbidden = true,
+                    _ => done.refused += 1,
+                })
+                .map_err(|source| Error::Io { request: REQUEST, source })?;
+            if forbidden {
+                return Err(Error::Permission);
             }
         }
         Ok(done)
-    }
-
-    fn send(&self, request: &[u8], name: &'static str) -> Result<(), Error> {
-        loop {
-            match self.socket.send(request, 0) {
-                Ok(_) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(Error::Io { request: name, source }),
-            }
-        }
-    }
-
-    fn receive(&mut self) -> io::Result<&[u8]> {
-        loop {
-            self.buffer.clear();
-            match self.socket.recv(&mut self.buffer, 0) {
-                Ok(_) => return Ok(&self.buffer),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
     }
 }
 
@@ -277,33 +197,14 @@ fn identity(flow: &Flow) -> Flow {
     Flow { tcp: None, liberal: false, status: 0, timeout: 0, ..*flow }
 }
 
-/// The whole messages of a datagram.
-pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
-    std::iter::from_fn(move || {
-        let message = NetlinkBuffer::new_checked(bytes).ok()?;
-        let len = message.length() as usize;
-        let (this, rest) = (bytes.get(..len)?, bytes.get(len.next_multiple_of(4)..).unwrap_or_default());
-        bytes = rest;
-        Some(NetlinkBuffer::new(this))
-    })
-}
-
-/// Whether a message of this type ends a dump.
-pub(super) const fn is_end(kind: u16) -> bool {
-    matches!(kind, NLMSG_DONE | NLMSG_ERROR)
-}
-
-/// The error number of an NLMSG_ERROR's payload, positive; 0 is an acknowledgement.
-fn errno(payload: &[u8]) -> i32 {
-    payload.first_chunk().map_or(libc::EBADMSG, |&code| i32::from_ne_bytes(code).saturating_neg())
-}
-
-fn broken(errno: i32) -> Broken {
-    match errno {
-        libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY => Broken::Retry,
-        libc::EPERM => Broken::Fatal(Error::Permission),
+fn fatal(broken: Broken) -> Error {
+    let failed = |source| Error::Io { request: "dump", source };
+    match broken {
+        Broken::Retry => failed(io::Error::from_raw_os_error(libc::EINTR)),
+        Broken::Io(source) => failed(source),
+        Broken::Refused(libc::EPERM) => Error::Permission,
         // nfnetlink_rcv_msg (nfnetlink.c): the subsystem is not there and could not be loaded.
-        libc::EINVAL | libc::EOPNOTSUPP => Broken::Fatal(Error::NoConntrack),
-        other => Broken::Fatal(Error::Io { request: "dump", source: io::Error::from_raw_os_error(other) }),
+        Broken::Refused(libc::EINVAL | libc::EOPNOTSUPP) => Error::NoConntrack,
+        Broken::Refused(other) => failed(io::Error::from_raw_os_error(other)),
     }
 }

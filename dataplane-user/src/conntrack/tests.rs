@@ -155,7 +155,7 @@ proptest! {
     #[test]
     fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&bytes);
-        let _ = super::socket::messages(&bytes).count();
+        let _ = crate::netlink::messages(&bytes).count();
         let _ = super::blind::exempting(&bytes);
     }
 
@@ -167,7 +167,7 @@ proptest! {
         let mut datagram = ENTRY.len().to_ne_bytes()[..4].to_vec();
         datagram.extend_from_slice(&[0; 12]);
         datagram.extend_from_slice(&entry[..len]);
-        for message in super::socket::messages(&datagram) {
+        for message in crate::netlink::messages(&datagram) {
             let _ = parse(message.payload());
         }
     }

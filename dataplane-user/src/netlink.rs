@@ -1,0 +1,184 @@
+//! What every netlink socket of the table rooms needs: requests out, whole messages in, and what ends an exchange. Knows no family.
+use std::io;
+
+use netlink_packet_core::{NLM_F_DUMP_INTR, NetlinkBuffer, NlaBuffer, NlasIterator};
+use netlink_sys::{Socket, SocketAddr};
+use nix::sys::{
+    socket::{setsockopt, sockopt::ReceiveTimeout},
+    time::TimeVal,
+};
+
+/// Receive buffer of a dump. The kernel sizes its own buffers by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
+const BUFFER_LEN: usize = 64 * 1024;
+/// Seconds without an answer after which the kernel is not waited for any longer.
+const TIMEOUT_SECONDS: i64 = 5;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+/// Why one exchange gave no whole answer.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The kernel broke off, or something was lost: begin anew.
+    Retry,
+    /// The kernel's answer is this error number.
+    Refused(i32),
+    /// The socket failed.
+    Io(io::Error),
+}
+
+/// A blocking netlink socket in the network namespace that it was opened in; one exchange at a time.
+pub(crate) struct Channel {
+    socket: Socket,
+    buffer: Vec<u8>,
+    sequence: u32,
+}
+
+impl Channel {
+    /// A socket of one netlink protocol (`NETLINK_NETFILTER`, `NETLINK_GENERIC`).
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        // Only makes errors shorter: without the request that they answer.
+        let _ = socket.set_cap_ack(true);
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
+        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER_LEN), sequence: 0 })
+    }
+
+    /// The sequence number of the next request.
+    pub(crate) fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    /// Sends one request, which must carry the number that [`Self::next_sequence`] gave last, and hands over type and payload of
+    /// each message that answers it. Gives the number of datagrams that they came in: what came in one was read under one
+    /// lock of the kernel.
+    pub(crate) fn exchange(
+        &mut self,
+        request: &[u8],
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<usize, Broken> {
+        let sequence = self.sequence;
+        self.send(request).map_err(Broken::Io)?;
+        let (mut lost, mut datagrams) = (false, 0);
+        loop {
+            let bytes = match self.receive(0) {
+                Ok(bytes) => bytes,
+                // The rest must be read all the same: one socket runs one dump at a time.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    lost = true;
+                    continue;
+                }
+                Err(error) => return Err(Broken::Io(error)),
+            };
+            let mut carries = false;
+            for message in messages(bytes).filter(|message| message.sequence_number() == sequence) {
+                lost |= message.flags() & NLM_F_DUMP_INTR != 0;
+                let kind = message.message_type();
+                if !is_end(kind) {
+                    carries = true;
+                    each(kind, message.payload());
+                    continue;
+                }
+                if lost {
+                    return Err(Broken::Retry);
+                }
+                // Newer kernels end a failed dump with its error; NLMSG_DONE of old ones carries nothing.
+                let done = kind == NLMSG_DONE && message.payload().is_empty();
+                return match if done { 0 } else { errno(message.payload()) } {
+                    ..=0 => Ok(datagrams + usize::from(carries)),
+                    libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY => Err(Broken::Retry),
+                    errno => Err(Broken::Refused(errno)),
+                };
+            }
+            datagrams += usize::from(carries);
+        }
+    }
+
+    /// Sends `count` requests at once, whose sequence numbers are consecutive and end with the last one given, and hands over
+    /// place and error number (0: done) of each acknowledgement.
+    ///
+    /// The kernel works through all of them, in order, before the send returns. Where acknowledgements were lost the error is ENOBUFS,
+    /// and those that were not are handed over.
+    pub(crate) fn pipeline(
+        &mut self,
+        requests: &[u8],
+        count: usize,
+        mut done: impl FnMut(usize, i32),
+    ) -> io::Result<()> {
+        let first = self.sequence.wrapping_sub(count as u32).wrapping_add(1);
+        self.send(requests)?;
+        let (mut waiting, mut lost) = (count, None);
+        while waiting > 0 {
+            let flags = if lost.is_some() { libc::MSG_DONTWAIT } else { 0 };
+            let bytes = match self.receive(flags) {
+                Ok(bytes) => bytes,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    lost = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(lost.unwrap_or(error)),
+            };
+            for message in messages(bytes).filter(|message| message.message_type() == NLMSG_ERROR) {
+                let place = message.sequence_number().wrapping_sub(first) as usize;
+                if place < count {
+                    waiting = waiting.saturating_sub(1);
+                    done(place, errno(message.payload()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, request: &[u8]) -> io::Result<()> {
+        loop {
+            match self.socket.send(request, 0) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    fn receive(&mut self, flags: libc::c_int) -> io::Result<&[u8]> {
+        loop {
+            self.buffer.clear();
+            match self.socket.recv(&mut self.buffer, flags) {
+                Ok(_) => return Ok(&self.buffer),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The whole messages of a datagram.
+pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
+    std::iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(bytes).ok()?;
+        let len = message.length() as usize;
+        let (this, rest) = (bytes.get(..len)?, bytes.get(len.next_multiple_of(4)..).unwrap_or_default());
+        bytes = rest;
+        Some(NetlinkBuffer::new(this))
+    })
+}
+
+/// The attributes of `bytes`, without flags in their types; ends at the first malformed one.
+pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(bytes).map_while(|attribute| {
+        let attribute: NlaBuffer<&[u8]> = attribute.ok()?;
+        let (kind, len) = (attribute.kind(), usize::from(attribute.length()));
+        Some((kind, attribute.into_inner().get(4..len)?))
+    })
+}
+
+/// Whether a message of this type ends an exchange.
+pub(crate) const fn is_end(kind: u16) -> bool {
+    matches!(kind, NLMSG_DONE | NLMSG_ERROR)
+}
+
+/// The error number of an NLMSG_ERROR's payload, positive; 0 is an acknowledgement.
+fn errno(payload: &[u8]) -> i32 {
+    payload.first_chunk().map_or(libc::EBADMSG, |&code| i32::from_ne_bytes(code).saturating_neg())
+}
