@@ -11,6 +11,7 @@ pub mod conntrack;
 pub mod dataplane;
 pub mod doctor;
 pub mod flags;
+pub mod ipvs;
 mod netlink;
 pub mod plan;
 pub mod report;

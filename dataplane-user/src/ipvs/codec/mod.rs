@@ -1,0 +1,54 @@
+//! Messages of the IPVS family (include/uapi/linux/ip_vs.h): requests as bytes, answers as values. Pure.
+//!
+//! An answer that cannot be read whole is none: what is read may be written back, and must not lose anything on the way.
+
+mod decode;
+mod encode;
+
+pub(super) use decode::{parse_config, parse_destination, parse_family_number, parse_info, parse_service};
+pub(super) use encode::{Request, family_request};
+
+const FAMILY_NAME: &str = "IPVS";
+const FAMILY_VERSION: u8 = 1;
+
+// IPVS_CMD_ATTR_*
+const SERVICE: u16 = 1;
+const DESTINATION: u16 = 2;
+const TIMEOUT_TCP: u16 = 4;
+const TIMEOUT_TCP_FIN: u16 = 5;
+const TIMEOUT_UDP: u16 = 6;
+
+// IPVS_SVC_ATTR_*
+const SERVICE_FAMILY: u16 = 1;
+const SERVICE_PROTOCOL: u16 = 2;
+const SERVICE_ADDRESS: u16 = 3;
+const SERVICE_PORT: u16 = 4;
+const SERVICE_MARK: u16 = 5;
+const SERVICE_SCHEDULER: u16 = 6;
+const SERVICE_FLAGS: u16 = 7;
+const SERVICE_TIMEOUT: u16 = 8;
+const SERVICE_NETMASK: u16 = 9;
+const SERVICE_STATS: u16 = 10;
+const SERVICE_PERSISTENCE_ENGINE: u16 = 11;
+const SERVICE_STATS64: u16 = 12;
+
+// IPVS_DEST_ATTR_*; the tunnel's since Linux 5.3.
+const DESTINATION_ADDRESS: u16 = 1;
+const DESTINATION_PORT: u16 = 2;
+const DESTINATION_FORWARD: u16 = 3;
+const DESTINATION_WEIGHT: u16 = 4;
+const DESTINATION_UPPER: u16 = 5;
+const DESTINATION_LOWER: u16 = 6;
+const DESTINATION_ACTIVE: u16 = 7;
+const DESTINATION_INACTIVE: u16 = 8;
+const DESTINATION_PERSISTENT: u16 = 9;
+const DESTINATION_STATS: u16 = 10;
+const DESTINATION_FAMILY: u16 = 11;
+const DESTINATION_STATS64: u16 = 12;
+const DESTINATION_TUNNEL_KIND: u16 = 13;
+const DESTINATION_TUNNEL_PORT: u16 = 14;
+const DESTINATION_TUNNEL_FLAGS: u16 = 15;
+
+// IPVS_INFO_ATTR_*
+const INFO_VERSION: u16 = 1;
+const INFO_BUCKETS: u16 = 2;

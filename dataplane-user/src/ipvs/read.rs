@@ -1,0 +1,203 @@
+use std::{collections::BTreeMap, io, path::Path};
+
+use netlink_sys::protocols::NETLINK_GENERIC;
+
+use super::{
+    Config, Destination, Error, Info, Service, ServiceKey, Snapshot, VirtualServer,
+    codec::{self, Request},
+};
+use crate::netlink::{Broken, Channel};
+
+/// Exists, in each network namespace, where IPVS is loaded. Asking generic netlink for the family by name may load it, on a node whose
+/// kube-proxy uses something else.
+const LOADED: &str = "/proc/thread-self/net/ip_vs";
+/// How often a list that the kernel broke off, or that changed while it was read, is begun anew.
+const MAX_ATTEMPTS: u32 = 5;
+
+/// Whether the kernel has IPVS loaded, as seen from the calling thread's network namespace.
+pub fn is_loaded() -> bool {
+    Path::new(LOADED).exists()
+}
+
+/// What a list of the kernel's had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed<T> {
+    /// Each once, in order of their keys.
+    pub items: Vec<T>,
+    /// Answers that could not be read.
+    pub malformed: usize,
+    /// The list changed each time while it was read: something may be missing, or be gone already.
+    pub incomplete: bool,
+}
+
+/// A socket to the IPVS tables of the network namespace that it was opened in. Blocking: keep it off async threads.
+///
+/// After [`Error::NotLoaded`] open another one: a module that is loaded again gets another number.
+pub struct Ipvs {
+    pub(super) channel: Channel,
+    /// The family's number.
+    pub(super) family: u16,
+}
+
+impl Ipvs {
+    /// Opens the socket in the caller's network namespace, and asks IPVS for its version to see whether it answers.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::NotLoaded`], [`Error::Permission`], [`Error::Io`].
+    pub fn open() -> Result<Self, Error> {
+        if !is_loaded() {
+            return Err(Error::NotLoaded);
+        }
+        let mut channel = Channel::open(NETLINK_GENERIC).map_err(Error::Open)?;
+        let request = codec::family_request(channel.next_sequence());
+        let mut family = None;
+        channel
+            .exchange(&request, |_, payload| family = family.or(codec::parse_family_number(payload)))
+            .map_err(|broken| failed("family", broken))?;
+        let family = family.ok_or(Error::Malformed { request: "family" })?;
+        let mut this = Self { channel, family };
+        this.info()?;
+        Ok(this)
+    }
+
+    /// Version and size.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and [`Error::Malformed`].
+    pub fn info(&mut self) -> Result<Info, Error> {
+        self.one(Request::GetInfo, "info", codec::parse_info)
+    }
+
+    /// The timeouts.
+    ///
+    /// # Errors
+    /// As [`Self::info`].
+    pub fn config(&mut self) -> Result<Config, Error> {
+        self.one(Request::GetConfig, "config", codec::parse_config)
+    }
+
+    /// One service; `None` where there is no such.
+    ///
+    /// # Errors
+    /// As [`Self::info`].
+    pub fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, Error> {
+        match self.one(Request::GetService(key), "service", codec::parse_service) {
+            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// All services.
+    ///
+    /// The kernel walks its table in pieces of up to 32 KiB and remembers only how far it came, so that a service can be passed over
+    /// or told twice where others come and go in between (`ip_vs_genl_dump_services`, ip_vs_ctl.c; it does not mark such
+    /// lists as interrupted). Therefore a list of more than one piece is read until two readings agree on the keys.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn services(&mut self) -> Result<Listed<Service>, Error> {
+        self.list(Request::Services, "list of services", codec::parse_service, |service| service.key)
+    }
+
+    /// The destinations of one service; none where there is no such service.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, Error> {
+        self.list(
+            Request::Destinations(key),
+            "list of destinations",
+            |payload| codec::parse_destination(payload, key.family()),
+            |destination: &Destination| destination.address,
+        )
+    }
+
+    /// All services with their destinations. What changes meanwhile may be read before or after the change; what does not change is read.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
+        let listed = self.services()?;
+        let (mut malformed, mut incomplete) = (listed.malformed, listed.incomplete);
+        let mut services = BTreeMap::new();
+        for service in listed.items {
+            let found = self.destinations(&service.key)?;
+            // The kernel lists the destinations of a service that is gone as none.
+            if found.items.is_empty() && found.malformed == 0 && self.service(&service.key)?.is_none() {
+                continue;
+            }
+            malformed += found.malformed;
+            incomplete |= found.incomplete;
+            services.insert(service.key, VirtualServer { service, destinations: found.items });
+        }
+        Ok(Snapshot { services, malformed, incomplete })
+    }
+
+    fn one<T>(
+        &mut self,
+        request: Request<'_>,
+        name: &'static str,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, Error> {
+        for _ in 0..MAX_ATTEMPTS {
+            let bytes = request.encode(self.family, self.channel.next_sequence());
+            let mut answer = None;
+            match self.channel.exchange(&bytes, |_, payload| answer = parse(payload)) {
+                Ok(_) => return answer.ok_or(Error::Malformed { request: name }),
+                Err(Broken::Retry) => {}
+                Err(broken) => return Err(failed(name, broken)),
+            }
+        }
+        Err(failed(name, Broken::Retry))
+    }
+
+    fn list<T, K: Ord>(
+        &mut self,
+        request: Request<'_>,
+        name: &'static str,
+        parse: impl Fn(&[u8]) -> Option<T>,
+        key: impl Fn(&T) -> K,
+    ) -> Result<Listed<T>, Error> {
+        let mut all: Option<Vec<T>> = None;
+        let mut malformed = 0;
+        for _ in 0..MAX_ATTEMPTS {
+            let bytes = request.encode(self.family, self.channel.next_sequence());
+            let mut items = Vec::new();
+            malformed = 0;
+            let read = self.channel.exchange(&bytes, |_, payload| match parse(payload) {
+                Some(item) => items.push(item),
+                None => malformed += 1,
+            });
+            let pieces = match read {
+                Ok(pieces) => Some(pieces),
+                Err(Broken::Retry) => None,
+                Err(broken) => return Err(failed(name, broken)),
+            };
+            items.sort_by_key(&key);
+            items.dedup_by(|a, b| key(a) == key(b));
+            let agrees =
+                all.as_ref().is_some_and(|before| before.iter().map(&key).eq(items.iter().map(&key)));
+            if pieces.is_some_and(|pieces| pieces <= 1 || agrees) {
+                return Ok(Listed { items, malformed, incomplete: false });
+            }
+            // The latest reading of each, and what earlier ones had beyond it.
+            items.extend(all.take().unwrap_or_default());
+            items.sort_by_key(&key);
+            items.dedup_by(|a, b| key(a) == key(b));
+            all = Some(items);
+        }
+        Ok(Listed { items: all.unwrap_or_default(), malformed, incomplete: true })
+    }
+}
+
+/// What a failed exchange means.
+pub(super) fn failed(request: &'static str, broken: Broken) -> Error {
+    match broken {
+        Broken::Retry => Error::Io { request, source: io::Error::from_raw_os_error(libc::EINTR) },
+        Broken::Io(source) => Error::Io { request, source },
+        Broken::Refused(libc::EPERM | libc::EACCES) => Error::Permission,
+        // genl_rcv_msg, ctrl_getfamily (genetlink.c): no family of that number or name.
+        Broken::Refused(libc::ENOENT) => Error::NotLoaded,
+        Broken::Refused(other) => Error::Io { request, source: io::Error::from_raw_os_error(other) },
+    }
+}
