@@ -142,7 +142,7 @@ impl Netmask {
     }
 }
 
-/// What a service has counted (`STATS64`). Rates are per second, and estimated by the kernel every two seconds.
+/// What a service has counted (`STATS64`), as the kernel summed it up last: every two seconds. Rates are per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Connections scheduled.

@@ -1,0 +1,51 @@
+//! Namespaces with tables of their own, and how to read and change them.
+
+use anyhow::{Result, ensure};
+use nodefence::ipvs::{Applied, Change, Ipvs, Outcome, Protocol, Service, ServiceKey, Snapshot, is_loaded};
+use nodefence_tests::Netns;
+
+pub(super) fn namespace() -> Result<Netns> {
+    let ns = Netns::new("ipvs-tables")?;
+    ensure!(
+        ns.run(is_loaded),
+        "this kernel has no IPVS (module ip_vs): run this file with cargo xtask vm-test"
+    );
+    Ok(ns)
+}
+
+/// With a socket opened in the namespace.
+pub(super) fn with<T: Send + 'static>(
+    ns: &Netns,
+    work: impl FnOnce(&mut Ipvs) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    ns.run(move || work(&mut Ipvs::open()?))
+}
+
+pub(super) fn snapshot(ns: &Netns) -> Result<Snapshot> {
+    let snapshot = with(ns, |ipvs| Ok(ipvs.snapshot()?))?;
+    ensure!(snapshot.malformed == 0 && !snapshot.incomplete, "{} unread", snapshot.malformed);
+    Ok(snapshot)
+}
+
+pub(super) fn apply(ns: &Netns, changes: Vec<Change>) -> Result<Vec<Outcome>> {
+    with(ns, move |ipvs| {
+        let Applied { outcomes, failure } = ipvs.apply(&changes);
+        failure.map_or(Ok(outcomes), |error| Err(error.into()))
+    })
+}
+
+/// Makes changes that must all succeed.
+pub(super) fn apply_all(ns: &Netns, changes: Vec<Change>) -> Result<()> {
+    let count = changes.len();
+    let outcomes = apply(ns, changes)?;
+    ensure!(outcomes == vec![Outcome::Done; count], "{outcomes:?}");
+    Ok(())
+}
+
+pub(super) fn at(address: &str, protocol: Protocol) -> Result<ServiceKey> {
+    Ok(ServiceKey::Address { address: address.parse()?, protocol })
+}
+
+pub(super) fn service(key: ServiceKey, scheduler: &str) -> Result<Service> {
+    Ok(Service::new(key, scheduler.parse()?))
+}

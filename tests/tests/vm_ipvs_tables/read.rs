@@ -1,0 +1,232 @@
+//! What is read is what is there.
+#![expect(
+    unsafe_code,
+    reason = "one thread gives up its privileges, which libc's wrappers do for the whole process"
+)]
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence::ipvs::{
+    Applied, Change, Config, Destination, Error, Family, Ipvs, Outcome, Protocol, ServiceKey,
+};
+
+use super::{
+    common::{apply_all, at, namespace, service, snapshot, with},
+    ipvsadm::{EVERYTHING, rendered, rendered_thresholds, same, saved, thresholds},
+};
+
+#[test]
+fn everything_is_read_as_ipvsadm_says() -> Result<()> {
+    let ns = namespace()?;
+    ensure!(snapshot(&ns)?.services.is_empty(), "a new namespace has an empty table");
+    ns.feed("ipvsadm -R", EVERYTHING)?;
+    let found = snapshot(&ns)?;
+    let theirs = saved(&ns)?;
+    ensure!(theirs.len() == EVERYTHING.lines().count(), "{theirs:#?}");
+    same(&rendered(&found), &theirs)?;
+    same(&rendered_thresholds(&found), &thresholds(&ns)?)?;
+
+    let key = at("10.96.0.1:80", Protocol::TCP)?;
+    let limited = found.pair(&key, "10.244.1.3:8080".parse()?).context("no such destination")?;
+    ensure!((limited.upper_threshold, limited.lower_threshold) == (100, 50), "{limited:?}");
+    for server in found.services.values() {
+        ensure!(server.service.unknown.is_empty(), "{:?}", server.service);
+        let key = server.service.key;
+        let (one, listed) = with(&ns, move |ipvs| Ok((ipvs.service(&key)?, ipvs.destinations(&key)?)))?;
+        ensure!(one.as_ref() == Some(&server.service), "{one:?}");
+        ensure!(listed.items == server.destinations, "{listed:?}");
+    }
+    ensure!(found.pairs().all(|(_, destination)| destination.unknown.is_empty()), "{found:#?}");
+
+    let none = at("10.96.99.99:80", Protocol::TCP)?;
+    let (one, listed) = with(&ns, move |ipvs| Ok((ipvs.service(&none)?, ipvs.destinations(&none)?)))?;
+    ensure!(one.is_none() && listed.items.is_empty(), "{one:?} {listed:?}");
+    Ok(())
+}
+
+#[test]
+fn timeouts_counters_and_version_are_those_of_ipvsadm() -> Result<()> {
+    let ns = namespace()?;
+    let shown = |config: Config| {
+        format!("Timeout (tcp tcpfin udp): {} {} {}", config.tcp, config.tcp_fin, config.udp)
+    };
+    for change in [Config { tcp: 901, tcp_fin: 121, udp: 301 }, Config { udp: 33, ..Config::default() }] {
+        let config = with(&ns, move |ipvs| {
+            ipvs.set_config(change)?;
+            Ok(ipvs.config()?)
+        })?;
+        ensure!(config.tcp == 901 && config.udp == change.udp, "{config:?}");
+        ensure!(ns.exec("ipvsadm -L --timeout")?.trim() == shown(config));
+    }
+
+    // Seven datagrams from seven ports to two destinations, all on the loopback device.
+    ns.ip("addr add 10.96.0.10/32 dev lo\naddr add 10.244.1.1/32 dev lo\naddr add 10.244.1.2/32 dev lo")?;
+    ns.feed(
+        "ipvsadm -R",
+        "-A -u 10.96.0.10:53 -s rr -p 60\n-a -u 10.96.0.10:53 -r 10.244.1.1:53 -m -w 1\n\
+         -a -u 10.96.0.10:53 -r 10.244.1.2:53 -m -w 1\n",
+    )?;
+    ns.run(|| -> Result<()> {
+        let _servers = [UdpSocket::bind("10.244.1.1:53")?, UdpSocket::bind("10.244.1.2:53")?];
+        let clients: Vec<UdpSocket> =
+            (0..7).map(|_| UdpSocket::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
+        clients.iter().try_for_each(|client| client.send_to(b"1234", "10.96.0.10:53").map(drop))?;
+        Ok(())
+    })?;
+    let key = at("10.96.0.10:53", Protocol::UDP)?;
+    // The kernel sums its counters up every two seconds.
+    let start = Instant::now();
+    let found = loop {
+        let found = snapshot(&ns)?.services.remove(&key).context("no such service")?;
+        if found.service.stats.in_packets == 7 || start.elapsed() > Duration::from_secs(60) {
+            break found;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let stats = found.service.stats;
+    let line = ns.exec("ipvsadm -Ln --stats --exact")?;
+    let line = line.lines().find(|line| line.starts_with("UDP")).context("no such line")?.to_owned();
+    let theirs: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let ours = [stats.connections, stats.in_packets, stats.out_packets, stats.in_bytes, stats.out_bytes];
+    ensure!(ours[..] == theirs[..], "{ours:?} {line}");
+    ensure!(stats.in_packets == 7 && stats.in_bytes == 7 * (20 + 8 + 4), "{stats:?}");
+    // One client address is one template, and all its connections go the same way.
+    let used: Vec<&Destination> =
+        found.destinations.iter().filter(|destination| destination.is_used()).collect();
+    ensure!(matches!(used[..], [Destination { active: 0, inactive: 7, persistent: 1, .. }]), "{found:#?}");
+
+    let (zeroed, none) = with(&ns, move |ipvs| {
+        Ok((ipvs.zero(Some(&key))?, ipvs.zero(Some(&ServiceKey::Mark { family: Family::V4, mark: 1 }))?))
+    })?;
+    ensure!(zeroed && !none);
+    let found = snapshot(&ns)?.services.remove(&key).context("no such service")?;
+    ensure!(
+        found.service.stats.in_packets == 0 && found.service.stats.in_bytes == 0,
+        "{:?}",
+        found.service.stats
+    );
+    with(&ns, |ipvs| Ok(ipvs.zero(None)?))?;
+
+    let info = with(&ns, |ipvs| Ok(ipvs.info()?))?;
+    let (major, minor, patch) = info.version;
+    let listed = ns.exec("ipvsadm -Ln")?;
+    ensure!(
+        listed.starts_with(&format!(
+            "IP Virtual Server version {major}.{minor}.{patch} (size={})",
+            info.connection_buckets
+        )),
+        "{info:?}: {listed}"
+    );
+    Ok(())
+}
+
+fn many(services: u16, pods: u8, first: u16) -> Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    for number in first..first + services {
+        let [high, low] = number.to_be_bytes();
+        let key = at(&format!("10.97.{high}.{low}:80"), Protocol::TCP)?;
+        changes.push(Change::NewService(service(key, "rr")?));
+        for pod in 1..=pods {
+            let address = format!("10.244.{pod}.{low}:{}", 8000 + number).parse()?;
+            changes.push(Change::NewDestination(key, Destination::new(address, u32::from(pod))));
+        }
+    }
+    Ok(changes)
+}
+
+#[test]
+fn a_thousand_services_are_read_without_loss() -> Result<()> {
+    let ns = namespace()?;
+    let changes = many(1000, 10, 0)?;
+    let count = changes.len();
+    let start = Instant::now();
+    apply_all(&ns, changes)?;
+    let applied = start.elapsed();
+    let start = Instant::now();
+    let found = snapshot(&ns)?;
+    let read = start.elapsed();
+    let start = Instant::now();
+    let theirs = saved(&ns)?;
+    println!("{count} changes {applied:?}; read {read:?}; ipvsadm -Sn {:?}", start.elapsed());
+    ensure!(found.services.len() == 1000 && found.pairs().count() == 10_000 && theirs.len() == 11_000);
+    ensure!(rendered(&found) == theirs);
+
+    // A service of more destinations than one piece of a list holds.
+    let key = at("10.98.0.1:80", Protocol::TCP)?;
+    let pods = (0..1000_u16).map(|number| {
+        let [high, low] = number.to_be_bytes();
+        Destination::new(SocketAddr::from(([10, 245, high, low], 80)), 1)
+    });
+    let mut changes = vec![Change::NewService(service(key, "rr")?)];
+    changes.extend(pods.map(|destination| Change::NewDestination(key, destination)));
+    apply_all(&ns, changes)?;
+    let listed = with(&ns, move |ipvs| Ok(ipvs.destinations(&key)?))?;
+    ensure!(listed.items.len() == 1000 && listed.malformed == 0 && !listed.incomplete);
+    Ok(())
+}
+
+#[test]
+fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
+    let ns = namespace()?;
+    apply_all(&ns, many(400, 2, 0)?)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (done, path) = (Arc::clone(&stop), ns.path());
+    let churn = std::thread::spawn(move || -> Result<usize> {
+        nix::sched::setns(std::fs::File::open(path)?, nix::sched::CloneFlags::CLONE_NEWNET)?;
+        let mut ipvs = Ipvs::open()?;
+        let mut rounds = 0;
+        while !done.load(Ordering::Relaxed) {
+            // Spread over the kernel's buckets, between those that stay.
+            let made = many(40, 1, 1000 + rounds as u16 % 50 * 40)?;
+            let gone = made.iter().filter_map(|change| match change {
+                Change::NewService(service) => Some(Change::DeleteService(service.key)),
+                _ => None,
+            });
+            let changes: Vec<Change> = made.iter().cloned().chain(gone).collect();
+            let Applied { outcomes, failure } = ipvs.apply(&changes);
+            ensure!(failure.is_none() && outcomes.iter().all(|outcome| *outcome == Outcome::Done));
+            rounds += 1;
+        }
+        Ok(rounds)
+    });
+    let mut incomplete = 0;
+    for _ in 0..10 {
+        let found = with(&ns, |ipvs| Ok(ipvs.snapshot()?))?;
+        ensure!(found.malformed == 0);
+        incomplete += usize::from(found.incomplete);
+        let stays = found.services.iter().filter(
+            |(key, _)| matches!(key, ServiceKey::Address { address, .. } if *address < SocketAddr::from(([10, 97, 3, 232], 0))),
+        );
+        let pairs: Vec<usize> = stays.map(|(_, server)| server.destinations.len()).collect();
+        ensure!(pairs.len() == 400 && pairs.iter().all(|count| *count == 2), "{} services", pairs.len());
+    }
+    stop.store(true, Ordering::Relaxed);
+    let rounds = churn.join().map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
+    println!("{rounds} rounds of change, {incomplete} of 10 readings could not be repeated");
+    Ok(())
+}
+
+#[test]
+fn without_the_privilege_it_says_so() -> Result<()> {
+    let ns = namespace()?;
+    let opened = ns.run(|| {
+        std::thread::spawn(|| {
+            // SAFETY: setresuid(2) takes three numbers and touches no memory of ours. The kernel's call changes the calling thread alone,
+            // which ends right after.
+            let code = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
+            (code, Ipvs::open().map(drop))
+        })
+        .join()
+    });
+    let Ok((0, opened)) = opened else { anyhow::bail!("the thread kept its privileges") };
+    ensure!(matches!(opened, Err(Error::Permission)), "{opened:?}");
+    Ok(())
+}
