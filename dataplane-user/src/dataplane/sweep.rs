@@ -5,6 +5,7 @@
 //! asks best is [`ask`]'s matter. Blocking: run it on a thread of its own.
 use std::{
     collections::{BTreeMap, HashSet},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -26,6 +27,8 @@ const BATCH: usize = 1_024;
 /// After the first round: when to look whether all are closed. The last is when the rest is asked again: Linux answers such
 /// segments at most every 500 ms and socket (`tcp_invalid_ratelimit`).
 const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(600)];
+/// One listing at a time: each walks the kernel's whole table, and a zone's worth of flags would walk it as often at once.
+static LISTING: Mutex<()> = Mutex::new(());
 /// After the second round: when to count.
 const LAST_LOOK: Duration = Duration::from_millis(200);
 
@@ -198,6 +201,7 @@ fn list(
     backends: &Backends,
     mut report: Option<&mut Report>,
 ) -> Result<Vec<Flow>, conntrack::Error> {
+    let _one = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut flows = Vec::new();
     for family in [Family::V4, Family::V6] {
         let has_family = backends.addresses().any(|addr| addr.as_v4().is_some() == (family == Family::V4));
