@@ -15,6 +15,7 @@ use std::{collections::BTreeMap, path::Path};
 use anyhow::bail;
 use nodefence_common::Verdict;
 
+pub(crate) use self::programs::REFERENCE;
 use self::programs::{Program, Programs};
 use crate::{
     figure::Figure,

@@ -12,7 +12,9 @@ use rand::{SeedableRng as _, seq::SliceRandom as _};
 
 use crate::tables;
 
-static REFERENCE: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-bench-programs"));
+/// The programs that ours are held against.
+pub(crate) static REFERENCE: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-bench-programs"));
 static OURS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));
 
 /// Entries of the map `list` (dataplane-ebpf/src/bench_list.rs).

@@ -154,7 +154,10 @@ fn figure(label: &str, unit: &'static str, summaries: &[(&'static str, Summary)]
     let of = |name| summaries.iter().find(|(n, _)| *n == name).map(|(_, s)| s);
     let (ours, bare) = (of(variant::OURS)?, of(variant::BARE)?);
     let peers = summaries.iter().filter(|(n, _)| *n != variant::OURS && *n != variant::BARE);
-    let best = peers.clone().max_by(|a, b| a.1.median.total_cmp(&b.1.median))?;
+    let best = peers
+        .clone()
+        .filter(|(n, _)| *n != variant::EMPTY)
+        .max_by(|a, b| a.1.median.total_cmp(&b.1.median))?;
     let mut figure = Figure::of(format!("b {label}"), unit, ours).peer_of(variant::BARE, bare);
     for (name, peer) in peers {
         figure = figure.peer_of(name, peer);
@@ -177,6 +180,10 @@ fn figure(label: &str, unit: &'static str, summaries: &[(&'static str, Summary)]
     if !ahead {
         let behind = (1.0 - ours.median / best.1.median) * 100.0;
         why.push(format!("{behind:.1} % behind {}", best.0));
+    }
+    if let Some(empty) = of(variant::EMPTY) {
+        let share = empty.median / bare.median * 100.0;
+        why.push(format!("programs that do nothing, on the same hooks, reach {share:.1} %"));
     }
     let spread = (bare.max - bare.min) / bare.median * 100.0;
     why.push(format!("the bare path itself varies by {spread:.1} % between runs"));

@@ -18,36 +18,42 @@ use aya::{
 use nodefence_common::Verdict;
 
 use super::{Path3, UPLINK};
-use crate::{netns::Netns, tables};
+use crate::{cost::REFERENCE, netns::Netns, tables};
 
 pub(super) const BARE: &str = "nothing";
 pub(super) const OURS: &str = "nodefence";
+/// Not a peer: it does nothing, and shows what of the loss is the hooks' own.
+pub(super) const EMPTY: &str = "empty program";
 
 /// One of the things that are compared. `on` and `off` move only the hook; the sets stay loaded.
 pub(super) enum Variant {
     Bare,
-    Ours(Box<Ours>),
+    Ours(Box<Hooked>),
+    Empty(Box<Hooked>),
     NftEgress { hook: String },
     NftForward { hook: String },
     IpsetIptables { set: String },
 }
 
-/// Our programs with `addresses` healthy backends, on the uplink while switched on.
-pub(super) struct Ours {
+/// Programs that hang on the uplink while switched on.
+pub(super) struct Hooked {
     ebpf: Ebpf,
     pins: std::path::PathBuf,
+    programs: Programs,
     links: Vec<(&'static str, SchedClassifierLinkId)>,
 }
 
-const PROGRAMS: [(&str, TcAttachType); 2] =
-    [("nf_egress_l2", TcAttachType::Egress), ("nf_ingress_l2", TcAttachType::Ingress)];
+type Programs = [(&'static str, TcAttachType); 2];
+const PROGRAMS: Programs = [("nf_egress_l2", TcAttachType::Egress), ("nf_ingress_l2", TcAttachType::Ingress)];
+const NO_PROGRAMS: Programs = [("b_empty", TcAttachType::Egress), ("b_empty", TcAttachType::Ingress)];
 
 impl Variant {
     /// All, switched off.
     pub(super) fn all(path: &Path3, addresses: u32) -> anyhow::Result<Vec<Self>> {
         Ok(vec![
             Self::Bare,
-            Self::Ours(Box::new(Ours::load(addresses)?)),
+            Self::Ours(Box::new(Hooked::ours(addresses)?)),
+            Self::Empty(Box::new(Hooked::empty(addresses)?)),
             nft_egress(&path.router, addresses)?,
             nft_forward(&path.router, addresses)?,
             ipset(&path.router, addresses)?,
@@ -58,6 +64,7 @@ impl Variant {
         match self {
             Self::Bare => BARE,
             Self::Ours(_) => OURS,
+            Self::Empty(_) => EMPTY,
             Self::NftEgress { .. } => "nftables, netdev egress",
             Self::NftForward { .. } => "nftables, forward",
             Self::IpsetIptables { .. } => "ipset + iptables",
@@ -67,7 +74,7 @@ impl Variant {
     /// Where the traffic goes: to a healthy backend of ours (the dearer lookup), outside the peers' sets.
     pub(super) fn target(&self) -> Ipv4Addr {
         match self {
-            Self::Ours(_) => tables::backend(0),
+            Self::Ours(_) | Self::Empty(_) => tables::backend(0),
             _ => tables::stranger(0),
         }
     }
@@ -75,7 +82,7 @@ impl Variant {
     pub(super) fn on(&mut self, path: &Path3) -> anyhow::Result<()> {
         match self {
             Self::Bare => Ok(()),
-            Self::Ours(ours) => path.router.within(|| ours.attach()),
+            Self::Ours(hooked) | Self::Empty(hooked) => path.router.within(|| hooked.attach()),
             Self::NftEgress { hook } | Self::NftForward { hook } => nft(&path.router, hook),
             Self::IpsetIptables { set } => iptables(&path.router, "-A", set),
         }
@@ -84,7 +91,7 @@ impl Variant {
     pub(super) fn off(&mut self, path: &Path3) -> anyhow::Result<()> {
         match self {
             Self::Bare => Ok(()),
-            Self::Ours(ours) => path.router.within(|| ours.detach()),
+            Self::Ours(hooked) | Self::Empty(hooked) => path.router.within(|| hooked.detach()),
             Self::NftEgress { .. } => nft(&path.router, "delete chain netdev bench way\n"),
             Self::NftForward { .. } => nft(&path.router, "delete chain ip bench way\n"),
             Self::IpsetIptables { set } => iptables(&path.router, "-D", set),
@@ -95,7 +102,7 @@ impl Variant {
     pub(super) fn remove(self, path: &Path3) -> anyhow::Result<()> {
         match self {
             Self::Bare => Ok(()),
-            Self::Ours(ours) => Ok(std::fs::remove_dir_all(&ours.pins)?),
+            Self::Ours(hooked) | Self::Empty(hooked) => Ok(std::fs::remove_dir_all(&hooked.pins)?),
             Self::NftEgress { .. } => nft(&path.router, "delete table netdev bench\n"),
             Self::NftForward { .. } => nft(&path.router, "delete table ip bench\n"),
             Self::IpsetIptables { set } => path.router.run("ipset", &["destroy", &set]).map(drop),
@@ -103,22 +110,35 @@ impl Variant {
     }
 }
 
-impl Ours {
-    fn load(addresses: u32) -> anyhow::Result<Self> {
-        let pins = std::path::PathBuf::from(format!("/sys/fs/bpf/throughput-{addresses}"));
-        std::fs::create_dir_all(&pins)?;
-        let mut ebpf = EbpfLoader::new()
-            .default_map_pin_directory(&pins)
-            .load(nodefence::DATAPLANE_OBJECT)
-            .context("cannot load the dataplane")?;
+impl Hooked {
+    /// Our programs with `addresses` healthy backends.
+    fn ours(addresses: u32) -> anyhow::Result<Self> {
+        let mut hooked =
+            Self::load(nodefence::DATAPLANE_OBJECT, PROGRAMS, &format!("throughput-{addresses}"))?;
+        let ebpf = &mut hooked.ebpf;
         let backends = ebpf.map_mut("backends").context("no map `backends`")?;
         tables::fill_backends(&mut HashMap::try_from(backends)?, addresses)?;
         let nodes = ebpf.map_mut("nodes").context("no map `nodes`")?;
         tables::fill_nodes(&mut Array::try_from(nodes)?, addresses, Verdict::Healthy)?;
-        for (name, _) in PROGRAMS {
+        Ok(hooked)
+    }
+
+    fn empty(addresses: u32) -> anyhow::Result<Self> {
+        Self::load(REFERENCE, NO_PROGRAMS, &format!("throughput-empty-{addresses}"))
+    }
+
+    fn load(object: &[u8], programs: Programs, pins: &str) -> anyhow::Result<Self> {
+        let pins = std::path::Path::new("/sys/fs/bpf").join(pins);
+        std::fs::create_dir_all(&pins)?;
+        let mut ebpf = EbpfLoader::new()
+            .default_map_pin_directory(&pins)
+            .load(object)
+            .with_context(|| format!("cannot load the object of {}", programs[0].0))?;
+        let names: std::collections::BTreeSet<&str> = programs.iter().map(|(name, _)| *name).collect();
+        for name in names {
             program(&mut ebpf, name)?.load().with_context(|| format!("cannot load program {name}"))?;
         }
-        Ok(Self { ebpf, pins, links: Vec::new() })
+        Ok(Self { ebpf, pins, programs, links: Vec::new() })
     }
 
     /// As the agent attaches: tcx and first from Linux 6.6 on, clsact before.
@@ -129,7 +149,7 @@ impl Ours {
             // Already there from the round before, or not: the attach tells.
             let _ = qdisc_add_clsact(device);
         }
-        for (name, attach_type) in PROGRAMS {
+        for (name, attach_type) in self.programs {
             let way = match tcx {
                 true => TcAttach::Tcx { attach_type, order: LinkOrder::first() },
                 false => TcAttach::Auto(attach_type),
