@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
 
-use super::{auto::Auto, own_node, run::Settings, state::State};
+use super::{auto::Auto, idle::Turns, own_node, run::Settings, state::State};
 use crate::{
     cluster::{ClusterView, FileSource},
     dataplane::{Dataplane, Injector, probe::Findings},
@@ -33,6 +33,8 @@ pub(super) struct Core {
     dataplane: Mutex<Dataplane>,
     store: Mutex<FlagStore>,
     pub(super) injector: Injector,
+    /// Who may ask idle clients now.
+    pub(super) turns: Turns,
     /// Told when the view is another one.
     pub(super) view_changed: Notify,
     /// Told when somebody was flagged otherwise than by a request.
@@ -60,6 +62,7 @@ impl Core {
             dataplane: Mutex::new(dataplane),
             store: Mutex::new(store),
             injector,
+            turns: Turns::default(),
             view_changed: Notify::new(),
             flagged: Notify::new(),
         }
@@ -132,7 +135,7 @@ impl Core {
         let written = state.flag(node, lasts, reason, &self.policy());
         let took = begun.elapsed();
         // Whoever flags it has its clients asked.
-        state.fresh.retain(|fresh| fresh != node);
+        state.fresh.remove(node);
         drop(state);
         if let Err(error) = written {
             let message = format!("the verdict on `{node}` could not be written, it bears no flag: {error}");
@@ -258,11 +261,7 @@ impl Core {
             state.file_error = Some(error.to_string());
             return;
         }
-        state.indices = indices;
-        state.flags.set_file(&view.flags, Clocks::now());
-        state.view = Arc::clone(&view);
-        state.loaded = Timestamp::now();
-        state.file_error = None;
+        state.set_view(Arc::clone(&view), indices);
         drop(state);
         if view.node(&self.own_node).is_none() && !view.nodes.is_empty() {
             tracing::warn!(node = self.own_node, "this node is not in the cluster file any more");
@@ -281,8 +280,8 @@ impl Core {
         let until = monotonic_ns().saturating_add(VERDICT_LIFETIME_NS);
         let tables = plan::tables(&view, &indices, &policy, |name| armed.contains_key(name), until);
         let written = dataplane.write(&tables);
-        let mut state = self.state();
-        match written {
+        // Told before the lock is taken: whoever reads the log may stand still.
+        match &written {
             Ok(report) => {
                 if report.left_out != 0 {
                     tracing::error!(
@@ -299,18 +298,23 @@ impl Core {
                     nodes = report.nodes,
                     "wrote the tables"
                 );
+            }
+            Err(error) => tracing::error!(%error, "the tables were not written"),
+        }
+        let mut state = self.state();
+        state.enforce(&policy);
+        match written {
+            Ok(report) => {
                 state.left_out = (report.left_out, report.left_out_first);
                 state.write_error = None;
+                state.written();
             }
-            Err(error) => {
-                tracing::error!(%error, "the tables were not written");
-                state.write_error = Some(error.to_string());
-            }
+            Err(error) => state.write_error = Some(error.to_string()),
         }
-        state.enforce(&policy);
-        self.flagged.notify_one();
         let names: Vec<String> = armed.into_keys().collect();
         state.release(&names, &policy);
+        drop(state);
+        self.flagged.notify_one();
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
 };
 
 use crate::{
-    cluster::ClusterView,
+    cluster::{ClusterView, Node},
     dataplane::{Error, Interface, InterfaceStatus, LinkLayer, route},
 };
 
@@ -74,8 +74,23 @@ impl Coverage {
     /// # Errors
     /// Why there is none, for whoever asks.
     pub(super) fn of(&self, address: IpAddr) -> Result<Way, String> {
-        let Some(route) = self.routes.get(&address) else { return Err("not looked up yet".into()) };
-        let Some(route) = route else { return Err("no route".into()) };
+        match self.routes.get(&address) {
+            None => Err("not looked up yet".into()),
+            Some(None) => Err("no route".into()),
+            Some(Some(route)) => self.way(route),
+        }
+    }
+
+    /// Whether the cut reaches a backend of this node that it did not reach `before`.
+    pub(super) fn reaches_more_of(&self, node: &Node, before: &Self) -> bool {
+        node.backends.iter().any(|b| self.of(b.address).is_ok() && before.of(b.address).is_err())
+    }
+
+    /// The way by which packets with this route leave, where the cut covers it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn way(&self, route: &route::Route) -> Result<Way, String> {
         if route.local {
             return Err("an address of this machine".into());
         }
@@ -110,6 +125,7 @@ impl Coverage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::{Backend, Scope};
 
     fn device(ifindex: u32, parent: Option<u32>) -> Interface {
         let name = format!("dev{ifindex}");
@@ -150,5 +166,17 @@ mod tests {
         // The programs do not look behind three tags, and what lies above covers nothing below.
         assert_eq!(coverage(9, &[2]).of(to), Err("leaves by dev9, which is not attached".into()));
         assert_eq!(coverage(2, &[5]).of(to), Err("leaves by dev2, which is not attached".into()));
+        // What the cut reaches only now is told from what it reached before, or reaches no more.
+        let node = Node {
+            name: "b".into(),
+            address: [10, 0, 0, 9].into(),
+            zone: None,
+            backends: vec![Backend { address: to, scope: Scope::Address }],
+        };
+        let reaches = |now: &Coverage, before: &Coverage| now.reaches_more_of(&node, before);
+        assert!(reaches(&coverage(2, &[2]), &coverage(2, &[5])));
+        assert!(reaches(&coverage(2, &[2]), &Coverage::default()));
+        assert!(!reaches(&coverage(5, &[2]), &coverage(2, &[2])));
+        assert!(!reaches(&coverage(2, &[5]), &coverage(2, &[2])));
     }
 }

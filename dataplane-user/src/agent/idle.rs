@@ -1,19 +1,59 @@
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use nodefence_common::Addr;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{core::Core, coverage::Coverage};
 use crate::{
     cluster::Node,
     conntrack::{Backends, Conntrack},
-    dataplane::sweep::{self, Entry, Report, Surroundings},
+    dataplane::{
+        route,
+        sweep::{self, Entry, Report, Surroundings},
+    },
     plan::{Answer, Mode},
     report::AskRow,
 };
 
+/// Rounds at once for requests, and as many for all others: each lists the whole of conntrack a few times, on the node that
+/// carries the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
+const AT_ONCE: usize = 2;
+
+/// Who may ask now.
+pub(super) struct Turns {
+    requests: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { requests: Arc::new(Semaphore::new(AT_ONCE)), others: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+}
+
+/// Asks a node's idle clients for a request, as soon as there is a turn; see [`ask`].
+pub(super) async fn ask_for_request(core: Arc<Core>, node: String) -> Option<AskRow> {
+    let turns = Arc::clone(&core.turns.requests);
+    ask_in_turn(core, node, turns).await
+}
+
+async fn ask_in_turn(core: Arc<Core>, node: String, turns: Arc<Semaphore>) -> Option<AskRow> {
+    // Nobody closes it.
+    let turn = turns.acquire_owned().await.ok()?;
+    let asking = tokio::task::spawn_blocking(move || {
+        let row = ask(&core, &node);
+        drop(turn);
+        row
+    });
+    match asking.await {
+        Ok(row) => row,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
 /// Asks the idle clients of nodes that were flagged otherwise than by a request (the cluster file, a flag adopted from an
-/// agent that ended), until `stop`.
+/// agent that ended) or that the cut reaches better than before, until `stop`.
 pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -22,8 +62,7 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) {
         }
         let fresh = std::mem::take(&mut core.state().fresh);
         for node in fresh {
-            let core = Arc::clone(&core);
-            tokio::task::spawn_blocking(move || ask(&core, &node));
+            tokio::spawn(ask_in_turn(Arc::clone(&core), node, Arc::clone(&core.turns.others)));
         }
     }
 }
@@ -47,6 +86,10 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     }
     let (view, coverage) = {
         let state = core.state();
+        // The flag may be gone by the time of its turn.
+        if !state.armed.contains_key(node) {
+            return None;
+        }
         (Arc::clone(&state.view), Arc::clone(&state.coverage))
     };
     let node = view.node(node)?;
@@ -57,7 +100,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
             Some(key) => backends.add_port(key),
         }
     }
-    let mut ground = Ground { core, node, coverage, failed: None };
+    let mut ground = Ground { core, node, coverage, lookup: None, failed: None };
     let outcome = match Conntrack::open() {
         Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &core.findings().manner(), &mut ground),
         Err(error) => Err(error),
@@ -81,7 +124,14 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
         ),
         Some(problem) => tracing::warn!(node = node.name, problem, asked = row.asked, "asked idle clients"),
     }
-    core.state().asked.insert(node.name.clone(), row.clone());
+    let coverage = Arc::clone(&core.state().coverage);
+    // A device may have been attached while this went on.
+    let again = coverage.reaches_more_of(node, &ground.coverage).then(|| node.name.clone());
+    let mut state = core.state();
+    state.asked.insert(node.name.clone(), row.clone());
+    state.ask_again(again);
+    drop(state);
+    core.flagged.notify_one();
     Some(row)
 }
 
@@ -90,13 +140,29 @@ struct Ground<'a> {
     core: &'a Core,
     node: &'a Node,
     coverage: Arc<Coverage>,
+    lookup: Option<route::Lookup>,
     failed: Option<String>,
+}
+
+impl Ground<'_> {
+    /// The device by which packets to `backend` leave, where the cut covers it: as it was last looked at, or as it is now where
+    /// that gives none (a backend that was just added, a route that just came).
+    fn device(&mut self, backend: IpAddr) -> Option<u32> {
+        if let Ok(way) = self.coverage.of(backend) {
+            return Some(way.device);
+        }
+        if self.lookup.is_none() {
+            self.lookup = route::Lookup::open().ok();
+        }
+        let route = self.lookup.as_mut()?.route(backend).ok()??;
+        Some(self.coverage.way(&route).ok()?.device)
+    }
 }
 
 impl Surroundings for Ground<'_> {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
         // As the backend's own packets come in: by the VLAN device, also where the one below it is attached.
-        let ifindex = self.coverage.of(backend.into()).ok()?.device;
+        let ifindex = self.device(backend.into())?;
         Some(Entry { ifindex, mac: self.coverage.mac(ifindex) })
     }
 

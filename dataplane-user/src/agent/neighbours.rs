@@ -21,7 +21,8 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
     let mut said = None;
     loop {
         tokio::select! {
-            () = stop.cancelled() => break,
+            // What is held is left as it is: the flags outlive this agent, and the entries age from now on as any other.
+            () = stop.cancelled() => return Ok(()),
             _ = tick.tick() => {}
         }
         let flagged = flagged(&core);
@@ -44,10 +45,6 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
         }
         said = problem;
     }
-    if let Err(error) = tokio::task::spawn_blocking(move || hold.release()).await? {
-        tracing::debug!(%error, "neighbour entries were not let go; they age as any other");
-    }
-    Ok(())
 }
 
 fn flagged(core: &Core) -> Vec<FlaggedNode> {

@@ -75,14 +75,29 @@ fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
     drop(dataplane);
     coverage.set_attached(&statuses);
     let rows: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
+    let reached = reached(core, &coverage);
     let mut state = core.state();
-    for row in &rows {
-        let before = state.interfaces.iter().find(|before| before.name == row.name);
-        tell(row, before);
-    }
-    state.interfaces = rows;
+    let before = std::mem::replace(&mut state.interfaces, rows.clone());
     state.coverage = Arc::new(coverage);
+    state.ask_again(reached);
+    drop(state);
+    core.flagged.notify_one();
+    // Told without the lock: whoever reads the log may stand still.
+    for row in &rows {
+        tell(row, before.iter().find(|before| before.name == row.name));
+    }
     Ok(())
+}
+
+/// Armed nodes with backends that the cut did not reach until now: their clients have not been asked.
+fn reached(core: &Core, coverage: &Coverage) -> Vec<String> {
+    let (view, before, mut armed) = {
+        let state = core.state();
+        let armed: Vec<String> = state.armed.keys().cloned().collect();
+        (Arc::clone(&state.view), Arc::clone(&state.coverage), armed)
+    };
+    armed.retain(|name| view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &before)));
+    armed
 }
 
 /// Logs what changed about a device.

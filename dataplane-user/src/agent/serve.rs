@@ -85,7 +85,7 @@ impl Desk {
             return Err(why);
         }
         let (core, node) = (Arc::clone(&self.core), node.to_owned());
-        Ok(tokio::task::spawn_blocking(move || idle::ask(&core, &node)))
+        Ok(tokio::spawn(idle::ask_for_request(core, node)))
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {

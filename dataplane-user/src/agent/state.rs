@@ -1,11 +1,15 @@
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use nodefence_common::{NodeEntry, VERDICT_LIFETIME_NS};
 
 use super::{coverage::Coverage, run::Settings};
 use crate::{
-    cluster::ClusterView,
+    cluster::{ClusterView, Node},
     dataplane::{self, NodeWriter},
     flags::{Clocks, Flag, Flags, monotonic_ns},
     plan::{Indices, Policy, Slot, node_entry},
@@ -43,8 +47,11 @@ pub(super) struct State {
     pub(super) indices: Indices,
     /// Who bears a verdict in the map that was written by us, and in which place.
     pub(super) armed: BTreeMap<String, Slot>,
-    /// Newly armed, their idle clients not asked yet.
-    pub(super) fresh: Vec<String>,
+    /// Armed nodes whose idle clients are to be asked: newly armed, or adopted, or with backends that the cut reaches only
+    /// now. One that is disarmed leaves.
+    pub(super) fresh: BTreeSet<String>,
+    /// Nodes to which a view gave backends that are not in the maps yet: there is no point in asking before.
+    pub(super) grown: BTreeSet<String>,
     /// Writes verdicts.
     pub(super) writer: Box<dyn Writer>,
     /// When (CLOCK_MONOTONIC, ns) verdicts were last renewed.
@@ -66,7 +73,9 @@ pub(super) struct State {
 }
 
 impl State {
-    /// At the start of an agent. `armed`: who bears a verdict that is alive at this moment.
+    /// At the start of an agent. `armed`: who bears a verdict that is alive at this moment. Those that go on to bear it have
+    /// their clients asked once more: an earlier agent may have cut otherwise (observe, drop), or have ended between its flag
+    /// and the asking. Flows that were reset then are in CLOSE and not asked again.
     pub(super) fn new(
         view: ClusterView,
         flags: Flags,
@@ -82,8 +91,9 @@ impl State {
             flags,
             flags_problem: None,
             indices,
+            fresh: armed.keys().cloned().collect(),
+            grown: BTreeSet::new(),
             armed,
-            fresh: Vec::new(),
             writer,
             renewed: monotonic_ns(),
             failed: BTreeMap::new(),
@@ -124,9 +134,31 @@ impl State {
             }
         }
         self.fresh.extend(armed.keys().filter(|name| !self.armed.contains_key(*name)).cloned());
+        self.fresh.retain(|name| armed.contains_key(name));
         self.armed = armed;
         self.note(failed);
         again
+    }
+
+    /// Takes a view over. What it adds to nodes is asked for once [`State::written`] says that it is in the maps.
+    pub(super) fn set_view(&mut self, view: Arc<ClusterView>, indices: Indices) {
+        self.grown.extend(grown(&self.view, &view));
+        self.indices = indices;
+        self.flags.set_file(&view.flags, Clocks::now());
+        self.view = view;
+        self.loaded = Timestamp::now();
+        self.file_error = None;
+    }
+
+    /// The maps hold the view's backends.
+    pub(super) fn written(&mut self) {
+        let grown = std::mem::take(&mut self.grown);
+        self.ask_again(grown);
+    }
+
+    /// Has the clients of these nodes asked, as far as they are armed.
+    pub(super) fn ask_again(&mut self, nodes: impl IntoIterator<Item = String>) {
+        self.fresh.extend(nodes.into_iter().filter(|name| self.armed.contains_key(name)));
     }
 
     /// Writes again as healthy what a write of the tables from older flags may have brought back.
@@ -196,6 +228,16 @@ impl State {
     pub(super) fn flag_of(&self, node: &str, now: Clocks) -> Option<&Flag> {
         self.flags.get(node, now)
     }
+}
+
+/// Nodes that have backends in `after` which they did not have in `before`.
+fn grown(before: &ClusterView, after: &ClusterView) -> Vec<String> {
+    let grew = |node: &&Node| {
+        let old = before.node(&node.name).map_or(&[][..], |old| &old.backends);
+        // Both are in the order of `Backend`.
+        node.backends.iter().any(|backend| old.binary_search(backend).is_err())
+    };
+    after.nodes.iter().filter(grew).map(|node| node.name.clone()).collect()
 }
 
 /// Up to when (CLOCK_MONOTONIC, ns) a verdict holds that is renewed now: its lifetime, but not beyond the flag's own end.

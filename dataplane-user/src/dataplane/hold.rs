@@ -123,14 +123,6 @@ impl Hold {
         failed.map_or(Ok(report), Err)
     }
 
-    /// Lets go of all entries, for an orderly end of the agent.
-    ///
-    /// # Errors
-    /// As [`Self::tick`].
-    pub fn release(&mut self) -> Result<(), Error> {
-        self.tick(&[]).map(drop)
-    }
-
     fn let_go(&mut self, hop: Hop, entry: Option<&Neighbour>) -> Result<(), Error> {
         let Some(mac) = self.held.remove(&hop) else { return Ok(()) };
         // Another has written it since: it is theirs.

@@ -1,0 +1,189 @@
+//! Who waits is told, also where the flag is older than the cut: after a restart, a reload or a device that came late.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Options, Outcome, Place,
+    checks::{Case, SOON, reset_at_next_packet},
+    client::wait_until,
+    topology::Service,
+};
+use serde_json::Value;
+
+/// Clients of node B that wait for an answer, whose processes are frozen, so that none comes.
+struct Idle<'a> {
+    cluster: &'a Cluster,
+    conns: Vec<Conn>,
+}
+
+impl<'a> Idle<'a> {
+    fn new(cluster: &'a Cluster) -> Result<Self> {
+        let mut conns = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            let mut conn = Case { cluster, place: Place::Outside, family }.to_b(Service::Web)?;
+            conn.long_poll()?;
+            conns.push(conn);
+        }
+        cluster.b.freeze()?;
+        Ok(Self { cluster, conns })
+    }
+
+    /// Nobody was told so far.
+    fn still_wait(&mut self) -> Result<()> {
+        for conn in &mut self.conns {
+            let outcome = conn.wait_end(Duration::from_millis(200));
+            ensure!(outcome == Outcome::TimedOut, "told too early: {outcome:?}");
+        }
+        Ok(())
+    }
+
+    fn are_told(&mut self, agent: &Agent) -> Result<()> {
+        for conn in &mut self.conns {
+            let outcome = conn.wait_end(SOON);
+            ensure!(outcome == Outcome::Reset, "{outcome:?}; the agent's log:\n{}", agent.log());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        let _thawed = self.cluster.b.thaw();
+    }
+}
+
+/// What `status` says of the last round of asking for node B; null before the first.
+fn asked(agent: &Agent) -> Result<Value> {
+    let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
+    Ok(status["asked"]["node-b"].clone())
+}
+
+/// Flagged by an agent that resets nobody, which is then replaced by one that does.
+fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(first)?;
+    let mut idle = Idle::new(&cluster)?;
+    agent.flag("node-b")?;
+    idle.still_wait()?;
+    let mut command = std::process::Command::new(nodefence_tests::bin("nodefence")?);
+    command.arg("--run-dir").arg(agent.socket().parent().context("no folder")?).arg("agent");
+    command.arg("--cluster-file").arg(agent.cluster_file()).args(["--node", "node-a", "--take-over"]);
+    for interface in cluster.interfaces() {
+        command.args(["--interface", interface]);
+    }
+    command.stderr(std::process::Stdio::null());
+    let _second = nodefence_tests::Proc::spawn(&cluster.a.ns, command)?;
+    // A start takes many seconds where the machine is emulated.
+    wait_until("the next agent has asked", Duration::from_secs(120), || {
+        asked(&agent).is_ok_and(|row| row["asked"].as_u64().is_some_and(|asked| asked >= 2))
+    })
+    .with_context(|| agent.log())?;
+    idle.are_told(&agent)
+}
+
+#[test]
+fn who_was_only_observed() -> Result<()> {
+    told_by_the_next_agent(&["--mode", "observe"])
+}
+
+#[test]
+fn who_was_only_dropped() -> Result<()> {
+    told_by_the_next_agent(&["--answer", "drop"])
+}
+
+/// A flow that was reset is not asked about by the next agent.
+#[test]
+fn a_restart_asks_about_nothing_that_was_reset() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut agent = cluster.agent()?;
+    let mut idle = Idle::new(&cluster)?;
+    agent.flag("node-b")?;
+    idle.are_told(&agent)?;
+    agent.terminate()?;
+    agent.restart(&[])?;
+    wait_until("the next agent has looked", SOON, || asked(&agent).is_ok_and(|row| !row.is_null()))?;
+    let row = asked(&agent)?;
+    ensure!(row["listed"].as_u64().is_some_and(|listed| listed >= 2) && row["asked"] == 0, "{row}");
+    Ok(())
+}
+
+/// The file knows of the flagged node's pod only later.
+#[test]
+fn a_backend_that_is_added_to_a_flagged_node() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let whole = cluster.cluster_file();
+    let pods = [Family::V4, Family::V6].map(|family| format!("\"{}\"\n", cluster.b.pod_address(family)));
+    let without: String =
+        whole.split_inclusive('\n').filter(|line| !pods.iter().any(|pod| line.ends_with(pod))).collect();
+    ensure!(without != whole, "{whole}");
+    let agent = Agent::start(&cluster.a.ns, "node-a", &cluster.interfaces(), &without)?;
+    let mut idle = Idle::new(&cluster)?;
+    agent.expect(&["flag", "node-b", "--wait"])?;
+    idle.still_wait()?;
+    let aside = agent.cluster_file().with_extension("new");
+    fs::write(&aside, whole)?;
+    fs::rename(&aside, agent.cluster_file())?;
+    idle.are_told(&agent)
+}
+
+/// At the flag no attached device leads to the backends; later one does.
+#[test]
+fn a_route_that_comes_after_the_flag() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent()?;
+    let mut idle = Idle::new(&cluster)?;
+    let pods = [(Family::V4, 32), (Family::V6, 128)];
+    cluster.a.ns.ip("link add aside0 type veth peer name aside1
+         link set aside1 up
+         link set aside0 up")?;
+    for (family, bits) in pods {
+        let pod = cluster.b.pod_address(family);
+        cluster.a.ns.ip(&format!("route add {pod}/{bits} dev aside0"))?;
+    }
+    wait_until("the routes are seen", SOON, || {
+        let status = agent.expect(&["status", "-o", "json"]).unwrap_or_default();
+        serde_json::from_str::<Value>(&status).is_ok_and(|status| status["uncovered"] == 2)
+    })?;
+    let report = agent.expect(&["flag", "node-b", "--wait", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&report)?;
+    ensure!(report["asked"]["unreachable"].as_u64().is_some_and(|flows| flows >= 2), "{report}");
+    idle.still_wait()?;
+    for (family, bits) in pods {
+        let pod = cluster.b.pod_address(family);
+        cluster.a.ns.ip(&format!("route del {pod}/{bits} dev aside0"))?;
+    }
+    idle.are_told(&agent)
+}
+
+/// The node's link is down when the agent ends, and stays so while there is none: its successor's clients are told all the same.
+#[test]
+fn held_neighbours_outlive_the_agent() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    for family in ["ipv4", "ipv6"] {
+        // Between one and three minutes, by the kernel's dice.
+        cluster.a.ns.sysctl(&format!("{family}/neigh/eth0/base_reachable_time_ms"), "120000")?;
+    }
+    let mut agent = cluster.agent()?;
+    let mut kept = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        kept.push(Case { cluster: &cluster, place: Place::Pod, family }.to_b(Service::Web)?);
+    }
+    agent.flag("node-b")?;
+    let reachable = || -> Result<bool> {
+        let shown = cluster.a.ns.exec("ip neigh show nud reachable")?;
+        let held = |family| shown.contains(&format!("{} dev eth0 ", cluster.b.address(family)));
+        Ok(held(Family::V4) && held(Family::V6))
+    };
+    wait_until("the entries are held", SOON, || reachable().is_ok_and(|held| held))?;
+    cluster.fabric.ip("link set p2 down")?;
+    agent.terminate()?;
+    ensure!(reachable()?, "{}", cluster.a.ns.exec("ip neigh")?);
+    agent.restart(&[])?;
+    for conn in &mut kept {
+        reset_at_next_packet(conn).with_context(|| agent.log())?;
+    }
+    // Only who takes the flag back lets go.
+    agent.unflag("node-b")?;
+    wait_until("they are let go", SOON, || reachable().is_ok_and(|held| !held)).map(drop)
+}
