@@ -91,7 +91,8 @@ impl Ipvs {
     ///
     /// The kernel walks its table in pieces of up to 32 KiB and remembers only how far it came, so that a service can be passed over
     /// or told twice where others come and go in between (`ip_vs_genl_dump_services`, ip_vs_ctl.c; it does not mark such
-    /// lists as interrupted). Therefore a list of more than one piece is read until two readings agree on the keys.
+    /// lists as interrupted, and before Linux 7.1 the services of other network namespaces count too). Therefore a list of
+    /// more than one piece is read until two readings agree on the keys.
     ///
     /// # Errors
     /// As [`Self::open`].

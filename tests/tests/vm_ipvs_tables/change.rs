@@ -6,12 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::{Change, Destination, Family, Flags, Outcome, Protocol, Service, ServiceKey, flags};
 
 use super::{
-    common::{apply, apply_all, at, namespace, service, snapshot, with},
+    common::{alone, apply, apply_all, at, namespace, service, snapshot, with},
     ipvsadm::{EVERYTHING, same, saved, sorted, thresholds},
 };
 
 #[test]
 fn what_is_made_here_is_what_ipvsadm_says() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     let other = namespace()?;
     other.feed("ipvsadm -R", EVERYTHING)?;
@@ -62,6 +63,7 @@ fn what_is_made_here_is_what_ipvsadm_says() -> Result<()> {
 
 #[test]
 fn weight_0_and_back_leaves_the_table_as_it_was() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     ns.feed("ipvsadm -R", EVERYTHING)?;
     let before = (saved(&ns)?, thresholds(&ns)?);
@@ -108,6 +110,7 @@ fn weight_0_and_back_leaves_the_table_as_it_was() -> Result<()> {
 
 #[test]
 fn each_change_has_its_outcome() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     let key = at("10.96.0.1:80", Protocol::TCP)?;
     let gone = at("10.96.0.2:80", Protocol::TCP)?;

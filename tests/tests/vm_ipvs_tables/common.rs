@@ -1,8 +1,17 @@
 //! Namespaces with tables of their own, and how to read and change them.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use anyhow::{Result, ensure};
 use nodefence::ipvs::{Applied, Change, Ipvs, Outcome, Protocol, Service, ServiceKey, Snapshot, is_loaded};
 use nodefence_tests::Netns;
+
+/// One test at a time: before Linux 7.1 all network namespaces share one table, and a list of ipvsadm's misses or repeats services
+/// where those of another namespace come and go.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(super) fn namespace() -> Result<Netns> {
     let ns = Netns::new("ipvs-tables")?;

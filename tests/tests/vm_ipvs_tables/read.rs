@@ -19,12 +19,13 @@ use nodefence::ipvs::{
 };
 
 use super::{
-    common::{apply_all, at, namespace, service, snapshot, with},
+    common::{alone, apply_all, at, namespace, service, snapshot, with},
     ipvsadm::{EVERYTHING, rendered, rendered_thresholds, same, saved, thresholds},
 };
 
 #[test]
 fn everything_is_read_as_ipvsadm_says() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     ensure!(snapshot(&ns)?.services.is_empty(), "a new namespace has an empty table");
     ns.feed("ipvsadm -R", EVERYTHING)?;
@@ -54,6 +55,7 @@ fn everything_is_read_as_ipvsadm_says() -> Result<()> {
 
 #[test]
 fn timeouts_counters_and_version_are_those_of_ipvsadm() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     let shown = |config: Config| {
         format!("Timeout (tcp tcpfin udp): {} {} {}", config.tcp, config.tcp_fin, config.udp)
@@ -144,6 +146,7 @@ fn many(services: u16, pods: u8, first: u16) -> Result<Vec<Change>> {
 
 #[test]
 fn a_thousand_services_are_read_without_loss() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     let changes = many(1000, 10, 0)?;
     let count = changes.len();
@@ -175,6 +178,7 @@ fn a_thousand_services_are_read_without_loss() -> Result<()> {
 
 #[test]
 fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     apply_all(&ns, many(400, 2, 0)?)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -216,6 +220,7 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
 
 #[test]
 fn without_the_privilege_it_says_so() -> Result<()> {
+    let _alone = alone();
     let ns = namespace()?;
     let opened = ns.run(|| {
         std::thread::spawn(|| {
