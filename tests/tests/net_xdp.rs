@@ -1,11 +1,15 @@
 //! Packets that arrive addressed straight to a backend on another node (direct-to-pod balancers, a node that routes): XDP cuts them
 //! before the stack sees them.
 
+use std::net::SocketAddr;
+
 use anyhow::{Result, ensure};
+use nodefence_common::Reason;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Outcome,
     bare::pass_all_xdp,
-    checks::{SOON, reset_at_next_packet},
+    capture::{Capture, Frame},
+    checks::{SOON, reset_at_next_packet, sums_hold},
     client::try_new,
     topology::Service,
 };
@@ -22,15 +26,22 @@ fn direct(mode: &str) -> Result<()> {
     ensure!(xdp.contains(mode), "XDP is not attached ({mode}): {xdp}");
     for family in [Family::V4, Family::V6] {
         let port = Service::Web.ports().1;
-        let (b, c) =
+        let (b, c): (SocketAddr, SocketAddr) =
             ((cluster.b.pod_address(family), port).into(), (cluster.c.pod_address(family), port).into());
         let mut kept = Conn::connect(&cluster.client, b, SOON)?;
         let mut other = Conn::connect(&cluster.client, c, SOON)?;
         ensure!(kept.who()? == "node-b" && other.who()? == "node-c");
+        let capture = Capture::start(&cluster.client, "eth0")?;
+        let before = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         agent.flag("node-b")?;
         reset_at_next_packet(&mut kept)?;
         let (outcome, _) = try_new(&cluster.client, b, SOON);
         ensure!(outcome == Outcome::Refused, "{mode}, {family:?}: new connection {outcome:?}");
+        // No TC program sees these packets at an egress: the answers came back over the wire by XDP_TX, each with its sums.
+        let after = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
+        ensure!(after.0 > before.0 && after.1 > before.1, "{mode}, {family:?}: {before:?}, then {after:?}");
+        let received: Vec<Frame> = capture.finish().into_iter().filter(|frame| !frame.outgoing).collect();
+        sums_hold(&received, b.ip())?;
         other.echo(&nodefence_tests::client::pattern(100_000))?;
         ensure!(try_new(&cluster.client, c, SOON).0 == Outcome::Answered);
         agent.unflag("node-b")?;

@@ -116,8 +116,9 @@ pub(crate) fn documentation(workspace: &Workspace) -> Result<Stage> {
     })?;
     for (name, outcome) in parser.outcomes() {
         match outcome {
-            Outcome::Passed | Outcome::Ignored => stage.pass(),
+            Outcome::Passed => stage.pass(),
             Outcome::Failed => stage.fail(name.clone()),
+            Outcome::Ignored => stage.fail(format!("{name}: ignored; no test may be skipped")),
         }
     }
     if !ended.is_some_and(|status| status.success()) {
