@@ -103,22 +103,26 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
     std::fs::create_dir_all(pins)?;
     let mut ebpf = EbpfLoader::new().default_map_pin_directory(pins).load(nodefence::DATAPLANE_OBJECT)?;
     for link in ["l2", "l3"] {
+        let mut devices = Vec::new();
+        for interface in interfaces {
+            let kind = std::fs::read_to_string(format!("/sys/class/net/{interface}/type"))?;
+            if (kind.trim() == "1") == (link == "l2") {
+                devices.push(std::ffi::CString::new(*interface)?);
+            }
+        }
+        // The verifier takes its time.
+        if devices.is_empty() {
+            continue;
+        }
         for (direction, at) in [("egress", TcAttachType::Egress), ("ingress", TcAttachType::Ingress)] {
             let name = format!("nf_{direction}_{link}");
             let program: &mut SchedClassifier =
                 ebpf.program_mut(&name).context("no such program")?.try_into()?;
             program.load().with_context(|| name.clone())?;
-            for interface in interfaces {
-                let ethernet =
-                    std::fs::read_to_string(format!("/sys/class/net/{interface}/type"))?.trim() == "1";
-                if ethernet == (link == "l2") {
-                    // Where tcx does the work there may be no clsact, and where it is there it is no error.
-                    let device = std::ffi::CString::new(*interface)?;
-                    let _ = tc::qdisc_add_clsact(device.as_c_str());
-                    program
-                        .attach(device.as_c_str(), at)
-                        .with_context(|| format!("{name} on {interface}"))?;
-                }
+            for device in &devices {
+                // Where tcx does the work there may be no clsact, and where it is there it is no error.
+                let _ = tc::qdisc_add_clsact(device.as_c_str());
+                program.attach(device.as_c_str(), at).with_context(|| format!("{name} on {device:?}"))?;
             }
         }
     }

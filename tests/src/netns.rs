@@ -39,6 +39,16 @@ impl Netns {
     /// # Errors
     /// Without root, or where the kernel refuses a namespace or a mount.
     pub fn new(label: &str) -> Result<Self> {
+        let this = Self::with_lo_down(label)?;
+        this.ip("link set lo up")?;
+        Ok(this)
+    }
+
+    /// As [`Netns::new`], for whoever sets up more than the loopback device: each start of `ip` takes its time on an emulated processor.
+    ///
+    /// # Errors
+    /// As [`Netns::new`].
+    pub fn with_lo_down(label: &str) -> Result<Self> {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{label}-{}-{count}", std::process::id());
         let (jobs, inbox) = channel::<Job>();
@@ -55,9 +65,7 @@ impl Netns {
             }
         })?;
         let tid = started.recv().context("namespace thread ended")?.context("these tests need root")?;
-        let this = Self { name, tid, jobs: Some(jobs), thread: Some(thread) };
-        this.ip("link set lo up")?;
-        Ok(this)
+        Ok(Self { name, tid, jobs: Some(jobs), thread: Some(thread) })
     }
 
     /// The name for messages: label, pid and a counter.

@@ -3,18 +3,13 @@
 //! Kernels without the fix that the probe looks for do not translate a RST that was made in place; there the agent injects it. Both
 //! must look the same to clients.
 
-use std::{process::Command, sync::Arc, time::Duration};
-
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{Array, Map, MapData};
-use nodefence_common::{Config, config_flags};
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Netns, Options, Overlay, Place, Proxy,
+    Cluster, Conn, Family, Options, Overlay, Place, Proxy,
     checks::{SOON, matrix},
-    client::{UdpConn, wait_until},
+    client::UdpConn,
     topology::Service,
 };
-use serde_json::Value;
 
 fn cut(options: Options) -> Result<()> {
     let (status, counts) = matrix(Options { proxy: Proxy::Ipvs, ..options })?;
@@ -90,60 +85,4 @@ fn ipip() -> Result<()> {
 #[test]
 fn vlan() -> Result<()> {
     cut(Options { overlay: Overlay::Vlan, ..Options::default() })
-}
-
-/// In the order in which they can be loaded.
-const MODULES: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
-
-fn modprobe(args: &[&str]) -> Result<()> {
-    let output = Command::new("modprobe").args(args).output().context("start modprobe")?;
-    ensure!(output.status.success(), "modprobe {}: {output:?}", args.join(" "));
-    Ok(())
-}
-
-/// IPVS is unloaded while this lives.
-struct Unloaded;
-
-impl Unloaded {
-    fn new() -> Result<Self> {
-        let this = Self;
-        MODULES.iter().rev().try_for_each(|module| modprobe(&["-r", module]))?;
-        Ok(this)
-    }
-}
-
-impl Drop for Unloaded {
-    fn drop(&mut self) {
-        for module in MODULES {
-            let _loaded = modprobe(&[module]);
-        }
-    }
-}
-
-/// At boot the agent is up before kube-proxy loads IPVS: what it found without holds no more.
-#[test]
-fn ipvs_that_comes_late_is_probed() -> Result<()> {
-    let unloaded = Unloaded::new()?;
-    let ns = Arc::new(Netns::new("late")?);
-    ns.ip("link add v0 type veth peer name v1
-         link set v0 up
-         link set v1 up
-         addr add 10.9.0.1/24 dev v0")?;
-    let agent = Agent::start(&ns, "node-a", &["v0"], "nodes:\n- {name: node-a, address: 10.9.0.1}\n")?;
-    let finding = || -> Result<Value> {
-        let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
-        Ok(status["probe"]["ipvs_translates"].clone())
-    };
-    ensure!(finding()?["not_needed"].is_string(), "without IPVS: {}", finding()?);
-    drop(unloaded);
-    let found = || finding().is_ok_and(|finding| finding["found"].is_boolean());
-    wait_until("IPVS is probed", Duration::from_secs(120), found).with_context(|| agent.log())?;
-    let translates = finding()?["found"] == true;
-    let flags = ns.run(|| -> Result<u32> {
-        let map = MapData::from_pin("/sys/fs/bpf/nodefence/v1/config").and_then(Map::from_map_data)?;
-        let config: Array<_, Config> = map.try_into()?;
-        Ok(config.get(&0, 0)?.flags)
-    })?;
-    ensure!((flags & config_flags::INJECT == 0) == translates, "flags {flags:#x}, translated: {translates}");
-    Ok(())
 }

@@ -10,25 +10,31 @@ pub(super) fn build(cluster: &Cluster) -> Result<Option<TunPair>> {
     for ns in [&cluster.client, &cluster.fabric] {
         settings(ns)?;
     }
-    cluster.fabric.ip("link add br0 type bridge\nlink set br0 up")?;
     for node in nodes {
         settings(&node.ns)?;
         settings(&node.pod)?;
-        uplink(cluster, node).with_context(|| format!("uplink of {}", node.name))?;
-        pod(node).with_context(|| format!("pod of {}", node.name))?;
     }
-    outside(cluster)?;
+    fabric(cluster).context("switch between the nodes")?;
+    for node in nodes {
+        let mut script = uplink(cluster, node) + &pod(node);
+        if node.index == 1 {
+            script += &outside(cluster);
+        }
+        node.ns.ip(&script).with_context(|| format!("uplink and pod of {}", node.name))?;
+        inside(node).with_context(|| format!("pod of {}", node.name))?;
+    }
+    client(cluster).context("client outside")?;
     let tun = match cluster.options.overlay {
         Overlay::Tun => Some(TunPair::new(&cluster.a.ns, &cluster.b.ns, "tun0")?),
         _ => None,
     };
     for node in nodes {
-        overlay(cluster, node).with_context(|| format!("overlay of {}", node.name))?;
-        for other in nodes {
-            if other.index != node.index {
-                routes(cluster, node, other).with_context(|| format!("{} to {}", node.name, other.name))?;
-            }
+        let mut script = overlay(cluster, node);
+        for other in nodes.into_iter().filter(|other| other.index != node.index) {
+            script += &routes(cluster, node, other);
         }
+        node.ns.ip(&script).with_context(|| format!("overlay and routes of {}", node.name))?;
+        forwarding_entries(cluster, node).with_context(|| format!("overlay of {}", node.name))?;
     }
     if !cluster.options.offloads {
         no_offloads(cluster)?;
@@ -55,45 +61,63 @@ fn uplink_device(cluster: &Cluster) -> &'static str {
     }
 }
 
-fn uplink(cluster: &Cluster, node: &Node) -> Result<()> {
-    let (i, fabric) = (node.index, cluster.fabric.path());
-    node.ns.ip(&format!(
-        "link add eth0 type veth peer name p{i} netns {}\nlink set eth0 up",
-        fabric.display()
-    ))?;
-    cluster.fabric.ip(&format!("link set p{i} master br0 up"))?;
-    match cluster.options.overlay {
-        Overlay::Vlan => node.ns.ip("link add link eth0 name eth0.5 type vlan id 5\nlink set eth0.5 up")?,
-        Overlay::VlanInFrame => {
-            node.ns.ip("link add link eth0 name eth0.5 type vlan id 5 reorder_hdr off\nlink set eth0.5 up")?
-        }
-        Overlay::QinQ => node.ns.ip("link add link eth0 name eth0.5 type vlan proto 802.1ad id 5
-             link set eth0.5 up
-             link add link eth0.5 name eth0.5.7 type vlan id 7
-             link set eth0.5.7 up")?,
-        _ => {}
+/// A bridge, and the nodes' uplinks with their far ends on it.
+fn fabric(cluster: &Cluster) -> Result<()> {
+    let mut script = String::from("link set lo up\nlink add br0 type bridge\nlink set br0 up\n");
+    for node in [&cluster.a, &cluster.b, &cluster.c] {
+        let (i, path) = (node.index, node.ns.path());
+        script += &format!(
+            "link add p{i} type veth peer name eth0 netns {}\nlink set p{i} master br0 up\n",
+            path.display()
+        );
     }
-    let device = uplink_device(cluster);
-    // As on a node of a cluster there is a default route, so that ClusterIPs lead somewhere before they are translated.
-    node.ns.ip(&format!(
-        "addr add 10.2.0.1{i}/24 dev {device}
-         addr add fd00:2::1{i}/64 dev {device} nodad
-         route add default via 10.2.0.1 dev {device}
-         route add default via fd00:2::1 dev {device}"
-    ))
+    cluster.fabric.ip(&script)
 }
 
-fn pod(node: &Node) -> Result<()> {
+fn uplink(cluster: &Cluster, node: &Node) -> String {
+    let i = node.index;
+    let vlan = match cluster.options.overlay {
+        Overlay::Vlan => "link add link eth0 name eth0.5 type vlan id 5\nlink set eth0.5 up",
+        Overlay::VlanInFrame => {
+            "link add link eth0 name eth0.5 type vlan id 5 reorder_hdr off\nlink set eth0.5 up"
+        }
+        Overlay::QinQ => {
+            "link add link eth0 name eth0.5 type vlan proto 802.1ad id 5
+             link set eth0.5 up
+             link add link eth0.5 name eth0.5.7 type vlan id 7
+             link set eth0.5.7 up"
+        }
+        _ => "",
+    };
+    let device = uplink_device(cluster);
+    // As on a node of a cluster there is a default route, so that ClusterIPs lead somewhere before they are translated.
+    format!(
+        "link set lo up
+         link set eth0 up
+         {vlan}
+         addr add 10.2.0.1{i}/24 dev {device}
+         addr add fd00:2::1{i}/64 dev {device} nodad
+         route add default via 10.2.0.1 dev {device}
+         route add default via fd00:2::1 dev {device}\n"
+    )
+}
+
+fn pod(node: &Node) -> String {
     let (i, path) = (node.index, node.pod.path());
-    node.ns.ip(&format!(
+    format!(
         "link add pod0 type veth peer name eth0 netns {}
          link set pod0 up
          addr add 10.244.{i}.1/24 dev pod0
-         addr add fd00:244:{i}::1/64 dev pod0 nodad",
+         addr add fd00:244:{i}::1/64 dev pod0 nodad\n",
         path.display()
-    ))?;
+    )
+}
+
+fn inside(node: &Node) -> Result<()> {
+    let i = node.index;
     node.pod.ip(&format!(
-        "link set eth0 up
+        "link set lo up
+         link set eth0 up
          addr add 10.244.{i}.2/24 dev eth0
          addr add fd00:244:{i}::2/64 dev eth0 nodad
          route add default via 10.244.{i}.1
@@ -101,54 +125,72 @@ fn pod(node: &Node) -> Result<()> {
     ))
 }
 
-fn outside(cluster: &Cluster) -> Result<()> {
-    cluster.a.ns.ip(&format!(
+fn outside(cluster: &Cluster) -> String {
+    format!(
         "link add out0 type veth peer name eth0 netns {}
          link set out0 up
          addr add 192.0.2.1/24 dev out0
-         addr add 2001:db8::1/64 dev out0 nodad",
+         addr add 2001:db8::1/64 dev out0 nodad\n",
         cluster.client.path().display()
-    ))?;
-    cluster.client.ip("link set eth0 up
+    )
+}
+
+fn client(cluster: &Cluster) -> Result<()> {
+    cluster.client.ip("link set lo up
+         link set eth0 up
          addr add 192.0.2.2/24 dev eth0
          addr add 2001:db8::2/64 dev eth0 nodad
          route add default via 192.0.2.1
          route add default via 2001:db8::1")
 }
 
-fn overlay(cluster: &Cluster, node: &Node) -> Result<()> {
+fn overlay(cluster: &Cluster, node: &Node) -> String {
     let i = node.index;
     let addresses = |device: &str| {
         format!(
             "link set {device} up
              addr add 10.42.0.{i}/24 dev {device}
-             addr add fd00:42::{i}/64 dev {device} nodad"
+             addr add fd00:42::{i}/64 dev {device} nodad\n"
         )
     };
     match cluster.options.overlay {
-        Overlay::Vxlan => node.ns.ip(&format!(
+        Overlay::Vxlan => format!(
             "link add vxlan0 address 0e:00:00:00:00:0{i} type vxlan id 42 local 10.2.0.1{i} dev eth0 dstport 8472 nolearning
              {}",
             addresses("vxlan0")
-        )),
-        Overlay::VxlanMetadata => node.ns.ip(&format!(
+        ),
+        Overlay::VxlanMetadata => format!(
             "link add vxlan0 address 0e:00:00:00:00:0{i} mtu 1450 type vxlan external dstport 8472
              {}",
             addresses("vxlan0")
-        )),
-        Overlay::Ipip => node.ns.ip(&format!(
+        ),
+        Overlay::Ipip => format!(
             "link add ipip0 type ipip local 10.2.0.1{i} dev eth0
              link set ipip0 up
-             addr add 10.42.0.{i}/32 dev ipip0"
-        )),
-        Overlay::Tun if i != 3 => node.ns.ip(&addresses("tun0")),
-        _ => Ok(()),
+             addr add 10.42.0.{i}/32 dev ipip0\n"
+        ),
+        Overlay::Tun if i != 3 => addresses("tun0"),
+        _ => String::new(),
     }
 }
 
+/// Where vxlan finds the other nodes, as flannel writes it down; `ip` knows nothing of these.
+fn forwarding_entries(cluster: &Cluster, node: &Node) -> Result<()> {
+    if cluster.options.overlay != Overlay::Vxlan {
+        return Ok(());
+    }
+    let entries: String = [1, 2, 3]
+        .into_iter()
+        .filter(|j| *j != node.index)
+        .map(|j| format!("fdb append 0e:00:00:00:00:0{j} dev vxlan0 dst 10.2.0.1{j} self permanent\n"))
+        .collect();
+    node.ns.feed("bridge -batch -", &entries).map(drop)
+}
+
 /// Routes of `node` to the pods of `other`, and where that is A to the clients outside.
-fn routes(cluster: &Cluster, node: &Node, other: &Node) -> Result<()> {
+fn routes(cluster: &Cluster, node: &Node, other: &Node) -> String {
     let j = other.index;
+    let mut script = String::new();
     let mut v4 = vec![format!("10.244.{j}.0/24")];
     let mut v6 = vec![format!("fd00:244:{j}::/64")];
     if j == 1 {
@@ -161,21 +203,19 @@ fn routes(cluster: &Cluster, node: &Node, other: &Node) -> Result<()> {
     let (via4, via6) = match cluster.options.overlay {
         Overlay::Vxlan | Overlay::VxlanMetadata => {
             let mac = format!("0e:00:00:00:00:0{j}");
-            node.ns.ip(&format!(
+            script += &format!(
                 "neigh add 10.42.0.{j} lladdr {mac} dev vxlan0 nud permanent
-                 neigh add fd00:42::{j} lladdr {mac} dev vxlan0 nud permanent"
-            ))?;
+                 neigh add fd00:42::{j} lladdr {mac} dev vxlan0 nud permanent\n"
+            );
             if cluster.options.overlay == Overlay::Vxlan {
-                node.ns
-                    .exec(&format!("bridge fdb append {mac} dev vxlan0 dst 10.2.0.1{j} self permanent"))?;
                 (format!("{over4} vxlan0"), format!("{over6} vxlan0"))
             } else {
                 let encap = format!("encap ip id 42 ttl 64 dst 10.2.0.1{j}");
                 // The tunnel addresses are what masquerade hides clients behind.
-                node.ns.ip(&format!(
+                script += &format!(
                     "route add 10.42.0.{j}/32 {encap} dev vxlan0
-                     route add fd00:42::{j}/128 {encap} dev vxlan0"
-                ))?;
+                     route add fd00:42::{j}/128 {encap} dev vxlan0\n"
+                );
                 (format!("{encap} {over4} vxlan0"), format!("{encap} {over6} vxlan0"))
             }
         }
@@ -187,14 +227,13 @@ fn routes(cluster: &Cluster, node: &Node, other: &Node) -> Result<()> {
         Overlay::Tun if node.index != 3 && j != 3 => ("dev tun0".to_owned(), "dev tun0".to_owned()),
         _ => (plain4, plain6),
     };
-    let mut script = String::new();
     for prefix in v4 {
         script += &format!("route add {prefix} {via4}\n");
     }
     for prefix in v6 {
         script += &format!("route add {prefix} {via6}\n");
     }
-    node.ns.ip(&script)
+    script
 }
 
 fn no_offloads(cluster: &Cluster) -> Result<()> {

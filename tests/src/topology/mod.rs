@@ -169,7 +169,8 @@ pub struct Node {
 
 impl Node {
     fn new(name: &'static str, index: u8) -> Result<Self> {
-        let (ns, pod) = (Arc::new(Netns::new(name)?), Arc::new(Netns::new(&format!("{name}-pod"))?));
+        let (ns, pod) =
+            (Arc::new(Netns::with_lo_down(name)?), Arc::new(Netns::with_lo_down(&format!("{name}-pod"))?));
         Ok(Self { name, index, ns, pod, procs: Vec::new() })
     }
 
@@ -242,11 +243,11 @@ impl Cluster {
     pub fn new(options: Options) -> Result<Self> {
         let mut this = Self {
             options,
-            client: Arc::new(Netns::new("client")?),
+            client: Arc::new(Netns::with_lo_down("client")?),
             a: Node::new("node-a", 1)?,
             b: Node::new("node-b", 2)?,
             c: Node::new("node-c", 3)?,
-            fabric: Arc::new(Netns::new("fabric")?),
+            fabric: Arc::new(Netns::with_lo_down("fabric")?),
             _tun: None,
         };
         this._tun = links::build(&this).context("links of the cluster")?;

@@ -9,8 +9,7 @@ use super::{Cluster, Family, Overlay, Place, Proxy, Service};
 pub(super) fn build(cluster: &Cluster) -> Result<()> {
     match cluster.options.proxy {
         Proxy::Nftables => {
-            cluster.a.ns.nft(&nftables(cluster, Family::V4)?)?;
-            cluster.a.ns.nft(&nftables(cluster, Family::V6)?)
+            cluster.a.ns.nft(&(nftables(cluster, Family::V4)? + "\n" + &nftables(cluster, Family::V6)?))
         }
         Proxy::Ipvs => ipvs(cluster),
     }
@@ -119,15 +118,14 @@ fn endpoint(cluster: &Cluster, service: Service, at: usize, family: Family) -> S
 /// in LOCAL_IN, masquerade is nftables' by mark.
 fn ipvs(cluster: &Cluster) -> Result<()> {
     let ns = &cluster.a.ns;
-    ns.ip("link add kube-ipvs0 type dummy\nlink set kube-ipvs0 up")
-        .context("this kernel has no dummy device")?;
+    let mut addresses = String::from("link add kube-ipvs0 type dummy\nlink set kube-ipvs0 up\n");
     let mut virtual_servers = String::new();
     for family in [Family::V4, Family::V6] {
         for service in Service::ALL {
             let vip = service.cluster_ip(family);
             let len = if vip.is_ipv4() { 32 } else { 128 };
             // Two Services share an address, so it may be there.
-            ns.ip(&format!("addr replace {vip}/{len} dev kube-ipvs0"))?;
+            writeln!(addresses, "addr replace {vip}/{len} dev kube-ipvs0")?;
             let flag = if service.protocol() == "tcp" { "-t" } else { "-u" };
             for place in [Place::Pod, Place::Outside] {
                 let virtual_server = cluster.service(service, place, family);
@@ -139,10 +137,10 @@ fn ipvs(cluster: &Cluster) -> Result<()> {
             }
         }
     }
+    ns.ip(&addresses).context("a dummy device with the ClusterIPs")?;
     ns.feed("ipvsadm -R", &virtual_servers).context("IPVS (modules ip_vs and ip_vs_rr)")?;
     ns.sysctl("ipv4/vs/conntrack", "1")?;
-    ns.nft(&masquerade(cluster, Family::V4))?;
-    ns.nft(&masquerade(cluster, Family::V6))
+    ns.nft(&(masquerade(cluster, Family::V4) + "\n" + &masquerade(cluster, Family::V6)))
 }
 
 fn masquerade(cluster: &Cluster, family: Family) -> String {

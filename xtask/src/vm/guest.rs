@@ -178,7 +178,7 @@ fn libraries(ldd: &str) -> Vec<PathBuf> {
 fn script(runs: &[Run]) -> String {
     let mut text = format!("export {FUZZ_COUNT}={FUZZ_SHORT}\n");
     for Run { title, executable, names, some } in runs {
-        if title.contains("::vm_") {
+        if title.ends_with("::vm_ipvs") {
             // Not before: where IPVS is loaded an agent tries out at every start what it does.
             text.push_str("for module in ip_vs ip_vs_rr ip_vs_wrr; do modprobe -q $module || echo \"init: no module $module\"; done\n");
         }

@@ -1,0 +1,67 @@
+//! IPVS that is loaded while the agent runs. Runs in VMs (`cargo xtask vm-test`), by itself: while another test uses IPVS it cannot be unloaded.
+
+use std::{process::Command, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, Map, MapData};
+use nodefence_common::{Config, config_flags};
+use nodefence_tests::{Agent, Netns, client::wait_until};
+use serde_json::Value;
+
+/// In the order in which they can be loaded.
+const MODULES: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
+
+fn modprobe(args: &[&str]) -> Result<()> {
+    let output = Command::new("modprobe").args(args).output().context("start modprobe")?;
+    ensure!(output.status.success(), "modprobe {}: {output:?}", args.join(" "));
+    Ok(())
+}
+
+/// IPVS is unloaded while this lives.
+struct Unloaded;
+
+impl Unloaded {
+    fn new() -> Result<Self> {
+        let this = Self;
+        // The kernel takes namespaces away some time after their last process; each holds the modules that it has used.
+        let gone = || MODULES.iter().rev().all(|module| modprobe(&["-r", module]).is_ok());
+        wait_until("IPVS is unloaded", Duration::from_secs(60), gone)?;
+        Ok(this)
+    }
+}
+
+impl Drop for Unloaded {
+    fn drop(&mut self) {
+        for module in MODULES {
+            let _loaded = modprobe(&[module]);
+        }
+    }
+}
+
+/// At boot the agent is up before kube-proxy loads IPVS: what it found without holds no more.
+#[test]
+fn ipvs_that_comes_late_is_probed() -> Result<()> {
+    let unloaded = Unloaded::new()?;
+    let ns = Arc::new(Netns::new("late")?);
+    ns.ip("link add v0 type veth peer name v1
+         link set v0 up
+         link set v1 up
+         addr add 10.9.0.1/24 dev v0")?;
+    let agent = Agent::start(&ns, "node-a", &["v0"], "nodes:\n- {name: node-a, address: 10.9.0.1}\n")?;
+    let finding = || -> Result<Value> {
+        let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
+        Ok(status["probe"]["ipvs_translates"].clone())
+    };
+    ensure!(finding()?["not_needed"].is_string(), "without IPVS: {}", finding()?);
+    drop(unloaded);
+    let found = || finding().is_ok_and(|finding| finding["found"].is_boolean());
+    wait_until("IPVS is probed", Duration::from_secs(120), found).with_context(|| agent.log())?;
+    let translates = finding()?["found"] == true;
+    let flags = ns.run(|| -> Result<u32> {
+        let map = MapData::from_pin("/sys/fs/bpf/nodefence/v1/config").and_then(Map::from_map_data)?;
+        let config: Array<_, Config> = map.try_into()?;
+        Ok(config.get(&0, 0)?.flags)
+    })?;
+    ensure!((flags & config_flags::INJECT == 0) == translates, "flags {flags:#x}, translated: {translates}");
+    Ok(())
+}
