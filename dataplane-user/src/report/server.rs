@@ -27,8 +27,9 @@ const MAX_REQUEST: usize = 64 << 10;
 /// Connections at once. Where one more comes, the one that has been silent for longest goes; where all are being served, it
 /// waits.
 const MAX_CONNECTIONS: usize = 32;
-/// How long the first request may take to come: whoever connects wants something.
-const PATIENCE_AT_FIRST: Duration = Duration::from_secs(2);
+/// How long the first request may take to come: whoever connects wants something, but a machine in trouble may hold it up for
+/// seconds between two of its calls.
+const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent after an answer, and how long its peer may take to read one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
