@@ -151,7 +151,8 @@ struct Ran {
 impl Bench<'_> {
     /// A stage for each kernel, two kernels at a time.
     fn all(&self, kernels: &[Kernel], runs: &[Run]) -> Vec<Stage> {
-        let queue = Mutex::new(kernels.iter().copied().enumerate());
+        // The newest take longest: first, so that none of them is left alone at the end.
+        let queue = Mutex::new(kernels.iter().copied().enumerate().rev());
         let stages = Mutex::new(Vec::new());
         thread::scope(|scope| {
             for _ in 0..AT_ONCE.min(kernels.len()) {

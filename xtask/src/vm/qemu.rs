@@ -29,11 +29,11 @@ pub(crate) struct Guest<'a> {
 
 /// What costs an emulated processor much and no test is about: retpolines, grace periods, pages and objects cleared when they are taken.
 /// Programs that always lie at the same addresses are translated once, not at every start: four times less processor time
-/// for each of them. The clock is the PM timer, which follows the machine's own: TCG has no TSC that could be calibrated while others
-/// use the machine (seen: four times too fast). It wraps every 4.7 s (24 bits at 3.58 MHz), hence the tick that never stops: guests were
-/// seen asleep for just such a round, again and again, with no time gone by in them.
+/// for each of them. Clock and timers are the HPET, whose rate is known: others are measured at boot against one that stands
+/// still while the host is busy. (Seen: a TSC four times too fast; a local APIC's timer of half its rate, with which an idle kernel slept through
+/// whole turns of the PM timer's 24 bits and found that no time had passed, for ever.)
 const QUICK: &str = "mitigations=off nokaslr norandmaps init_on_alloc=0 hardened_usercopy=off rcupdate.rcu_expedited=1 \
-    tsc=unstable clocksource=acpi_pm nohz=off audit=0 apparmor=0 selinux=0";
+    tsc=unstable clocksource=hpet nolapic_timer audit=0 apparmor=0 selinux=0";
 
 /// How a boot ended.
 #[derive(Debug)]
