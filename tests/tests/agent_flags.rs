@@ -163,6 +163,25 @@ fn flags_are_adopted_after_a_restart() -> Result<()> {
     Ok(())
 }
 
+/// What a large cluster file costs is not known before it is read, so flags are renewed before. A bad one shows it: the start
+/// that fails for it has renewed all the same.
+#[test]
+fn flags_are_renewed_before_the_cluster_file_is_read() -> Result<()> {
+    let (ns, mut agent) = start(&[])?;
+    agent.flag("node-b")?;
+    let index = usize::try_from(node(&agent, "node-b")?["index"].as_u64().context("no index")?)?;
+    agent.kill();
+    let before = maps(&ns)?.nodes[index].until;
+    fs::write(agent.cluster_file(), "nodes:\n- {name: node-a, addr")?;
+    let error = agent.restart(&[]).expect_err("started with a bad file").to_string();
+    ensure!(error.contains("cluster.yaml"), "{error}");
+    ensure!(maps(&ns)?.nodes[index].until > before, "not renewed");
+    fs::write(agent.cluster_file(), FOUR)?;
+    agent.restart(&[])?;
+    ensure!(node(&agent, "node-b")?["action"] == "refuse");
+    Ok(())
+}
+
 #[test]
 fn a_damaged_flags_file_frees_and_says_so() -> Result<()> {
     let (ns, mut agent) = start(&[])?;

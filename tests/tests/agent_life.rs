@@ -90,6 +90,59 @@ fn a_take_over_ends_the_first() -> Result<()> {
     Ok(())
 }
 
+/// Whoever takes over has read the flags by then: it would not hear of another one.
+#[test]
+fn nothing_is_flagged_once_the_flags_are_handed_over() -> Result<()> {
+    let (_ns, agent) = start(&[])?;
+    let connect = || -> Result<BufReader<UnixStream>> {
+        let stream = UnixStream::connect(agent.socket())?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(BufReader::new(stream))
+    };
+    let ask = |stream: &mut BufReader<UnixStream>, line: &[u8]| -> Result<String> {
+        let mut answer = String::new();
+        // It may have ended by then.
+        if stream.get_mut().write_all(line).is_ok() {
+            let _ended = stream.read_line(&mut answer);
+        }
+        Ok(answer)
+    };
+    let (mut successor, mut operator) = (connect()?, connect()?);
+    ensure!(ask(&mut operator, b"{\"verb\":\"nodes\"}\n")?.contains("node-b"));
+    ensure!(ask(&mut successor, b"{\"verb\":\"hand-over\"}\n")?.contains("ok"));
+    let answer = ask(&mut operator, b"{\"verb\":\"flag\",\"node\":\"node-b\"}\n")?;
+    ensure!(answer.is_empty() || answer.contains("handing over to another"), "{answer}");
+    let flags = fs::read_to_string(agent.socket().with_file_name("flags.json"))?;
+    ensure!(!flags.contains("node-b"), "{flags}");
+    Ok(())
+}
+
+/// While the file cannot be written it still holds the flag that was taken back: that is said, and mended as soon as it can be.
+#[test]
+fn a_flags_file_that_could_not_be_written_is_written_later() -> Result<()> {
+    let (_ns, agent) = start(&[])?;
+    agent.flag("node-b")?;
+    let file = agent.socket().with_file_name("flags.json");
+    let in_the_way = file.with_extension("json.new");
+    fs::create_dir(&in_the_way)?;
+    let output = agent.cli(&["unflag", "node-b"])?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success() && text.contains("a restart of the agent would bring that back"),
+        "{text}"
+    );
+    ensure!(fs::read_to_string(&file)?.contains("node-b"));
+    ensure!(json(&agent, &["status"])?["flags_problem"].is_string());
+    fs::remove_dir(&in_the_way)?;
+    wait_until("the file is written", Duration::from_secs(20), || {
+        fs::read_to_string(&file).is_ok_and(|text| !text.contains("node-b"))
+    })?;
+    wait_until("the problem is gone", Duration::from_secs(20), || {
+        json(&agent, &["status"]).is_ok_and(|status| status["flags_problem"].is_null())
+    })
+    .map(drop)
+}
+
 /// Runs an agent that is to end by itself; one that hangs is killed, and its end is no exit code then.
 fn failing(ns: &Netns, command: &Command) -> Result<(Option<i32>, String)> {
     let mut limited = Command::new("timeout");

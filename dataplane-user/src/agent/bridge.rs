@@ -1,6 +1,9 @@
 use std::{
     path::Path,
-    sync::mpsc::{RecvTimeoutError, Sender, channel},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -17,9 +20,10 @@ use crate::{
 /// How often verdicts are renewed meanwhile.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Renews the verdicts of an agent that ended while this one loads its programs, which takes a second or more on a slow
-/// machine: an upgrade must not let a flagged node go. Only verdicts that are alive, on nodes that still bear a flag.
+/// Renews the verdicts of an agent that ended while this one reads its cluster file and loads its programs, which takes a
+/// second or more: an upgrade must not let a flagged node go. Only verdicts that are alive, on nodes that still bear a flag.
 pub(super) struct Bridge {
+    flags: Arc<Mutex<Flags>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -32,12 +36,14 @@ impl Bridge {
         if held.is_empty() {
             return Ok(None);
         }
-        let flags = flags.clone();
+        let flags = Arc::new(Mutex::new(flags.clone()));
+        let renewed = Arc::clone(&flags);
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new().name("bridge".into()).spawn(move || {
             let mut writer = writer;
             loop {
                 let now = Clocks::now();
+                let flags = renewed.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 for (name, flag) in flags.iter(now) {
                     let field = name_field(name);
                     let mut bearers = held.iter().filter(|(_, entry)| entry.name == field);
@@ -53,7 +59,12 @@ impl Bridge {
                 }
             }
         })?;
-        Ok(Some(Self { stop: Some(stop), thread: Some(thread) }))
+        Ok(Some(Self { flags, stop: Some(stop), thread: Some(thread) }))
+    }
+
+    /// Takes over what is known of flags by now.
+    pub(super) fn set_flags(&self, flags: Flags) {
+        *self.flags.lock().unwrap_or_else(PoisonError::into_inner) = flags;
     }
 }
 

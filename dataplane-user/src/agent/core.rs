@@ -12,7 +12,7 @@ use crate::{
     cluster::{ClusterView, FileSource},
     dataplane::{Dataplane, Injector, probe::Findings},
     flags::{Clocks, FlagStore, monotonic_ns},
-    plan::{self, Policy},
+    plan::{self, Indices, Policy},
     report::{ErrorKind, Failure},
 };
 
@@ -126,6 +126,9 @@ impl Core {
     ) -> Result<Duration, Failure> {
         let now = Clocks::now();
         let mut state = self.state();
+        if state.closing {
+            return Err(hands_over());
+        }
         if state.view.node(node).is_none() {
             return Err(not_found(node));
         }
@@ -174,6 +177,9 @@ impl Core {
     /// An unknown node; a verdict that cannot be written.
     pub(super) fn unflag(&self, node: &str) -> Result<bool, Failure> {
         let mut state = self.state();
+        if state.closing {
+            return Err(hands_over());
+        }
         if !state.flags.cli().contains_key(node) && state.view.node(node).is_none() {
             return Err(not_found(node));
         }
@@ -191,19 +197,60 @@ impl Core {
 
     /// Writes the CLI's flags to their file. A failure is kept for `status` and returned.
     pub(super) fn save_flags(&self) -> Option<String> {
+        self.save(false)
+    }
+
+    /// Writes the CLI's flags to their file for another agent; from then on they are no more this one's to change.
+    pub(super) fn hand_over(&self) -> Option<String> {
+        self.save(true)
+    }
+
+    fn save(&self, last: bool) -> Option<String> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let flags = self.state().flags.cli().clone();
-        match store.save(&flags) {
-            Ok(()) => {
-                self.state().flags_problem = None;
-                None
+        let flags = {
+            let mut state = self.state();
+            if state.closing {
+                // What was flagged before is in the file, and the file is another agent's.
+                return None;
             }
-            Err(error) => {
-                let problem = format!("{error}; the flags do not survive a restart of the agent");
-                tracing::error!(problem, "the flags file was not written");
-                self.state().flags_problem = Some(problem.clone());
-                Some(problem)
-            }
+            state.closing = last;
+            state.flags.cli().clone()
+        };
+        let saved = store.save(&flags);
+        let mut state = self.state();
+        let Err(error) = saved else {
+            state.flags_problem = None;
+            state.unsaved = false;
+            return None;
+        };
+        state.closing = false;
+        state.unsaved = true;
+        let problem = format!(
+            "{error}; the file says what it said before, and a restart of the agent would bring that back; tried again \
+             each second"
+        );
+        let news = state.flags_problem.as_ref() != Some(&problem);
+        state.flags_problem = Some(problem.clone());
+        drop(state);
+        drop(store);
+        if news {
+            tracing::error!(problem, "the flags file was not written");
+        }
+        Some(problem)
+    }
+
+    /// Writes the flags file again where that failed.
+    pub(super) fn save_again(&self) {
+        if self.state().unsaved {
+            self.save_flags();
+        }
+    }
+
+    /// Tells the log which verdicts could not be renewed.
+    pub(super) fn tell_failed(&self) {
+        let failed = self.state().take_untold();
+        for (node, error) in failed {
+            tracing::error!(node, error, "the verdict cannot be renewed; it lapses");
         }
     }
 
@@ -219,10 +266,12 @@ impl Core {
         if !state.flags.expire(now) {
             return;
         }
-        for node in before.iter().filter(|node| !state.flags.cli().contains_key(*node)) {
+        let over: Vec<&String> =
+            before.iter().filter(|node| !state.flags.cli().contains_key(*node)).collect();
+        drop(state);
+        for node in over {
             tracing::info!(node, "the flag is over");
         }
-        drop(state);
         self.wake();
         self.save_flags();
     }
@@ -254,7 +303,8 @@ impl Core {
         let mut dataplane = self.dataplane();
         let view = Arc::new(view);
         // Nobody else gives places away: this one has the dataplane.
-        let mut indices = self.state().indices.clone();
+        let indices = Arc::clone(&self.state().indices);
+        let mut indices = Indices::clone(&indices);
         let reconciled = indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()));
         let mut state = self.state();
         if let Err(error) = reconciled {
@@ -274,7 +324,8 @@ impl Core {
     pub(super) fn write_tables(&self, dataplane: &mut Dataplane) {
         let mut state = self.state();
         state.enforce(&self.policy());
-        let (view, indices, armed) = (Arc::clone(&state.view), state.indices.clone(), state.armed.clone());
+        let (view, indices, armed) =
+            (Arc::clone(&state.view), Arc::clone(&state.indices), state.armed.clone());
         drop(state);
         let policy = self.policy();
         let until = monotonic_ns().saturating_add(VERDICT_LIFETIME_NS);
@@ -316,6 +367,10 @@ impl Core {
         drop(state);
         self.flagged.notify_one();
     }
+}
+
+fn hands_over() -> Failure {
+    Failure::failed("this agent is handing over to another; nothing was changed, try again in a few seconds")
 }
 
 pub(super) fn not_found(node: &str) -> Failure {

@@ -5,11 +5,12 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use nodefence_common::Action;
 
-use super::{core::Core, coverage::Coverage, state::State};
+use super::{core::Core, coverage::Coverage};
 use crate::{
     cluster::{Backend, ClusterView, Node, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
-    flags::{Clocks, Flag, monotonic_ns},
+    flags::{Clocks, Flag, Flags, monotonic_ns},
+    plan::Indices,
     report::{
         BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
         NodeRow, Status, UnflagReport,
@@ -42,9 +43,29 @@ fn flag_row(flag: &Flag, now: Clocks) -> FlagRow {
     }
 }
 
-fn node_row(core: &Core, state: &State, node: &Node, now: Clocks) -> NodeRow {
-    let slot = state.indices.get(&node.name);
-    let flag = state.flag_of(&node.name, now);
+/// What rows of nodes are made of: copied, so that a long list does not hold the state's lock.
+struct Seen {
+    view: Arc<ClusterView>,
+    coverage: Arc<Coverage>,
+    indices: Arc<Indices>,
+    flags: Flags,
+}
+
+impl Seen {
+    fn now(core: &Core) -> Self {
+        let state = core.state();
+        Self {
+            view: Arc::clone(&state.view),
+            coverage: Arc::clone(&state.coverage),
+            indices: Arc::clone(&state.indices),
+            flags: state.flags.clone(),
+        }
+    }
+}
+
+fn node_row(core: &Core, seen: &Seen, node: &Node, now: Clocks) -> NodeRow {
+    let slot = seen.indices.get(&node.name);
+    let flag = seen.flags.get(&node.name, now);
     let action = match flag {
         None => "pass",
         Some(_) => action_name(core.settings.policy(&core.own_node).action(&node.name)),
@@ -64,10 +85,8 @@ fn node_row(core: &Core, state: &State, node: &Node, now: Clocks) -> NodeRow {
 
 /// All nodes.
 pub(super) fn nodes(core: &Core) -> Vec<NodeRow> {
-    let now = Clocks::now();
-    let state = core.state();
-    let view = Arc::clone(&state.view);
-    view.nodes.iter().map(|node| node_row(core, &state, node, now)).collect()
+    let (seen, now) = (Seen::now(core), Clocks::now());
+    seen.view.nodes.iter().map(|node| node_row(core, &seen, node, now)).collect()
 }
 
 fn backend_row(
@@ -141,11 +160,9 @@ pub(super) fn flag_report(
     lasts: Option<Duration>,
     named: usize,
 ) -> Option<FlagReport> {
-    let now = Clocks::now();
-    let state = core.state();
-    let view = Arc::clone(&state.view);
-    let node = view.node(name)?;
-    let row = node_row(core, &state, node, now);
+    let (seen, now) = (Seen::now(core), Clocks::now());
+    let node = seen.view.node(name)?;
+    let row = node_row(core, &seen, node, now);
     let mut warnings = Vec::new();
     let mut uncovered: Vec<String> = Vec::new();
     if row.own {
@@ -155,7 +172,7 @@ pub(super) fn flag_report(
         uncovered = node
             .backends
             .iter()
-            .filter_map(|b| state.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
+            .filter_map(|b| seen.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
             .collect();
     }
     if !uncovered.is_empty() {
@@ -284,8 +301,12 @@ pub(super) fn status(core: &Core) -> Status {
     let (uncovered, uncovered_examples) = uncovered(core);
     let cannot_ask = cannot_ask();
     let findings = core.findings();
-    let flagged = nodes(core).into_iter().filter(|row| row.flag.is_some()).collect();
-    let now = Clocks::now();
+    let (seen, now) = (Seen::now(core), Clocks::now());
+    let bearers = seen.flags.iter(now).filter_map(|(name, _)| seen.view.node(name));
+    let flagged = bearers.map(|node| node_row(core, &seen, node, now)).collect();
+    let unknown = seen.flags.iter(now).filter(|(name, _)| seen.view.node(name).is_none());
+    let flagged_unknown = unknown.map(|(name, flag)| (name.to_owned(), flag_row(flag, now))).collect();
+    let backends = seen.view.backends();
     let state = core.state();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -297,19 +318,14 @@ pub(super) fn status(core: &Core) -> Status {
         cluster: ClusterRow {
             file: core.settings.cluster_file.display().to_string(),
             loaded: whole_seconds(state.loaded),
-            nodes: state.view.nodes.len(),
-            backends: state.view.backends(),
+            nodes: seen.view.nodes.len(),
+            backends,
             error: state.file_error.clone(),
             watch: state.watch_error.clone(),
         },
         flagged,
         flags_problem: state.flags_problem.clone(),
-        flagged_unknown: state
-            .flags
-            .iter(now)
-            .filter(|(name, _)| state.view.node(name).is_none())
-            .map(|(name, flag)| (name.to_owned(), flag_row(flag, now)))
-            .collect(),
+        flagged_unknown,
         dataplane: DataplaneRow {
             pin_dir: core.settings.options.pin_dir.display().to_string(),
             max_backends: core.settings.options.max_backends,

@@ -30,7 +30,7 @@ use super::{
     state::State,
 };
 use crate::{
-    cluster::{ClusterView, FileSource, Watch},
+    cluster::{ClusterView, FileFlag, FileSource, Watch},
     dataplane::{
         self, Dataplane, EventStream, Injector, answer,
         probe::{Findings, Present},
@@ -91,6 +91,16 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     // Files and the socket of the agent are its own from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     preflight::check(&settings)?;
+    let held = match Lock::take(&settings.run_dir, ADVICE) {
+        Err(LockError::Busy { .. }) if settings.take_over => None,
+        taken => Some(taken?),
+    };
+    // Where an agent runs, it goes on to renew its verdicts until all is ready; where none does, the bridge renews what an
+    // earlier one left. All that follows may take seconds, a large cluster file for one.
+    let inherited = match &held {
+        Some(_) => Some(inherit(&settings, &[])?),
+        None => None,
+    };
     let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
     // Watched before it is read: a change in between is seen.
     let watch = Watch::new(source.path());
@@ -98,16 +108,11 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let local = local_addresses().context("list this machine's addresses")?;
     refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
     let own_node = own_node(&view, settings.node.as_deref(), &local)?;
-    let held = match Lock::take(&settings.run_dir, ADVICE) {
-        Err(LockError::Busy { .. }) if settings.take_over => None,
-        taken => Some(taken?),
-    };
-    // Where an agent runs, it goes on to renew its verdicts until all is ready; where none does, the bridge renews what an
-    // earlier one left. All that follows may take seconds.
-    let inherited = match &held {
-        Some(_) => Some(inherit(&settings, &view)?),
-        None => None,
-    };
+    if let Some((adopted, Some(bridge))) = &inherited {
+        let mut flags = Flags::with_cli(adopted.flags.clone());
+        flags.set_file(&view.flags, Clocks::now());
+        bridge.set_flags(flags);
+    }
     let present = Present::now();
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
@@ -119,7 +124,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let server = Server::bind(settings.socket.clone())?;
     let (adopted, bridge) = match inherited {
         Some(inherited) => inherited,
-        None => inherit(&settings, &view)?,
+        None => inherit(&settings, &view.flags)?,
     };
     let (core, events) = start(settings, own_node, findings, view, &watch, adopted)?;
     let core = Arc::new(core);
@@ -212,7 +217,7 @@ fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
 }
 
 /// The flags that an earlier agent left, and what renews their verdicts until this one does.
-fn inherit(settings: &Settings, view: &ClusterView) -> anyhow::Result<(Adopted, Option<Bridge>)> {
+fn inherit(settings: &Settings, of_the_file: &[FileFlag]) -> anyhow::Result<(Adopted, Option<Bridge>)> {
     let now = Clocks::now();
     let adopted = FlagStore::new(&settings.run_dir).adopt(now);
     if let Some(problem) = &adopted.problem {
@@ -222,7 +227,7 @@ fn inherit(settings: &Settings, view: &ClusterView) -> anyhow::Result<(Adopted, 
         tracing::info!(node, reason = flag.reason, "adopted a flag");
     }
     let mut flags = Flags::with_cli(adopted.flags.clone());
-    flags.set_file(&view.flags, now);
+    flags.set_file(of_the_file, now);
     let bridge = Bridge::start(&settings.options.pin_dir, &flags)?;
     Ok((adopted, bridge))
 }
@@ -348,7 +353,7 @@ async fn follow_events(
     }
 }
 
-/// Once a second: drops flags that are over, and writes the tables again where that failed.
+/// Once a second: drops flags that are over, and writes the flags file and the tables again where that failed.
 async fn expire(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
     loop {
         tokio::select! {
@@ -357,7 +362,9 @@ async fn expire(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> 
         }
         let core = Arc::clone(&core);
         tokio::task::spawn_blocking(move || {
+            core.tell_failed();
             core.expire_flags();
+            core.save_again();
             if core.state().write_error.is_some() {
                 core.write_tables(&mut core.dataplane());
             }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{core::Core, idle, rows};
 use crate::{
     flags::monotonic_ns,
-    report::{AskRow, Failure, FlagReport, Handler, Reply, Request, UnflagReport},
+    report::{AskRow, ErrorKind, Failure, FlagReport, Handler, Reply, Request, UnflagReport},
 };
 
 /// How long a `flag` that is to wait for the round of asking does so before it answers without its outcome.
@@ -89,11 +89,17 @@ impl Desk {
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {
-        let was_flagged = self.core.unflag(&node)?;
+        let unflagged = self.core.unflag(&node);
         let mut warnings = Vec::new();
-        if was_flagged {
+        // The flag is gone also where the verdict could not be taken back.
+        let gone = match &unflagged {
+            Ok(was_flagged) => *was_flagged,
+            Err(failure) => failure.kind == ErrorKind::Failed,
+        };
+        if gone {
             warnings.extend(self.blocking(|core| core.save_flags()).await?);
         }
+        let was_flagged = unflagged?;
         Ok(rows::unflag_report(&self.core, node, was_flagged, warnings))
     }
 
@@ -126,7 +132,7 @@ impl Handler for Desk {
             Request::Counters => self.blocking(rows::counters).await.and_then(|rows| rows).into(),
             Request::Status => self.blocking(rows::status).await.into(),
             Request::HandOver => {
-                let saved = self.blocking(|core| core.save_flags()).await;
+                let saved = self.blocking(|core| core.hand_over()).await;
                 if let Ok(Some(problem)) = saved {
                     return Reply::Error(Failure::failed(problem));
                 }

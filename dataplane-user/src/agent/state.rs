@@ -44,7 +44,7 @@ pub(super) struct State {
     /// What is wrong with the flags file.
     pub(super) flags_problem: Option<String>,
     /// Who has which place.
-    pub(super) indices: Indices,
+    pub(super) indices: Arc<Indices>,
     /// Who bears a verdict in the map that was written by us, and in which place.
     pub(super) armed: BTreeMap<String, Slot>,
     /// Armed nodes whose idle clients are to be asked: newly armed, or adopted, or with backends that the cut reaches only
@@ -58,6 +58,12 @@ pub(super) struct State {
     pub(super) renewed: u64,
     /// Nodes whose entry could not be written at the last renewal, and why.
     pub(super) failed: BTreeMap<String, String>,
+    /// What of that the log was not told yet.
+    untold: BTreeMap<String, String>,
+    /// The flags file does not say what the flags are.
+    pub(super) unsaved: bool,
+    /// Another agent has been told what the flags are: it would not hear of a change.
+    pub(super) closing: bool,
     /// How many backends and ports did not fit at the last write of the tables, and the first few of them.
     pub(super) left_out: (u64, Vec<std::net::IpAddr>),
     /// Why the last write of the tables failed.
@@ -90,13 +96,16 @@ impl State {
             watch_error: None,
             flags,
             flags_problem: None,
-            indices,
+            indices: Arc::new(indices),
             fresh: armed.keys().cloned().collect(),
             grown: BTreeSet::new(),
             armed,
             writer,
             renewed: monotonic_ns(),
             failed: BTreeMap::new(),
+            untold: BTreeMap::new(),
+            unsaved: false,
+            closing: false,
             left_out: (0, Vec::new()),
             write_error: None,
             interfaces: Vec::new(),
@@ -143,7 +152,7 @@ impl State {
     /// Takes a view over. What it adds to nodes is asked for once [`State::written`] says that it is in the maps.
     pub(super) fn set_view(&mut self, view: Arc<ClusterView>, indices: Indices) {
         self.grown.extend(grown(&self.view, &view));
-        self.indices = indices;
+        self.indices = Arc::new(indices);
         self.flags.set_file(&view.flags, Clocks::now());
         self.view = view;
         self.loaded = Timestamp::now();
@@ -179,10 +188,15 @@ impl State {
         if failed.is_empty() {
             self.renewed = monotonic_ns();
         }
-        for (node, error) in failed.iter().filter(|(node, error)| self.failed.get(*node) != Some(*error)) {
-            tracing::error!(node, error, "the verdict cannot be renewed; it lapses");
-        }
+        let news = failed.iter().filter(|(node, error)| self.failed.get(*node) != Some(*error));
+        self.untold.extend(news.map(|(node, error)| (node.clone(), error.clone())));
         self.failed = failed;
+    }
+
+    /// What the log is to be told of failed renewals. Not told where it is noted: that is under the lock and on the thread
+    /// that renews, and whoever reads the log may stand still.
+    pub(super) fn take_untold(&mut self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.untold)
     }
 
     /// Sets the CLI's flag on a node and writes the verdict. Where that fails the flag is not kept: nobody must take for cut
@@ -314,6 +328,11 @@ mod tests {
         // The other node's renewal fails meanwhile: this one's flag holds, and is said to.
         state.flag("c", None, "", &POLICY).unwrap();
         assert!(state.renew_error().unwrap().starts_with("b: "), "{:?}", state.renew_error());
+        // The log is told once.
+        state.enforce(&POLICY);
+        assert!(state.take_untold().keys().eq(["b"]));
+        state.enforce(&POLICY);
+        assert!(state.take_untold().is_empty());
         assert_eq!(map.lock().unwrap().entries[&index(&state, "c")].verdict, 1);
         assert!(state.unflag("c", &POLICY).unwrap());
         // What could not be written is not kept, and not left to a later renewal.
