@@ -61,7 +61,8 @@ pub struct NodeEntry {
     pub until: u64,
     /// Grows each time the index gets a new owner.
     pub generation: u32,
-    /// The node's name, cut at 28 bytes and filled with zeros, for whoever reads the map.
+    /// The node's name, filled with zeros, for whoever reads the map. One of more than 28 bytes stands as its first 8 bytes, `~`,
+    /// eight hex digits of its hash, `~`, and its last 10 bytes.
     pub name: [u8; 28],
 }
 
@@ -101,8 +102,8 @@ pub struct Device {
     pub mac: [u8; 6],
     /// 1 where VLAN devices stand on it, else 0: a frame without a tag may then have lost it before XDP.
     pub vlans: u8,
-    /// Always zero.
-    pub zero: u8,
+    /// 1 where XDP is attached generically, else 0: a frame is an skb then, whose checksum may be left to the device.
+    pub generic: u8,
 }
 
 const _: () = assert!(size_of::<BackendEntry>() == 12);

@@ -62,15 +62,21 @@ fn addressed(frame: &Direct, ifindex: u32) -> bool {
     mac == [eth.u8::<0>(), eth.u8::<1>(), eth.u8::<2>(), eth.u8::<3>(), eth.u8::<4>(), eth.u8::<5>()]
 }
 
-/// Whether a frame may have had a VLAN tag that the device took out of it before XDP (receive offload; on veth the sender's stack keeps it
-/// beside the packet). XDP_TX would send the answer without it, into another network. A frame that still has one keeps it.
+/// Whether an answer is left to TC egress, because one that is sent from here might arrive spoilt:
+///
+/// - Generic XDP runs on skbs, of which no helper tells whether their checksum is left to the device (CHECKSUM_PARTIAL: from
+///   guests and veth peers) or they are to be cut in segments. XDP_TX hands them to the driver with these marks as they are
+///   (`generic_xdp_tx` in net/core/dev.c, Linux 5.10 to 6.18, validates nothing), which then sums over a sum.
+/// - A frame may have had a VLAN tag that the device took out of it before XDP (receive offload; on veth the sender's stack
+///   keeps it beside the packet): its answer would go without, into another network. A frame that still has one keeps it.
 #[inline(always)]
-fn may_have_lost_a_tag(packet: &Packet, ifindex: u32) -> bool {
-    packet.l3 == ETH_LEN
-        && DEVICES
-            .get_ptr(&ifindex)
-            // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
-            .is_none_or(|device| unsafe { (&raw const (*device).vlans).read_volatile() } != 0)
+fn left_to_egress(packet: &Packet, ifindex: u32) -> bool {
+    let Some(device) = DEVICES.get_ptr(&ifindex) else { return true };
+    // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
+    let (generic, vlans) = unsafe {
+        ((&raw const (*device).generic).read_volatile(), (&raw const (*device).vlans).read_volatile())
+    };
+    generic != 0 || vlans != 0 && packet.l3 == ETH_LEN
 }
 
 #[inline(never)]
@@ -98,9 +104,9 @@ fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
     let (verdict, reason) = match decision {
         Decision::Pass | Decision::Counted(_) => return XDP_PASS,
         Decision::Drop(reason) => (XDP_DROP, reason),
-        // TC egress answers it, and the stack sends that answer by the VLAN device that its route names.
+        // TC egress answers it, and the stack sends that answer by the device that its route names.
         Decision::Answer(Answer::Reset { .. } | Answer::Refuse { .. })
-            if may_have_lost_a_tag(&packet, ifindex(ctx)) =>
+            if left_to_egress(&packet, ifindex(ctx)) =>
         {
             return XDP_PASS;
         }

@@ -140,5 +140,5 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
         let key = PortKey { addr: addr(ip), port: *port, protocol: *protocol, zero: 0 };
         programs.port(key, port_flags::CUT)?;
     }
-    programs.device(IFINDEX, Device { mac: world.mac, vlans: 0, zero: 0 })
+    programs.device(IFINDEX, Device { mac: world.mac, vlans: 0, generic: 0 })
 }

@@ -1,6 +1,8 @@
 //! Bringing the devices that are attached to in line with those that are wanted.
 use std::{collections::BTreeSet, path::Path};
 
+use nodefence_common::Device;
+
 use super::{
     ahead::{self, ProgramAhead},
     clsact::{self, Filter},
@@ -12,7 +14,7 @@ use super::{
     netlink::Netlink,
     options::XdpChoice,
     tc::{self, TcMode},
-    xdp::{self, XdpStatus},
+    xdp::{self, XdpState, XdpStatus},
 };
 
 /// What is attached to an interface, and what stands before it.
@@ -156,14 +158,19 @@ fn attach(
         status.programs_ahead.extend(view.ahead);
     }
     // The XDP program passes all packets of a device that it does not know: the address comes first.
-    if options.xdp != XdpChoice::Off
-        && let Some(mac) = interface.mac
-    {
-        maps.set_device(ifindex, mac, interface.vlans)?;
+    let device = |generic| {
+        let mac = interface.mac.filter(|_| options.xdp != XdpChoice::Off)?;
+        Some(Device { mac, vlans: u8::from(interface.vlans), generic: u8::from(generic) })
+    };
+    // Whatever program runs while they are exchanged: it answers nothing if it may run on skbs.
+    if let Some(device) = device(options.xdp == XdpChoice::Generic || xdp::is_generic(interface)) {
+        maps.set_device(ifindex, device)?;
     }
     status.xdp = xdp::ensure(pin_dir, interface, options.xdp, programs.xdp.as_ref())?;
-    if status.xdp.state == xdp::XdpState::Off {
-        maps.remove_device(ifindex);
+    match (status.xdp.state, device(false)) {
+        (XdpState::Native, Some(device)) => maps.set_device(ifindex, device)?,
+        (XdpState::Off, _) => maps.remove_device(ifindex),
+        _ => {}
     }
     Ok(())
 }

@@ -84,8 +84,7 @@ impl Maps {
     }
 
     /// Writes what the XDP program must know of a device, where it is not there yet.
-    pub(super) fn set_device(&mut self, ifindex: u32, mac: [u8; 6], vlans: bool) -> Result<(), Error> {
-        let device = Device { mac, vlans: u8::from(vlans), zero: 0 };
+    pub(super) fn set_device(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
         if self.devices.get(&ifindex, 0).is_ok_and(|there| there == device) {
             return Ok(());
         }

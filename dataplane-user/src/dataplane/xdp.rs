@@ -44,6 +44,11 @@ impl XdpStatus {
 const ATTACHED_DRV: u8 = 1;
 const ATTACHED_SKB: u8 = 2;
 
+/// Whether some program is attached generically.
+pub(super) fn is_generic(interface: &Interface) -> bool {
+    interface.xdp.is_some_and(|(mode, _)| mode == ATTACHED_SKB)
+}
+
 /// Makes sure that XDP runs on the device as chosen: attaches, replaces in place, or removes. A hook that others occupy,
 /// a device that cannot, an MTU that is too large: off, with the reason.
 pub(super) fn ensure(
