@@ -14,10 +14,10 @@ use nodefence_common::NodeEntry;
 use super::{
     error::Error,
     load,
-    maps::Maps,
+    maps::{Maps, is_full},
     names::{self, MAPS},
     sys::{self, MapInfo},
-    versions,
+    versions, write,
 };
 
 /// New maps that wait for the devices to run the programs which use them.
@@ -154,10 +154,10 @@ fn copy_hash<K: aya::Pod, V: aya::Pod>(
 ) -> Result<(), Error> {
     for entry in old.iter() {
         let (key, value) = entry.map_err(Error::map(name))?;
-        match new.insert(&key, &value, 0) {
+        match write::insert(new, &key, &value) {
             Ok(()) => {}
             // A smaller map: what is left out passes, and the next write reports it.
-            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::E2BIG) => return Ok(()),
+            Err(e) if is_full(&e) => return Ok(()),
             Err(e) => return Err(Error::map(name)(e)),
         }
     }

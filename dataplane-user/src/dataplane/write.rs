@@ -117,7 +117,7 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// Inserts; again where the kernel had no free element or no bucket lock at hand (ENOMEM, EBUSY, EAGAIN: kernel/bpf/hashtab.c
 /// from 6.1 on takes elements from a per-CPU cache that is refilled behind its back).
-fn insert<K: Pod, V: Pod>(
+pub(super) fn insert<K: Pod, V: Pod>(
     map: &mut HashMap<MapData, K, V>,
     key: &K,
     value: &V,
