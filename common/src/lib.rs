@@ -8,6 +8,7 @@
 mod addr;
 mod counters;
 mod event;
+pub mod ipv6;
 mod maps;
 mod verdict;
 

@@ -3,7 +3,10 @@
 //! Two steps, so that a packet that passes pays for the first only: [`locate`] finds the IP header and the address that is
 //! looked up, [`network`] and [`transport`] read the rest of a packet
 //! that may be cut.
-use nodefence_common::Addr;
+use nodefence_common::{
+    Addr,
+    ipv6::{MAX_EXTENSIONS, is_extension},
+};
 
 use crate::bytes::{Reader, Window};
 
@@ -31,8 +34,6 @@ pub mod protocol {
     pub const SCTP: u8 = 132;
 }
 
-/// Extension headers of one packet that are followed at most; a packet with more passes.
-const MAX_EXTENSIONS: u32 = 6;
 /// How far (bytes behind the start of the IP header) a transport header may start; a packet where it starts later passes.
 const MAX_TRANSPORT: u32 = 512;
 
@@ -311,8 +312,7 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     out.marks |= marks::TRANSPORT;
     let mut i = 0;
     while i < MAX_EXTENSIONS {
-        // Hop-by-hop, routing, fragment and destination options (RFC 8200 section 4), mobility, HIP, shim6.
-        if !matches!(next, 0 | 43 | 44 | 60 | 135 | 139 | 140) {
+        if !is_extension(next) {
             break;
         }
         let ext = packet.window::<8>(out.l3 + at).ok_or(Skip::Short)?;
@@ -338,7 +338,7 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
         }
         i += 1;
     }
-    if out.is(marks::TRANSPORT) && matches!(next, 0 | 43 | 44 | 60 | 135 | 139 | 140) {
+    if out.is(marks::TRANSPORT) && is_extension(next) {
         return Err(Skip::Malformed);
     }
     out.protocol = next;

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use nodefence_common::Action;
+use nodefence_common::{Action, Counter};
 
 use super::{core::Core, coverage::Coverage};
 use crate::{
@@ -284,16 +284,17 @@ fn chain(error: impl std::error::Error) -> Failure {
 
 /// All counters.
 pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
+    let row = |name: &str, help: &str, counter: Counter| CounterRow {
+        reason: name.to_owned(),
+        packets: counter.packets,
+        bytes: counter.bytes,
+        help: help.trim().to_owned(),
+    };
     let counters = core.dataplane().counters().map_err(Failure::failed)?;
-    Ok(counters
-        .into_iter()
-        .map(|(reason, counter)| CounterRow {
-            reason: reason.name().to_owned(),
-            packets: counter.packets,
-            bytes: counter.bytes,
-            help: reason.help().trim().to_owned(),
-        })
-        .collect())
+    let kernel = counters.into_iter().map(|(reason, counter)| row(reason.name(), reason.help(), counter));
+    let unanswered = core.injector.unanswered();
+    let own = unanswered.into_iter().map(|(why, counter)| row(why.name(), why.help(), counter));
+    Ok(kernel.chain(own).collect())
 }
 
 /// Everything else.

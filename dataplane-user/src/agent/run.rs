@@ -32,7 +32,7 @@ use super::{
 use crate::{
     cluster::{ClusterView, FileFlag, FileSource, Watch},
     dataplane::{
-        self, Dataplane, EventStream, Injector, answer,
+        self, Dataplane, EventStream, Injector,
         probe::{Findings, Present},
     },
     flags::{Adopted, Clocks, FlagStore, Flags, monotonic_ns},
@@ -346,10 +346,7 @@ async fn follow_events(
             );
             continue;
         }
-        if let Ok(frame) = answer::answer(&event) {
-            // A device that went away: the sender repeats, and meets the cut on its new way.
-            let _refused = injector.inject(event.ifindex, &frame);
-        }
+        injector.answer(&event);
     }
 }
 

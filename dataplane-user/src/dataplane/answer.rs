@@ -16,7 +16,7 @@ const ICMP_MAX: usize = 576;
 /// An ICMPv6 error stays within the IPv6 minimum MTU (RFC 4443 section 2.4 c).
 const ICMPV6_MAX: usize = 1280;
 
-/// Why a packet gets no answer. It has been dropped already; the caller counts and forgets it.
+/// Why a packet gets no answer. It has been dropped already; the injector counts it and forgets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Unanswerable {
     /// The event is not a request for an answer.

@@ -2,16 +2,71 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use super::{error::Error, programs::Program, sys};
+use nodefence_common::{Counter, Event};
+
+use super::{answer, error::Error, programs::Program, sys};
 
 /// Puts frames in as if a device had received them. Cheap to clone; every clone may be used by its own thread, which must
 /// be in the device's network namespace.
 #[derive(Clone, Debug)]
 pub struct Injector {
     program: Arc<OwnedFd>,
+    unanswered: Arc<[Count; 2]>,
+}
+
+/// Packets and bytes.
+#[derive(Debug, Default)]
+struct Count([AtomicU64; 2]);
+
+impl Count {
+    fn add(&self, event: &Event) {
+        let [packets, bytes] = &self.0;
+        packets.fetch_add(1, Ordering::Relaxed);
+        let len = event.packet_len.saturating_sub(event.l3_offset.into());
+        bytes.fetch_add(len.into(), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Counter {
+        let [packets, bytes] = &self.0;
+        Counter { packets: packets.load(Ordering::Relaxed), bytes: bytes.load(Ordering::Relaxed) }
+    }
+}
+
+/// Why a packet that the kernel handed over got no answer. Counted in user space, since this injector was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unanswered {
+    /// No answer can be built from what was captured.
+    Unanswerable,
+    /// The kernel refused the answer.
+    NotInjected,
+}
+
+impl Unanswered {
+    /// The name shown by `counters`, beside the kernel's own.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unanswerable => "unanswerable",
+            Self::NotInjected => "not_injected",
+        }
+    }
+
+    /// One line on what it means.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Self::Unanswerable => {
+                "Of those handed over: no answer could be built, none was sent (since the agent started)."
+            }
+            Self::NotInjected => {
+                "Of those handed over: the kernel did not take the answer (since the agent started)."
+            }
+        }
+    }
 }
 
 /// What became of a batch.
@@ -32,7 +87,24 @@ const CB0: usize = 48;
 impl Injector {
     pub(super) fn new(program: &Program) -> Result<Self, Error> {
         let fd = program.fd.as_fd().try_clone_to_owned();
-        Ok(Self { program: Arc::new(fd.map_err(Error::call("open the injector once more"))?) })
+        let program = Arc::new(fd.map_err(Error::call("open the injector once more"))?);
+        Ok(Self { program, unanswered: Arc::default() })
+    }
+
+    /// Answers a packet that the kernel handed over. What gets no answer is counted: the sender repeats, and meets the cut again.
+    pub fn answer(&self, event: &Event) {
+        let [unanswerable, not_injected] = &*self.unanswered;
+        match answer::answer(event) {
+            Err(_) => unanswerable.add(event),
+            Ok(frame) if self.inject(event.ifindex, &frame).is_err() => not_injected.add(event),
+            Ok(_) => {}
+        }
+    }
+
+    /// The packets that [`Injector::answer`] of this injector or its clones left without an answer, by reason.
+    pub fn unanswered(&self) -> [(Unanswered, Counter); 2] {
+        let [unanswerable, not_injected] = &*self.unanswered;
+        [(Unanswered::Unanswerable, unanswerable.get()), (Unanswered::NotInjected, not_injected.get())]
     }
 
     /// Puts one frame in as ingress of a device. `frame` begins with an Ethernet header; where the device has none, its
@@ -74,5 +146,45 @@ impl Injector {
                 Err(e) => Err(refused(format!("BPF_PROG_TEST_RUN over {} bytes: {e}", frame.len()))),
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodefence_common::{EventKind, HEAD_LEN};
+
+    use super::*;
+
+    #[test]
+    fn what_gets_no_answer_is_counted() {
+        // Not a program: the kernel refuses to run it.
+        let program = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let injector = Injector { program, unanswered: Arc::default() };
+        let mut head = [0; HEAD_LEN];
+        head[0] = 0x45;
+        head[3] = 40;
+        head[9] = 6;
+        head[12..20].copy_from_slice(&[192, 0, 2, 9, 10, 244, 2, 7]);
+        head[32] = 0x50;
+        head[33] = 16;
+        let event = Event {
+            time_ns: 1,
+            kind: EventKind::Answer as u32,
+            reason: 4,
+            ifindex: 7,
+            node: 3,
+            packet_len: 40,
+            vlan_tci: 0,
+            vlan_proto: 0,
+            l3_offset: 0,
+            head_len: 40,
+            zero: 0,
+            head,
+        };
+        answer::answer(&event).unwrap();
+        injector.answer(&event);
+        injector.clone().answer(&Event { head_len: 30, ..event });
+        let one = Counter { packets: 1, bytes: 40 };
+        assert_eq!(injector.unanswered(), [(Unanswered::Unanswerable, one), (Unanswered::NotInjected, one)]);
     }
 }

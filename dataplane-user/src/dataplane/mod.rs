@@ -43,7 +43,7 @@ pub use error::Error;
 pub use events::EventStream;
 pub use features::{Features, features};
 pub use handle::Dataplane;
-pub use inject::{InjectReport, Injector};
+pub use inject::{InjectReport, Injector, Unanswered};
 pub use inspect::inspect;
 pub use interfaces::{Interface, LinkLayer};
 pub use load::check;

@@ -1,12 +1,12 @@
 //! Reads a captured head as far as an answer needs it.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nodefence_common::Event;
+use nodefence_common::{
+    Event,
+    ipv6::{FRAGMENT, MAX_EXTENSIONS, ROUTING, is_extension},
+};
 
 use super::Unanswerable;
-
-/// Extension headers that are walked before the packet counts as malformed.
-const MAX_EXTENSIONS: usize = 8;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -139,30 +139,33 @@ impl Segment {
     }
 }
 
-/// Transport protocol and its offset behind the extension headers of RFC 8200 section 4 and AH (RFC 4302).
+/// Transport protocol and its offset behind the extension headers.
 fn walk_extensions(bytes: &[u8], mut next: u8) -> Result<(u8, usize), Unanswerable> {
     let mut offset = 40;
     for _ in 0..MAX_EXTENSIONS {
-        let len = match next {
-            0 | 43 | 51 | 60 => {
-                let extension: &[u8; 8] = bytes
-                    .get(offset..)
-                    .and_then(<[u8]>::first_chunk)
-                    .ok_or(Unanswerable::Truncated(bytes.len(), "IPv6 extension"))?;
-                if next == 43 && extension[3] != 0 {
-                    return Err(Unanswerable::Never("a source route with segments left"));
-                }
-                let units = usize::from(extension[1]);
-                let len = if next == 51 { (units + 2) * 4 } else { (units + 1) * 8 };
-                next = extension[0];
-                len
+        if !is_extension(next) {
+            break;
+        }
+        let extension: &[u8; 8] = bytes
+            .get(offset..)
+            .and_then(<[u8]>::first_chunk)
+            .ok_or(Unanswerable::Truncated(bytes.len(), "IPv6 extension"))?;
+        let units = match next {
+            ROUTING if extension[3] != 0 => {
+                return Err(Unanswerable::Never("a source route with segments left"));
             }
-            44 => return Err(Unanswerable::Never("a fragment")),
-            protocol => return Ok((protocol, offset)),
+            // Offset 0 and no more to come make an atomic fragment, which is none (RFC 6946).
+            FRAGMENT if be16(extension, 2) & 0xfff9 != 0 => return Err(Unanswerable::Never("a fragment")),
+            FRAGMENT => 0,
+            _ => usize::from(extension[1]),
         };
-        offset += len;
+        offset += (units + 1) * 8;
+        next = extension[0];
     }
-    Err(Unanswerable::Malformed("too many IPv6 extension headers"))
+    if is_extension(next) {
+        return Err(Unanswerable::Malformed("too many IPv6 extension headers"));
+    }
+    Ok((next, offset))
 }
 
 fn be16(bytes: &[u8], at: usize) -> u16 {

@@ -210,6 +210,14 @@ fn ipv6_with_extension_headers() {
     let mut fragment = extended.clone();
     fragment[20] = 44;
     assert_eq!(answer(&event(&fragment, 14)), Err(Unanswerable::Never("a fragment")));
+    // Whatever header the kernel programs follow: mobility, HIP, shim6, and an atomic fragment, whose second byte is no length.
+    for next in [135, 139, 140] {
+        extended[20] = next;
+        assert_eq!(answer(&event(&extended, 14)).unwrap(), frame, "{next}");
+    }
+    extended[20] = 44;
+    extended[54..62].copy_from_slice(&[60, 9, 0, 0, 1, 2, 3, 4]);
+    assert_eq!(answer(&event(&extended, 14)).unwrap(), frame);
 }
 
 #[test]
