@@ -24,10 +24,30 @@ impl Unloaded {
     fn new() -> Result<Self> {
         let this = Self;
         // The kernel takes namespaces away some time after their last process; each holds the modules that it has used.
-        let gone = || MODULES.iter().rev().all(|module| modprobe(&["-r", module]).is_ok());
-        wait_until("IPVS is unloaded", Duration::from_secs(60), gone)?;
+        wait_until("IPVS is unloaded", Duration::from_secs(60), || {
+            unload().is_ok_and(|left| left.is_empty())
+        })
+        .with_context(|| format!("still loaded: {:?}", loaded()))?;
         Ok(this)
     }
+}
+
+/// IPVS and the schedulers that earlier tests made it load.
+fn loaded() -> Result<Vec<String>> {
+    let modules = std::fs::read_to_string("/proc/modules").context("read /proc/modules")?;
+    let names = modules.lines().filter_map(|line| line.split_whitespace().next());
+    Ok(names.filter(|name| name.starts_with("ip_vs")).map(str::to_owned).collect())
+}
+
+/// Tries to unload them, the schedulers first; which are left.
+fn unload() -> Result<Vec<String>> {
+    let mut modules = loaded()?;
+    modules.sort_by_key(|name| name == "ip_vs");
+    for module in &modules {
+        // One that is in use is tried again.
+        let _busy = modprobe(&["-r", module]);
+    }
+    loaded()
 }
 
 impl Drop for Unloaded {
