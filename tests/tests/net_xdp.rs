@@ -47,7 +47,10 @@ fn direct(mode: &str) -> Result<()> {
         ensure!(outcome == Outcome::Refused, "{mode}, {family:?}: new connection {outcome:?}");
         let after = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         ensure!(after.0 > before.0 && after.1 > before.1, "{mode}, {family:?}: {before:?}, then {after:?}");
-        let received: Vec<Frame> = capture.finish().into_iter().filter(|frame| !frame.outgoing).collect();
+        // Others' frames are no business of XDP's: a connection to node C may still be ending, its sums left to the device.
+        let of_b = |frame: &Frame| frame.segment().is_some_and(|segment| segment.src == b.ip());
+        let received: Vec<Frame> =
+            capture.finish().into_iter().filter(|frame| !frame.outgoing && of_b(frame)).collect();
         if mode == "native" {
             // No TC program of ours sees these packets: XDP_TX made these answers, and nobody is left to complete their sums.
             sums_hold(&received, b.ip())?;
