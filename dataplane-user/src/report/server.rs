@@ -33,6 +33,8 @@ const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent after an answer, and how long its peer may take to read one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Where all connections are taken: how soon the next silent one goes.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long one who may not ask is heard out.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 
@@ -107,11 +109,15 @@ impl Server {
                 Ok((stream, _)) => {
                     let slot = match Arc::clone(&slots).try_acquire_owned() {
                         Ok(slot) => slot,
-                        Err(_) => {
+                        Err(_) => loop {
                             silent.send_oldest_away();
-                            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-                            slot
-                        }
+                            match timeout(LOOK_AGAIN, Arc::clone(&slots).acquire_owned()).await {
+                                Ok(Ok(slot)) => break slot,
+                                Ok(Err(_closed)) => return,
+                                // Those accepted a moment ago had not begun to wait yet.
+                                Err(_late) => {}
+                            }
+                        },
                     };
                     let (handler, silent) = (Arc::clone(&handler), Arc::clone(&silent));
                     tokio::spawn(async move {
