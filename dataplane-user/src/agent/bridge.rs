@@ -78,7 +78,8 @@ impl Drop for Bridge {
     }
 }
 
-fn alive(entries: &[(u32, NodeEntry)], now: u64) -> Vec<(u32, NodeEntry)> {
+/// Of the entries of nodes, those whose verdict cuts at `now`.
+pub(super) fn alive(entries: &[(u32, NodeEntry)], now: u64) -> Vec<(u32, NodeEntry)> {
     let alive = |entry: &NodeEntry| entry.verdict == Verdict::Flagged as u32 && entry.until > now;
     entries.iter().filter(|(_, entry)| alive(entry)).copied().collect()
 }

@@ -108,9 +108,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     let mut row = match outcome {
         Ok(report) => row(report),
         Err(error) => {
-            let why = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
-            let problem = why.map(ToString::to_string).collect::<Vec<_>>().join(": ");
-            AskRow { problem: Some(problem), ..AskRow::default() }
+            AskRow { problem: Some(format!("{:#}", anyhow::Error::from(error))), ..AskRow::default() }
         }
     };
     row.problem = row.problem.or(ground.failed);

@@ -9,14 +9,10 @@ use nix::unistd::{AccessFlags, access};
 use super::run::{Settings, Wanted};
 use crate::{
     dataplane::{self, interfaces},
-    doctor::KernelVersion,
+    doctor::{KernelVersion, OLDEST},
     flags::FlagStore,
     report::Server,
 };
-
-/// The oldest kernel that the programs load on: it brought what they and their maps need (bounded loops 5.3, ring buffer and
-/// links 5.8), and is the oldest that they are tested on.
-const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 10 };
 
 /// # Errors
 /// What would keep the agent from running, with the file, device or flag it is about.

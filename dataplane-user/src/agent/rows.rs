@@ -272,14 +272,8 @@ fn flow_row(flow: &Flow, node: &str) -> FlowRow {
     }
 }
 
-fn chain(error: impl std::error::Error) -> Failure {
-    let mut message = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        message = format!("{message}: {error}");
-        source = error.source();
-    }
-    Failure::failed(message)
+fn chain(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::failed(format!("{:#}", error.into()))
 }
 
 /// All counters.

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use nix::sys::stat::{Mode as FileMode, umask};
-use nodefence_common::{EventKind, Verdict};
+use nodefence_common::EventKind;
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinSet,
@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    bridge::Bridge,
+    bridge::{Bridge, alive},
     core::Core,
     findings, idle,
     lock::{Lock, LockError},
@@ -109,9 +109,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
     let own_node = own_node(&view, settings.node.as_deref(), &local)?;
     if let Some((adopted, Some(bridge))) = &inherited {
-        let mut flags = Flags::with_cli(adopted.flags.clone());
-        flags.set_file(&view.flags, Clocks::now());
-        bridge.set_flags(flags);
+        bridge.set_flags(all_flags(adopted, &view.flags));
     }
     let present = Present::now();
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
@@ -218,18 +216,21 @@ fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
 
 /// The flags that an earlier agent left, and what renews their verdicts until this one does.
 fn inherit(settings: &Settings, of_the_file: &[FileFlag]) -> anyhow::Result<(Adopted, Option<Bridge>)> {
-    let now = Clocks::now();
-    let adopted = FlagStore::new(&settings.run_dir).adopt(now);
+    let adopted = FlagStore::new(&settings.run_dir).adopt(Clocks::now());
     if let Some(problem) = &adopted.problem {
         tracing::error!(problem, "flags were lost");
     }
     for (node, flag) in &adopted.flags {
         tracing::info!(node, reason = flag.reason, "adopted a flag");
     }
-    let mut flags = Flags::with_cli(adopted.flags.clone());
-    flags.set_file(of_the_file, now);
-    let bridge = Bridge::start(&settings.options.pin_dir, &flags)?;
+    let bridge = Bridge::start(&settings.options.pin_dir, &all_flags(&adopted, of_the_file))?;
     Ok((adopted, bridge))
+}
+
+fn all_flags(adopted: &Adopted, of_the_file: &[FileFlag]) -> Flags {
+    let mut flags = Flags::with_cli(adopted.flags.clone());
+    flags.set_file(of_the_file, Clocks::now());
+    flags
 }
 
 /// Opens the dataplane and takes over what lies in it and in the flags file.
@@ -242,18 +243,15 @@ fn start(
     adopted: Adopted,
 ) -> anyhow::Result<(Core, EventStream)> {
     let store = FlagStore::new(&settings.run_dir);
-    let mut flags = Flags::with_cli(adopted.flags);
-    flags.set_file(&view.flags, Clocks::now());
+    let flags = all_flags(&adopted, &view.flags);
     let mut dataplane = Dataplane::open(&settings.options)?;
     let pinned = dataplane.nodes()?;
     let mut indices = Indices::adopt(&pinned, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
     indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()))?;
-    // Who is cut at this moment: nobody of these is asked again, and those without a flag are let go at once.
+    // Who is cut at this moment: those without a flag are let go at once.
+    let alive = alive(&pinned, monotonic_ns());
     let cut = |index: u32, generation: u32| {
-        pinned.iter().any(|(at, entry)| {
-            let alive = entry.verdict == Verdict::Flagged as u32 && entry.until > monotonic_ns();
-            *at == index && entry.generation == generation && alive
-        })
+        alive.iter().any(|(at, entry)| *at == index && entry.generation == generation)
     };
     let armed: BTreeMap<String, Slot> = indices
         .iter()

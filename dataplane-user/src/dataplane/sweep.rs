@@ -27,10 +27,10 @@ const BATCH: usize = 1_024;
 /// After the first round: when to look whether all are closed. The last is when the rest is asked again: Linux answers such
 /// segments at most every 500 ms and socket (`tcp_invalid_ratelimit`).
 const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(600)];
-/// One listing at a time: each walks the kernel's whole table, and a zone's worth of flags would walk it as often at once.
-static LISTING: Mutex<()> = Mutex::new(());
 /// After the second round: when to count.
 const LAST_LOOK: Duration = Duration::from_millis(200);
+/// One listing at a time, also where several sweeps run: each walks the kernel's whole table.
+static LISTING: Mutex<()> = Mutex::new(());
 
 /// Where a question enters: as ingress of the device that leads to the backend, as if the backend had sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -124,30 +124,17 @@ fn parse_stats(bytes: &[u8]) -> Option<Stats> {
             *place = u64::from_ne_bytes(value);
         }
     }
-    let [
-        _,
-        connections,
-        in_packets,
-        out_packets,
-        in_bytes,
-        out_bytes,
-        connection_rate,
-        in_packet_rate,
-        out_packet_rate,
-        in_byte_rate,
-        out_byte_rate,
-    ] = all;
     Some(Stats {
-        connections,
-        in_packets,
-        out_packets,
-        in_bytes,
-        out_bytes,
-        connection_rate,
-        in_packet_rate,
-        out_packet_rate,
-        in_byte_rate,
-        out_byte_rate,
+        connections: all[1],
+        in_packets: all[2],
+        out_packets: all[3],
+        in_bytes: all[4],
+        out_bytes: all[5],
+        connection_rate: all[6],
+        in_packet_rate: all[7],
+        out_packet_rate: all[8],
+        in_byte_rate: all[9],
+        out_byte_rate: all[10],
     })
 }
 
