@@ -86,13 +86,14 @@ impl Core {
         self.findings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has the kernel programs and the rounds of asking follow what was found. Blocking.
-    pub(super) fn set_findings(&self, findings: Findings) {
+    /// Has the kernel programs and the rounds of asking follow what was found. Returns whether they do. Blocking.
+    pub(super) fn set_findings(&self, findings: Findings) -> bool {
         if let Err(error) = self.dataplane().set_config(super::findings::config(&self.settings, &findings)) {
             tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
-            return;
+            return false;
         }
         *self.findings.lock().unwrap_or_else(PoisonError::into_inner) = findings;
+        true
     }
 
     /// Renews verdicts until `stop`; for a thread of its own, which nothing else may hold up.
@@ -334,9 +335,10 @@ impl Core {
         // Told before the lock is taken: whoever reads the log may stand still.
         match &written {
             Ok(report) => {
-                if report.left_out != 0 {
+                if report.left_out + report.left_out_ports != 0 {
                     tracing::error!(
-                        left_out = report.left_out,
+                        backends = report.left_out,
+                        ports = report.left_out_ports,
                         first = ?report.left_out_first,
                         max_backends = self.settings.options.max_backends,
                         "the maps are full; traffic to these backends passes"
@@ -356,7 +358,7 @@ impl Core {
         state.enforce(&policy);
         match written {
             Ok(report) => {
-                state.left_out = (report.left_out, report.left_out_first);
+                state.last_write = report;
                 state.write_error = None;
                 state.written();
             }

@@ -38,8 +38,9 @@ pub(super) async fn follow(
         }
         let findings = tokio::task::spawn_blocking(Findings::gather).await?;
         tracing::info!(milliseconds = findings.milliseconds, "looked again: {findings}");
-        then = now;
         let core = Arc::clone(&core);
-        tokio::task::spawn_blocking(move || core.set_findings(findings)).await?;
+        if tokio::task::spawn_blocking(move || core.set_findings(findings)).await? {
+            then = now;
+        }
     }
 }

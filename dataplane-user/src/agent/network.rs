@@ -16,8 +16,11 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Quiet time after an event: many come at once.
 const SETTLE: Duration = Duration::from_millis(100);
-/// A look costs a route lookup for each backend: at most one part in this many of the time goes into it.
+/// A look costs a route lookup for each backend: at most one part in this many of the time goes into it, but for
+/// clusters so large that devices would be followed too late.
 const SHARE: u32 = 20;
+/// Longest pause.
+const LATEST: Duration = Duration::from_secs(5);
 
 /// Follows devices and routes until `stop`.
 pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
@@ -26,7 +29,7 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
         let begun = Instant::now();
         let refreshed = Arc::clone(&core);
         tokio::task::spawn_blocking(move || refresh(&refreshed)).await?;
-        let pause = (begun.elapsed() * SHARE).max(SETTLE);
+        let pause = (begun.elapsed() * SHARE).clamp(SETTLE, LATEST);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = sleep(pause) => {}

@@ -9,7 +9,7 @@ use super::{core::Core, coverage::Coverage};
 use crate::{
     cluster::{Backend, ClusterView, Node, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
-    flags::{Clocks, Flag, Flags, monotonic_ns},
+    flags::{Clocks, Flag, Flags, Origin, monotonic_ns},
     plan::Indices,
     report::{
         BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
@@ -214,8 +214,12 @@ pub(super) fn unflag_report(
 ) -> UnflagReport {
     let now = Clocks::now();
     let still = core.state().flag_of(&node, now).map(|flag| flag_row(flag, now));
-    if still.is_some() {
-        warnings.push("the cluster file flags it too: remove it there".to_owned());
+    match still.as_ref().map(|flag| flag.origin) {
+        Some(Origin::ClusterFile) => {
+            warnings.push("the cluster file flags it too: remove it there".to_owned());
+        }
+        Some(Origin::Cli) => warnings.push("another command has flagged it meanwhile".to_owned()),
+        None => {}
     }
     UnflagReport { node, was_flagged, still, warnings }
 }
@@ -324,8 +328,9 @@ pub(super) fn status(core: &Core) -> Status {
         dataplane: DataplaneRow {
             pin_dir: core.settings.options.pin_dir.display().to_string(),
             max_backends: core.settings.options.max_backends,
-            left_out: state.left_out.0,
-            left_out_first: state.left_out.1.clone(),
+            left_out: state.last_write.left_out,
+            left_out_ports: state.last_write.left_out_ports,
+            left_out_first: state.last_write.left_out_first.clone(),
             error: state.write_error.clone(),
             renewed_seconds_ago: Duration::from_nanos(monotonic_ns().saturating_sub(state.renewed))
                 .as_secs_f64(),
@@ -344,7 +349,7 @@ pub(super) fn status(core: &Core) -> Status {
 
 /// Which flows conntrack does not list here, so that their clients cannot be asked: they are cut when they next send.
 fn cannot_ask() -> Vec<String> {
-    let mut flows = vec!["flows that bypass conntrack (NOTRACK, direct routing)".to_owned()];
+    let mut flows = vec!["flows that bypass conntrack (NOTRACK)".to_owned()];
     flows.extend(blind().into_iter().map(|reason| reason.to_string()));
     flows
 }

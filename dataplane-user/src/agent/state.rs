@@ -10,7 +10,7 @@ use nodefence_common::{NodeEntry, VERDICT_LIFETIME_NS};
 use super::{coverage::Coverage, run::Settings};
 use crate::{
     cluster::{ClusterView, Node},
-    dataplane::{self, NodeWriter},
+    dataplane::{self, NodeWriter, WriteReport},
     flags::{Clocks, Flag, Flags, monotonic_ns},
     plan::{Indices, Policy, Slot, node_entry},
     report::{AskRow, InterfaceRow, NeighbourRow},
@@ -64,8 +64,8 @@ pub(super) struct State {
     pub(super) unsaved: bool,
     /// Another agent has been told what the flags are: it would not hear of a change.
     pub(super) closing: bool,
-    /// How many backends and ports did not fit at the last write of the tables, and the first few of them.
-    pub(super) left_out: (u64, Vec<std::net::IpAddr>),
+    /// What the last write of the tables did.
+    pub(super) last_write: WriteReport,
     /// Why the last write of the tables failed.
     pub(super) write_error: Option<String>,
     /// The devices, as last looked at.
@@ -106,7 +106,7 @@ impl State {
             untold: BTreeMap::new(),
             unsaved: false,
             closing: false,
-            left_out: (0, Vec::new()),
+            last_write: WriteReport::default(),
             write_error: None,
             interfaces: Vec::new(),
             coverage: Arc::default(),

@@ -1,5 +1,7 @@
 use std::{io::ErrorKind, path::Path, process::Command, time::Duration};
 
+use nodefence_common::MAX_PORTS;
+
 use super::{
     args::Format,
     exit::Exit,
@@ -227,6 +229,14 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
                 "nodefence agent --take-over --max-backends {}  # with its other options",
                 u64::from(status.dataplane.max_backends).saturating_mul(2)
             ),
+        ));
+    }
+    if status.dataplane.left_out_ports != 0 {
+        let ports = status.dataplane.left_out_ports;
+        checks.push(Check::fail(
+            "maps",
+            format!("{ports} host-network ports do not fit; their traffic passes"),
+            format!("list fewer hostNetwork backends: the map `ports` has room for {MAX_PORTS}"),
         ));
     }
     if status.uncovered != 0 {

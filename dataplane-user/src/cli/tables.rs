@@ -186,6 +186,9 @@ pub(super) fn status(status: &Status) -> String {
             format!("problem: {} backends do not fit and pass: {} ...", plane.left_out, first.join(", ")),
         );
     }
+    if plane.left_out_ports != 0 {
+        line("", format!("problem: {} host-network ports do not fit and pass", plane.left_out_ports));
+    }
     for row in &status.interfaces {
         let tc = row.tc.as_deref().unwrap_or("not attached");
         let layer = row.link_layer.as_deref().unwrap_or("?");

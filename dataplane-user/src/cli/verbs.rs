@@ -20,8 +20,8 @@ use crate::{
     dataplane,
     flags::FlagStore,
     report::{
-        BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING, Request, Status,
-        UnflagReport,
+        BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING, Request, Server,
+        Status, UnflagReport,
     },
 };
 
@@ -58,13 +58,15 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             desk.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
         }
         Verb::Status => desk.ask(&Request::Status, quiet, |status: &Status| tables::status(status))?,
-        Verb::Detach { pin_dir } => {
+        Verb::Detach { ref pin_dir } => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
             let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
-            let removed = dataplane::detach(&pin_dir)?;
+            let removed = dataplane::detach(pin_dir)?;
             let store = FlagStore::new(&cli.run_dir);
             // Left behind they would cut again as soon as an agent starts.
             let flags_file = store.remove()?.then(|| store.path().to_owned());
+            // An agent that was killed left it.
+            Server::remove_stale(&cli.socket())?;
             print(cli.output, &Detached { removed, flags_file }, tables::detach)?;
         }
         Verb::Doctor { ref interface, ref pin_dir } => {

@@ -68,7 +68,16 @@ pub(super) fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<In
     if let Err(error) = left.and_then(|()| clsact::forget_qdiscs(&dataplane.options.pin_dir, &existing)) {
         tracing::warn!(%error, "could not detach from every interface that is no longer wanted");
     }
-    commit_staged(dataplane);
+    let mut switched = true;
+    for status in statuses.iter().filter(|status| status.error.is_some() && status.ifindex != 0) {
+        if let Some(interface) = interfaces.iter().find(|interface| interface.ifindex == status.ifindex) {
+            // Its old programs may still run, on the old maps: these are written too until it is switched.
+            switched &= !attached(dataplane, &mut netlink, interface).unwrap_or(true);
+        }
+    }
+    if switched {
+        commit_staged(dataplane);
+    }
     statuses
 }
 

@@ -35,9 +35,11 @@ pub struct WriteReport {
     pub deleted: u64,
     /// Node entries written.
     pub nodes: u64,
-    /// Backends and ports that did not fit: their packets pass.
+    /// Backends that did not fit: their packets pass.
     pub left_out: u64,
-    /// The first few backend addresses among them.
+    /// Host-network ports that did not fit: their packets pass.
+    pub left_out_ports: u64,
+    /// The first few of the backends' addresses.
     pub left_out_first: Vec<std::net::IpAddr>,
 }
 
@@ -70,8 +72,10 @@ pub(super) fn write(
     delete(&mut maps.ports, &tables.ports, names::PORTS, &mut report)?;
     delete(&mut maps.backends, &tables.backends, names::BACKENDS, &mut report)?;
     let left_out = put(&mut maps.backends, &tables.backends, names::BACKENDS, &mut report)?;
+    report.left_out = left_out.len() as u64;
     report.left_out_first = left_out.into_iter().take(NAMED).map(|addr: Addr| addr.into()).collect();
-    put(&mut maps.ports, &tables.ports, names::PORTS, &mut report)?;
+    let left_out = put(&mut maps.ports, &tables.ports, names::PORTS, &mut report)?;
+    report.left_out_ports = left_out.len() as u64;
     for (index, old) in &there {
         if !tables.nodes.contains_key(index) {
             // The generation stays, so that the index's next owner gets a higher one.
@@ -156,6 +160,5 @@ fn put<K: Pod + Eq + Hash, V: Pod + Eq>(
             Err(e) => return Err(Error::map(name)(e)),
         }
     }
-    report.left_out += left_out.len() as u64;
     Ok(left_out)
 }

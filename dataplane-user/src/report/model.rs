@@ -171,7 +171,7 @@ pub struct UnflagReport {
     pub node: String,
     /// Whether there was a flag of the CLI to take back.
     pub was_flagged: bool,
-    /// The flag that still holds: the cluster file's.
+    /// The flag that still holds: the cluster file's, or one that another command set meanwhile.
     pub still: Option<FlagRow>,
     /// What the operator should know.
     pub warnings: Vec<String>,
@@ -231,8 +231,10 @@ pub struct DataplaneRow {
     pub pin_dir: String,
     /// Backends that fit.
     pub max_backends: u32,
-    /// Backends and host-network ports that did not fit: their traffic passes.
+    /// Backends that did not fit: their traffic passes.
     pub left_out: u64,
+    /// Host-network ports that did not fit: their traffic passes.
+    pub left_out_ports: u64,
     /// The first few of their addresses.
     pub left_out_first: Vec<IpAddr>,
     /// Why the last write failed.

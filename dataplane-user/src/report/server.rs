@@ -8,7 +8,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{SinkExt as _, StreamExt as _};
@@ -24,8 +24,8 @@ use super::api::{ErrorKind, Failure, Reply, Request};
 
 /// Longest request, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
-/// Connections at once. Where one more comes, the one that has been silent for longest goes; where all are being served, it
-/// waits.
+/// Connections at once. Where one more comes, the one that has been silent for longest goes; where all are being served, or
+/// have come just now, it waits.
 const MAX_CONNECTIONS: usize = 32;
 /// How long the first request may take to come: whoever connects wants something, but a machine in trouble may hold it up for
 /// seconds between two of its calls.
@@ -33,8 +33,10 @@ const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent after an answer, and how long its peer may take to read one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where all connections are taken: how soon the next silent one goes.
+/// Where all connections are taken: how often to look for a silent one that may go.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long one may be silent without being sent away: a command that has just connected is about to ask.
+const SPARED: Duration = Duration::from_secs(1);
 /// How long one who may not ask is heard out.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 
@@ -80,6 +82,25 @@ impl Server {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .map_err(wrong("cannot set its mode"))?;
         Ok(this)
+    }
+
+    /// Removes a socket that nobody listens on. What is no socket stays.
+    ///
+    /// # Errors
+    /// Where it cannot be looked at or removed.
+    pub fn remove_stale(path: &Path) -> Result<(), ServerError> {
+        let refuses = || {
+            let answer = std::os::unix::net::UnixStream::connect(path);
+            answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
+        if Self::check(path).unwrap_or(false) && refuses() {
+            std::fs::remove_file(path).map_err(|source| ServerError {
+                path: path.to_owned(),
+                what: "cannot remove the stale one",
+                source,
+            })?;
+        }
+        Ok(())
     }
 
     /// Whether a socket could be made at `path`, and whether one lies there. Changes nothing.
@@ -146,7 +167,7 @@ impl Drop for Server {
 #[derive(Debug, Default)]
 struct Silent {
     /// In the order in which they fell silent.
-    waiting: Mutex<BTreeMap<u64, Arc<Notify>>>,
+    waiting: Mutex<BTreeMap<u64, (Instant, Arc<Notify>)>>,
     next: AtomicU64,
 }
 
@@ -154,17 +175,18 @@ impl Silent {
     fn enter(self: &Arc<Self>) -> Waiting {
         let gone = Arc::new(Notify::new());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.waiting().insert(number, Arc::clone(&gone));
+        self.waiting().insert(number, (Instant::now(), Arc::clone(&gone)));
         Waiting { silent: Arc::clone(self), number, gone }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Notify>>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, (Instant, Arc<Notify>)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn send_oldest_away(&self) {
-        if let Some((_, oldest)) = self.waiting().pop_first() {
-            oldest.notify_one();
+        let mut waiting = self.waiting();
+        if let Some(oldest) = waiting.first_entry().filter(|oldest| oldest.get().0.elapsed() > SPARED) {
+            oldest.remove().1.notify_one();
         }
     }
 }
@@ -215,6 +237,9 @@ async fn talk(
                 let message = format!("a request is at most {MAX_REQUEST} bytes long");
                 return send(&mut lines, &Reply::Error(Failure::new(ErrorKind::Invalid, message))).await;
             }
+            Err(LinesCodecError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                Reply::Error(Failure::new(ErrorKind::Invalid, "no request: it is not UTF-8"))
+            }
             Err(error) => return Err(error),
         };
         send(&mut lines, &reply).await?;
@@ -244,7 +269,6 @@ mod tests {
     use std::{
         io::{Read as _, Write as _},
         os::unix::net::UnixStream,
-        time::Instant,
     };
 
     use super::*;
@@ -287,6 +311,21 @@ mod tests {
     }
 
     #[test]
+    fn who_has_just_come_is_heard() {
+        let (_dir, path, _runtime) = serve();
+        let clients: Vec<Client> =
+            (0..MAX_CONNECTIONS + 8).map(|_| Client::connect(&path).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for mut client in clients {
+                scope.spawn(move || {
+                    std::thread::sleep(SPARED / 4);
+                    assert_eq!(client.ask::<String>(&Request::Nodes).unwrap(), "Nodes");
+                });
+            }
+        });
+    }
+
+    #[test]
     fn one_connection_serves_for_several_requests() {
         let (_dir, path, _runtime) = serve();
         let mut client = Client::connect(&path).unwrap();
@@ -312,10 +351,15 @@ mod tests {
     fn garbage_is_answered() {
         let (_dir, path, _runtime) = serve();
         let mut stream = UnixStream::connect(&path).unwrap();
-        stream.write_all(b"hello\n").unwrap();
+        stream.write_all(b"hello\n\xff\xfe\n").unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains("no request"), "{answer}");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).unwrap();
+        let answers: Vec<&str> = answers.lines().collect();
+        assert!(
+            answers.len() == 2 && answers.iter().all(|answer| answer.contains("no request")),
+            "{answers:?}"
+        );
+        assert!(answers[1].contains("UTF-8"), "{answers:?}");
     }
 }
