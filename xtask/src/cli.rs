@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::workspace::Workspace;
-use crate::{build_ebpf, programs, setup, test, vm};
+use crate::{assets, build_ebpf, programs, setup, test, vm};
 
 /// nodefence's build and test verbs.
 ///
@@ -44,7 +44,7 @@ enum Verb {
     /// Packet and namespace tests run as root (sudo), in namespaces and BPF filesystems of their own.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
-        /// Everything but the VMs, the long fuzz and the tests that wait for minutes: some minutes.
+        /// Everything but the VMs, real Kubernetes, the long fuzz and the tests that wait for minutes: some minutes.
         #[arg(long)]
         quick: bool,
         /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
@@ -73,6 +73,18 @@ enum Verb {
         #[arg(long, value_name = "N", default_value_t = vm::THREADS)]
         threads: usize,
     },
+    /// Build the real Kubernetes programs that tests run beside nodefence, once; print where they lie.
+    ///
+    /// etcd, kube-apiserver and kube-proxy, from the Go modules pinned in tests/assets, checked by the sums there. They are
+    /// kept in ~/.cache/nodefence and built anew when a pin changes: some minutes. Only this and the tests need Go.
+    #[command(after_help = "Environment:\n  \
+        NODEFENCE_ASSETS  folder of ready programs to use instead, all in one folder as setup-envtest lays them out\n  \
+        NODEFENCE_CACHE   where they are kept")]
+    Assets {
+        /// How to print the result.
+        #[arg(short, long, default_value = "table")]
+        output: Output,
+    },
     /// Run the benchmarks against peers on this machine; table, plot and JSON go to target/bench/.
     #[command(after_help = "Example:\n  cargo xtask bench datapath")]
     Bench {
@@ -98,6 +110,7 @@ impl Cli {
         match self.verb {
             Verb::Setup => setup::verb(&workspace)?,
             Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
+            Verb::Assets { output } => assets::verb(&workspace, output)?,
             Verb::Test { quick, filter } => return test::verb(&workspace, &test::Options { quick, filter }),
             Verb::VmTest { kernels, test, keep, threads } => {
                 return vm::verb(&workspace, &vm::Options { kernels, test, keep, threads });

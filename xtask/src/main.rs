@@ -3,7 +3,9 @@
 //! Built by the machine's default toolchain (1.85 or later), so it depends on none of the other packages; everything
 //! else is built by the toolchain pinned in the root `Cargo.toml` under `[workspace.metadata.toolchain]`.
 
+mod assets;
 mod build_ebpf;
+mod cache;
 mod cli;
 mod process;
 mod programs;

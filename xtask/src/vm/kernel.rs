@@ -1,6 +1,5 @@
 //! The kernels of the matrix: found in Debian's suites, unpacked once, kept in a cache outside the clone.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -11,6 +10,7 @@ use clap::ValueEnum;
 use super::archive::Suite;
 use super::cpio::Archive;
 use super::modules;
+use crate::cache::{self, Scratch};
 use crate::process;
 use crate::say;
 
@@ -80,7 +80,7 @@ impl Kernel {
     /// From the cache, or fetched. A version that was resolved less than a day ago is used without asking the mirror; when
     /// the mirror cannot be reached, an older one serves.
     pub(crate) fn prepare(self) -> Result<Prepared> {
-        let folder = cache()?.join("kernels").join(self.label());
+        let folder = cache::folder()?.join("kernels").join(self.label());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let current = folder.join("current");
         let cached = fs::read_to_string(&current).ok().and_then(|build| load(&folder.join(build)));
@@ -107,7 +107,9 @@ impl Kernel {
         let mut refused = Vec::new();
         for suite in self.suites() {
             say!("{}: asking suite {suite} for its kernel", self.label());
-            match Suite::open(suite, &scratch.0).and_then(|suite| self.unpack(&suite, &scratch.0, folder)) {
+            match Suite::open(suite, scratch.path())
+                .and_then(|suite| self.unpack(&suite, scratch.path(), folder))
+            {
                 Ok(found) => return Ok(found),
                 Err(error) => refused.push(format!("{error:#}")),
             }
@@ -218,36 +220,10 @@ fn prune(folder: &Path, keep: &str) {
     for entry in entries.filter_map(Result::ok) {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if entry.path().is_dir() && name != keep && !name.starts_with("scratch-") {
+        if entry.path().is_dir() && name != keep && !name.starts_with(cache::SCRATCH) {
             say!("cache: removing {}", entry.path().display());
             let _leftover = fs::remove_dir_all(entry.path());
         }
-    }
-}
-
-/// `$NODEFENCE_CACHE`, else `nodefence` below the user's cache folder.
-pub(crate) fn cache() -> Result<PathBuf> {
-    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("NODEFENCE_CACHE")
-        .or_else(|| set("XDG_CACHE_HOME").map(|folder| folder.join("nodefence")))
-        .or_else(|| set("HOME").map(|folder| folder.join(".cache/nodefence")))
-        .context("nowhere to cache kernels: set NODEFENCE_CACHE or HOME")
-}
-
-/// A folder that goes away with its owner, also when an error or Ctrl-C ends the work in it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(parent: &Path) -> Result<Self> {
-        let path = parent.join(format!("scratch-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _leftover = fs::remove_dir_all(&self.0);
     }
 }
 

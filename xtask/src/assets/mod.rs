@@ -1,0 +1,149 @@
+//! `assets`: real Kubernetes programs for the tests, built once from pinned Go modules or taken from a folder of ready ones.
+
+mod golang;
+mod pins;
+mod store;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use crate::cli::Output;
+use crate::process;
+use crate::workspace::Workspace;
+
+/// Environment: a folder of ready programs, here and in the tests.
+pub(crate) const FOLDER: &str = "NODEFENCE_ASSETS";
+
+/// The link in the target folder by which a test that cargo starts by itself finds the programs.
+const LINK: &str = "assets";
+
+/// A program that is there and says its version.
+#[derive(Debug)]
+struct Asset {
+    path: PathBuf,
+    version: String,
+    bytes: u64,
+}
+
+/// The verb: makes them ready and prints them.
+pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
+    let folder = ensure(workspace)?;
+    let assets: Vec<(&str, Asset)> =
+        pins::names().map(|name| Ok((name, ask(&folder, name)?))).collect::<Result<_>>()?;
+    match format {
+        Output::Table => print_table(&folder, &assets),
+        Output::Json => {
+            let row = |(name, asset): &(&str, Asset)| json!({"name": name, "version": asset.version, "size": asset.bytes, "path": asset.path});
+            let programs: Vec<_> = assets.iter().map(row).collect();
+            println!("{:#}", json!({"folder": folder, "programs": programs}));
+        }
+    }
+    Ok(())
+}
+
+/// The folder of the programs: the one that [`FOLDER`] names, else the cache's, built where it lacks them.
+pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = match env::var_os(FOLDER).filter(|value| !value.is_empty()) {
+        Some(folder) => ready(Path::new(&folder))?,
+        None => store::ensure(&workspace.root.join("tests/assets"))?,
+    };
+    link(&workspace.target, &folder)?;
+    Ok(folder)
+}
+
+/// A folder of ready programs; what it lacks is named.
+fn ready(folder: &Path) -> Result<PathBuf> {
+    let folder = fs::canonicalize(folder).with_context(|| format!("{FOLDER}={}", folder.display()))?;
+    let missing: Vec<&str> = pins::names().filter(|name| !process::is_program(&folder.join(name))).collect();
+    if missing.is_empty() {
+        return Ok(folder);
+    }
+    bail!(
+        "{FOLDER}={} lacks {}; wanted in it: {}. Without {FOLDER} they are built from source",
+        folder.display(),
+        missing.join(", "),
+        pins::names().collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// Points the link in the target folder at `folder`. Put in place by rename: a test that looks at the same time finds the one or the other.
+fn link(target: &Path, folder: &Path) -> Result<()> {
+    let link = target.join(LINK);
+    if fs::read_link(&link).is_ok_and(|now| now == folder) {
+        return Ok(());
+    }
+    let fresh = target.join(format!("{LINK}-{}", std::process::id()));
+    fs::create_dir_all(target)?;
+    std::os::unix::fs::symlink(folder, &fresh)
+        .and_then(|()| fs::rename(&fresh, &link))
+        .with_context(|| format!("cannot make the link {}", link.display()))
+}
+
+/// Runs `name --version`: a program that cannot run here is found now and not in the middle of a test.
+fn ask(folder: &Path, name: &str) -> Result<Asset> {
+    let path = folder.join(name);
+    let printed = process::output(process::command(&path).arg("--version"))?;
+    let version =
+        version(&printed).with_context(|| format!("`{} --version` printed nothing", path.display()))?;
+    let bytes = path.metadata()?.len();
+    Ok(Asset { path, version, bytes })
+}
+
+/// `Kubernetes v1.36.3` or `etcd Version: 3.6.8`: the last word of the first line.
+fn version(printed: &str) -> Option<String> {
+    printed.lines().next()?.split_whitespace().last().map(|word| word.trim_start_matches('v').to_owned())
+}
+
+fn print_table(folder: &Path, assets: &[(&str, Asset)]) {
+    println!("folder  {}", folder.display());
+    let width = assets.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(7);
+    println!("\n{:<width$}  {:<10}  {:>6}", "PROGRAM", "VERSION", "MIB");
+    for (name, Asset { version, bytes, .. }) in assets {
+        println!("{name:<width$}  {version:<10}  {:>6}", bytes >> 20);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::cache::Scratch;
+
+    #[test]
+    fn the_version_is_the_last_word_of_the_first_line() {
+        assert_eq!(version("Kubernetes v1.36.3\n").as_deref(), Some("1.36.3"));
+        assert_eq!(version("etcd Version: 3.6.8\nGit SHA: none\n").as_deref(), Some("3.6.8"));
+        assert_eq!(version(""), None);
+    }
+
+    #[test]
+    fn a_ready_folder_names_what_it_lacks() {
+        let scratch = Scratch::new(&env::temp_dir().join("nodefence-xtask-ready")).expect("a folder");
+        for name in ["etcd", "kube-apiserver", "kube-proxy"] {
+            fs::write(scratch.path().join(name), "").expect("a file");
+        }
+        let run =
+            |name: &str| fs::set_permissions(scratch.path().join(name), fs::Permissions::from_mode(0o755));
+        run("etcd").and_then(|()| run("kube-apiserver")).expect("permissions");
+        let error = ready(scratch.path()).expect_err("one cannot be run").to_string();
+        assert!(error.contains("lacks kube-proxy;"), "{error}");
+        run("kube-proxy").expect("permissions");
+        assert_eq!(ready(scratch.path()).expect("complete"), scratch.path());
+    }
+
+    #[test]
+    fn the_link_follows_the_folder() {
+        let scratch = Scratch::new(&env::temp_dir().join("nodefence-xtask-link")).expect("a folder");
+        for folder in ["one", "two", "two"] {
+            let folder = scratch.path().join(folder);
+            link(scratch.path(), &folder).expect("a link");
+            assert_eq!(fs::read_link(scratch.path().join(LINK)).expect("a link"), folder);
+        }
+        assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 1, "nothing else is left");
+    }
+}

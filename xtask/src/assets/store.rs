@@ -1,0 +1,207 @@
+//! Where built programs are kept: a folder per set of pins, put in place whole, by one builder at a time.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::{golang, pins};
+use crate::cache::{self, SCRATCH, Scratch};
+use crate::process;
+use crate::say;
+
+/// What other pins left behind goes when nobody has asked for it for so long.
+const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
+const LOCK: &str = "lock";
+
+/// The folder of the programs that `sources` (the clone's `tests/assets`) pins, built first where it is not there.
+pub(super) fn ensure(sources: &Path) -> Result<PathBuf> {
+    ensure_in(&cache::folder()?.join("assets"), &pins::text(sources)?, |to| golang::build(sources, to))
+}
+
+fn ensure_in(home: &Path, pins: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    fs::create_dir_all(home).with_context(|| format!("cannot create {}", home.display()))?;
+    let folder = home.join(key(pins, home)?);
+    if complete(&folder) {
+        used(&folder);
+        return Ok(folder);
+    }
+    let _lock = lock(home)?;
+    // Another run may have built it while this one waited.
+    if complete(&folder) {
+        used(&folder);
+        return Ok(folder);
+    }
+    tidy(home);
+    let scratch = Scratch::new(home)?;
+    let made = scratch.path().join("made");
+    fs::create_dir(&made)?;
+    let started = Instant::now();
+    build(&made)?;
+    let missing: Vec<&str> = pins::names().filter(|name| !process::is_program(&made.join(name))).collect();
+    if !missing.is_empty() {
+        bail!("the build left no {}", missing.join(", "));
+    }
+    fs::write(made.join("pins"), pins)?;
+    for entry in fs::read_dir(&made)? {
+        // The name must not become durable before what it names.
+        File::open(entry?.path())?.sync_all()?;
+    }
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::rename(&made, &folder).with_context(|| format!("cannot put {} in place", folder.display()))?;
+    say!("built in {:.0} s, kept in {}", started.elapsed().as_secs_f64(), folder.display());
+    Ok(folder)
+}
+
+/// The pins' name in the cache.
+fn key(pins: &str, home: &Path) -> Result<String> {
+    let scratch = home.join(format!("pins-{}-{:?}", std::process::id(), thread::current().id()));
+    fs::write(&scratch, pins)?;
+    let printed = process::output(process::command("sha256sum").arg(&scratch));
+    fs::remove_file(&scratch)?;
+    let hash = printed?.split_whitespace().next().unwrap_or_default().trim_start_matches('\\').to_owned();
+    match hash.get(..16) {
+        Some(start) => Ok(start.to_owned()),
+        None => bail!("sha256sum printed no hash"),
+    }
+}
+
+fn complete(folder: &Path) -> bool {
+    pins::names().all(|name| process::is_program(&folder.join(name)))
+}
+
+/// Notes that somebody asked for it.
+fn used(folder: &Path) {
+    // Another user's cache may be read only: then it is not ours to tidy either.
+    let _refused = File::open(folder).and_then(|file| file.set_modified(SystemTime::now()));
+}
+
+/// Waits until nobody else builds.
+fn lock(home: &Path) -> Result<Flock<File>> {
+    let path = home.join(LOCK);
+    let mut file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut said = false;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, Errno::EWOULDBLOCK)) => file = back,
+            Err((_, error)) => return Err(error).with_context(|| format!("cannot lock {}", path.display())),
+        }
+        if !said {
+            say!("another run builds these programs: waiting for it");
+            said = true;
+        }
+        process::check_interrupt()?;
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Removes what a killed run left (nobody else builds: the lock is ours) and what nobody has used for long.
+fn tidy(home: &Path) {
+    let Ok(entries) = fs::read_dir(home) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        let left = entry.file_name().to_string_lossy().starts_with(SCRATCH);
+        let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|then| then.elapsed().ok());
+        if entry.path().is_dir() && (left || age.is_some_and(|age| age > UNUSED)) {
+            say!("cache: removing {}", entry.path().display());
+            let _leftover = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn home(name: &str) -> Scratch {
+        Scratch::new(&std::env::temp_dir().join(format!("nodefence-xtask-store-{name}"))).expect("a folder")
+    }
+
+    fn make(to: &Path, names: &[&str]) -> Result<()> {
+        for name in names {
+            fs::write(to.join(name), "x")?;
+            fs::set_permissions(to.join(name), fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(())
+    }
+
+    fn all(to: &Path) -> Result<()> {
+        make(to, &pins::names().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn built_once_for_each_set_of_pins() {
+        let home = home("once");
+        let count = Cell::new(0);
+        let ensure = |pins: &str| {
+            let build = |to: &Path| {
+                count.set(count.get() + 1);
+                all(to)
+            };
+            ensure_in(home.path(), pins, build).expect("a folder")
+        };
+        let (one, again, two) = (ensure("one"), ensure("one"), ensure("two"));
+        assert_eq!((one == again, one == two, count.get()), (true, false, 2));
+        assert_eq!(fs::read_to_string(one.join("pins")).expect("pins"), "one");
+        fs::remove_file(one.join("etcd")).expect("there");
+        assert_eq!((ensure("one") == one, count.get()), (true, 3), "what is not whole is built anew");
+        assert!(complete(&one));
+    }
+
+    #[test]
+    fn what_failed_leaves_nothing() {
+        let home = home("failed");
+        let half = |to: &Path| make(to, &["etcd"]);
+        let error = ensure_in(home.path(), "one", half).expect_err("not whole").to_string();
+        assert!(error.contains("kube-apiserver, kube-proxy"), "{error}");
+        ensure_in(home.path(), "one", |_| bail!("no")).expect_err("failed");
+        let names: Vec<_> = fs::read_dir(home.path())
+            .expect("a folder")
+            .map(|entry| entry.expect("one").file_name())
+            .collect();
+        assert_eq!(names, [LOCK]);
+    }
+
+    #[test]
+    fn leftovers_go_and_recent_ones_stay() {
+        let home = home("tidy");
+        for name in ["scratch-1", "old", "recent"] {
+            fs::create_dir(home.path().join(name)).expect("a folder");
+        }
+        let long_ago = SystemTime::now() - UNUSED - Duration::from_secs(60);
+        File::open(home.path().join("old")).and_then(|file| file.set_modified(long_ago)).expect("a time");
+        ensure_in(home.path(), "one", all).expect("built");
+        let there = |name: &str| home.path().join(name).exists();
+        assert_eq!((there("scratch-1"), there("old"), there("recent")), (false, false, true));
+    }
+
+    #[test]
+    fn two_at_once_build_once() {
+        let home = home("two");
+        let count = AtomicU32::new(0);
+        let folders: Vec<PathBuf> = thread::scope(|scope| {
+            let one = || {
+                let build = |to: &Path| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(300));
+                    all(to)
+                };
+                ensure_in(home.path(), "one", build).expect("a folder")
+            };
+            let runs: Vec<_> = (0..3).map(|_| scope.spawn(one)).collect();
+            runs.into_iter().map(|run| run.join().expect("no panic")).collect()
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        assert!(folders.iter().all(|folder| *folder == folders[0] && complete(folder)));
+    }
+}
