@@ -11,6 +11,7 @@ pub mod checks;
 pub mod client;
 pub mod cut;
 mod each_topology;
+pub mod kube;
 pub mod model;
 pub mod netns;
 pub mod packet;

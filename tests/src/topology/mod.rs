@@ -57,6 +57,8 @@ pub enum Proxy {
     Nftables,
     /// IPVS NAT with conntrack, as kube-proxy's ipvs mode does it.
     Ipvs,
+    /// Nobody yet: the test starts a real kube-proxy.
+    Nobody,
 }
 
 /// What to build.

@@ -12,6 +12,7 @@ pub(super) fn build(cluster: &Cluster) -> Result<()> {
             cluster.a.ns.nft(&(nftables(cluster, Family::V4)? + "\n" + &nftables(cluster, Family::V6)?))
         }
         Proxy::Ipvs => ipvs(cluster),
+        Proxy::Nobody => Ok(()),
     }
 }
 

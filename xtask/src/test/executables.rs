@@ -19,6 +19,8 @@ pub(crate) enum Level {
     Packets,
     /// Network namespaces, as root.
     Namespaces,
+    /// Namespaces with real parts of Kubernetes in them (`cargo xtask assets`), as root.
+    Kubernetes,
     /// Another kernel or modules that only a VM has.
     Vm,
     /// Two VMs joined by a wire, each in a role.
@@ -79,6 +81,7 @@ fn executable(message: &Value) -> Option<Executable> {
 fn level(package: &str, name: &str, integration: bool) -> Level {
     match (package, integration) {
         ("tests", true) if name.starts_with("packets") => Level::Packets,
+        ("tests", true) if name.starts_with("kube_") => Level::Kubernetes,
         ("tests", true) if name.starts_with("vm_") => Level::Vm,
         ("tests", true) if name.starts_with("pair_") => Level::Pair,
         ("tests", true) => Level::Namespaces,
@@ -96,7 +99,9 @@ impl Executable {
     pub(crate) fn command(&self) -> Command {
         let mut command = match self.level {
             Level::Unit => process::command(&self.path),
-            Level::Packets | Level::Namespaces | Level::Vm | Level::Pair => process::root_command(&self.path),
+            Level::Packets | Level::Namespaces | Level::Kubernetes | Level::Vm | Level::Pair => {
+                process::root_command(&self.path)
+            }
         };
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command
@@ -122,6 +127,7 @@ mod tests {
     fn a_test_file_s_name_decides_where_it_runs() {
         assert_eq!(level("tests", "packets_tcp", true), Level::Packets);
         assert_eq!(level("tests", "vm_ipvs", true), Level::Vm);
+        assert_eq!(level("tests", "kube_proxy", true), Level::Kubernetes);
         assert_eq!(level("tests", "net_reset", true), Level::Namespaces);
         assert_eq!(level("tests", "nodefence_tests", false), Level::Unit);
         assert_eq!(level("dataplane-user", "nodefence", false), Level::Unit);

@@ -8,19 +8,20 @@ pub(crate) mod tally;
 mod checks;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
-use executables::Level;
+use executables::{Built, Level};
+use tally::Stage;
 
-use crate::say;
 use crate::setup::{self, Need};
-use crate::vm;
 use crate::workspace::Workspace;
+use crate::{assets, process, say, vm};
 
 /// What of it is wanted.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// No VMs, a short fuzz, no test that waits for minutes.
+    /// No VMs, no real Kubernetes, a short fuzz, no test that waits for minutes.
     pub(crate) quick: bool,
     /// Only tests whose `file::name` contains this, and no checks.
     pub(crate) filter: Option<String>,
@@ -50,6 +51,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     stages.push(local::stage("packets", &built, Level::Packets, filter, options.quick)?);
     stages.push(local::stage("namespaces", &built, Level::Namespaces, filter, options.quick)?);
     if !options.quick {
+        stages.push(kubernetes(workspace, &built, filter)?);
         let matrix = vm::Options {
             kernels: Vec::new(),
             test: options.filter.clone(),
@@ -63,6 +65,28 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         bail!("no test has `{part}` in its `file::name`");
     }
     Ok(finish(&stages))
+}
+
+/// The tests beside real parts of Kubernetes. Where those cannot be had the stage fails, and the others run.
+fn kubernetes(workspace: &Workspace, built: &Built, filter: Option<&str>) -> Result<Stage> {
+    let name = "kubernetes";
+    let wanted = built.tests.iter().filter(|executable| executable.level == Level::Kubernetes);
+    let mut names = wanted.map(|executable| executable.names(filter));
+    if !names.any(|names| names.is_ok_and(|names| !names.is_empty())) {
+        return Ok(Stage::new(name));
+    }
+    let started = Instant::now();
+    let mut stage = match assets::ensure(workspace) {
+        Ok(_) => local::stage(name, built, Level::Kubernetes, filter, false)?,
+        Err(error) => {
+            process::check_interrupt()?;
+            let mut stage = Stage::new(name);
+            stage.fail(format!("{error:#}"));
+            stage
+        }
+    };
+    stage.took = started.elapsed();
+    Ok(stage)
 }
 
 /// Prints the summary; the exit code says whether anything failed.

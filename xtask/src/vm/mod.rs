@@ -78,7 +78,7 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
         );
     }
     let filter = options.test.as_deref();
-    let runs = runs(built, filter, |level| !matches!(level, Level::Unit | Level::Pair))?;
+    let runs = runs(built, filter, |level| !matches!(level, Level::Unit | Level::Kubernetes | Level::Pair))?;
     let pairs = self::runs(built, filter, |level| level == Level::Pair)?;
     if runs.is_empty() && pairs.is_empty() {
         return Ok(Vec::new());

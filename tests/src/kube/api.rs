@@ -1,0 +1,143 @@
+//! A client of an API server: JSON over HTTPS, one namespace to make its sockets in.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use ureq::{
+    Agent, Body,
+    http::Response,
+    tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem},
+};
+
+use crate::Netns;
+
+/// An answer takes longer only where something is wrong, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Who writes, in `managedFields`.
+const MANAGER: &str = "nodefence-tests";
+
+/// A client with all rights.
+#[derive(Debug, Clone)]
+pub struct Api {
+    ns: Arc<Netns>,
+    agent: Agent,
+    url: String,
+    token: String,
+}
+
+impl Api {
+    /// A client in `ns` that trusts what stands in `certificates` (PEM) and shows `token`. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or holds no certificate.
+    pub fn new(ns: &Arc<Netns>, url: &str, certificates: &Path, token: &str) -> Result<Self> {
+        let pem = std::fs::read(certificates).with_context(|| certificates.display().to_string())?;
+        let trusted = parse_pem(&pem)
+            .filter_map(|item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate.to_owned()),
+                _ => None,
+            })
+            .collect::<Vec<Certificate<'static>>>();
+        if trusted.is_empty() {
+            bail!("no certificate in {}", certificates.display());
+        }
+        let tls = TlsConfig::builder()
+            .provider(TlsProvider::Rustls)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .root_certs(RootCerts::new_with_certs(&trusted))
+            .build();
+        // A proxy that the environment names is for the world outside; this stays in its namespace.
+        let config = Agent::config_builder()
+            .tls_config(tls)
+            .proxy(None)
+            .http_status_as_error(false)
+            .timeout_global(Some(LIMIT))
+            .build();
+        Ok(Self {
+            ns: Arc::clone(ns),
+            agent: config.into(),
+            url: url.to_owned(),
+            token: format!("Bearer {token}"),
+        })
+    }
+
+    /// GET: the text, where the answer is 200.
+    ///
+    /// # Errors
+    /// Where there is no answer, or another one.
+    pub fn text(&self, path: &str) -> Result<String> {
+        let (agent, url, token) = self.parts(path);
+        self.ns.run(move || read(agent.get(&url).header("Authorization", token).call(), "GET", &url))
+    }
+
+    /// GET, as JSON.
+    ///
+    /// # Errors
+    /// As [`Api::text`].
+    pub fn get(&self, path: &str) -> Result<Value> {
+        parse(&self.text(path)?)
+    }
+
+    /// POST to a collection; the object as the server has it now.
+    ///
+    /// # Errors
+    /// Where there is no answer, or the server refuses; with its message.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        let (agent, url, token) = self.parts(path);
+        let body = object.to_string();
+        let answer = self.ns.run(move || {
+            let request =
+                agent.post(&url).header("Authorization", token).header("Content-Type", "application/json");
+            read(request.send(body.as_bytes()), "POST", &url)
+        });
+        parse(&answer?)
+    }
+
+    /// Creates an object or gives it this content (server-side apply); `path` names the object itself.
+    ///
+    /// # Errors
+    /// As [`Api::create`].
+    pub fn apply(&self, path: &str, object: &Value) -> Result<Value> {
+        let (agent, url, token) = self.parts(&format!("{path}?fieldManager={MANAGER}&force=true"));
+        let body = object.to_string();
+        let answer = self.ns.run(move || {
+            let request = agent.patch(&url).header("Authorization", token);
+            // JSON is YAML too.
+            let request = request.header("Content-Type", "application/apply-patch+yaml");
+            read(request.send(body.as_bytes()), "PATCH", &url)
+        });
+        parse(&answer?)
+    }
+
+    /// DELETE.
+    ///
+    /// # Errors
+    /// As [`Api::create`]; also where there is no such object.
+    pub fn delete(&self, path: &str) -> Result<()> {
+        let (agent, url, token) = self.parts(path);
+        let answer = self
+            .ns
+            .run(move || read(agent.delete(&url).header("Authorization", token).call(), "DELETE", &url));
+        answer.map(drop)
+    }
+
+    fn parts(&self, path: &str) -> (Agent, String, String) {
+        (self.agent.clone(), format!("{}{path}", self.url), self.token.clone())
+    }
+}
+
+/// The body of a good answer; of a bad one the status and what the server says.
+fn read(answer: Result<Response<Body>, ureq::Error>, verb: &str, url: &str) -> Result<String> {
+    let mut answer = answer.with_context(|| format!("{verb} {url}"))?;
+    let text = answer.body_mut().read_to_string().with_context(|| format!("{verb} {url}: the answer"))?;
+    if !answer.status().is_success() {
+        bail!("{verb} {url}: {}: {text}", answer.status());
+    }
+    Ok(text)
+}
+
+fn parse(text: &str) -> Result<Value> {
+    serde_json::from_str(text).context("the API server's answer is no JSON")
+}

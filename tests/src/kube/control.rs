@@ -1,0 +1,198 @@
+//! etcd and an API server in a namespace.
+
+use std::{
+    fs::File,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{Api, assets::asset, objects};
+use crate::{Netns, Proc};
+
+/// How long both may take to come up. Two seconds on an idle machine.
+const READY: Duration = Duration::from_secs(180);
+
+/// The namespace is the test's own, and so is the server.
+const TOKEN: &str = "nodefence-tests";
+
+/// What ClusterIPs are taken from.
+pub const SERVICE_RANGE: &str = "10.96.0.0/16,fd00:96::/112";
+
+/// Port of the API server.
+pub const PORT: u16 = 6443;
+
+/// etcd and kube-apiserver. Both end with it, however the test ends, and so does what they have stored.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// A client with all rights, in the control plane's own namespace.
+    pub api: Api,
+    /// The namespace.
+    pub ns: Arc<Netns>,
+    address: Ipv4Addr,
+    // In this order: an API server that loses its etcd lingers.
+    _apiserver: Proc,
+    _etcd: Proc,
+    dir: TempDir,
+}
+
+impl ControlPlane {
+    /// Starts them on the loopback device of `ns`; waits until the server is ready.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::start_at`].
+    pub fn start(ns: &Arc<Netns>) -> Result<Self> {
+        Self::start_at(ns, Ipv4Addr::LOCALHOST)
+    }
+
+    /// As [`ControlPlane::start`], with the API server on an address of `ns` by which other namespaces reach it. etcd stays on loopback.
+    ///
+    /// # Errors
+    /// Where a program is missing (with the command that makes it), ends, or is not ready in time; with its log.
+    pub fn start_at(ns: &Arc<Netns>, address: Ipv4Addr) -> Result<Self> {
+        let dir = TempDir::with_prefix("nodefence-kube-")?;
+        let mut etcd = spawn(ns, etcd(dir.path())?, &log(dir.path(), "etcd"))?;
+        let mut apiserver = spawn(ns, apiserver(dir.path(), address)?, &log(dir.path(), "kube-apiserver"))?;
+        let url = format!("https://{address}:{PORT}");
+        let certificates = dir.path().join("pki/apiserver.crt");
+        let started = Instant::now();
+        let mut last = anyhow::anyhow!("it has made no certificate");
+        let api = loop {
+            for (proc, name) in [(&mut etcd, "etcd"), (&mut apiserver, "kube-apiserver")] {
+                if let Some(status) = proc.ended()? {
+                    bail!("{name} ended with {status}; its log:\n{}", tail(&log(dir.path(), name)));
+                }
+            }
+            if started.elapsed() > READY {
+                let log = tail(&log(dir.path(), "kube-apiserver"));
+                return Err(
+                    last.context(format!("the API server is not ready after {READY:?}; its log:\n{log}"))
+                );
+            }
+            match Self::ready(ns, &url, &certificates) {
+                Ok(api) => break api,
+                Err(error) => last = error,
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        Ok(Self { api, ns: Arc::clone(ns), address, _apiserver: apiserver, _etcd: etcd, dir })
+    }
+
+    /// Ready is: says so, and has made the namespace that everything of a test lies in.
+    fn ready(ns: &Arc<Netns>, url: &str, certificates: &Path) -> Result<Api> {
+        let api = Api::new(ns, url, certificates, TOKEN)?;
+        api.text("/readyz")?;
+        api.get("/api/v1/namespaces/default")?;
+        Ok(api)
+    }
+
+    /// Writes a kubeconfig with all rights.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn kubeconfig(&self) -> Result<PathBuf> {
+        let path = self.dir.path().join("kubeconfig");
+        let server = format!("https://{}:{PORT}", self.address);
+        let certificate = self.dir.path().join("pki/apiserver.crt");
+        // JSON is YAML too.
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": certificate}}],
+            "users": [{"name": "test", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        std::fs::write(&path, config.to_string())?;
+        Ok(path)
+    }
+
+    /// Creates a Node that is Ready.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn node(&self, name: &str, address: Ipv4Addr, zone: Option<&str>) -> Result<()> {
+        self.api.create("/api/v1/nodes", &objects::node(name, address, zone)).map(drop)
+    }
+
+    /// Creates a Service or gives it this content.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn service(&self, service: &objects::Service) -> Result<()> {
+        let path = format!("/api/v1/namespaces/default/services/{}", service.name);
+        self.api.apply(&path, &service.json()).with_context(|| format!("{service:?}")).map(drop)
+    }
+
+    /// Creates an EndpointSlice or gives it this content.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn slice(&self, slice: &objects::Slice) -> Result<()> {
+        let path = format!("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/{}", slice.name);
+        self.api.apply(&path, &slice.json()).with_context(|| format!("{slice:?}")).map(drop)
+    }
+}
+
+fn etcd(dir: &Path) -> Result<Command> {
+    let mut command = Command::new(asset("etcd")?);
+    command.arg("--data-dir").arg(dir.join("etcd"));
+    command.args([
+        "--listen-client-urls=http://127.0.0.1:2379",
+        "--advertise-client-urls=http://127.0.0.1:2379",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+        "--initial-cluster=default=http://127.0.0.1:2380",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]);
+    Ok(command)
+}
+
+/// The server makes its own certificate, and what signs service account tokens is its key: nothing of it outlives the test.
+fn apiserver(dir: &Path, address: Ipv4Addr) -> Result<Command> {
+    let tokens = dir.join("tokens");
+    std::fs::write(&tokens, format!("{TOKEN},admin,1,\"system:masters\"\n"))?;
+    let pki = dir.join("pki");
+    let mut command = Command::new(asset("kube-apiserver")?);
+    command.arg("--cert-dir").arg(&pki);
+    for option in ["--service-account-key-file", "--service-account-signing-key-file"] {
+        command.arg(option).arg(pki.join("apiserver.key"));
+    }
+    command.arg("--token-auth-file").arg(tokens);
+    command.arg(format!("--bind-address={address}")).arg(format!("--secure-port={PORT}"));
+    command.args([
+        "--etcd-servers=http://127.0.0.1:2379",
+        // Else it looks for a default route; nobody reads it, since the Service `kubernetes` gets no endpoints.
+        "--advertise-address=192.0.2.1",
+        "--endpoint-reconciler-type=none",
+        "--authorization-mode=RBAC",
+        "--disable-admission-plugins=ServiceAccount",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--enable-priority-and-fairness=false",
+    ]);
+    command.arg(format!("--service-cluster-ip-range={SERVICE_RANGE}"));
+    Ok(command)
+}
+
+fn log(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.log"))
+}
+
+/// Starts a program that writes into `log`.
+pub(super) fn spawn(ns: &Netns, mut command: Command, log: &Path) -> Result<Proc> {
+    let file = File::options().create(true).append(true).open(log)?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    Proc::spawn(ns, command)
+}
+
+/// The end of a log.
+pub(super) fn tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}

@@ -1,0 +1,168 @@
+//! A real kube-proxy in a namespace.
+
+use std::{
+    fmt,
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{
+    ControlPlane,
+    assets::asset,
+    control::{spawn, tail},
+};
+use crate::{Netns, Proc};
+
+/// How long its first sync may take, on a busy machine too. Under a second on an idle one.
+const SYNC: Duration = Duration::from_secs(120);
+
+/// Its own ports, as they are by default.
+const METRICS: u16 = 10_249;
+const HEALTH: u16 = 10_256;
+
+/// When its rules were last written (metric of pkg/proxy/metrics, one a family).
+const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+
+/// How it forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// nftables; kernel 5.13 or later.
+    Nftables,
+    /// iptables.
+    Iptables,
+    /// IPVS; gone from Kubernetes 1.43 on.
+    Ipvs,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+        })
+    }
+}
+
+/// A kube-proxy. Killed when dropped; what it has programmed stays, as it does anywhere.
+#[derive(Debug)]
+pub struct KubeProxy {
+    /// How it forwards.
+    pub mode: Mode,
+    ns: Arc<Netns>,
+    proc: Proc,
+    dir: TempDir,
+}
+
+impl KubeProxy {
+    /// Starts one in `ns` for the Node `node`, which must exist, and waits for its first sync: that has all Services and
+    /// endpoints in it that the API server has by then. `ns` must reach the API server.
+    ///
+    /// # Errors
+    /// Where the program is missing, ends, or has not synced in time; with its log.
+    pub fn start(control: &ControlPlane, ns: &Arc<Netns>, node: &str, mode: Mode) -> Result<Self> {
+        let dir = TempDir::with_prefix("nodefence-kube-proxy-")?;
+        // JSON is YAML too. Limits of conntrack are the machine's, not this namespace's: they are left alone.
+        let config = json!({
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+            "mode": mode.to_string(),
+            "hostnameOverride": node,
+            "clientConnection": {"kubeconfig": control.kubeconfig()?},
+            "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+            // In nftables mode the default is the Node's own address alone.
+            "nodePortAddresses": ["0.0.0.0/0", "::/0"],
+            "healthzBindAddress": format!("127.0.0.1:{HEALTH}"),
+            "metricsBindAddress": format!("127.0.0.1:{METRICS}"),
+        });
+        let file = dir.path().join("config");
+        std::fs::write(&file, config.to_string())?;
+        let mut command = Command::new(asset("kube-proxy")?);
+        command.arg("--config").arg(file);
+        let log = dir.path().join("log");
+        let proc = spawn(ns, command, &log)?;
+        let mut this = Self { mode, ns: Arc::clone(ns), proc, dir };
+        this.wait_for_sync(0.0)?;
+        Ok(this)
+    }
+
+    /// Waits until each of its families has synced after `since` (seconds of the epoch).
+    fn wait_for_sync(&mut self, since: f64) -> Result<()> {
+        let started = Instant::now();
+        let mut last = anyhow::anyhow!("not asked yet");
+        loop {
+            if let Some(status) = self.proc.ended()? {
+                bail!("kube-proxy ended with {status}; its log:\n{}", self.log());
+            }
+            match self.last_sync() {
+                Ok(at) if at > since => return Ok(()),
+                Ok(at) => last = anyhow::anyhow!("last sync at {at}"),
+                Err(error) => last = error.context(last),
+            }
+            if started.elapsed() > SYNC {
+                return Err(
+                    last.context(format!("no sync within {SYNC:?}; kube-proxy's log:\n{}", self.log()))
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// When it last synced, in seconds of the epoch; 0 before the first time. Of two families the one that is behind.
+    ///
+    /// # Errors
+    /// Where it does not serve its metrics.
+    pub fn last_sync(&self) -> Result<f64> {
+        let metrics = self.ask("/metrics")?;
+        let times = metrics.lines().filter(|line| line.starts_with(LAST_SYNC));
+        let times = times.filter_map(|line| line.rsplit(' ').next()?.parse().ok());
+        Ok(times.reduce(f64::min).unwrap_or(0.0))
+    }
+
+    /// The answer of its metrics port to a GET.
+    ///
+    /// # Errors
+    /// Where it does not serve.
+    pub fn ask(&self, path: &str) -> Result<String> {
+        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        self.ns.run(move || {
+            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS));
+            let mut stream = TcpStream::connect(to).context("kube-proxy's metrics port")?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            stream.write_all(request.as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+            if !head.starts_with("HTTP/1.0 200") {
+                bail!("{}", head.lines().next().unwrap_or_default());
+            }
+            Ok(body.to_owned())
+        })
+    }
+
+    /// The end of its log.
+    pub fn log(&self) -> String {
+        tail(&self.log_path())
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// Asks it to end (SIGTERM) and waits. Its rules stay.
+    ///
+    /// # Errors
+    /// Where it still runs after 10 s.
+    pub fn stop(mut self) -> Result<()> {
+        self.proc.signal(Signal::SIGTERM)?;
+        self.proc.wait(Duration::from_secs(10)).map(drop)
+    }
+}
