@@ -99,7 +99,16 @@ fn probed(findings: &Findings) -> Vec<Check> {
             AS_ROOT,
         ),
     };
-    vec![asking, resets]
+    let deleting = match &findings.deletes_by_filter {
+        Finding::Found(by_filter) => Check::ok("conntrack entries", format!("deleted {by_filter}")),
+        Finding::NotNeeded(why) => Check::ok("conntrack entries", why.clone()),
+        Finding::Failed(why) => Check::warn(
+            "conntrack entries",
+            format!("deleted one by one, since it is unknown whether conntrack deletes by filter: {why}"),
+            AS_ROOT,
+        ),
+    };
+    vec![asking, resets, deleting]
 }
 
 fn asked_by(found: Conntrack) -> String {
@@ -303,6 +312,7 @@ mod tests {
         let failed = Findings {
             conntrack: Finding::Failed("no root".into()),
             ipvs_translates: Finding::Failed("no root".into()),
+            deletes_by_filter: Finding::Failed("no root".into()),
             milliseconds: 0,
         };
         let missing =

@@ -1,5 +1,5 @@
 //! Messages of the ctnetlink subsystem (include/uapi/linux/netfilter/nfnetlink_conntrack.h), read in place.
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST};
 use nodefence_common::Addr;
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::netlink::attributes;
 
-const SUBSYS_CTNETLINK: u16 = 1 << 8;
+pub(super) const SUBSYS_CTNETLINK: u16 = 1 << 8;
 const IPCTNL_MSG_CT_NEW: u16 = 0;
 const IPCTNL_MSG_CT_GET: u16 = 1;
 const IPCTNL_MSG_CT_GET_STATS_CPU: u16 = 4;
@@ -21,27 +21,27 @@ pub(super) const CT_STATS_CPU: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET_STATS_
 /// Length of `struct nfgenmsg`.
 const NFGEN_LEN: usize = 4;
 
-const CTA_TUPLE_ORIG: u16 = 1;
-const CTA_TUPLE_REPLY: u16 = 2;
+pub(super) const CTA_TUPLE_ORIG: u16 = 1;
+pub(super) const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
 const CTA_PROTOINFO: u16 = 4;
-const CTA_TIMEOUT: u16 = 7;
-const CTA_ID: u16 = 12;
-const CTA_ZONE: u16 = 18;
+pub(super) const CTA_TIMEOUT: u16 = 7;
+pub(super) const CTA_ID: u16 = 12;
+pub(super) const CTA_ZONE: u16 = 18;
 
 const CTA_STATS_INVALID: u16 = 4;
 
-const CTA_TUPLE_IP: u16 = 1;
-const CTA_TUPLE_PROTO: u16 = 2;
-const CTA_TUPLE_ZONE: u16 = 3;
+pub(super) const CTA_TUPLE_IP: u16 = 1;
+pub(super) const CTA_TUPLE_PROTO: u16 = 2;
+pub(super) const CTA_TUPLE_ZONE: u16 = 3;
 
-const CTA_IP_V4_SRC: u16 = 1;
+pub(super) const CTA_IP_V4_SRC: u16 = 1;
 const CTA_IP_V4_DST: u16 = 2;
-const CTA_IP_V6_SRC: u16 = 3;
+pub(super) const CTA_IP_V6_SRC: u16 = 3;
 const CTA_IP_V6_DST: u16 = 4;
 
-const CTA_PROTO_NUM: u16 = 1;
-const CTA_PROTO_SRC_PORT: u16 = 2;
+pub(super) const CTA_PROTO_NUM: u16 = 1;
+pub(super) const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
 const CTA_PROTOINFO_TCP: u16 = 1;
@@ -145,13 +145,26 @@ pub(super) fn parse_invalid(body: &[u8]) -> Option<u32> {
     be32(value)
 }
 
+/// A request that makes an entry; for [`super::probe`] alone.
+pub(super) fn create_request(flow: &Flow, sequence: u32) -> Vec<u8> {
+    let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+    message(CT_NEW, flags, Family::of(flow.orig.src) as u8, 0, sequence, |out| {
+        nest(out, CTA_TUPLE_ORIG, |out| put_tuple(out, &flow.orig));
+        nest(out, CTA_TUPLE_REPLY, |out| put_tuple(out, &flow.reply));
+        if let Some(Zone::Both(id)) = flow.zone {
+            put(out, CTA_ZONE, &id.to_be_bytes());
+        }
+        put(out, CTA_TIMEOUT, &flow.timeout.to_be_bytes());
+    })
+}
+
 /// A request that makes the entry of `flow` liberal in the reply direction and changes nothing else. It neither creates nor
 /// replaces: without the entry it fails with ENOENT. `None` for flows that are not TCP.
 pub(super) fn liberal_request(flow: &Flow, sequence: u32) -> Option<Vec<u8>> {
     if flow.orig.protocol != TCP {
         return None;
     }
-    let family = if flow.orig.src.as_v4().is_some() { Family::V4 } else { Family::V6 };
+    let family = Family::of(flow.orig.src);
     Some(message(CT_NEW, NLM_F_REQUEST | NLM_F_ACK, family as u8, 0, sequence, |out| {
         nest(out, CTA_TUPLE_ORIG, |out| {
             put_tuple(out, &flow.orig);
@@ -178,7 +191,7 @@ pub(super) fn liberal_request(flow: &Flow, sequence: u32) -> Option<Vec<u8>> {
     }))
 }
 
-fn put_tuple(out: &mut Vec<u8>, tuple: &Tuple) {
+pub(super) fn put_tuple(out: &mut Vec<u8>, tuple: &Tuple) {
     nest(out, CTA_TUPLE_IP, |out| match (tuple.src.as_v4(), tuple.dst.as_v4()) {
         (Some(src), Some(dst)) => {
             put(out, CTA_IP_V4_SRC, &src);

@@ -7,6 +7,10 @@ use nodefence_common::Addr;
 
 /// IP protocol number of TCP.
 pub(super) const TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub(super) const UDP: u8 = 17;
+/// IP protocol number of SCTP.
+pub(super) const SCTP: u8 = 132;
 
 /// Bits of [`Flow::status`] (`enum ip_conntrack_status`, nf_conntrack_common.h).
 pub mod status {
@@ -86,7 +90,7 @@ impl Zone {
 }
 
 /// One direction of a flow. Ports are 0 for protocols that have none.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tuple {
     /// Source address.
     pub src: Addr,
@@ -115,7 +119,7 @@ pub struct Flow {
     pub status: u32,
     /// The entry's zone.
     pub zone: Option<Zone>,
-    /// The entry's id; changes when the entry is deleted and made anew.
+    /// The entry's id: a hash of the original direction and of where the entry lies in memory, so one that is made anew may have the same.
     pub id: u32,
     /// Seconds until the entry expires.
     pub timeout: u32,

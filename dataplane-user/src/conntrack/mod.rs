@@ -1,19 +1,24 @@
-//! The kernel's conntrack table: read it, and let one entry be liberal. Nothing here can delete.
+//! The kernel's conntrack table: read it, delete entries of it, and let one entry be liberal.
 //!
-//! `netlink-packet-netfilter` 0.4 knows tuples, status and TCP state, but not zones and ids, allocates for every attribute of
-//! every entry and can express a DELETE, which without a tuple flushes the whole table. So the few attributes needed are
-//! read here in place, on netlink-packet-core's message and attribute buffers.
+//! `netlink-packet-netfilter` 0.4 knows tuples, status and TCP state, but not zones, ids and filters, allocates for every attribute of
+//! every entry and can express a DELETE without a tuple, which flushes the whole table. So the few attributes needed are
+//! read and written here, on netlink-packet-core's message and attribute buffers, and a flush cannot be said.
 
 mod blind;
 mod codec;
+mod delete;
 mod filter;
 mod flow;
+mod probe;
+mod remove;
 mod socket;
 pub(crate) mod wire;
 
 pub use blind::{Blind, blind};
 pub use filter::Backends;
 pub use flow::{Flow, TcpState, Tuple, Zone, status};
+pub use probe::by_filter;
+pub use remove::{ByFilter, Deleted, Protocols};
 pub use socket::{Conntrack, Dump, Family, Liberal};
 
 use thiserror::Error;

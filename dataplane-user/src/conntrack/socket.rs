@@ -4,6 +4,7 @@ use std::{
 };
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use nodefence_common::Addr;
 
 use super::{Error, Flow, Zone, codec, flow::TCP};
 use crate::netlink::{Broken, Channel};
@@ -11,7 +12,7 @@ use crate::netlink::{Broken, Channel};
 /// How often a dump that the kernel broke off is begun anew.
 const MAX_ATTEMPTS: u32 = 5;
 /// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// Which half of the table to list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,13 @@ pub enum Family {
     V4 = libc::AF_INET as u8,
     /// IPv6.
     V6 = libc::AF_INET6 as u8,
+}
+
+impl Family {
+    /// The half in which flows of this address are.
+    pub fn of(addr: Addr) -> Self {
+        if addr.as_v4().is_some() { Self::V4 } else { Self::V6 }
+    }
 }
 
 /// What a dump found.
@@ -51,7 +59,7 @@ pub struct Liberal {
 
 /// A netlink socket to the conntrack table of the network namespace that it was opened in. Blocking: keep it off async threads.
 pub struct Conntrack {
-    channel: Channel,
+    pub(super) channel: Channel,
 }
 
 impl Conntrack {

@@ -10,7 +10,7 @@ use super::{
 
 /// An entry in the layout that Linux sends: 192.0.2.9:40000 -> 198.51.100.1:80, answered by 10.244.2.7:8080 to 10.2.0.11:50000.
 #[rustfmt::skip]
-const ENTRY: &[u8] = &[
+pub(super) const ENTRY: &[u8] = &[
     2, 0, 0, 0, // nfgenmsg
     52, 0, 1, 0x80, // CTA_TUPLE_ORIG
         20, 0, 1, 0x80, 8, 0, 1, 0, 192, 0, 2, 9, 8, 0, 2, 0, 198, 51, 100, 1,
@@ -28,7 +28,7 @@ const ENTRY: &[u8] = &[
     6, 0, 18, 0, 0, 42, 0, 0, // CTA_ZONE
 ];
 
-fn flow() -> Flow {
+pub(super) fn flow() -> Flow {
     Flow {
         orig: Tuple {
             src: Addr::v4([192, 0, 2, 9]),

@@ -14,6 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
 use super::sweep::Manner;
+use crate::conntrack::{ByFilter, by_filter};
 
 mod far;
 mod ipvs;
@@ -76,6 +77,8 @@ pub struct Findings {
     /// IPVS translates a RST back that was made from the client's own segment and redirected (missing before de2c211868b9,
     /// "ipvs: Always clear ipvs_property flag in skb_scrub_packet()", 6.14 and stable branches).
     pub ipvs_translates: Finding<bool>,
+    /// Which entries conntrack deletes by filter, and no others.
+    pub deletes_by_filter: Finding<ByFilter>,
     /// Milliseconds that all of it took.
     pub milliseconds: u64,
 }
@@ -89,8 +92,9 @@ impl Findings {
             true => in_own_namespace("probe-ipvs", LOADING_LIMIT, CloneFlags::CLONE_NEWNS, ipvs::probe),
             false => Finding::NotNeeded("IPVS is not in use (no /proc/net/ip_vs)".to_owned()),
         };
+        let deletes_by_filter = in_own_namespace("probe-delete", LIMIT, CloneFlags::empty(), by_filter);
         let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Self { conntrack, ipvs_translates, milliseconds }
+        Self { conntrack, ipvs_translates, deletes_by_filter, milliseconds }
     }
 
     /// Whether to gather again: what they were gathered without (`then`) is there `now`. What goes away again costs nothing:
@@ -111,6 +115,14 @@ impl Findings {
             },
             // Both ways are tried then, one after the other.
             Finding::NotNeeded(_) | Finding::Failed(_) => Manner::default(),
+        }
+    }
+
+    /// How to delete the conntrack entries of backends on this kernel.
+    pub fn by_filter(&self) -> ByFilter {
+        match self.deletes_by_filter {
+            Finding::Found(by_filter) => by_filter,
+            Finding::NotNeeded(_) | Finding::Failed(_) => ByFilter::default(),
         }
     }
 
@@ -139,6 +151,12 @@ impl fmt::Display for Findings {
             )?,
             Finding::NotNeeded(reason) | Finding::Failed(reason) => {
                 write!(f, "how conntrack treats questions is unknown, so all ways are tried ({reason})")?;
+            }
+        }
+        match &self.deletes_by_filter {
+            Finding::Found(by_filter) => write!(f, "; conntrack entries are deleted {by_filter}")?,
+            Finding::NotNeeded(reason) | Finding::Failed(reason) => {
+                write!(f, "; conntrack entries are deleted one by one ({reason})")?;
             }
         }
         match &self.ipvs_translates {

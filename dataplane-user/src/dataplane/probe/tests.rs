@@ -1,7 +1,9 @@
 use super::{Conntrack, Finding, Findings, Present};
+use crate::conntrack::ByFilter;
 
 fn findings(conntrack: Finding<Conntrack>, ipvs_translates: Finding<bool>) -> Findings {
-    Findings { conntrack, ipvs_translates, milliseconds: 1 }
+    let deletes_by_filter = Finding::Found(ByFilter { v4: true, v6: false });
+    Findings { conntrack, ipvs_translates, deletes_by_filter, milliseconds: 1 }
 }
 
 const GOOD: Conntrack = Conntrack { syn_ack: true, far_past: true, liberal: true };
@@ -18,6 +20,9 @@ fn what_is_unknown_gets_the_choice_that_always_works() {
     assert!(!findings(Finding::Found(GOOD), Finding::Found(true)).inject());
     let odd = Conntrack { syn_ack: false, ..GOOD };
     assert!(!findings(Finding::Found(odd), Finding::Found(true)).manner().syn_ack);
+    assert_eq!(unknown.by_filter(), ByFilter { v4: true, v6: false });
+    let blind = Findings { deletes_by_filter: Finding::Failed("no".into()), ..unknown };
+    assert_eq!(blind.by_filter(), ByFilter { v4: false, v6: false });
 }
 
 #[test]
