@@ -5,7 +5,7 @@ pub const HEAD_LEN: usize = 192;
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
-    /// A sample of what was cut, for the log and `flows`.
+    /// A sample of what was cut, for the log.
     Cut = 0,
     /// A packet was dropped; build the answer from its head and inject it as ingress of `ifindex`.
     Answer = 1,

@@ -1,4 +1,4 @@
-/// What is held of a node. `nodes` stores the number; a reader converts with [`Verdict::from_raw`].
+/// What is held of a node. `nodes` stores the number; one that is not here is another version's, and counts as not healthy.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -6,17 +6,6 @@ pub enum Verdict {
     Healthy = 0,
     /// The operator flagged it.
     Flagged = 1,
-}
-
-impl Verdict {
-    /// The verdict a stored number stands for; `None` for a number from another version.
-    pub const fn from_raw(raw: u32) -> Option<Self> {
-        match raw {
-            0 => Some(Self::Healthy),
-            1 => Some(Self::Flagged),
-            _ => None,
-        }
-    }
 }
 
 /// What the datapath does with a packet to a node whose verdict is not healthy.

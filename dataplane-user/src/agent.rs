@@ -4,6 +4,7 @@ mod auto;
 mod bridge;
 mod core;
 mod coverage;
+mod file_flags;
 mod findings;
 mod idle;
 mod lock;

@@ -166,7 +166,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     // Longer than flags are looked through.
     std::thread::sleep(Duration::from_millis(2500));
     ensure!(json(&agent, &["status"])?["flagged_unknown"]["node-b"]["reason"] == "disk");
-    ensure!(agent.expect(&["status"])?.contains("node-b (not in the cluster file): flagged: disk"));
+    ensure!(agent.expect(&["status"])?.contains("node-b (not in the cluster file): flagged until unflagged: disk"));
     replace(&agent.cluster_file(), THREE)?;
     wait_until("flagged again", SEEN, || {
         node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse")
@@ -224,7 +224,7 @@ fn reloads_cut_nobody_else() -> Result<()> {
             format!("{head}\n{}{extra}", blocks.concat())
         };
         replace(&agent.cluster_file(), &text)?;
-        std::thread::sleep(Duration::from_millis(150));
+        wait_cluster(&agent, "this round's file", |cluster| cluster["nodes"] == 3 + round % 7)?;
         let outcome = try_new(&cluster.a.pod, backend, SOON).0;
         ensure!(outcome == Outcome::Refused, "round {round}: {outcome:?} from a flagged node");
         Conn::connect_to(

@@ -1,3 +1,5 @@
+//! For `--interface auto`: which devices are wanted now, and which for a while longer.
+
 use std::{
     collections::HashMap,
     time::{Duration, Instant},

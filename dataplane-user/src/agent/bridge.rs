@@ -1,3 +1,5 @@
+//! Renews the verdicts of an agent that ended until the new one does. Pure but for its thread and the one map.
+
 use std::{
     path::Path,
     sync::{

@@ -1,3 +1,9 @@
+//! What the agent's tasks and threads share, and the operations on it.
+//!
+//! Locks, in the order in which they may be taken: `dataplane` (whole tables, attaching: seconds), `auto`, `store` (the flags file:
+//! a disk may hang), `state` (map writes at most), `findings`. Nobody waits for anything else under `state`, and the log is
+//! written without it.
+
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -7,11 +13,11 @@ use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
 
-use super::{auto::Auto, idle::Turns, own_node, run::Settings, state::State};
+use super::{auto::Auto, file_flags, idle::Turns, own_node, run::Settings, state::State};
 use crate::{
     cluster::{ClusterView, FileSource},
     dataplane::{Dataplane, Injector, probe::Findings},
-    flags::{Clocks, FlagStore, monotonic_ns},
+    flags::{Clocks, Flag, FlagStore, monotonic_ns},
     plan::{self, Indices, Policy},
     report::{ErrorKind, Failure},
 };
@@ -113,7 +119,7 @@ impl Core {
         self.wake.notify_all();
     }
 
-    /// Sets the CLI's flag on a node and writes the verdict. Gives how long that took.
+    /// Sets the CLI's flag on a node and writes the verdict. Gives how long that took, and the CLI's flag that held before.
     ///
     /// # Errors
     /// An unknown node; the own one, or too many, without `force`; a verdict that cannot be written.
@@ -124,7 +130,7 @@ impl Core {
         reason: &str,
         force: bool,
         begun: Instant,
-    ) -> Result<Duration, Failure> {
+    ) -> Result<(Duration, Option<Flag>), Failure> {
         let now = Clocks::now();
         let mut state = self.state();
         if state.closing {
@@ -136,6 +142,7 @@ impl Core {
         if !force {
             self.may_flag(&state, node, now)?;
         }
+        let before = state.flags.cli().get(node).filter(|flag| !flag.ended(now)).cloned();
         let written = state.flag(node, lasts, reason, &self.policy());
         let took = begun.elapsed();
         // Whoever flags it has its clients asked.
@@ -147,7 +154,7 @@ impl Core {
         }
         self.wake();
         tracing::info!(node, reason, seconds = lasts.map(|lasts| lasts.as_secs()), "flagged");
-        Ok(took)
+        Ok((took, before))
     }
 
     fn may_flag(&self, state: &State, node: &str, now: Clocks) -> Result<(), Failure> {
@@ -288,10 +295,7 @@ impl Core {
             Ok(view)
         });
         match loaded {
-            Ok(view) => {
-                self.apply(view);
-                true
-            }
+            Ok(view) => self.apply(view),
             Err(error) => {
                 tracing::error!(error, "the last good view stays");
                 self.state().file_error = Some(error);
@@ -300,7 +304,7 @@ impl Core {
         }
     }
 
-    fn apply(&self, view: ClusterView) {
+    fn apply(&self, view: ClusterView) -> bool {
         let mut dataplane = self.dataplane();
         let view = Arc::new(view);
         // Nobody else gives places away: this one has the dataplane.
@@ -310,15 +314,20 @@ impl Core {
         let mut state = self.state();
         if let Err(error) = reconciled {
             state.file_error = Some(error.to_string());
-            return;
+            drop(state);
+            tracing::error!(%error, "the last good view stays");
+            return false;
         }
+        let before = Arc::clone(&state.view);
         state.set_view(Arc::clone(&view), indices);
         drop(state);
+        file_flags::tell(&before.flags, &view, &self.own_node);
         if view.node(&self.own_node).is_none() && !view.nodes.is_empty() {
             tracing::warn!(node = self.own_node, "this node is not in the cluster file any more");
         }
         tracing::info!(nodes = view.nodes.len(), backends = view.backends(), "took the cluster file");
         self.write_tables(&mut dataplane);
+        true
     }
 
     /// Brings the whole wanted state into the maps. Flags may come and go meanwhile.

@@ -1,3 +1,5 @@
+//! Which backends' packets leave by an attached device.
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
@@ -62,11 +64,24 @@ impl Coverage {
         self.attached = attached.map(|status| status.ifindex).collect();
     }
 
-    /// The attached device that packets go through which leave by `device`: itself, or below it while it is a VLAN device.
+    /// The attached device that packets go through which leave by `device`: itself, or below it while it is a VLAN device; a port
+    /// of it where it is a bridge or a bond, all of whose ports are attached.
     fn attached_below(&self, device: u32) -> Option<u32> {
         let below = |ifindex: &u32| self.devices.get(ifindex)?.parent;
         let mut ways = std::iter::successors(Some(device), below).take(MAX_TAGS + 1);
-        ways.find(|ifindex| self.attached.contains(ifindex))
+        ways.find_map(|ifindex| {
+            if self.attached.contains(&ifindex) {
+                return Some(ifindex);
+            }
+            let mut ports = self.ports(ifindex);
+            let first = ports.next()?;
+            std::iter::once(first).chain(ports).all(|port| self.attached.contains(&port)).then_some(first)
+        })
+    }
+
+    fn ports(&self, master: u32) -> impl Iterator<Item = u32> {
+        let of = move |device: &&Interface| device.master == Some(master);
+        self.devices.values().filter(of).map(|device| device.ifindex)
     }
 
     /// The way by which packets to this address leave, where the cut covers it.
@@ -96,7 +111,9 @@ impl Coverage {
         }
         let mut ways = std::iter::once(&route.ifindex).chain(&route.others);
         if let Some(ifindex) = ways.find(|ifindex| self.attached_below(**ifindex).is_none()) {
-            return Err(format!("leaves by {}, which is not attached", self.name(*ifindex)));
+            let attached = self.ports(*ifindex).any(|port| self.attached.contains(&port));
+            let what = if attached { "not all of whose ports are attached" } else { "which is not attached" };
+            return Err(format!("leaves by {}, {what}", self.name(*ifindex)));
         }
         let attached = self.attached_below(route.ifindex).unwrap_or(route.ifindex);
         Ok(Way { device: route.ifindex, attached })
@@ -166,6 +183,17 @@ mod tests {
         // The programs do not look behind three tags, and what lies above covers nothing below.
         assert_eq!(coverage(9, &[2]).of(to), Err("leaves by dev9, which is not attached".into()));
         assert_eq!(coverage(2, &[5]).of(to), Err("leaves by dev2, which is not attached".into()));
+        // A bridge or bond is covered by its ports, by all of them only: who knows which one a packet takes.
+        let ports = |attached: &[u32]| {
+            let mut coverage = coverage(2, attached);
+            for (port, master) in [(11, 2), (12, 2), (13, 5)] {
+                coverage.devices.insert(port, Interface { master: Some(master), ..device(port, None) });
+            }
+            coverage.of(to)
+        };
+        assert_eq!(ports(&[11, 12]), Ok(Way { device: 2, attached: 11 }));
+        assert_eq!(ports(&[11]), Err("leaves by dev2, not all of whose ports are attached".into()));
+        assert_eq!(ports(&[13]), Err("leaves by dev2, which is not attached".into()));
         // What the cut reaches only now is told from what it reached before, or reaches no more.
         let node = Node {
             name: "b".into(),

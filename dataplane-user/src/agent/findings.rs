@@ -1,3 +1,5 @@
+//! Runs the probes again when IPVS or conntrack comes after the agent.
+
 use std::{sync::Arc, time::Duration};
 
 use nodefence_common::{Config, config_flags};

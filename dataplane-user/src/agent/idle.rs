@@ -1,3 +1,5 @@
+//! The rounds of asking idle clients: who may ask now, whom, and what came of it.
+
 use std::{net::IpAddr, sync::Arc};
 
 use nodefence_common::Addr;

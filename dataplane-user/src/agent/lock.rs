@@ -1,3 +1,5 @@
+//! One agent at a time: the lock of the run folder.
+
 use std::{
     fs::{self, DirBuilder, File, Permissions},
     io::{self, Read as _, Seek as _, Write as _},

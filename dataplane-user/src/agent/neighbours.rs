@@ -1,3 +1,5 @@
+//! Holds the neighbour entries of flagged nodes.
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval};

@@ -1,3 +1,5 @@
+//! Follows devices and routes: attaches, and looks up which backends the cut reaches.
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -6,7 +8,7 @@ use std::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, coverage::Coverage, run::Wanted};
+use super::{core::Core, coverage::Coverage, rows, run::Wanted};
 use crate::{
     dataplane::{InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
     report::{InterfaceRow, ProgramRow},
@@ -85,6 +87,7 @@ fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
     state.ask_again(reached);
     drop(state);
     core.flagged.notify_one();
+    tell_uncovered(core);
     // Told without the lock: whoever reads the log may stand still.
     for row in &rows {
         tell(row, before.iter().find(|before| before.name == row.name));
@@ -101,6 +104,19 @@ fn reached(core: &Core, coverage: &Coverage) -> Vec<String> {
     };
     armed.retain(|name| view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &before)));
     armed
+}
+
+/// Tells the log when backends cease to be covered, or more of them than before, and when all are again.
+fn tell_uncovered(core: &Core) {
+    let (count, examples) = rows::uncovered(core);
+    let before = std::mem::replace(&mut core.state().uncovered, count);
+    if count > before {
+        let first = examples.first();
+        let (backend, why) = (first.map(|row| row.address), first.and_then(|row| row.uncovered.as_deref()));
+        tracing::warn!(count, first = ?backend, why, "traffic to these backends is not cut: no attached device covers them");
+    } else if count == 0 && before != 0 {
+        tracing::info!("attached devices cover all backends");
+    }
 }
 
 /// Logs what changed about a device.

@@ -1,3 +1,5 @@
+//! Which node of the cluster view this machine is, and that no backend of another is one of its addresses.
+
 use std::{collections::HashSet, net::IpAddr};
 
 use crate::cluster::{ClusterView, Scope};

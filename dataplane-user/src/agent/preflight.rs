@@ -1,7 +1,7 @@
 //! What can be known before anything is taken, ended or attached: an agent that cannot run must find out while the one that
 //! runs still does.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use nix::unistd::{AccessFlags, access};
@@ -9,7 +9,6 @@ use nix::unistd::{AccessFlags, access};
 use super::run::{Settings, Wanted};
 use crate::{
     dataplane::{self, interfaces},
-    doctor::{KernelVersion, OLDEST},
     flags::FlagStore,
     report::Server,
 };
@@ -17,27 +16,10 @@ use crate::{
 /// # Errors
 /// What would keep the agent from running, with the file, device or flag it is about.
 pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's release")?;
-    check_kernel(release.trim())?;
     dataplane::check(&settings.options)?;
     check_socket(&settings.socket, &settings.run_dir)?;
     FlagStore::new(&settings.run_dir).check()?;
     check_devices(&settings.interfaces)
-}
-
-/// # Errors
-/// Where the kernel is known to be too old. One whose release cannot be read out is tried.
-fn check_kernel(release: &str) -> anyhow::Result<()> {
-    match KernelVersion::parse(release) {
-        Some(version) if version < OLDEST => {
-            bail!(
-                "kernel {release} is too old: nodefence runs on {}.{} or later (see `nodefence doctor`)",
-                OLDEST.major,
-                OLDEST.minor
-            )
-        }
-        _ => Ok(()),
-    }
 }
 
 fn check_socket(socket: &Path, run_dir: &Path) -> anyhow::Result<()> {
@@ -73,16 +55,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_is_named() {
-        let error = check_kernel("5.4.0-216-generic").unwrap_err().to_string();
-        assert!(error.contains("kernel 5.4.0-216-generic is too old"), "{error}");
-        assert!(error.contains("5.10 or later"), "{error}");
-        for release in ["5.10.0-35-amd64", "6.1.0", "6.18.44-custom", "unreadable"] {
-            check_kernel(release).unwrap();
-        }
-    }
-
-    #[test]
     fn a_socket_that_cannot_be_made_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run");
@@ -95,7 +67,7 @@ mod tests {
         let long = dir.path().join("x".repeat(200));
         let error = check_socket(&long, &run).unwrap_err().to_string();
         assert!(error.contains("SUN_LEN"), "{error}");
-        fs::write(dir.path().join("file"), "").unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
         let error = check_socket(&dir.path().join("file"), &run).unwrap_err().to_string();
         assert!(error.contains("file: cannot listen: something that is no socket lies there"), "{error}");
     }

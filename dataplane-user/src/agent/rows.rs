@@ -5,7 +5,7 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use nodefence_common::{Action, Counter};
 
-use super::{core::Core, coverage::Coverage};
+use super::{core::Core, coverage::Coverage, file_flags};
 use crate::{
     cluster::{Backend, ClusterView, Node, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
@@ -40,6 +40,7 @@ fn flag_row(flag: &Flag, now: Clocks) -> FlagRow {
         reason: flag.reason.clone(),
         since: whole_seconds(flag.since),
         remaining_seconds: flag.remaining(now).map(|left| left.as_secs()),
+        until: flag.remaining(now).and_then(|left| now.wall.checked_add(left).ok()).map(whole_seconds),
     }
 }
 
@@ -138,7 +139,7 @@ pub(super) fn backends(core: &Core) -> Vec<BackendRow> {
 }
 
 /// How many backends no attached device covers, and the first few of them.
-fn uncovered(core: &Core) -> (usize, Vec<BackendRow>) {
+pub(super) fn uncovered(core: &Core) -> (usize, Vec<BackendRow>) {
     let (view, coverage, flagged) = looked_at(core);
     let (mut count, mut examples) = (0, Vec::new());
     for node in view.nodes.iter().filter(|node| node.name != core.own_node) {
@@ -158,6 +159,7 @@ pub(super) fn flag_report(
     core: &Core,
     name: &str,
     lasts: Option<Duration>,
+    replaced: Option<&Flag>,
     named: usize,
 ) -> Option<FlagReport> {
     let (seen, now) = (Seen::now(core), Clocks::now());
@@ -189,6 +191,7 @@ pub(super) fn flag_report(
     if node.backends.is_empty() {
         warnings.push("the cluster file gives it no backends: there is nothing to cut".to_owned());
     }
+    let uncovered_count = uncovered.len();
     uncovered.truncate(named);
     Some(FlagReport {
         node: row.name,
@@ -196,7 +199,9 @@ pub(super) fn flag_report(
         action: row.action,
         for_seconds: lasts.map(|lasts| lasts.as_secs()),
         backends: row.backends,
+        uncovered_count,
         uncovered,
+        replaced: replaced.map(|flag| flag_row(flag, now)),
         flip_micros: 0,
         received_ns: 0,
         asking: false,
@@ -320,6 +325,7 @@ pub(super) fn status(core: &Core) -> Status {
             nodes: seen.view.nodes.len(),
             backends,
             error: state.file_error.clone(),
+            flags: file_flags::dangers(&seen.view, &core.own_node, now.wall),
             watch: state.watch_error.clone(),
         },
         flagged,

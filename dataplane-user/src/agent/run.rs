@@ -1,3 +1,5 @@
+//! The agent from its start to its end: in which order things are checked, taken, started and given up.
+
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -21,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     bridge::{Bridge, alive},
     core::Core,
-    findings, idle,
+    file_flags, findings, idle,
     lock::{Lock, LockError},
     neighbours, network,
     own_node::{local_addresses, own_node, refuse_local},
@@ -172,6 +174,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         result = signals() => result,
         () = stop.cancelled() => Ok("another agent takes over"),
         () = server.serve(desk) => Ok("the socket is gone"),
+        () = renewal.ended() => Err(anyhow::anyhow!("the thread that renews verdicts ended; they lapse in 3 s")),
         Some(ended) = tasks.join_next() => match ended {
             Ok(Ok(())) => Ok("a task ended"),
             Ok(Err(error)) => Err(error),
@@ -258,6 +261,7 @@ fn start(
         .filter(|(_, slot)| cut(slot.index, slot.generation))
         .map(|(name, slot)| (name.to_owned(), slot))
         .collect();
+    file_flags::tell(&[], &view, &own_node);
     let mut state = State::new(view, flags, indices, armed, Box::new(dataplane.node_writer()?));
     state.watch_error = watch.degraded.clone();
     state.flags_problem = adopted.problem;
@@ -271,16 +275,25 @@ struct Renewal {
     core: Arc<Core>,
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
+    /// Cancelled when the thread ends, in whatever way.
+    ended: CancellationToken,
 }
 
 impl Renewal {
     fn start(core: Arc<Core>) -> anyhow::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, ended) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
         let thread = {
-            let (core, stop) = (Arc::clone(&core), Arc::clone(&stop));
-            std::thread::Builder::new().name("renew".into()).spawn(move || core.renew(&stop))?
+            let (core, stop, end) = (Arc::clone(&core), Arc::clone(&stop), ended.clone().drop_guard());
+            std::thread::Builder::new().name("renew".into()).spawn(move || {
+                let _end = end;
+                core.renew(&stop);
+            })?
         };
-        Ok(Self { core, stop, thread })
+        Ok(Self { core, stop, thread, ended })
+    }
+
+    async fn ended(&self) {
+        self.ended.cancelled().await;
     }
 
     fn end(self) {

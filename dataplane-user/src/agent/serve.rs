@@ -1,3 +1,5 @@
+//! Carries out the requests that come over the socket.
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -42,7 +44,7 @@ impl Desk {
     /// was read.
     async fn flag(&self, flag: Flag, wait: bool, received: Instant) -> Result<FlagReport, Failure> {
         let Flag { node, lasts, reason, force } = flag;
-        let took = self.core.flag(&node, lasts, &reason, force, received)?;
+        let (took, replaced) = self.core.flag(&node, lasts, &reason, force, received)?;
         let asking = self.ask(&node);
         let mut warnings = Vec::new();
         match timeout(WAIT_FOR_FILE, self.blocking(|core| core.save_flags())).await {
@@ -52,7 +54,7 @@ impl Desk {
                     .into(),
             ),
         }
-        let mut report = rows::flag_report(&self.core, &node, lasts, NAMED)
+        let mut report = rows::flag_report(&self.core, &node, lasts, replaced.as_ref(), NAMED)
             .ok_or_else(|| Failure::failed(format_args!("`{node}` left the cluster file meanwhile")))?;
         // Instant is CLOCK_MONOTONIC too, but does not show its number.
         report.received_ns = monotonic_ns().saturating_sub(received.elapsed().as_nanos() as u64);

@@ -1,3 +1,5 @@
+//! What changes while the agent runs, and the verdicts in the kernel: one lock around both, held for map writes at most.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -72,6 +74,8 @@ pub(super) struct State {
     pub(super) interfaces: Vec<InterfaceRow>,
     /// Which device leads to which backend.
     pub(super) coverage: Arc<Coverage>,
+    /// How many backends no attached device covered when that was looked at last.
+    pub(super) uncovered: usize,
     /// What is done about the neighbour entries of flagged nodes.
     pub(super) neighbours: Vec<NeighbourRow>,
     /// The last round of asking, by node.
@@ -110,6 +114,7 @@ impl State {
             write_error: None,
             interfaces: Vec::new(),
             coverage: Arc::default(),
+            uncovered: 0,
             neighbours: Vec::new(),
             asked: BTreeMap::new(),
         }

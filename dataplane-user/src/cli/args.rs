@@ -303,9 +303,16 @@ pub enum LogFormat {
     Json,
 }
 
+/// Ten years: what is longer was meant otherwise.
+const LONGEST_FLAG: Duration = Duration::from_secs(3_650 * 24 * 3_600);
+
 /// How long a flag lasts: a second at least, since verdicts are renewed once a second.
 fn lasting(text: &str) -> Result<Duration, String> {
-    let lasts = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let expected = "expected numbers with their units (s, m, h, d), as in 90s, 10m or 1h 30m";
+    let lasts = humantime::parse_duration(text).map_err(|_| expected.to_owned())?;
+    if lasts > LONGEST_FLAG {
+        return Err("at most 3650d; without --for a flag holds until it is taken back".into());
+    }
     if lasts < Duration::from_secs(1) {
         return Err("a flag lasts one second at least (to end it at once: `nodefence unflag NODE`)".into());
     }

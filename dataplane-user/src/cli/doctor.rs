@@ -230,6 +230,13 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
         &status.dataplane.renew_error,
         "nodefence status  # and its log; verdicts lapse within 3 s",
     );
+    if status.dataplane.renewed_late() {
+        checks.push(Check::fail(
+            "renewal",
+            format!("verdicts were last renewed {:.1} s ago", status.dataplane.renewed_seconds_ago),
+            "nodefence agent --take-over  # with its other options; is the machine overloaded?",
+        ));
+    }
     if status.dataplane.left_out != 0 {
         checks.push(Check::fail(
             "maps",
@@ -307,8 +314,7 @@ mod tests {
 
     #[test]
     fn every_line_that_is_not_ok_has_a_remedy() {
-        let none =
-            Features { classifier: false, tcx: false, ring_buffer: false, xdp: false, kernel_btf: false };
+        let none = Features { classifier: false, tcx: false, ring_buffer: false, xdp: false };
         let failed = Findings {
             conntrack: Finding::Failed("no root".into()),
             ipvs_translates: Finding::Failed("no root".into()),
@@ -330,8 +336,7 @@ mod tests {
     /// Whoever may not look learns that, and neither good nor bad news.
     #[test]
     fn without_privilege_nothing_is_guessed() {
-        let none =
-            Features { classifier: false, tcx: false, ring_buffer: false, xdp: false, kernel_btf: false };
+        let none = Features { classifier: false, tcx: false, ring_buffer: false, xdp: false };
         let refused = InterfaceStatus {
             name: "eth0".into(),
             ifindex: 2,

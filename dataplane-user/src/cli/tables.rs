@@ -18,8 +18,10 @@ fn flag_text(flag: &FlagRow) -> String {
         Origin::ClusterFile => "flagged by the cluster file",
     };
     let mut text = origin.to_owned();
-    if let Some(left) = flag.remaining_seconds {
-        let _ = write!(text, ", {} left", seconds(left));
+    match flag.remaining_seconds {
+        Some(left) => drop(write!(text, ", {} left", seconds(left))),
+        None if flag.origin == Origin::Cli => text.push_str(" until unflagged"),
+        None => {}
     }
     if !flag.reason.is_empty() {
         let _ = write!(text, ": {}", printable(&flag.reason));
@@ -98,12 +100,19 @@ pub(super) fn flag(report: &FlagReport) -> String {
         "node {} (index {}): {} for {} backends, written in {} us",
         report.node, report.index, report.action, report.backends, report.flip_micros
     );
-    if let Some(time) = report.for_seconds {
-        let _ = write!(text, ", ends in {}", seconds(time));
+    match report.for_seconds {
+        Some(time) => drop(write!(text, ", ends in {}", seconds(time))),
+        None => text.push_str(", until `nodefence unflag`"),
     }
     text.push('\n');
+    if let Some(before) = &report.replaced {
+        let _ = writeln!(text, "takes the place of: {}", flag_text(before));
+    }
     for backend in &report.uncovered {
         let _ = writeln!(text, "not covered: {backend}");
+    }
+    if report.uncovered_count > report.uncovered.len() {
+        let _ = writeln!(text, "not covered: {} more", report.uncovered_count - report.uncovered.len());
     }
     match &report.asked {
         Some(asked) => drop(writeln!(text, "idle clients: {}", asked_text(asked))),
@@ -170,12 +179,15 @@ pub(super) fn status(status: &Status) -> String {
             cluster.file, cluster.nodes, cluster.backends, cluster.loaded
         ),
     );
-    for problem in cluster.error.iter().chain(&cluster.watch).chain(&status.flags_problem) {
+    for problem in
+        cluster.error.iter().chain(&cluster.watch).chain(&cluster.flags).chain(&status.flags_problem)
+    {
         line("", format!("problem: {problem}"));
     }
     let plane = &status.dataplane;
     line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));
-    line("Renewed", format!("{:.1} s ago", plane.renewed_seconds_ago));
+    let late = if plane.renewed_late() { " (problem: verdicts lapse 3 s after it)" } else { "" };
+    line("Renewed", format!("{:.1} s ago{late}", plane.renewed_seconds_ago));
     for problem in plane.error.iter().chain(&plane.renew_error) {
         line("", format!("problem: {problem}"));
     }
@@ -201,9 +213,16 @@ pub(super) fn status(status: &Status) -> String {
         }
     }
     if status.uncovered != 0 {
-        line("Not covered", format!("{} backends, whose traffic is not cut here", status.uncovered));
+        let count = status.uncovered;
+        line("Not covered", format!("problem: {count} backends, whose traffic is not cut here"));
         for row in &status.uncovered_examples {
             line("", format!("{} on {}: {}", row.address, row.node, or_dash(row.uncovered.as_ref())));
+        }
+        if count > status.uncovered_examples.len() {
+            line(
+                "",
+                format!("and {} more: see `nodefence backends`", count - status.uncovered_examples.len()),
+            );
         }
     }
     line("This kernel", status.probe_text.clone());

@@ -34,8 +34,8 @@ pub enum Error {
     },
     /// The process may not load BPF programs.
     #[error(
-        "no privilege to {what}: {source}; run as root or with CAP_BPF and CAP_NET_ADMIN (before Linux 5.8: \
-         CAP_SYS_ADMIN)"
+        "no privilege to {what}: {source}; run as root or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (before Linux 5.11 \
+         CAP_SYS_RESOURCE too)"
     )]
     Privilege {
         /// What was tried.
@@ -44,8 +44,14 @@ pub enum Error {
         source: io::Error,
     },
     /// A kernel that lacks what the programs use.
-    #[error("this is Linux {major}.{minor}.{patch}; 5.10 or later is needed", major = .0.code() >> 16, minor = .0.code() >> 8 & 0xff, patch = .0.code() & 0xff)]
+    #[error(
+        "kernel {}.{}.{} is too old: nodefence runs on {}.{} or later (see `nodefence doctor`)",
+        .0.code() >> 16, .0.code() >> 8 & 0xff, .0.code() & 0xff, super::OLDEST.0, super::OLDEST.1
+    )]
     OldKernel(aya::util::KernelVersion),
+    /// A kernel that was built without what the programs need.
+    #[error("this kernel has no TC programs: it was built without CONFIG_BPF_SYSCALL or CONFIG_NET_CLS_BPF")]
+    NoClassifier,
     /// The locked-memory limit could not be raised (needed before Linux 5.11).
     #[error(
         "cannot raise RLIMIT_MEMLOCK, which this kernel counts BPF maps against (needed before 5.11): {0}"

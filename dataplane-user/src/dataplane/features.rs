@@ -18,8 +18,6 @@ pub struct Features {
     pub ring_buffer: bool,
     /// XDP programs can be loaded.
     pub xdp: bool,
-    /// The kernel describes its types (CONFIG_DEBUG_INFO_BTF).
-    pub kernel_btf: bool,
 }
 
 /// Tries each feature.
@@ -30,6 +28,5 @@ pub fn features() -> Features {
         tcx: sys::query_tcx(1, tc::attach_type(Hook::Egress)).is_ok(),
         ring_buffer: is_map_supported(MapType::RingBuf).unwrap_or(false),
         xdp: is_program_supported(ProgramType::Xdp).unwrap_or(false),
-        kernel_btf: std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
     }
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use aya::{
-    Ebpf, EbpfError, EbpfLoader, maps::MapError, programs::ProgramType, sys::is_program_supported,
+    Ebpf, EbpfError, EbpfLoader,
+    maps::MapError,
+    programs::{ProgramError, ProgramType},
+    sys::is_program_supported,
     util::KernelVersion,
 };
 use nix::{
@@ -75,11 +78,13 @@ fn load_error(error: EbpfError) -> Error {
     }
 }
 
-/// The oldest kernel that the programs are made and tested for.
-const OLDEST: KernelVersion = KernelVersion::new(5, 10, 0);
+/// Major and minor number of the oldest kernel that the programs load on: it brought what they and their maps need (bounded
+/// loops 5.3, ring buffer and links 5.8), and is the oldest that they are tested on.
+pub const OLDEST: (u8, u8) = (5, 10);
 
 fn supported(kernel: KernelVersion) -> Result<(), Error> {
-    if kernel >= OLDEST { Ok(()) } else { Err(Error::OldKernel(kernel)) }
+    let oldest = KernelVersion::new(OLDEST.0, OLDEST.1, 0);
+    if kernel >= oldest { Ok(()) } else { Err(Error::OldKernel(kernel)) }
 }
 
 /// Before 5.11 maps and programs count against RLIMIT_MEMLOCK.
@@ -104,13 +109,15 @@ pub(super) fn root(pin_dir: &Path) -> Result<&Path, Error> {
 /// What would keep [`super::Dataplane::open`] from its work.
 pub fn check(options: &Options) -> Result<(), Error> {
     raise_memlock(supported_kernel()?)?;
-    require_bpffs(&options.pin_dir)?;
     // A program of two instructions: refused where the privilege is missing or the kernel is locked down.
-    if !is_program_supported(ProgramType::SchedClassifier).unwrap_or(false) {
-        let source = io::Error::from_raw_os_error(libc::EPERM);
-        return Err(Error::Privilege { what: "load BPF programs".into(), source });
+    match is_program_supported(ProgramType::SchedClassifier) {
+        Ok(true) => require_bpffs(&options.pin_dir),
+        Ok(false) => Err(Error::NoClassifier),
+        Err(error) => Err(Error::call("load BPF programs")(match error {
+            ProgramError::SyscallError(error) => error.io_error,
+            other => io::Error::other(other),
+        })),
     }
-    Ok(())
 }
 
 fn supported_kernel() -> Result<KernelVersion, Error> {
@@ -210,10 +217,11 @@ mod tests {
     fn a_kernel_before_5_10_is_refused_by_name() {
         for old in [KernelVersion::new(4, 19, 300), KernelVersion::new(5, 9, 16)] {
             let text = supported(old).unwrap_err().to_string();
-            assert!(text.contains("5.10"), "{text}");
+            assert!(text.contains("is too old") && text.contains("5.10 or later"), "{text}");
         }
-        assert!(supported(KernelVersion::new(5, 4, 0)).unwrap_err().to_string().contains("5.4.0"));
-        for new in [OLDEST, KernelVersion::new(5, 10, 251), KernelVersion::new(6, 1, 0)] {
+        assert!(supported(KernelVersion::new(5, 4, 0)).unwrap_err().to_string().contains("kernel 5.4.0"));
+        for new in [KernelVersion::new(5, 10, 0), KernelVersion::new(5, 10, 251), KernelVersion::new(6, 1, 0)]
+        {
             supported(new).unwrap();
         }
     }

@@ -143,9 +143,9 @@ pub fn sweep(
     // something by itself meanwhile.
     flows.sort_by_key(|flow| flow.timeout);
 
-    let question =
-        if manner.syn_ack { Question::SynAck } else { bare_ack(conntrack, manner, &flows, &mut report)? };
-    let asked = round(&flows, question, manner, surroundings, &mut report);
+    let bare_ack = if manner.far_is_invalid { Question::OneAck } else { Question::FourAcks };
+    let question = if manner.syn_ack { Question::SynAck } else { bare_ack };
+    let asked = round(&flows, question, manner, surroundings, &mut liberal(conntrack), &mut report)?;
     report.asked = asked.len();
     let round_end = Instant::now();
     report.asking_seconds = start.elapsed().as_secs_f64();
@@ -168,8 +168,8 @@ pub fn sweep(
         report.seconds = start.elapsed().as_secs_f64();
         return Ok(report);
     }
-    let question = bare_ack(conntrack, manner, &left, &mut report)?;
-    report.asked_again = round(&left, question, manner, surroundings, &mut report).len();
+    let again = round(&left, bare_ack, manner, surroundings, &mut liberal(conntrack), &mut report)?;
+    report.asked_again = again.len();
     thread::sleep(LAST_LOOK);
     report.closed = asked.len() - still_open(conntrack, backends, &asked)?.len();
     report.seconds = start.elapsed().as_secs_f64();
@@ -181,18 +181,11 @@ fn skip(count: &mut usize) -> bool {
     false
 }
 
-/// The bare ACK that this kernel translates; makes the flows liberal where that takes it.
-fn bare_ack(
-    conntrack: &mut Conntrack,
-    manner: &Manner,
-    flows: &[Flow],
-    report: &mut Report,
-) -> Result<Question, conntrack::Error> {
-    if !manner.far_is_invalid {
-        return Ok(Question::FourAcks);
-    }
-    report.liberal += conntrack.make_all_liberal(flows)?.changed;
-    Ok(Question::OneAck)
+/// Makes flows liberal; how many it changed.
+type MakeLiberal<'a> = &'a mut dyn FnMut(&[Flow]) -> Result<usize, conntrack::Error>;
+
+fn liberal(conntrack: &mut Conntrack) -> impl FnMut(&[Flow]) -> Result<usize, conntrack::Error> {
+    |flows| conntrack.make_all_liberal(flows).map(|done| done.changed)
 }
 
 /// Lists the flows of both families; fills in what of the listing belongs in the report.
@@ -238,14 +231,16 @@ fn key(flow: &Flow) -> Key {
     (flow.id, flow.orig)
 }
 
-/// Asks each flow; gives those whose question was taken by the injector.
+/// Asks each flow; gives those whose question was taken by the injector. Where the question takes it, flows are made liberal just
+/// before: those that are asked, and no others.
 fn round(
     flows: &[Flow],
     question: Question,
     manner: &Manner,
     surroundings: &mut impl Surroundings,
+    liberal: MakeLiberal<'_>,
     report: &mut Report,
-) -> HashSet<Key> {
+) -> Result<HashSet<Key>, conntrack::Error> {
     let start = Instant::now();
     let mut entries: BTreeMap<Addr, Option<Entry>> = BTreeMap::new();
     let mut asked = HashSet::with_capacity(flows.len());
@@ -256,17 +251,21 @@ fn round(
             break;
         }
         frames.clear();
-        let mut keys = Vec::with_capacity(batch.len());
+        let mut reached = Vec::with_capacity(batch.len());
         for flow in batch {
             let backend = flow.reply.src;
             match *entries.entry(backend).or_insert_with(|| surroundings.entry(backend)) {
                 Some(entry) => {
                     ask::frames(flow, entry.mac, question, |frame| frames.push((entry.ifindex, frame)));
-                    keys.push(key(flow));
+                    reached.push(*flow);
                 }
                 None => report.skipped.no_device += 1,
             }
         }
+        if question == Question::OneAck && !reached.is_empty() {
+            report.liberal += liberal(&reached)?;
+        }
+        let mut keys: Vec<Key> = reached.iter().map(key).collect();
         let taken = surroundings.inject(&frames);
         report.segments += taken;
         let refused = (frames.len() - taken.min(frames.len())).div_ceil(question.segments());
@@ -278,7 +277,7 @@ fn round(
         let due = Duration::from_secs_f64(f64::from(sent) / f64::from(manner.per_second.max(1)));
         thread::sleep(due.saturating_sub(start.elapsed()));
     }
-    asked
+    Ok(asked)
 }
 
 #[cfg(test)]

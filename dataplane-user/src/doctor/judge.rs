@@ -1,8 +1,8 @@
 use super::{Check, Facts, KernelVersion, Lockdown};
+use crate::dataplane;
 
-/// The oldest kernel that the programs load on: it brought what they and their maps need (bounded loops 5.3, ring buffer and
-/// links 5.8), and is the oldest that they are tested on.
-pub const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 10 };
+const OLDEST: KernelVersion =
+    KernelVersion { major: dataplane::OLDEST.0 as u32, minor: dataplane::OLDEST.1 as u32 };
 const NO_MEMLOCK: KernelVersion = KernelVersion { major: 5, minor: 11 };
 /// What the maps take at their default sizes, generously: before 5.11 they count against RLIMIT_MEMLOCK.
 const MEMLOCK_NEED: u64 = 128 << 20;

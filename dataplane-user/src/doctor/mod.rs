@@ -11,7 +11,7 @@ mod tests;
 
 pub use facts::{Capabilities, DeviceFacts, Facts, KernelVersion, Lockdown};
 pub(crate) use judge::AS_ROOT;
-pub use judge::{OLDEST, judge};
+pub use judge::judge;
 
 /// How a line of the doctor's ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]

@@ -18,7 +18,12 @@ pub const PATIENCE_WITH_ASKING: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("no agent answers at {}: {source}; is `nodefence agent` running on this node? (--socket chooses another)", path.display())]
+    #[error(
+        "{} {}: {source}; {}",
+        if forbidden(source) { "this user may not reach the agent's socket" } else { "no agent answers at" },
+        path.display(),
+        if forbidden(source) { "run as root" } else { "is `nodefence agent` running on this node? (--socket chooses another)" }
+    )]
     Unreachable {
         /// The socket.
         path: PathBuf,
@@ -48,6 +53,10 @@ pub enum ClientError {
     /// The agent would not, or could not.
     #[error(transparent)]
     Failure(#[from] Failure),
+}
+
+fn forbidden(source: &io::Error) -> bool {
+    source.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// The CLI's end of the socket.

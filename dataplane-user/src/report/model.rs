@@ -23,6 +23,8 @@ pub struct FlagRow {
     pub since: Timestamp,
     /// Seconds until it ends by itself; `None` where only an `unflag` ends it.
     pub remaining_seconds: Option<u64>,
+    /// When that is, by the wall clock of this moment.
+    pub until: Option<Timestamp>,
 }
 
 /// A node.
@@ -150,8 +152,12 @@ pub struct FlagReport {
     pub for_seconds: Option<u64>,
     /// How many backends it has.
     pub backends: usize,
-    /// Those that no attached device covers: traffic to them is not cut.
+    /// How many of these no attached device covers: traffic to them is not cut.
+    pub uncovered_count: usize,
+    /// Some of them, with the reason.
     pub uncovered: Vec<String>,
+    /// The flag of an earlier command that this one takes the place of.
+    pub replaced: Option<FlagRow>,
     /// Microseconds from reading the request to the end of the map write.
     pub flip_micros: u64,
     /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
@@ -220,6 +226,8 @@ pub struct ClusterRow {
     pub backends: usize,
     /// Why the file that lies there now was not taken; the last good view holds.
     pub error: Option<String>,
+    /// What is dangerous about the flags in it.
+    pub flags: Vec<String>,
     /// Why the file's folder is not watched; it is then looked at every few seconds.
     pub watch: Option<String>,
 }
@@ -243,6 +251,13 @@ pub struct DataplaneRow {
     pub renewed_seconds_ago: f64,
     /// Why the last renewal failed; verdicts lapse 3 s after the last good one.
     pub renew_error: Option<String>,
+}
+
+impl DataplaneRow {
+    /// Whether verdicts were last renewed longer ago than they should be: each second.
+    pub fn renewed_late(&self) -> bool {
+        self.renewed_seconds_ago > 2.0
+    }
 }
 
 /// The next hop to a flagged node's backends, as the neighbour table has it.

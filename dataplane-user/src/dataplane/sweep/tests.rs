@@ -112,8 +112,24 @@ fn try_round(fake: &mut Fake, question: Question, flows: u16) -> (HashSet<super:
     let flows: Vec<_> = (1..=flows).map(flow).collect();
     let mut report = Report::default();
     let manner = Manner { per_second: u32::MAX, ..Manner::default() };
-    let asked = round(&flows, question, &manner, fake, &mut report);
+    let mut liberal = |flows: &[Flow]| Ok(flows.len());
+    let asked = round(&flows, question, &manner, fake, &mut liberal, &mut report).unwrap();
     (asked, report)
+}
+
+#[test]
+fn only_who_is_asked_is_made_liberal() {
+    for (entry, question, liberal) in
+        [(ENTRY, Question::OneAck, 10), (None, Question::OneAck, 0), (ENTRY, Question::SynAck, 0)]
+    {
+        let mut fake = Fake { entry, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+        let (_, report) = try_round(&mut fake, question, 10);
+        assert_eq!(report.liberal, liberal, "{question:?}");
+    }
+    // Ended after one batch: the others stay as they are.
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![] };
+    let (asked, report) = try_round(&mut fake, Question::OneAck, 2_000);
+    assert_eq!((asked.len(), report.liberal), (super::BATCH, super::BATCH));
 }
 
 #[test]
@@ -148,6 +164,7 @@ fn the_pace_is_kept() {
     let flows: Vec<_> = (1..=1_000).map(flow).collect();
     let manner = Manner { per_second: 10_000, ..Manner::default() };
     let start = std::time::Instant::now();
-    round(&flows, Question::SynAck, &manner, &mut fake, &mut Report::default());
+    let mut liberal = |_: &[Flow]| Ok(0);
+    round(&flows, Question::SynAck, &manner, &mut fake, &mut liberal, &mut Report::default()).unwrap();
     assert!(start.elapsed() >= std::time::Duration::from_millis(99));
 }

@@ -42,7 +42,7 @@ pub(crate) fn render(without: &Run, with: &Run) -> Result<String> {
     writeln!(svg, r#"<title>Request outcomes while a node hangs, without and with nodefence</title>"#)?;
     writeln!(svg, r##"<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>"##)?;
     text(&mut svg, 24.0, 34.0, "A node hangs: what its clients see", r#"font-size="20" font-weight="bold""#)?;
-    let subtitle = "Every process of node B is frozen, its kernel still accepts and acknowledges. Half of the clients are on node B, half on node C.";
+    let subtitle = "Every process of node B is frozen, its kernel still accepts and acknowledges. Half of the clients are connected to node B, half to node C.";
     text(&mut svg, 24.0, 56.0, subtitle, &fill(FAINT))?;
     legend(&mut svg, 24.0, 82.0)?;
     panel(&mut svg, without, TOP)?;
