@@ -20,6 +20,7 @@ pub mod packet_frame;
 pub mod packet_wire;
 pub mod packet_world;
 pub mod proc;
+pub mod tcp_info;
 pub mod topology;
 pub mod tun;
 
@@ -29,3 +30,8 @@ pub use client::{Conn, Outcome};
 pub use netns::Netns;
 pub use proc::Proc;
 pub use topology::{Cluster, Family, Node, Options, Overlay, Place, Proxy};
+
+/// Whether this machine's processor is an emulated one: it stands still for seconds now and then.
+pub fn emulated() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
+}

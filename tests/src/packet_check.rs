@@ -95,6 +95,10 @@ fn network(asked: &Frame, packet: &SlicedPacket<'_>, body: usize) -> Result<()> 
             same!("source", IpAddr::V4(header.source_addr()), asked.dst);
             same!("destination", IpAddr::V4(header.destination_addr()), asked.src);
             same!("header length", header.ihl(), 5);
+            // Linux sends its own ICMP errors with precedence 6, internetwork control (net/ipv4/icmp.c, RFC 1812 section 4.3.2.5).
+            let icmp = header.protocol() == etherparse::IpNumber::ICMP;
+            same!("precedence", header.dcp().value(), if icmp { 48 } else { 0 });
+            same!("ECN", header.ecn().value(), 0);
             same!("total length", usize::from(header.total_len()), 20 + body);
             same!("identification", header.identification(), 0);
             ensure!(

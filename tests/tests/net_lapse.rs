@@ -15,11 +15,15 @@ use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
     checks::{Case, Load, SOON, reset_at_next_packet},
     client::{try_new, wait_until},
+    emulated,
     topology::Service,
 };
 
-/// A verdict holds for 3 s after the agent last renewed it; the rest is for a slow machine.
-const LAPSED: Duration = Duration::from_millis(4_500);
+/// A verdict holds for 3 s after the agent last renewed it; the rest is for the look at it, on an emulated machine for its
+/// standing still.
+fn lapsed() -> Duration {
+    Duration::from_millis(if emulated() { 4_500 } else { 3_500 })
+}
 
 fn backend(cluster: &Cluster) -> SocketAddr {
     (cluster.b.pod_address(Family::V4), Service::Web.ports().1).into()
@@ -44,7 +48,7 @@ fn flagged() -> Result<(Cluster, Agent)> {
 fn lapses(cluster: &Cluster, start: Instant) -> Result<()> {
     std::thread::sleep(Duration::from_millis(500));
     ensure!(!passes(cluster), "passed although the verdict was renewed less than a second ago");
-    wait_until("traffic flows again", LAPSED.saturating_sub(start.elapsed()), || passes(cluster))?;
+    wait_until("traffic flows again", lapsed().saturating_sub(start.elapsed()), || passes(cluster))?;
     println!("traffic flows again after {:?}", start.elapsed());
     Case { cluster, place: Place::Outside, family: Family::V6 }.to_b(Service::Web)?;
     Ok(())
@@ -136,7 +140,7 @@ fn without_a_gap(replace: impl FnOnce(&Cluster, &mut Agent) -> Result<()>) -> Re
     std::thread::sleep(Duration::from_millis(200));
     let done = replace(&cluster, &mut agent);
     // Past the end of what the old agent renewed last: the new one must have adopted the flag.
-    std::thread::sleep(LAPSED);
+    std::thread::sleep(lapsed());
     let refused = prober.finish();
     load.finish()?;
     done.and(refused).with_context(|| format!("agent's log:\n{}", agent.log()))?;

@@ -6,7 +6,7 @@ use std::{collections::HashMap, env, mem::swap, net::IpAddr, thread};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nodefence_common::{Config, Reason};
 use nodefence_tests::{
-    model::{Backend, Fate, Hook, Judgement, World, judge, stamped},
+    model::{Backend, Fate, Hook, Ip, Judgement, Order, World, judge, stamped},
     packet::{Outcome, Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX},
     packet_frame::{Frame, OWN_MAC, PEER_MAC, Transport},
     packet_world::{HOST, HOST_PORT, STALE, bytes, install, odd_backends, v4, v6, world},
@@ -134,8 +134,24 @@ fn run(seed: u64, packets: u64) -> Result<HashMap<&'static str, u64>> {
 fn agrees(world: &World, name: &str, bytes: &[u8], expected: &Judgement, outcome: &Outcome) -> bool {
     let (pass, drop, answer) =
         if name == XDP { (XDP_PASS, XDP_DROP, XDP_TX) } else { (TC_PASS, TC_DROP, TC_REDIRECT) };
-    // Independent of the model: nothing but a packet that holds a backend's address is ever cut.
-    let addressed = || world.backends.keys().any(|ip| bytes.windows(ip.len()).any(|window| window == ip));
+    // Independent of the model: nothing is ever cut but what bears the address of a flagged node's backend where a destination
+    // stands, behind an Ethernet header with at most two tags or none at all.
+    let flagged = |backend: &Backend| {
+        world.nodes.get(&backend.node).is_some_and(|node| {
+            matches!(node.order, Order::Refuse | Order::Drop)
+                && !node.lapsed
+                && node.generation == backend.generation
+        })
+    };
+    let stands = |ip: &Ip, header: usize| {
+        let at = header + if ip.len() == 4 { 16 } else { 24 };
+        bytes.get(at..at + ip.len()) == Some(ip)
+    };
+    let addressed = || {
+        world.backends.iter().any(|(ip, backend)| {
+            flagged(backend) && [0, 14, 18, 22].into_iter().any(|header| stands(ip, header))
+        })
+    };
     if outcome.verdict != pass && !addressed() {
         return false;
     }

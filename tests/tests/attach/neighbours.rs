@@ -164,6 +164,31 @@ fn clsact_with_a_handle_that_others_use() {
     assert_eq!(filters.matches("bytecode").count(), 1, "{filters}");
 }
 
+/// Somebody replaces our filter, as `tc filter replace` does with any: theirs stays, ours comes back at another place.
+#[test]
+fn clsact_whose_filter_was_replaced() {
+    let pair = Pair::new("clsreplaced");
+    let (mut held, _) = start(&pair, TcChoice::Clsact);
+    let theirs = pair.near.run(|| {
+        let shown = sh("tc filter show dev up0 egress");
+        let mut words = shown.split_whitespace().skip_while(|word| *word != "pref");
+        let priority = words.nth(1).unwrap().to_owned();
+        let mut words = shown.split_whitespace().skip_while(|word| *word != "handle");
+        let handle = words.nth(1).unwrap().to_owned();
+        // A filter that only says: go on.
+        let filter = "bpf da bytecode '1,6 0 0 4294967295'";
+        sh(&format!("tc filter replace dev up0 egress pref {priority} handle {handle} {filter}"));
+        format!("pref {priority} bpf chain 0 handle {handle}")
+    });
+    let shown = pair.near.run(|| sh("tc filter show dev up0 egress"));
+    assert!(shown.contains("bytecode") && !shown.contains("nodefence"), "{shown}");
+    look_again(&mut held);
+    assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
+    let shown = pair.near.run(|| sh("tc filter show dev up0 egress"));
+    assert!(shown.contains(&theirs) && shown.contains("bytecode"), "{shown}");
+    assert_eq!(shown.matches("nodefence:nf_egress_l2").count(), 1, "{shown}");
+}
+
 #[test]
 fn clsact_names_tcx_programs_as_ahead() {
     let pair = Pair::new("clstcx");

@@ -64,8 +64,18 @@ pub(crate) fn program(kind: u32, name: &str, verdict: i32) -> OwnedFd {
 
 /// Attaches by link; detached when the link is dropped.
 pub(crate) fn attach(program: &OwnedFd, ifindex: u32, attach_type: u32, flags: u32) -> OwnedFd {
+    try_attach(program, ifindex, attach_type, flags).unwrap()
+}
+
+/// The same, or why not.
+pub(crate) fn try_attach(
+    program: &OwnedFd,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     let mut attr: [u32; 8] = [program.as_raw_fd() as u32, ifindex, attach_type, flags, 0, 0, 0, 0];
-    bpf(28, &mut attr).unwrap()
+    bpf(28, &mut attr)
 }
 
 /// A tcx program on `up0`.

@@ -88,6 +88,19 @@ fn an_occupied_hook_is_left_alone() {
 }
 
 #[test]
+fn nobody_takes_the_hook_from_us() {
+    Pair::new("xdpheld").near.run(|| {
+        let mut dataplane = Dataplane::open(&with(XdpChoice::Generic)).unwrap();
+        assert_eq!(dataplane.attach(&up0())[0].xdp.state, XdpState::Generic);
+        let program = others::program(others::XDP, "theirs", XDP_PASS);
+        let refused = others::try_attach(&program, ifindex("up0"), ATTACH_XDP, GENERIC).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{refused}");
+        assert_eq!(dataplane.interfaces()[0].xdp, XdpStatus { state: XdpState::Generic, reason: None });
+        assert!(shown().contains("xdpgeneric"));
+    });
+}
+
+#[test]
 fn an_mtu_that_is_too_large_is_the_reason() {
     let pair = Pair::new("xdpmtu");
     pair.near.ip("link set up0 mtu 9000").unwrap();

@@ -350,6 +350,33 @@ fn a_big_tcp_packet_counts_by_its_own_length() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
+    /// Which numbers answer a segment is written twice, here and in the kernel program: both must say the same.
+    #[test]
+    fn the_kernel_program_answers_alike(seq: u32, ack: u32, flags in 0_u8..64, payload in 0_usize..100) {
+        use nodefence_ebpf::{decide::{Answer, Decision, Scope, decide}, parse::{Packet, marks}};
+        let mut bytes = tcp_v4("", payload);
+        bytes[38..42].copy_from_slice(&seq.to_be_bytes());
+        bytes[42..46].copy_from_slice(&ack.to_be_bytes());
+        bytes[47] = flags;
+        let packet = Packet {
+            src: nodefence_common::Addr::v4(CLIENT),
+            dst: nodefence_common::Addr::v4(BACKEND),
+            seq,
+            ack,
+            payload: payload as u32,
+            protocol: 6,
+            kind: flags,
+            marks: marks::TRANSPORT,
+            ..Packet::empty()
+        };
+        let here = answer(&event(&bytes, 14));
+        match decide(&packet, Scope::Address, nodefence_common::Action::Refuse) {
+            Decision::Answer(Answer::Reset { seq }) => prop_assert_eq!(reset_of(&check(&here.unwrap())), (seq, 0, false)),
+            Decision::Answer(Answer::Refuse { ack }) => prop_assert_eq!(reset_of(&check(&here.unwrap())), (0, ack, true)),
+            other => prop_assert!(here.is_err(), "{other:?}: {here:?}"),
+        }
+    }
+
     /// Whatever the kernel hands over, nothing panics, and what is answered is well-formed.
     #[test]
     fn never_panics(

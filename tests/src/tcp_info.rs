@@ -1,0 +1,28 @@
+//! What the kernel says of a TCP connection (TCP_INFO).
+#![expect(unsafe_code, reason = "nix has no TCP_INFO")]
+
+use std::{io, net::TcpStream, os::fd::AsRawFd as _};
+
+/// How many segments the connection sent again, also after its end.
+///
+/// # Errors
+/// What the kernel says.
+pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes; all zero is a value of the struct, which is plain numbers.
+    let info = unsafe {
+        if libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        ) != 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+        info.assume_init()
+    };
+    Ok(info.tcpi_total_retrans)
+}
