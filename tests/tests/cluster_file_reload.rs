@@ -166,7 +166,11 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     // Longer than flags are looked through.
     std::thread::sleep(Duration::from_millis(2500));
     ensure!(json(&agent, &["status"])?["flagged_unknown"]["node-b"]["reason"] == "disk");
-    ensure!(agent.expect(&["status"])?.contains("node-b (not in the cluster file): flagged until unflagged: disk"));
+    ensure!(
+        agent
+            .expect(&["status"])?
+            .contains("node-b (not in the cluster file): flagged until unflagged: disk")
+    );
     replace(&agent.cluster_file(), THREE)?;
     wait_until("flagged again", SEEN, || {
         node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse")

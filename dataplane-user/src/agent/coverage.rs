@@ -155,6 +155,7 @@ mod tests {
             parent,
             master: None,
             vlans: false,
+            veth: false,
             xdp: None,
         }
     }

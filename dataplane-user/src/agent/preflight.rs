@@ -4,7 +4,10 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use nix::unistd::{AccessFlags, access};
+use nix::{
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd::{AccessFlags, access},
+};
 
 use super::run::{Settings, Wanted};
 use crate::{
@@ -16,10 +19,26 @@ use crate::{
 /// # Errors
 /// What would keep the agent from running, with the file, device or flag it is about.
 pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
+    raise_files()?;
     dataplane::check(&settings.options)?;
     check_socket(&settings.socket, &settings.run_dir)?;
     FlagStore::new(&settings.run_dir).check()?;
     check_devices(&settings.interfaces)
+}
+
+/// Descriptors for maps, programs, links, netlink, and connections to the socket.
+const LEAST_FILES: u64 = 128;
+
+/// Raises the limit of open files as far as this process may: many are needed at once where many devices and clients are.
+fn raise_files() -> anyhow::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
+    if hard < LEAST_FILES {
+        bail!("this process may open {hard} files (ulimit -Hn), at least {LEAST_FILES} are needed");
+    }
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;
+    }
+    Ok(())
 }
 
 fn check_socket(socket: &Path, run_dir: &Path) -> anyhow::Result<()> {

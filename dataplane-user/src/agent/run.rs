@@ -198,7 +198,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
 /// Has the agent that runs end, and takes its lock.
 fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
     // It may have ended by itself meanwhile.
-    let busy = match Lock::take(&settings.run_dir, ADVICE) {
+    let busy = match Lock::take(&settings.run_dir, "end it by its process id, or let it go on (SIGCONT)") {
         Err(busy @ LockError::Busy { .. }) => busy,
         taken => return Ok(taken?),
     };
@@ -212,14 +212,14 @@ fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
         Err(error @ ClientError::Failure(_)) => return Err(error.into()),
         Err(error) => tracing::warn!(%error, "the other agent does not answer"),
     }
-    Lock::wait(&settings.run_dir, ADVICE, HAND_OVER)
-        .context(busy)
-        .context("take over: the other agent did not end")
+    Lock::wait(&settings.run_dir, "end it", HAND_OVER)
+        .map_err(|_| busy)
+        .context("take over: the other agent did not end; it goes on, if it does not stand still")
 }
 
 /// The flags that an earlier agent left, and what renews their verdicts until this one does.
 fn inherit(settings: &Settings, of_the_file: &[FileFlag]) -> anyhow::Result<(Adopted, Option<Bridge>)> {
-    let adopted = FlagStore::new(&settings.run_dir).adopt(Clocks::now());
+    let adopted = FlagStore::new(&settings.run_dir).adopt(Clocks::now())?;
     if let Some(problem) = &adopted.problem {
         tracing::error!(problem, "flags were lost");
     }

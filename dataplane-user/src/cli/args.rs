@@ -1,6 +1,9 @@
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
 
 use crate::plan::{Answer, Mode};
@@ -55,7 +58,9 @@ const EXAMPLES: &str = "Examples:
 )]
 pub struct Cli {
     /// The agent's socket [default: agent.sock in the run folder]
-    #[arg(long, global = true, value_name = "PATH", env = "NODEFENCE_SOCKET", help_heading = GLOBAL)]
+    // An empty variable, usual in unit files, means none: the usual parser of paths would refuse it for every verb.
+    #[arg(long, global = true, value_name = "PATH", env = "NODEFENCE_SOCKET", help_heading = GLOBAL,
+          value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub socket: Option<PathBuf>,
 
     /// Folder of the agent's lock, socket and flags
@@ -74,7 +79,8 @@ pub struct Cli {
 impl Cli {
     /// The socket to talk to.
     pub fn socket(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(|| self.run_dir.join("agent.sock"))
+        let socket = self.socket.clone().filter(|socket| !socket.as_os_str().is_empty());
+        socket.unwrap_or_else(|| self.run_dir.join("agent.sock"))
     }
 }
 

@@ -158,11 +158,12 @@ fn attach(
     for hook in Hook::TC {
         let mode = tc::ensure(netlink, pin_dir, ifindex, hook, tc_programs.of(hook), options.tc)?;
         let view = ahead::view(netlink, pin_dir, ifindex, hook, mode)?;
-        if hook == Hook::Egress {
+        if hook == Hook::Egress && view.present {
             status.tc = Some(mode);
         }
         if !view.present {
-            status.error = Some(format!("our {} program is not on the interface", hook.name()));
+            let before = status.error.take().map(|error| error + "; ").unwrap_or_default();
+            status.error = Some(format!("{before}our {} program is not on the interface", hook.name()));
         }
         status.programs_ahead.extend(view.ahead);
     }

@@ -49,6 +49,8 @@ pub struct Interface {
     pub master: Option<u32>,
     /// Whether a VLAN device of this network namespace stands on it or on its master.
     pub vlans: bool,
+    /// Whether it is one end of a veth pair.
+    pub veth: bool,
     /// The XDP program on it: mode (1 native, 2 generic, 3 hardware, 4 several; `IFLA_XDP_ATTACHED`) and id.
     pub xdp: Option<(u8, u32)>,
 }
@@ -105,6 +107,7 @@ fn parse(body: &[u8]) -> Option<Interface> {
         parent: None,
         master: None,
         vlans: false,
+        veth: false,
         xdp: None,
     };
     let (mut link, mut elsewhere, mut vlan) = (None, false, false);
@@ -117,7 +120,10 @@ fn parse(body: &[u8]) -> Option<Interface> {
             IFLA_LINK => link = u32_at(value, 0),
             IFLA_MASTER => interface.master = u32_at(value, 0),
             IFLA_LINK_NETNSID => elsewhere = true,
-            IFLA_LINKINFO => vlan = attrs(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text(v) == "vlan"),
+            IFLA_LINKINFO => {
+                let is = |name| attrs(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text(v) == name);
+                (vlan, interface.veth) = (is("vlan"), is("veth"));
+            }
             _ => {}
         }
     }
@@ -175,6 +181,7 @@ mod tests {
             parent,
             master,
             vlans: false,
+            veth: false,
             xdp: None,
         });
         mark_vlans(&mut devices);

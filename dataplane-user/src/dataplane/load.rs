@@ -19,6 +19,7 @@ use nix::{
         resource::{RLIM_INFINITY, Resource, setrlimit},
         statfs::{BPF_FS_MAGIC, statfs},
     },
+    unistd::{AccessFlags, access},
 };
 
 use nodefence_common::PIN_ROOT;
@@ -111,7 +112,12 @@ pub fn check(options: &Options) -> Result<(), Error> {
     raise_memlock(supported_kernel()?)?;
     // A program of two instructions: refused where the privilege is missing or the kernel is locked down.
     match is_program_supported(ProgramType::SchedClassifier) {
-        Ok(true) => require_bpffs(&options.pin_dir),
+        Ok(true) => {
+            require_bpffs(&options.pin_dir)?;
+            let there = options.pin_dir.ancestors().find(|folder| folder.exists());
+            let folder = there.unwrap_or(&options.pin_dir);
+            access(folder, AccessFlags::W_OK).map_err(|e| Error::file(folder, "write into it")(e.into()))
+        }
         Ok(false) => Err(Error::NoClassifier),
         Err(error) => Err(Error::call("load BPF programs")(match error {
             ProgramError::SyscallError(error) => error.io_error,

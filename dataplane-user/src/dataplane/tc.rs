@@ -45,7 +45,15 @@ pub(super) fn ensure(
 ) -> Result<TcMode, Error> {
     let pinned = links::open(pin_dir, ifindex, hook)?;
     if choice == TcChoice::Auto {
-        if let Some(link) = pinned {
+        // A device of this index in another network namespace has a link that looks the same but for this.
+        let here = |program| {
+            sys::query_tcx(ifindex, attach_type(hook)).is_ok_and(|programs| programs.contains(&program))
+        };
+        let elsewhere = pinned.as_ref().is_some_and(|link| !here(link.info.program));
+        if elsewhere {
+            links::remove(pin_dir, ifindex, hook)?;
+        }
+        if let Some(link) = pinned.filter(|_| !elsewhere) {
             if link.info.program != program.id {
                 let what = || format!("replace the {} program of interface {ifindex}", hook.name());
                 link.update(program.fd.as_fd()).map_err(|e| Error::call(what())(e))?;

@@ -16,7 +16,7 @@ use super::{
 pub struct XdpStatus {
     /// What runs.
     pub state: XdpState,
-    /// Why it does not run though it was asked for.
+    /// Why it does not run though it was asked for, or what it cannot do.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
 }
@@ -74,17 +74,19 @@ pub(super) fn ensure(
     }
     let mut occupied = interface.xdp;
     if let Some(link) = links::open(pin_dir, ifindex, Hook::Xdp)? {
-        if interface.xdp.is_some_and(|(mode, _)| mode == attached) {
+        // A device of this index in another network namespace has a link that looks the same but for its program.
+        if interface.xdp == Some((attached, link.info.program)) {
             if link.info.program != program.id {
                 let what = || format!("replace the XDP program of interface {ifindex}");
                 link.update(program.fd.as_fd()).map_err(|e| Error::call(what())(e))?;
             }
-            return Ok(XdpStatus { state, reason: None });
+            return Ok(running(interface, state));
         }
-        // Attached in the other way: nothing is lost, TC egress makes the same decision later on the packet's way.
+        // Attached in the other way, or elsewhere: nothing is lost, TC egress makes the same decision later on the packet's way.
+        let program = link.info.program;
         drop(link);
         links::remove(pin_dir, ifindex, Hook::Xdp)?;
-        occupied = None;
+        occupied = occupied.filter(|(_, id)| *id != program);
     }
     if let Some((_, id)) = occupied {
         let name = sys::program_name(id);
@@ -93,10 +95,17 @@ pub(super) fn ensure(
     match sys::link_create(program.fd.as_fd(), ifindex, sys::BPF_XDP, flags) {
         Ok(link) => {
             links::pin(pin_dir, ifindex, Hook::Xdp, &link)?;
-            Ok(XdpStatus { state, reason: None })
+            Ok(running(interface, state))
         }
         Err(e) => Ok(XdpStatus::off(refusal(&e, interface))),
     }
+}
+
+fn running(interface: &Interface, state: XdpState) -> XdpStatus {
+    // veth_xdp_xmit (drivers/net/veth.c) wants NAPI at the peer, which comes with an XDP program there or with GRO.
+    let lost = interface.veth && state == XdpState::Native;
+    let reason = lost.then(|| "on a veth device answers are lost unless its peer runs XDP too".to_owned());
+    XdpStatus { state, reason }
 }
 
 /// The drivers' error numbers in words. The kernel's own text does not reach the caller of bpf(2).

@@ -113,28 +113,34 @@ impl FlagStore {
     }
 
     /// Reads what an earlier agent left.
-    pub fn adopt(&self, now: Clocks) -> Adopted {
+    ///
+    /// # Errors
+    /// Where it cannot be read at this moment (no descriptor, no memory, an error of the disk): it may be good, and stays.
+    pub fn adopt(&self, now: Clocks) -> Result<Adopted, StoreError> {
         let text = match self.read() {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Adopted::default(),
-            Err(error) => return self.reject(format!("cannot be read: {error}")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Adopted::default()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Ok(self.reject(format!("is damaged: {error}")));
+            }
+            Err(error) => return Err(self.failed(error)),
         };
         let stored: Stored = match serde_json::from_str(&text) {
             Ok(stored) => stored,
-            Err(error) => return self.reject(format!("is damaged: {error}")),
+            Err(error) => return Ok(self.reject(format!("is damaged: {error}"))),
         };
         if stored.version != VERSION {
-            return self.reject(format!("is of version {}, expected {VERSION}", stored.version));
+            return Ok(self.reject(format!("is of version {}, expected {VERSION}", stored.version)));
         }
         if stored.boot_id != self.boot_id {
-            return self.reject("is from before the machine booted".into());
+            return Ok(self.reject("is from before the machine booted".into()));
         }
         let flags = stored.flags.into_iter().map(|flag| {
             let ends = flag.ends_boot_ms.map(Duration::from_millis);
             let StoredFlag { node, reason, since, .. } = flag;
             (node, Flag { origin: Origin::Cli, reason, since, ends, until: None })
         });
-        Adopted { flags: flags.filter(|(_, flag)| !flag.ended(now)).collect(), problem: None }
+        Ok(Adopted { flags: flags.filter(|(_, flag)| !flag.ended(now)).collect(), problem: None })
     }
 
     fn read(&self) -> io::Result<String> {

@@ -74,15 +74,15 @@ fn flags_survive_in_their_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
     let now = clocks(1000, 10);
-    assert!(store.adopt(now).flags.is_empty());
+    assert!(store.adopt(now).unwrap().flags.is_empty());
     let mut flags = Flags::default();
     flags.flag("a", "disk \"full\"\n".into(), Some(MINUTE), now);
     flags.flag("b", String::new(), None, now);
     store.save(flags.cli()).unwrap();
-    let adopted = store.adopt(clocks(1000 - 86400, 20));
+    let adopted = store.adopt(clocks(1000 - 86400, 20)).unwrap();
     assert_eq!(&adopted.flags, flags.cli());
     assert!(adopted.problem.is_none());
-    assert_eq!(store.adopt(clocks(1000, 70)).flags.len(), 1, "one is over");
+    assert_eq!(store.adopt(clocks(1000, 70)).unwrap().flags.len(), 1, "one is over");
     let mode =
         std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(dir.path().join("flags.json")).unwrap());
     assert_eq!(mode & 0o777, 0o600);
@@ -106,14 +106,14 @@ fn a_damaged_file_gives_no_flags_and_says_so() {
         (good.replace(id.trim(), "another"), "from before the machine booted"),
     ] {
         std::fs::write(&path, &bad).unwrap();
-        let adopted = store.adopt(now);
+        let adopted = store.adopt(now).unwrap();
         assert!(adopted.flags.is_empty());
         let problem = adopted.problem.unwrap();
         assert!(problem.contains(says) && problem.contains("flags.json.bad"), "{problem}");
         assert!(!path.exists());
         assert_eq!(std::fs::read_to_string(dir.path().join("flags.json.bad")).unwrap(), bad);
     }
-    assert!(store.adopt(now).problem.is_none());
+    assert!(store.adopt(now).unwrap().problem.is_none());
 }
 
 #[test]
@@ -136,7 +136,8 @@ fn what_is_no_regular_file_is_named_at_once() {
     nix::unistd::mkfifo(store.path(), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(refused().contains("flags.json: is not a regular file"), "{}", refused());
     // Not even one that came after the check holds anybody up.
-    assert!(store.adopt(clocks(1000, 10)).problem.unwrap().contains("is not a regular file"));
+    assert!(store.adopt(clocks(1000, 10)).unwrap_err().to_string().contains("is not a regular file"));
+    assert!(store.path().exists(), "what cannot be read at this moment stays");
     nix::unistd::mkfifo(&dir.path().join("flags.json.new"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     store.save(&std::collections::BTreeMap::new()).unwrap();
     store.check().unwrap();

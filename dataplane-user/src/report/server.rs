@@ -2,7 +2,7 @@ use std::{
     collections::BTreeMap,
     future::Future,
     io,
-    os::unix::fs::PermissionsExt as _,
+    os::{fd::AsFd as _, unix::fs::PermissionsExt as _},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -12,7 +12,10 @@ use std::{
 };
 
 use futures::{SinkExt as _, StreamExt as _};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{Notify, Semaphore},
@@ -228,6 +231,10 @@ async fn talk(
         drop(waiting);
         let Ok(Some(line)) = line else { return Ok(()) };
         patience = PATIENCE;
+        // Left in the socket while this process or the machine stood still: whoever asked has given up, and been told so.
+        if gone(lines.get_ref()) {
+            return Ok(());
+        }
         let reply = match line {
             Ok(line) => match serde_json::from_str::<Request>(&line) {
                 Ok(request) => handler.handle(request).await,
@@ -244,6 +251,13 @@ async fn talk(
         };
         send(&mut lines, &reply).await?;
     }
+}
+
+/// Whether the peer has closed its end, and not only said that it sends no more (unix_poll, net/unix/af_unix.c).
+fn gone(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    let done = poll(&mut polled, PollTimeout::ZERO);
+    done.is_ok() && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
 async fn send(lines: &mut Framed<UnixStream, LinesCodec>, reply: &Reply) -> Result<(), LinesCodecError> {
@@ -308,6 +322,32 @@ mod tests {
             assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         }
         assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    }
+
+    /// Counts what it carries out.
+    struct Counted(AtomicU64);
+
+    impl Handler for Counted {
+        async fn handle(&self, _: Request) -> Reply {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Reply::ok(&self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    #[test]
+    fn a_request_whose_sender_has_left_is_not_carried_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
+        // Nobody serves yet: the process stands still.
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let request = serde_json::to_string(&Request::HandOver).unwrap();
+        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+        drop(stream);
+        let counted = Arc::new(Counted(AtomicU64::new(0)));
+        std::thread::spawn(move || runtime.block_on(server.serve(counted)));
+        assert_eq!(Client::connect(&path).unwrap().ask::<u64>(&Request::Nodes).unwrap(), 1);
     }
 
     #[test]

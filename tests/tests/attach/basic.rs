@@ -183,6 +183,31 @@ fn a_device_that_is_made_again_is_attached_to_again() {
     }
 }
 
+/// Indexes are those of a network namespace: a link pinned for one on a device that has moved away is not taken for ours.
+#[test]
+fn a_device_of_the_same_index_elsewhere_is_another() {
+    let pair = Pair::new("sameindex");
+    let elsewhere = pair.far.path();
+    pair.near.run(move || {
+        for (choice, mode) in ways() {
+            let make = || sh("ip link add same0 index 50 type veth peer name same1");
+            let start = || {
+                let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+                let status = dataplane.attach(&["same0".into()]).remove(0);
+                assert_eq!((status.error, status.tc), (None, Some(mode)));
+            };
+            make();
+            start();
+            sh(&format!("ip link set same0 netns {}", elsewhere.display()));
+            sh("ip link del same1");
+            make();
+            start();
+            assert_eq!(attached("same0"), OURS);
+            sh("ip link del same0");
+        }
+    });
+}
+
 #[test]
 fn programs_that_were_taken_away_come_back() {
     Pair::new("taken").near.run(|| {

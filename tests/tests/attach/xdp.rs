@@ -41,7 +41,8 @@ fn each_choice_is_what_is_attached() {
             [XdpChoice::Native, XdpChoice::Generic, XdpChoice::Native, XdpChoice::Native, XdpChoice::Off]
         {
             let status = start(choice);
-            assert_eq!(status.reason, None);
+            let lost = status.reason.is_some_and(|reason| reason.contains("veth"));
+            assert_eq!(lost, choice == XdpChoice::Native, "answers at a veth device");
             let shown = shown();
             let (state, word) = match choice {
                 XdpChoice::Native => (XdpState::Native, " xdp "),
@@ -65,7 +66,7 @@ fn a_restart_replaces_the_program() {
         };
         start(XdpChoice::Native);
         let before = id();
-        assert_eq!(start(XdpChoice::Native), XdpStatus { state: XdpState::Native, reason: None });
+        assert_eq!(start(XdpChoice::Native).state, XdpState::Native);
         assert_ne!(id(), before);
     });
 }
