@@ -14,4 +14,5 @@ pub mod flags;
 pub mod ipvs;
 mod netlink;
 pub mod plan;
+pub mod proxy;
 pub mod report;

@@ -1,0 +1,121 @@
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+use super::{legacy, nft::Nft};
+
+/// Where kube-proxy tells its mode unless it is told otherwise (`metricsBindAddress`, `proxyMode` in cmd/kube-proxy/app/server.go).
+const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_249);
+/// It answers at once, or not at all.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// More than this is no answer of a mode.
+const LONGEST: u64 = 4096;
+/// Families of nftables' tables (`NFPROTO_IPV4`, `NFPROTO_IPV6`).
+pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
+
+/// What kube-proxy says of its mode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// This.
+    Said(String),
+    /// Nothing, and why.
+    Silent(String),
+}
+
+/// What there is to judge by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// kube-proxy's own word.
+    pub answer: Answer,
+    /// The device that holds the virtual addresses in IPVS mode exists.
+    pub kube_ipvs0: bool,
+    /// nftables has a table `kube-proxy`.
+    pub table: bool,
+    /// The nat table has a chain `KUBE-SERVICES`, by iptables-nft or by iptables-legacy.
+    pub chains: bool,
+}
+
+impl Facts {
+    /// Looks, in the calling thread's network namespace. Blocking, a third of a second at most. What cannot be looked at counts as missing. Where kube-proxy answers,
+    /// its iptables chains are not looked for.
+    pub fn gather() -> Self {
+        Self::gather_from(METRICS)
+    }
+
+    /// As [`Self::gather`], from a kube-proxy that answers here.
+    pub fn gather_from(metrics: SocketAddr) -> Self {
+        let answer = ask(metrics).map_or_else(|error| Answer::Silent(error.to_string()), Answer::Said);
+        let kube_ipvs0 = nix::net::if_::if_nametoindex("kube-ipvs0").is_ok();
+        let mut nft = Nft::open().ok();
+        let mut any = |look: fn(&mut Nft, u8) -> bool| {
+            nft.as_mut().is_some_and(|nft| FAMILIES.iter().any(|family| look(nft, *family)))
+        };
+        let table = any(|nft, family| nft.has_table(family, "kube-proxy"));
+        let chains = matches!(answer, Answer::Silent(_))
+            && (any(|nft, family| nft.has_chain(family, "nat", "KUBE-SERVICES")) || legacy_chain());
+        Self { answer, kube_ipvs0, table, chains }
+    }
+}
+
+/// Whether iptables-legacy has the chain. The kernel is asked only where it has the table: it would load the module.
+fn legacy_chain() -> bool {
+    let has_nat = |file: &str| {
+        let path = Path::new("/proc/thread-self/net").join(file);
+        fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == "nat"))
+    };
+    let files = [("ip_tables_names", legacy::Family::V4), ("ip6_tables_names", legacy::Family::V6)];
+    files.into_iter().any(|(file, family)| {
+        has_nat(file) && legacy::has_chain(family, "nat", "KUBE-SERVICES").unwrap_or(false)
+    })
+}
+
+/// HTTP/1.0: one answer, whole, until the other side closes.
+fn ask(metrics: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&metrics, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /proxyMode HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer)?;
+    mode(&answer).ok_or_else(|| io::Error::other(format!("no mode at http://{metrics}/proxyMode")))
+}
+
+/// The mode that an HTTP answer tells.
+fn mode(answer: &[u8]) -> Option<String> {
+    let answer = std::str::from_utf8(answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.lines().next()?.split(' ').nth(1)?;
+    let mode = body.trim();
+    let word = !mode.is_empty() && mode.len() <= 32 && mode.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (status == "200" && word).then(|| mode.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_good_answer_tells_a_mode() {
+        let of = |text: &str| mode(text.as_bytes());
+        assert_eq!(
+            of("HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nnftables"),
+            Some("nftables".into())
+        );
+        assert_eq!(of("HTTP/1.1 200 OK\r\nX: y\r\n\r\nipvs\n"), Some("ipvs".into()));
+        for bad in [
+            "",
+            "HTTP/1.0 404 Not Found\r\n\r\nnftables",
+            "HTTP/1.0 200 OK\r\n\r\n",
+            "HTTP/1.0 200 OK\r\n\r\n<html>nftables</html>",
+            "HTTP/1.0 200 OK\r\nContent-Length: 4",
+            "nftables",
+        ] {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+        assert_eq!(mode(&[0xff, 0xfe]), None);
+    }
+}

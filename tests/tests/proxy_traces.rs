@@ -1,0 +1,231 @@
+//! What kube-proxy leaves in the kernel is found, and of its affinity exactly a flagged node's elements are taken: with real `nft` and `iptables`.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
+};
+
+use anyhow::Result;
+use nodefence::{
+    cluster::Protocol,
+    proxy::{Affinity, Answer, Endpoint, Facts, Flushed, Mode, Wanted, flush, judge},
+};
+use nodefence_tests::Netns;
+
+/// Where nobody listens.
+const NOBODY: &str = "127.0.0.1:10249";
+
+fn facts(ns: &Netns) -> Facts {
+    ns.run(|| Facts::gather_from(NOBODY.parse().unwrap()))
+}
+
+fn mode(ns: &Netns) -> Option<Mode> {
+    judge(Wanted::Auto, &facts(ns)).mode
+}
+
+#[test]
+fn traces_of_each_mode_are_found() -> Result<()> {
+    let ns = Netns::new("proxy-none")?;
+    let nothing = facts(&ns);
+    assert!(matches!(nothing.answer, Answer::Silent(_)));
+    assert_eq!((nothing.kube_ipvs0, nothing.table, nothing.chains), (false, false, false));
+    assert_eq!(judge(Wanted::Auto, &nothing).mode, None);
+
+    // As kube-proxy's nftables mode: tables of that name, for each IP version.
+    for family in ["ip", "ip6"] {
+        let ns = Netns::new("proxy-nft")?;
+        ns.nft(&format!("table {family} kube-proxy {{ chain services {{}}; }}"))?;
+        assert_eq!(mode(&ns), Some(Mode::Nftables));
+    }
+    // The name in another family, or one that begins like it, is another table.
+    let ns = Netns::new("proxy-like")?;
+    ns.nft("table inet kube-proxy {}; table ip kube-proxy2 {}; table ip nat { chain KUBE-SERVICE {}; }")?;
+    assert_eq!(mode(&ns), None);
+
+    for tool in ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"] {
+        let ns = Netns::new("proxy-chains")?;
+        ns.exec(&format!("{tool} -t nat -N KUBE-SERVICES-OF-OTHERS"))?;
+        ns.exec(&format!("{tool} -t nat -A OUTPUT -m comment --comment KUBE-SERVICES -j ACCEPT"))?;
+        // What the kubelet makes, in every mode.
+        ns.exec(&format!("{tool} -t mangle -N KUBE-KUBELET-CANARY"))?;
+        assert_eq!(mode(&ns), None, "{tool}");
+        ns.exec(&format!("{tool} -t nat -N KUBE-SERVICES"))?;
+        assert_eq!(mode(&ns), Some(Mode::Iptables), "{tool}");
+        // IPVS mode has these chains too. (Its device is a dummy; not every kernel here has those.)
+        ns.ip("link add kube-ipvs0 type veth peer name other")?;
+        assert_eq!(mode(&ns), Some(Mode::Ipvs), "{tool}");
+        ns.nft("table ip kube-proxy {}")?;
+        assert_eq!(mode(&ns), None, "{tool}: several");
+    }
+    Ok(())
+}
+
+#[test]
+fn kube_proxy_s_own_word_is_heard() -> Result<()> {
+    let ns = Netns::new("proxy-word")?;
+    ns.nft("table ip kube-proxy {}")?;
+    for (answer, mode) in [
+        ("HTTP/1.0 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n\r\niptables", Some(Mode::Iptables)),
+        ("HTTP/1.0 200 OK\r\n\r\nipvs", Some(Mode::Ipvs)),
+        // Somebody else listens there: the table counts.
+        ("HTTP/1.0 404 Not Found\r\n\r\n404 page not found", Some(Mode::Nftables)),
+        ("220 smtp ready\r\n", Some(Mode::Nftables)),
+        ("", Some(Mode::Nftables)),
+    ] {
+        let found = ns.run(move || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let at = listener.local_addr().unwrap();
+            let server = std::thread::spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                let mut request = [0; 256];
+                let read = stream.read(&mut request).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+                String::from_utf8_lossy(&request[..read]).into_owned()
+            });
+            let found = judge(Wanted::Auto, &Facts::gather_from(at));
+            assert!(server.join().unwrap().starts_with("GET /proxyMode HTTP/1.0\r\n"));
+            found
+        });
+        assert_eq!(found.mode, mode, "{answer:?}: {found}");
+    }
+    // One that accepts and says nothing does not hold up anybody.
+    let found = ns.run(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let start = std::time::Instant::now();
+        let found = judge(Wanted::Auto, &Facts::gather_from(listener.local_addr().unwrap()));
+        (found, start.elapsed())
+    });
+    assert_eq!(found.0.mode, Some(Mode::Nftables));
+    assert!(found.1 < std::time::Duration::from_secs(3), "{:?}", found.1);
+    Ok(())
+}
+
+fn endpoint(port: &'static str, protocol: Protocol, socket: &str) -> Endpoint<'static> {
+    Endpoint { service: "default/web", port, protocol, socket: socket.parse().unwrap() }
+}
+
+/// The elements of a set or list.
+fn clients(text: &str) -> usize {
+    text.matches("192.0.2.").count() + text.matches("2001:db8::").count()
+}
+
+#[test]
+fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
+    let ns = Netns::new("affinity-nft")?;
+    let flagged = [
+        endpoint("http", Protocol::Tcp, "10.244.2.7:8080"),
+        endpoint("", Protocol::Udp, "10.244.2.7:53"),
+        endpoint("http", Protocol::Tcp, "[fd00:244::7]:8080"),
+    ];
+    let others = [
+        endpoint("http", Protocol::Tcp, "10.244.3.7:8080"),
+        endpoint("", Protocol::Udp, "10.244.2.7:54"),
+        endpoint("http", Protocol::Tcp, "[fd00:244::8]:8080"),
+    ];
+    // Its name is cut off, so that only who knows its Service finds it.
+    let long = ["s".repeat(62), "n".repeat(62), "p".repeat(62)];
+    let service = format!("{}/{}", long[0], long[1]);
+    let far = Endpoint {
+        service: &service,
+        port: &long[2],
+        protocol: Protocol::Sctp,
+        socket: "[2001:db8:1111:2222:3333:4444:5555:6666]:65535".parse()?,
+    };
+    let client = |v4: bool, at| if v4 { format!("192.0.2.{at}") } else { format!("2001:db8::{at}") };
+    for one in flagged.iter().chain(&others).chain([&far]) {
+        let v4 = one.socket.is_ipv4();
+        let (family, kind) = if v4 { ("ip", "ipv4_addr") } else { ("ip6", "ipv6_addr") };
+        let (set, chain) = (one.set(), one.set().replacen("affinity-", "endpoint-", 1));
+        // As pkg/proxy/nftables/proxier.go, v1.36, lays them out.
+        ns.nft(&format!(
+            "table {family} kube-proxy {{
+                set {set} {{ type {kind}; flags dynamic,timeout; timeout 10800s; elements = {{ {}, {} }}; }}
+                chain {chain} {{ update @{set} {{ {family} saddr }}; }}
+                chain service {{ {family} saddr @{set} goto {chain}; }}
+            }}",
+            client(v4, 1),
+            client(v4, 2)
+        ))?;
+    }
+    // Neither is kube-proxy's.
+    let stranger = flagged[0].set();
+    ns.nft(&format!(
+        "table ip other {{ set {stranger} {{ type ipv4_addr; elements = {{ 192.0.2.1 }}; }}; }}
+         table ip kube-proxy {{ set nodeport-ips {{ type ipv4_addr; elements = {{ 192.0.2.1 }}; }}; }}"
+    ))?;
+    let before = ns.exec("nft list ruleset")?;
+    let list =
+        |family: &str, table: &str, set: &str| ns.exec(&format!("nft list set {family} {table} {set}"));
+
+    let ours = [flagged[0].socket, flagged[1].socket, flagged[2].socket];
+    let run = |known: Affinity| {
+        ns.run(move || {
+            let ours = |_: Protocol, socket: SocketAddr| ours.contains(&socket);
+            flush(Mode::Nftables, &ours, &known).unwrap()
+        })
+    };
+    assert_eq!(run(Affinity::default()), Flushed { emptied: 3, unknown: 1 });
+    for (one, left) in flagged.iter().map(|one| (one, 0)).chain(others.iter().map(|one| (one, 2))) {
+        let family = if one.socket.is_ipv4() { "ip" } else { "ip6" };
+        assert_eq!(clients(&list(family, "kube-proxy", &one.set())?), left, "{}", one.set());
+    }
+    assert_eq!(clients(&list("ip", "other", &stranger)?), 1);
+    assert_eq!(clients(&list("ip", "kube-proxy", "nodeport-ips")?), 1);
+    assert_eq!(clients(&list("ip6", "kube-proxy", &far.set())?), 2);
+
+    let mut known = Affinity::default();
+    known.add(&far);
+    // What is empty is left alone.
+    assert_eq!(run(known), Flushed { emptied: 1, unknown: 0 });
+    assert_eq!(clients(&list("ip6", "kube-proxy", &far.set())?), 0);
+    // Nothing but elements went.
+    let without_elements = |ruleset: &str| {
+        let lines = ruleset.lines().filter(|line| clients(line) == 0 && !line.contains("elements"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(without_elements(&ns.exec("nft list ruleset")?), without_elements(&before));
+    Ok(())
+}
+
+#[test]
+fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
+    for tool in ["iptables-nft", "iptables-legacy"] {
+        let ns = Netns::new("affinity-recent")?;
+        let flagged = endpoint("http", Protocol::Tcp, "10.244.2.7:8080");
+        let other = endpoint("http", Protocol::Tcp, "10.244.3.7:8080");
+        // The kernel keeps a list for each name that a rule has.
+        let made = [&flagged, &other].map(|one| {
+            ns.exec(&format!("{tool} -t nat -A OUTPUT -p tcp -m recent --name {} --set", one.list()))
+        });
+        for made in made {
+            made?;
+        }
+        let file = |one: &Endpoint<'_>| format!("/proc/thread-self/net/xt_recent/{}", one.list());
+        for one in [&flagged, &other] {
+            let file = file(one);
+            ns.run(move || {
+                for client in ["+192.0.2.1\n", "+192.0.2.2\n"] {
+                    std::fs::OpenOptions::new().write(true).open(&file)?.write_all(client.as_bytes())?;
+                }
+                anyhow::Ok(())
+            })?;
+        }
+        let count = |one: &Endpoint<'_>| {
+            let file = file(one);
+            ns.run(move || std::fs::read_to_string(file).unwrap().lines().count())
+        };
+        assert_eq!((count(&flagged), count(&other)), (2, 2), "{tool}");
+        let rules = ns.exec(&format!("{tool}-save -t nat"))?;
+        let mut known = Affinity::default();
+        known.add(&flagged);
+        // A Service that has no affinity has no list.
+        known.add(&endpoint("none", Protocol::Tcp, "10.244.2.7:9090"));
+        let flushed = ns.run(move || flush(Mode::Iptables, &|_, _| true, &known).unwrap());
+        assert_eq!(flushed, Flushed { emptied: 1, unknown: 0 });
+        assert_eq!((count(&flagged), count(&other)), (0, 2), "{tool}");
+        let same = |text: &str| text.lines().filter(|line| line.starts_with('-')).count();
+        assert_eq!(same(&ns.exec(&format!("{tool}-save -t nat"))?), same(&rules));
+    }
+    Ok(())
+}
