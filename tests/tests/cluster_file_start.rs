@@ -143,6 +143,20 @@ fn conflicting() -> Result<()> {
 }
 
 #[test]
+fn a_service_with_an_endpoint_on_no_node() -> Result<()> {
+    let text = "nodes:
+- {name: a, address: 10.9.0.1}
+services:
+- name: default/web
+  ports: [{port: 80}]
+  endpoints:
+  - {address: 10.9.1.1, node: a}
+  - {address: 10.9.1.2, node: b}
+";
+    refused_text(text, &["line 8, column 29: services[0].endpoints[1].node: `b` is not among the nodes"])
+}
+
+#[test]
 fn the_nodes_own_address() -> Result<()> {
     refused_text(
         "nodes:\n- {name: a, address: 10.9.0.1, backends: [{address: 10.9.0.1}]}\n",

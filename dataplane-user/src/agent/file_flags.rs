@@ -82,7 +82,7 @@ mod tests {
             until: (until != 0).then(|| Timestamp::from_second(until).unwrap()),
             reason: String::new(),
         };
-        ClusterView { nodes: nodes.collect(), flags: flags.iter().map(flag).collect() }
+        ClusterView { nodes: nodes.collect(), services: None, flags: flags.iter().map(flag).collect() }
     }
 
     #[test]

@@ -324,6 +324,8 @@ pub(super) fn status(core: &Core) -> Status {
             loaded: whole_seconds(state.loaded),
             nodes: seen.view.nodes.len(),
             backends,
+            services: seen.view.services.as_ref().map(Vec::len),
+            endpoints: seen.view.endpoints(),
             error: state.file_error.clone(),
             flags: file_flags::dangers(&seen.view, &core.own_node, now.wall),
             watch: state.watch_error.clone(),

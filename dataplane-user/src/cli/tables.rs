@@ -172,13 +172,21 @@ pub(super) fn status(status: &Status) -> String {
     line("Node", status.node.clone());
     line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
     let cluster = &status.cluster;
+    let services = match (cluster.services, cluster.endpoints) {
+        (Some(services), Some(endpoints)) => format!("{services} Services with {endpoints} endpoints, "),
+        _ => String::new(),
+    };
     line(
         "Cluster file",
         format!(
-            "{}: {} nodes, {} backends, read {}",
+            "{}: {} nodes, {} backends, {services}read {}",
             cluster.file, cluster.nodes, cluster.backends, cluster.loaded
         ),
     );
+    if cluster.services.is_none() {
+        let unknown = "it has no `services`: what else a Service could use is not known, nothing is kept for one that is cut whole";
+        line("", unknown.to_owned());
+    }
     for problem in
         cluster.error.iter().chain(&cluster.watch).chain(&cluster.flags).chain(&status.flags_problem)
     {

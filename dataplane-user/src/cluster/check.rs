@@ -1,64 +1,66 @@
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{HashMap, HashSet, hash_map::Entry},
     net::IpAddr,
+    sync::Arc,
 };
 
-use jiff::Timestamp;
 use nodefence_common::MAX_NODES;
-use serde_saphyr::Spanned;
 
 use super::{
+    check_service::ServiceNames,
     error::Problem,
-    file::{RawBackend, refused},
+    place::{Place, Placed},
+    raw::RawBackend,
+    service::Service,
+    values::{check_node_name, parse_address, parse_port, parse_time},
     view::{Backend, ClusterView, FileFlag, Node, Protocol, Scope},
 };
 
 /// Who holds a backend address, and where the file says so.
 struct Owner {
     node: usize,
-    line: u64,
+    line: u32,
     port_scoped: bool,
 }
 
 /// Takes a file's values one by one and holds each against all before it.
 #[derive(Default)]
 pub(super) struct Checker {
-    nodes: Vec<Node>,
-    names: HashMap<String, u64>,
-    addresses: HashMap<IpAddr, (usize, u64)>,
+    pub(super) nodes: Vec<Node>,
+    /// Index and line of each node.
+    pub(super) names: HashMap<String, (usize, u32)>,
+    pub(super) addresses: HashMap<IpAddr, (usize, u32)>,
     owners: HashMap<IpAddr, Owner>,
-    backends: HashMap<Backend, u64>,
+    backends: HashMap<Backend, u32>,
+    pub(super) services: Option<Vec<Service>>,
+    pub(super) taken: ServiceNames,
+    texts: HashSet<Arc<str>>,
     flags: Vec<FileFlag>,
-    flagged: HashMap<String, u64>,
+    flagged: HashMap<String, u32>,
 }
 
 impl Checker {
     pub(super) fn node(
         &mut self,
         n: usize,
-        name: &Spanned<String>,
-        address: &Spanned<String>,
+        name: &Placed,
+        address: &Placed,
         zone: Option<String>,
     ) -> Result<(), Problem> {
         let field = |what: &str| format!("nodes[{n}].{what}");
         if n >= MAX_NODES as usize {
-            return Err(refused(name, field("name"), format_args!("more than {MAX_NODES} nodes")));
+            return Err(name.at.refused(field("name"), format_args!("more than {MAX_NODES} nodes")));
         }
-        check_name(&name.value).map_err(|why| refused(name, field("name"), why))?;
-        if let Some(line) = self.names.insert(name.value.clone(), name.referenced.line()) {
-            return Err(refused(
-                name,
-                field("name"),
-                format_args!("node `{}` stands on line {line} already", name.value),
-            ));
+        check_node_name(&name.value).map_err(|why| name.at.refused(field("name"), why))?;
+        if let Some((_, line)) = self.names.insert(name.value.clone(), (n, name.at.line)) {
+            let message = format!("node `{}` stands on line {line} already", name.value);
+            return Err(name.at.refused(field("name"), message));
         }
-        let ip = parse_address(&address.value).map_err(|why| refused(address, field("address"), why))?;
-        if let Some((other, line)) = self.addresses.insert(ip, (n, address.referenced.line())) {
-            return Err(refused(
-                address,
-                field("address"),
-                format_args!("{ip} is the address of `{}` (line {line}) already", self.nodes[other].name),
-            ));
+        let ip = parse_address(&address.value).map_err(|why| address.at.refused(field("address"), why))?;
+        if let Some((other, line)) = self.addresses.insert(ip, (n, address.at.line)) {
+            let message =
+                format!("{ip} is the address of `{}` (line {line}) already", self.nodes[other].name);
+            return Err(address.at.refused(field("address"), message));
         }
         self.nodes.push(Node { name: name.value.clone(), address: ip, zone, backends: Vec::new() });
         Ok(())
@@ -66,61 +68,80 @@ impl Checker {
 
     pub(super) fn backend(&mut self, n: usize, b: usize, raw: &RawBackend) -> Result<(), Problem> {
         let field = |what: &str| format!("nodes[{n}].backends[{b}].{what}");
-        let ip =
-            parse_address(&raw.address.value).map_err(|why| refused(&raw.address, field("address"), why))?;
-        let node_of = self.addresses.get(&ip);
+        let at = raw.address.at;
+        let ip = parse_address(&raw.address.value).map_err(|why| at.refused(field("address"), why))?;
         let scope = if raw.host_network {
-            Scope::Port(self.port(raw, &field)?, protocol(raw, &field)?)
+            Scope::Port(port(raw, &field)?, protocol(raw, &field)?)
         } else {
             for (value, what) in [(&raw.port, "port"), (&raw.protocol, "protocol")] {
                 if let Some(value) = value {
-                    return Err(refused(
-                        value,
+                    return Err(value.at.refused(
                         field(what),
                         "only a hostNetwork backend has one; a pod's address is its own, whatever the port",
                     ));
                 }
             }
-            if let Some((owner, _)) = node_of {
+            if let Some((owner, _)) = self.addresses.get(&ip) {
                 let message = format!(
                     "{ip} is the address of node `{}`; a backend that shares it needs hostNetwork: true, \
                      port and protocol",
                     self.nodes[*owner].name
                 );
-                return Err(refused(&raw.address, field("address"), message));
+                return Err(at.refused(field("address"), message));
             }
             Scope::Address
         };
-        if let Some((owner, _)) = node_of.filter(|(owner, _)| *owner != n) {
-            let message = format!(
-                "{ip} is the address of `{}`, not of `{}`",
-                self.nodes[*owner].name, self.nodes[n].name
-            );
-            return Err(refused(&raw.address, field("address"), message));
-        }
-        self.own(n, ip, raw, scope, &field)?;
         let backend = Backend { address: ip, scope };
-        if let Some(line) = self.backends.insert(backend, raw.address.referenced.line()) {
+        self.own(n, backend, at, &field)?;
+        if let Some(line) = self.backends.insert(backend, at.line) {
             let message = format!("backend {backend} stands on line {line} already");
-            return Err(refused(&raw.address, field("address"), message));
+            return Err(at.refused(field("address"), message));
         }
         self.nodes[n].backends.push(backend);
         Ok(())
+    }
+
+    /// A backend that follows from an endpoint; it may be listed, or follow from another endpoint, already.
+    pub(super) fn implied(
+        &mut self,
+        n: usize,
+        backend: Backend,
+        at: Place,
+        field: &impl Fn(&str) -> String,
+    ) -> Result<(), Problem> {
+        self.own(n, backend, at, field)?;
+        if let Entry::Vacant(free) = self.backends.entry(backend) {
+            free.insert(at.line);
+            self.nodes[n].backends.push(backend);
+        }
+        Ok(())
+    }
+
+    /// Whether the address is known to be shared with its node: it is a node's, or is listed with `hostNetwork`.
+    pub(super) fn shared(&self, ip: IpAddr) -> bool {
+        self.addresses.contains_key(&ip) || self.owners.get(&ip).is_some_and(|owner| owner.port_scoped)
     }
 
     /// One address has one node and one kind of backend.
     fn own(
         &mut self,
         n: usize,
-        ip: IpAddr,
-        raw: &RawBackend,
-        scope: Scope,
+        backend: Backend,
+        at: Place,
         field: &impl Fn(&str) -> String,
     ) -> Result<(), Problem> {
-        let port_scoped = matches!(scope, Scope::Port(..));
+        let ip = backend.address;
+        if let Some((owner, _)) = self.addresses.get(&ip).filter(|(owner, _)| *owner != n) {
+            let message = format!(
+                "{ip} is the address of `{}`, not of `{}`",
+                self.nodes[*owner].name, self.nodes[n].name
+            );
+            return Err(at.refused(field("address"), message));
+        }
+        let port_scoped = matches!(backend.scope, Scope::Port(..));
         let owner = match self.owners.entry(ip) {
             Entry::Vacant(free) => {
-                free.insert(Owner { node: n, line: raw.address.referenced.line(), port_scoped });
+                free.insert(Owner { node: n, line: at.line, port_scoped });
                 return Ok(());
             }
             Entry::Occupied(owner) => owner.into_mut(),
@@ -130,127 +151,110 @@ impl Checker {
                 "{ip} is a backend of `{}` (line {}) and of `{}`",
                 self.nodes[owner.node].name, owner.line, self.nodes[n].name
             );
-            return Err(refused(&raw.address, field("address"), message));
+            return Err(at.refused(field("address"), message));
         }
         if owner.port_scoped != port_scoped {
             let message = format!("{ip} stands with and without hostNetwork (line {})", owner.line);
-            return Err(refused(&raw.address, field("address"), message));
+            return Err(at.refused(field("address"), message));
         }
         Ok(())
-    }
-
-    fn port(&self, raw: &RawBackend, field: &impl Fn(&str) -> String) -> Result<u16, Problem> {
-        let Some(port) = &raw.port else {
-            return Err(refused(
-                &raw.address,
-                field("port"),
-                "missing; a hostNetwork backend is cut by its port",
-            ));
-        };
-        match port.value.parse::<u16>() {
-            // One spelling only: `+80` and `080` parse as well, and YAML has numbers with `_` and `0x`.
-            Ok(number) if number != 0 && number.to_string() == port.value => Ok(number),
-            _ => Err(refused(
-                port,
-                field("port"),
-                format_args!("`{}` is no port: expected 1 to 65535", port.value),
-            )),
-        }
     }
 
     pub(super) fn flag(
         &mut self,
         f: usize,
-        node: &Spanned<String>,
-        until: Option<&Spanned<String>>,
+        node: &Placed,
+        until: Option<&Placed>,
         reason: String,
     ) -> Result<(), Problem> {
         let field = |what: &str| format!("flags[{f}].{what}");
-        if !self.names.contains_key(&node.value) {
-            return Err(refused(
-                node,
-                field("node"),
-                format_args!("`{}` is not among the nodes", node.value),
-            ));
-        }
-        if let Some(line) = self.flagged.insert(node.value.clone(), node.referenced.line()) {
+        self.node_named(node, &field)?;
+        if let Some(line) = self.flagged.insert(node.value.clone(), node.at.line) {
             let message = format!("`{}` is flagged on line {line} already", node.value);
-            return Err(refused(node, field("node"), message));
+            return Err(node.at.refused(field("node"), message));
         }
         let until = match until {
             None => None,
             Some(text) => Some(parse_time(&text.value).ok_or_else(|| {
                 let message =
                     format!("`{}` is no time: expected RFC 3339 as in 2026-12-01T00:00:00Z", text.value);
-                refused(text, field("until"), message)
+                text.at.refused(field("until"), message)
             })?),
         };
         self.flags.push(FileFlag { node: node.value.clone(), until, reason });
         Ok(())
     }
 
+    /// The index that the node with this name has in the file.
+    pub(super) fn node_named(
+        &self,
+        node: &Placed,
+        field: &impl Fn(&str) -> String,
+    ) -> Result<usize, Problem> {
+        match self.names.get(&node.value) {
+            Some((n, _)) => Ok(*n),
+            None => {
+                Err(node.at.refused(field("node"), format_args!("`{}` is not among the nodes", node.value)))
+            }
+        }
+    }
+
+    /// One copy of a text that many endpoints share.
+    pub(super) fn shared_text(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = text.into();
+        self.texts.insert(Arc::clone(&new));
+        new
+    }
+
     pub(super) fn finish(mut self) -> ClusterView {
-        self.nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        order.sort_unstable_by(|a, b| self.nodes[*a].name.cmp(&self.nodes[*b].name));
+        // Where each node of the file stands in the view.
+        let mut place = vec![0_u32; order.len()];
+        for (sorted, n) in order.into_iter().enumerate() {
+            place[n] = sorted as u32;
+        }
+        self.nodes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         for node in &mut self.nodes {
             node.backends.sort_unstable();
+            node.backends.shrink_to_fit();
+        }
+        if let Some(services) = &mut self.services {
+            services.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            let endpoints = services.iter_mut().flat_map(|service| &mut service.endpoints);
+            for node in endpoints.filter_map(|endpoint| endpoint.node.as_mut()) {
+                *node = place[*node as usize];
+            }
         }
         self.flags.sort_by(|a, b| a.node.cmp(&b.node));
-        ClusterView { nodes: self.nodes, flags: self.flags }
+        ClusterView { nodes: self.nodes, services: self.services, flags: self.flags }
+    }
+}
+
+fn port(raw: &RawBackend, field: &impl Fn(&str) -> String) -> Result<u16, Problem> {
+    match &raw.port {
+        Some(port) => parse_port(&port.value).map_err(|why| port.at.refused(field("port"), why)),
+        None => {
+            let message = "missing; a hostNetwork backend is cut by its port";
+            Err(raw.address.at.refused(field("port"), message))
+        }
     }
 }
 
 fn protocol(raw: &RawBackend, field: &impl Fn(&str) -> String) -> Result<Protocol, Problem> {
-    let Some(protocol) = &raw.protocol else {
-        let message = "missing; a hostNetwork backend needs tcp, udp or sctp";
-        return Err(refused(&raw.address, field("protocol"), message));
-    };
-    protocol.value.parse().map_err(|why: String| refused(protocol, field("protocol"), why))
-}
-
-/// A moment. The end of the year 9999, which many write for "never", lies a day beyond what [`Timestamp`] can hold.
-fn parse_time(text: &str) -> Option<Timestamp> {
-    if let Ok(time) = text.parse() {
-        return Some(time);
+    match &raw.protocol {
+        Some(protocol) => protocol_of(protocol, field),
+        None => {
+            let message = "missing; a hostNetwork backend needs tcp, udp or sctp";
+            Err(raw.address.at.refused(field("protocol"), message))
+        }
     }
-    let pieces = jiff::fmt::temporal::Pieces::parse(text).ok()?;
-    let whole = pieces.time().is_some() && pieces.offset().is_some();
-    (whole && pieces.date() >= Timestamp::MAX.to_zoned(jiff::tz::TimeZone::UTC).date())
-        .then_some(Timestamp::MAX)
 }
 
-/// A DNS-1123 subdomain, the rule that Kubernetes has for node names.
-fn check_name(name: &str) -> Result<(), String> {
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    if name.len() <= 253 && name.split('.').all(label) {
-        return Ok(());
-    }
-    Err(format!(
-        "`{name}` is no node name: expected at most 253 lower-case letters, digits, `-` and `.`, \
-         each part between dots beginning and ending with a letter or digit"
-    ))
-}
-
-/// An address that a node or a backend can have.
-fn parse_address(text: &str) -> Result<IpAddr, String> {
-    let ip: IpAddr = text
-        .parse()
-        .map_err(|_| format!("`{text}` is no IP address: expected one as in 10.2.0.12 or fd00::12"))?;
-    // The tables hold IPv4 as mapped addresses, so the two spellings are one.
-    let ip = ip.to_canonical();
-    let kind = match ip {
-        ip if ip.is_unspecified() => "the unspecified address",
-        ip if ip.is_loopback() => "a loopback address",
-        ip if ip.is_multicast() => "a multicast address",
-        IpAddr::V4(v4) if v4.is_broadcast() => "the broadcast address",
-        IpAddr::V4(v4) if v4.is_link_local() => "a link-local address",
-        IpAddr::V4(v4) if v4.octets()[0] == 0 => "an address of \"this network\" (0.0.0.0/8)",
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
-        ip => return Ok(ip),
-    };
-    Err(format!("{ip} is {kind}, which no node or backend can have"))
+/// A protocol that is spelled out.
+pub(super) fn protocol_of(text: &Placed, field: &impl Fn(&str) -> String) -> Result<Protocol, Problem> {
+    text.value.parse().map_err(|why: String| text.at.refused(field("protocol"), why))
 }

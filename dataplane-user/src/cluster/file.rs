@@ -1,58 +1,4 @@
-use std::fmt::Display;
-
-use serde::Deserialize;
-use serde_saphyr::Spanned;
-
-use super::{
-    check::Checker,
-    error::{At, Problem},
-    explain::explain,
-    view::ClusterView,
-};
-
-/// The file's shape. Scalars are kept with their places so that what is wrong with a value can be said with its line.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawFile {
-    #[serde(default)]
-    nodes: Option<Vec<RawNode>>,
-    #[serde(default)]
-    flags: Option<Vec<RawFlag>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawNode {
-    name: Spanned<String>,
-    address: Spanned<String>,
-    #[serde(default)]
-    zone: Option<String>,
-    #[serde(default)]
-    backends: Option<Vec<RawBackend>>,
-}
-
-/// A backend as it stands in the file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct RawBackend {
-    pub(super) address: Spanned<String>,
-    #[serde(default)]
-    pub(super) port: Option<Spanned<String>>,
-    #[serde(default)]
-    pub(super) protocol: Option<Spanned<String>>,
-    #[serde(default)]
-    pub(super) host_network: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFlag {
-    node: Spanned<String>,
-    #[serde(default)]
-    until: Option<Spanned<String>>,
-    #[serde(default)]
-    reason: Option<String>,
-}
+use super::{check::Checker, error::Problem, explain::explain, raw::RawFile, view::ClusterView};
 
 /// Reads a cluster file's text, YAML or JSON. Either all of it is right, or nothing is taken.
 ///
@@ -84,6 +30,12 @@ pub fn parse(text: &str, allow_empty: bool) -> Result<ClusterView, Problem> {
             checker.backend(n, b, backend)?;
         }
     }
+    if let Some(services) = raw.services {
+        checker.services.get_or_insert_default();
+        for (s, service) in services.into_iter().enumerate() {
+            checker.service(s, &service)?;
+        }
+    }
     for (f, flag) in raw.flags.iter().flatten().enumerate() {
         checker.flag(f, &flag.node, flag.until.as_ref(), flag.reason.clone().unwrap_or_default())?;
     }
@@ -101,13 +53,5 @@ pub(super) fn options() -> serde_saphyr::Options {
         },
         with_snippet: false,
         merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
-    }
-}
-
-/// A value that is refused.
-pub(super) fn refused<T>(value: &Spanned<T>, field: String, message: impl Display) -> Problem {
-    Problem::Invalid {
-        at: At { line: value.referenced.line(), column: value.referenced.column(), field },
-        message: message.to_string(),
     }
 }

@@ -1,18 +1,26 @@
-//! Who exists: nodes, their addresses, their backends. The only source so far is a file.
+//! Who exists: nodes, their addresses, their backends; and the Services that send to them. The only source so far is a file.
 
 mod check;
+mod check_service;
 mod error;
 mod explain;
 mod file;
+mod place;
+mod raw;
+mod service;
 mod source;
+mod values;
 mod view;
 mod watch;
 
+#[cfg(test)]
+mod service_tests;
 #[cfg(test)]
 mod tests;
 
 pub use error::{Error, Problem};
 pub use file::parse;
+pub use service::{DEFAULT_AFFINITY, Endpoint, Family, Hints, Service, ServicePort, TrafficPolicy};
 pub use source::{FileSource, MAX_FILE_BYTES};
 pub use view::{Backend, ClusterView, FileFlag, Node, Protocol, Scope};
 pub use watch::Watch;

@@ -4,11 +4,15 @@ use jiff::Timestamp;
 use nodefence_common::{Addr, PortKey};
 use serde::{Deserialize, Serialize};
 
+use super::service::Service;
+
 /// Everyone that exists, checked: names and addresses are unique, no backend belongs to two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
     /// Sorted by name, so that two files that differ only in order give the same view.
     pub nodes: Vec<Node>,
+    /// Sorted by name. `None` where the source says nothing of Services: what a flow may go to instead is not known then.
+    pub services: Option<Vec<Service>>,
     /// What the file itself flags; every name is one of `nodes`.
     pub flags: Vec<FileFlag>,
 }
@@ -16,7 +20,17 @@ pub struct ClusterView {
 impl ClusterView {
     /// The node of that name.
     pub fn node(&self, name: &str) -> Option<&Node> {
-        self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok().map(|at| &self.nodes[at])
+        self.nodes.get(self.index(name)? as usize)
+    }
+
+    /// The index of the node of that name.
+    pub fn index(&self, name: &str) -> Option<u32> {
+        self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok().map(|at| at as u32)
+    }
+
+    /// How many endpoints all Services have together; `None` where nothing is known of Services.
+    pub fn endpoints(&self) -> Option<usize> {
+        Some(self.services.as_ref()?.iter().map(|service| service.endpoints.len()).sum())
     }
 
     /// How many backends all nodes have together.

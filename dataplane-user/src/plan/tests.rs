@@ -25,7 +25,7 @@ fn view(nodes: &[u8]) -> ClusterView {
         .collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes.dedup();
-    ClusterView { nodes, flags: Vec::new() }
+    ClusterView { nodes, services: None, flags: Vec::new() }
 }
 
 fn names(view: &ClusterView) -> impl Iterator<Item = &str> {

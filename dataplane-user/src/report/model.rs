@@ -224,6 +224,10 @@ pub struct ClusterRow {
     pub nodes: usize,
     /// Backends in that view.
     pub backends: usize,
+    /// Services in that view; `None` where the file has no `services`.
+    pub services: Option<usize>,
+    /// Their endpoints.
+    pub endpoints: Option<usize>,
     /// Why the file that lies there now was not taken; the last good view holds.
     pub error: Option<String>,
     /// What is dangerous about the flags in it.

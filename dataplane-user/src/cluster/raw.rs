@@ -1,0 +1,119 @@
+//! The file's shape. Scalars are kept with their places so that what is wrong with a value can be said with its line.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::place::Placed;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFile {
+    #[serde(default)]
+    pub(super) nodes: Option<Vec<RawNode>>,
+    #[serde(default)]
+    pub(super) services: Option<Vec<RawService>>,
+    #[serde(default)]
+    pub(super) flags: Option<Vec<RawFlag>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNode {
+    pub(super) name: Placed,
+    pub(super) address: Placed,
+    #[serde(default)]
+    pub(super) zone: Option<String>,
+    #[serde(default)]
+    pub(super) backends: Option<Vec<RawBackend>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct RawBackend {
+    pub(super) address: Placed,
+    #[serde(default)]
+    pub(super) port: Option<Placed>,
+    #[serde(default)]
+    pub(super) protocol: Option<Placed>,
+    #[serde(default)]
+    pub(super) host_network: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFlag {
+    pub(super) node: Placed,
+    #[serde(default)]
+    pub(super) until: Option<Placed>,
+    #[serde(default)]
+    pub(super) reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawService {
+    pub(super) name: Placed,
+    #[serde(default, rename = "clusterIPs")]
+    pub(super) cluster_ips: Option<Vec<Placed>>,
+    #[serde(default, rename = "externalIPs")]
+    pub(super) external_ips: Option<Vec<Placed>>,
+    #[serde(default, rename = "loadBalancerIPs")]
+    pub(super) load_balancer_ips: Option<Vec<Placed>>,
+    #[serde(default, rename = "sessionAffinity")]
+    pub(super) session_affinity: Option<Placed>,
+    #[serde(default, rename = "sessionAffinityTimeoutSeconds")]
+    pub(super) affinity_seconds: Option<Placed>,
+    #[serde(default, rename = "internalTrafficPolicy")]
+    pub(super) internal: Option<Placed>,
+    #[serde(default, rename = "externalTrafficPolicy")]
+    pub(super) external: Option<Placed>,
+    pub(super) ports: Vec<RawPort>,
+    #[serde(default)]
+    pub(super) endpoints: Option<Vec<RawEndpoint>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct RawPort {
+    #[serde(default)]
+    pub(super) name: Option<Placed>,
+    pub(super) port: Placed,
+    #[serde(default)]
+    pub(super) target_port: Option<Placed>,
+    #[serde(default)]
+    pub(super) node_port: Option<Placed>,
+    #[serde(default)]
+    pub(super) protocol: Option<Placed>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct RawEndpoint {
+    pub(super) address: Placed,
+    #[serde(default)]
+    pub(super) node: Option<Placed>,
+    #[serde(default)]
+    pub(super) host_network: bool,
+    #[serde(default)]
+    pub(super) zone: Option<String>,
+    #[serde(default)]
+    pub(super) ports: Option<BTreeMap<String, Placed>>,
+    #[serde(default)]
+    pub(super) ready: Option<bool>,
+    #[serde(default)]
+    pub(super) serving: Option<bool>,
+    #[serde(default)]
+    pub(super) terminating: Option<bool>,
+    #[serde(default)]
+    pub(super) hints: Option<Box<RawHints>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHints {
+    #[serde(default)]
+    pub(super) zones: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) nodes: Option<Vec<String>>,
+}

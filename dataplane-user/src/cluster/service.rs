@@ -1,0 +1,145 @@
+//! Services as kube-proxy is told of them: virtual addresses, ports, policies, endpoints.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::view::Protocol;
+
+/// How long a client keeps its endpoint where a Service has affinity and says no time
+/// (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
+pub const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
+
+/// A Service: a name for endpoints, and the addresses under which they are reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// As in `default/web`.
+    pub name: String,
+    /// At most one of each family. kube-proxy leaves a Service alone in a family in which it has none
+    /// (`serviceToServiceMap`, pkg/proxy/servicechangetracker.go), whatever other addresses it has.
+    pub cluster_ips: Vec<IpAddr>,
+    /// Addresses that others route to the nodes.
+    pub external_ips: Vec<IpAddr>,
+    /// Addresses of load balancers that leave the destination as it is (`ipMode: VIP`).
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// Affinity by client address, and how long it lasts after the last packet; `None` for none.
+    pub affinity: Option<Duration>,
+    /// Which endpoints traffic to the cluster IPs may use.
+    pub internal: TrafficPolicy,
+    /// Which endpoints traffic to all other virtual addresses may use.
+    pub external: TrafficPolicy,
+    /// In the order of their names.
+    pub ports: Vec<ServicePort>,
+    /// In the order of their addresses. No two have the same address and target at one port.
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl Service {
+    /// The endpoint's own port for traffic to the service port with this index in `ports`; `None` where it has none.
+    pub fn target(&self, port: usize, endpoint: &Endpoint) -> Option<u16> {
+        let target = match &endpoint.targets {
+            Some(targets) => *targets.get(port)?,
+            None => self.ports.get(port)?.target,
+        };
+        (target != 0).then_some(target)
+    }
+
+    /// Where the endpoint takes traffic to the service port with this index in `ports`.
+    pub fn socket(&self, port: usize, endpoint: &Endpoint) -> Option<SocketAddr> {
+        Some(SocketAddr::new(endpoint.address, self.target(port, endpoint)?))
+    }
+
+    /// Whether kube-proxy serves it in that family at all.
+    pub fn proxied(&self, family: Family) -> bool {
+        self.cluster_ips.iter().any(|ip| Family::of(*ip) == family)
+    }
+
+    /// Whether the port is reached otherwise than by a cluster IP (`ExternallyAccessible`, pkg/proxy/serviceport.go).
+    pub fn external(&self, port: &ServicePort, family: Family) -> bool {
+        let outside = self.external_ips.iter().chain(&self.load_balancer_ips);
+        port.node_port.is_some() || outside.into_iter().any(|ip| Family::of(*ip) == family)
+    }
+}
+
+/// Which endpoints of a Service a virtual address may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum TrafficPolicy {
+    /// All.
+    #[default]
+    Cluster,
+    /// Those on the node that the traffic enters.
+    Local,
+}
+
+/// An IP version. kube-proxy keeps the two apart: endpoints of one are never used for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address. An IPv4-mapped one does not occur in a view.
+    pub const fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServicePort {
+    /// Unique within the Service; may be empty where it is the only one.
+    pub name: String,
+    /// The transport protocol.
+    pub protocol: Protocol,
+    /// The port at the virtual addresses.
+    pub port: u16,
+    /// The port at the endpoints that do not name one of their own.
+    pub target: u16,
+    /// The port at the nodes' own addresses.
+    pub node_port: Option<u16>,
+}
+
+/// What traffic to a Service is sent to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The pod's address, or the node's for a host-network pod.
+    pub address: IpAddr,
+    /// Index into [`super::ClusterView::nodes`] of the node it runs on. `None` for an endpoint that is tied to no node, as a
+    /// Service without selector has them: such a one is never cut.
+    pub node: Option<u32>,
+    /// Where it stands.
+    pub zone: Option<Arc<str>>,
+    /// Its own port for each of the Service's, 0 for none; `None` where they are the Service's targets.
+    pub(super) targets: Option<Box<[u16]>>,
+    /// It takes new flows. What is not said counts as yes (`addEndpoints`, pkg/proxy/endpointslicecache.go).
+    pub ready: bool,
+    /// It answers, be it about to end. What is not said counts as yes, whatever `ready` says.
+    pub serving: bool,
+    /// It is about to end. What is not said counts as no.
+    pub terminating: bool,
+    /// For whom it is meant; `None` where nothing is said.
+    pub hints: Option<Box<Hints>>,
+}
+
+/// For whom an endpoint is meant (`hints` of an EndpointSlice).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Zones whose nodes should use it.
+    pub zones: BTreeSet<Arc<str>>,
+    /// Nodes that should use it.
+    pub nodes: BTreeSet<Arc<str>>,
+}
