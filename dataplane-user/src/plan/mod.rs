@@ -2,11 +2,15 @@
 
 mod indices;
 mod tables;
+mod usable;
 mod wanted;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod usable_tests;
 
 pub use indices::{Full, Indices, Slot, name_field};
 pub use tables::Tables;
+pub use usable::{Proxy, ProxyMode, Target, targets, usable};
 pub use wanted::{Answer, Mode, Policy, node_entry, tables};
