@@ -1,16 +1,20 @@
 //! From who exists and what the operator holds against them to what must lie in the tables. Pure: no clock, no effects.
 
 mod indices;
+mod keep;
 mod tables;
 mod usable;
 mod wanted;
 
+#[cfg(test)]
+mod keep_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod usable_tests;
 
 pub use indices::{Full, Indices, Slot, name_field};
+pub use keep::{Keep, KeepIndex, KeptFor, KeptPort, Why, keep};
 pub use tables::Tables;
 pub use usable::{Proxy, ProxyMode, Target, targets, usable};
 pub use wanted::{Answer, Mode, Policy, node_entry, tables};

@@ -1,0 +1,239 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::{Keep, KeepIndex, KeptPort, Proxy, ProxyMode, Why, keep, targets, usable};
+use crate::cluster::{ClusterView, TrafficPolicy, parse};
+
+/// Nodes `a` (the own one) to `d`, in two zones.
+fn view(services: &str) -> ClusterView {
+    let nodes = "nodes:
+  - { name: a, address: 10.0.0.1, zone: z1 }
+  - { name: b, address: 10.0.0.2, zone: z1 }
+  - { name: c, address: 10.0.0.3, zone: z2 }
+  - { name: d, address: 10.0.0.4, zone: z2, backends: [{ address: 10.1.4.1 }] }
+";
+    let text = format!("{nodes}{services}");
+    parse(&text, false).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn service(name: &str, last: u8, more: &str, endpoints: &[&str]) -> String {
+    format!(
+        "  - name: x/{name}
+    clusterIPs: [10.96.0.{last}]
+    {more}
+    ports: [{{ name: p, port: 80, targetPort: 8080 }}, {{ name: q, port: 53, protocol: udp }}]
+    endpoints: [{}]\n",
+        endpoints.join(", ")
+    )
+}
+
+fn flags(view: &ClusterView, names: &str) -> BTreeSet<u32> {
+    names.chars().map(|name| view.index(&name.to_string()).unwrap()).collect()
+}
+
+fn kept_in(view: &ClusterView, mode: Option<ProxyMode>, names: &str) -> Keep {
+    keep(view, &KeepIndex::new(view), "a", mode, &flags(view, names))
+}
+
+fn kept(view: &ClusterView, names: &str) -> Vec<String> {
+    texts(&kept_in(view, None, names))
+}
+
+fn texts(keep: &Keep) -> Vec<String> {
+    keep.ports.keys().map(|kept| kept.backend().to_string()).collect()
+}
+
+#[test]
+fn only_what_has_nothing_else_is_kept() {
+    let view = view(&format!(
+        "services:\n{}",
+        service("s", 1, "", &["{address: 10.1.2.1, node: b}", "{address: 10.1.3.1, node: c}"])
+    ));
+    assert_eq!(kept(&view, "b"), [""; 0]);
+    assert_eq!(kept(&view, "bd"), [""; 0]);
+    let both = ["10.1.2.1:53/udp", "10.1.2.1:8080/tcp", "10.1.3.1:53/udp", "10.1.3.1:8080/tcp"];
+    let mut found = kept(&view, "bc");
+    found.sort();
+    assert_eq!(found, both);
+
+    let keep = kept_in(&view, None, "bc");
+    let (port, reason) = keep.ports.iter().find(|(port, _)| port.port == 8080).unwrap();
+    assert_eq!(reason.why, Why::NothingElse(TrafficPolicy::Cluster));
+    assert_eq!((reason.service, reason.port), (0, 0));
+    assert_eq!(port.node, 1);
+}
+
+#[test]
+fn one_service_is_enough_and_only_its_ports_count() {
+    let shared = "{address: 10.1.2.1, node: b, ports: {p: 8080}}";
+    let view = view(&format!(
+        "services:\n{}{}",
+        service("many", 1, "", &[shared, "{address: 10.1.3.1, node: c}"]),
+        service("one", 2, "", &["{address: 10.1.2.1, node: b, ports: {p: 8081}}"]),
+    ));
+    assert_eq!(kept(&view, "b"), ["10.1.2.1:8081/tcp"]);
+}
+
+#[test]
+fn what_is_tied_to_no_node_lives() {
+    let alone = "{address: 10.1.2.1, node: b}";
+    let untied = |address: &str| format!("{{address: {address}}}");
+    let text = |endpoint: &str| view(&format!("services:\n{}", service("s", 1, "", &[alone, endpoint])));
+    assert_eq!(kept(&text(&untied("192.0.2.9")), "bc"), [""; 0]);
+    // It may have the address of a backend, and is never cut even so.
+    let view = text(&untied("10.1.4.1"));
+    assert_eq!(kept(&view, "b"), [""; 0]);
+    assert_eq!(kept(&view, "d"), ["10.1.4.1:53/udp", "10.1.4.1:8080/tcp"]);
+    let keep = kept_in(&view, None, "bd");
+    assert!(keep.ports.values().all(|reason| reason.why == Why::Untied));
+    assert_eq!(texts(&keep), ["10.1.4.1:53/udp", "10.1.4.1:8080/tcp"]);
+}
+
+#[test]
+fn what_kube_proxy_does_not_use_is_no_alternative_and_not_kept() {
+    for dead in ["ready: false", "ready: false, serving: true, terminating: true"] {
+        let dead = format!("{{address: 10.1.3.1, node: c, {dead}}}");
+        let view =
+            view(&format!("services:\n{}", service("s", 1, "", &["{address: 10.1.2.1, node: b}", &dead])));
+        assert_eq!(kept(&view, "bc"), ["10.1.2.1:53/udp", "10.1.2.1:8080/tcp"], "{dead}");
+    }
+    // No cluster IP: kube-proxy does not know the Service.
+    let headless = service("s", 1, "", &["{address: 10.1.2.1, node: b}"]).replace("10.96.0.1", "");
+    assert_eq!(kept(&view(&format!("services:\n{headless}")), "b"), [""; 0]);
+    assert_eq!(kept(&view("services: []\n"), "abcd"), [""; 0]);
+    assert_eq!(kept(&view(""), "abcd"), [""; 0]);
+}
+
+/// kube-proxy goes on choosing among those of its zone: that others are alive elsewhere helps nobody here.
+#[test]
+fn hints_count_as_kube_proxy_counts_them() {
+    let view = view(&format!(
+        "services:\n{}",
+        service(
+            "s",
+            1,
+            "",
+            &[
+                "{address: 10.1.2.1, node: b, ports: {p: 1}, hints: {zones: [z1]}}",
+                "{address: 10.1.3.1, node: c, ports: {p: 1}, hints: {zones: [z2]}}",
+            ]
+        )
+    ));
+    assert_eq!(kept(&view, "b"), ["10.1.2.1:1/tcp"]);
+    assert_eq!(kept(&view, "c"), [""; 0]);
+}
+
+#[test]
+fn local_policies_keep_local_endpoints() {
+    let own = "{address: 10.1.1.1, node: a, ports: {p: 1}}";
+    let other = "{address: 10.1.2.1, node: b, ports: {p: 1}}";
+    let with = |more: &str| view(&format!("services:\n{}", service("s", 1, more, &[own, other])));
+    let internal = with("internalTrafficPolicy: Local");
+    let external = with("externalTrafficPolicy: Local\n    externalIPs: [192.0.2.1]");
+    for mode in [ProxyMode::Ipvs, ProxyMode::Iptables, ProxyMode::Nftables] {
+        let kept = |view, names| texts(&kept_in(view, Some(mode), names));
+        assert_eq!(kept(&internal, "a"), ["10.1.1.1:1/tcp"], "{mode:?}");
+        assert_eq!(kept(&internal, "b"), [""; 0], "{mode:?}");
+        // What enters by the external address has the local one alone; both are kept once both are flagged, for the cluster IP.
+        assert_eq!(kept(&external, "a"), ["10.1.1.1:1/tcp"], "{mode:?}");
+        assert_eq!(kept(&external, "ab"), ["10.1.1.1:1/tcp", "10.1.2.1:1/tcp"], "{mode:?}");
+    }
+    let reason = *kept_in(&external, None, "a").ports.values().next().unwrap();
+    assert_eq!(reason.why, Why::NothingElse(TrafficPolicy::Local));
+}
+
+/// Some Services over pods of four nodes.
+fn any_services() -> impl Strategy<Value = ClusterView> {
+    let endpoint = (1u8..5, 1u8..3, 0u8..3, any::<bool>(), prop::option::of(1u8..3));
+    let one = (
+        prop::collection::vec(endpoint, 0..5),
+        any::<bool>(),
+        any::<bool>(),
+        prop::sample::select(&["", "externalIPs: [192.0.2.X]", "loadBalancerIPs: ['fd00::X']"][..]),
+    );
+    prop::collection::vec(one, 0..5).prop_map(|services| {
+        let mut text = String::from("services:\n");
+        for (n, (endpoints, internal, external, outside)) in (1u8..).zip(services) {
+            let local = |local: bool| if local { "Local" } else { "Cluster" };
+            let more = format!(
+                "internalTrafficPolicy: {}\n    externalTrafficPolicy: {}\n    {}",
+                local(internal),
+                local(external),
+                outside.replace('X', &n.to_string())
+            );
+            let mut seen = BTreeSet::new();
+            let endpoints: Vec<String> = endpoints
+                .into_iter()
+                .filter(|(node, pod, ..)| seen.insert((*node, *pod)))
+                .map(|(node, pod, state, tied, zone)| {
+                    let state =
+                        ["", ", ready: false", ", ready: false, terminating: true"][usize::from(state)];
+                    let name = char::from(b'`' + node);
+                    let node_field = if tied { format!(", node: {name}") } else { String::new() };
+                    let hints = zone.map_or(String::new(), |zone| format!(", hints: {{zones: [z{zone}]}}"));
+                    format!("{{address: 10.1.{node}.{pod}{node_field}{state}{hints}}}")
+                })
+                .collect();
+            let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+            text += &service(&format!("s{n}"), n, &more, &endpoints);
+        }
+        if text.ends_with("services:\n") {
+            text = "services: []\n".into();
+        }
+        view(&text)
+    })
+}
+
+/// The definition, read word by word: every Service, every list, every endpoint.
+fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &BTreeSet<u32>) -> BTreeSet<KeptPort> {
+    let mut kept = BTreeSet::new();
+    for service in view.services.iter().flatten() {
+        for target in targets(service, mode) {
+            let all = usable(&target, &Proxy::of(view, "a", mode), |_| true);
+            if all.iter().any(|endpoint| endpoint.node.is_none_or(|node| !flagged.contains(&node))) {
+                continue;
+            }
+            for endpoint in all {
+                kept.insert(KeptPort {
+                    node: endpoint.node.unwrap(),
+                    address: endpoint.address,
+                    port: service.target(target.port, endpoint).unwrap(),
+                    protocol: service.ports[target.port].protocol,
+                });
+            }
+        }
+        for (p, port) in service.ports.iter().enumerate() {
+            for endpoint in service.endpoints.iter().filter(|endpoint| endpoint.node.is_none()) {
+                for (n, node) in (0..).zip(&view.nodes) {
+                    if flagged.contains(&n) && node.backends.iter().any(|b| b.address == endpoint.address) {
+                        let (address, protocol) = (endpoint.address, port.protocol);
+                        let port = service.target(p, endpoint).unwrap();
+                        kept.insert(KeptPort { node: n, address, port, protocol });
+                    }
+                }
+            }
+        }
+    }
+    kept
+}
+
+proptest! {
+    /// By the index as by looking everywhere; more flags keep more; and a mode that is not known keeps what each of them would.
+    #[test]
+    fn keep_is_what_it_says(view in any_services(), flagged in prop::collection::btree_set(0u32..4, 0..5), more in 0u32..4) {
+        let index = KeepIndex::new(&view);
+        let of = |mode, flagged: &BTreeSet<u32>| {
+            keep(&view, &index, "a", mode, flagged).ports.into_keys().collect::<BTreeSet<_>>()
+        };
+        let unknown = of(None, &flagged);
+        let mut larger = flagged.clone();
+        larger.insert(more);
+        for mode in [ProxyMode::Ipvs, ProxyMode::Iptables, ProxyMode::Nftables] {
+            let found = of(Some(mode), &flagged);
+            prop_assert_eq!(&found, &slowly(&view, mode, &flagged));
+            prop_assert!(found.is_subset(&unknown), "{mode:?}");
+            prop_assert!(found.is_subset(&of(Some(mode), &larger)), "another flag lets go");
+        }
+    }
+}
