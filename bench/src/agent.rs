@@ -49,7 +49,7 @@ impl Agent {
         std::fs::write(&cluster, json!({ "nodes": nodes }).to_string())?;
         let log = std::fs::File::create(folder.path().join("agent.log"))?;
         let mut command = Command::new(program);
-        command.arg("agent").arg("--cluster-file").arg(&cluster).args(["--node", own]);
+        command.arg("agent").arg("--cluster-file").arg(&cluster).args(["--node", own, "--proxy", "none"]);
         for interface in interfaces {
             command.args(["--interface", interface]);
         }

@@ -83,6 +83,10 @@ impl Agent {
         for interface in &self.interfaces {
             command.arg("--interface").arg(interface);
         }
+        // What the datapath does is looked at by itself, unless a test says otherwise.
+        if !self.extra.iter().any(|word| word == "--proxy") {
+            command.args(["--proxy", "none"]);
+        }
         command.args(&self.extra).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut proc = Proc::spawn(&self.ns, command)?;
         let ready = wait_until("agent ready", READY, || {

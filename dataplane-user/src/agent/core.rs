@@ -19,6 +19,7 @@ use crate::{
     dataplane::{Dataplane, Injector, probe::Findings},
     flags::{Clocks, Flag, FlagStore, monotonic_ns},
     plan::{self, Indices, Policy},
+    proxy::Judgement,
     report::{ErrorKind, Failure},
 };
 
@@ -29,6 +30,8 @@ pub(super) struct Core {
     pub(super) started: Timestamp,
     /// What was found out about this kernel.
     findings: Mutex<Findings>,
+    /// How kube-proxy forwards, as last looked at.
+    proxy: Mutex<Judgement>,
     /// See [`State`]: held for map writes at most.
     state: Mutex<State>,
     /// Wakes the renewal for an end that came nearer.
@@ -62,6 +65,7 @@ impl Core {
             own_node,
             started: Timestamp::now(),
             findings: Mutex::new(findings),
+            proxy: Mutex::default(),
             state: Mutex::new(state),
             wake: Condvar::new(),
             auto: Mutex::default(),
@@ -90,6 +94,19 @@ impl Core {
     /// What was found out about this kernel, as of now.
     pub(super) fn findings(&self) -> Findings {
         self.findings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How kube-proxy forwards, as of now.
+    pub(super) fn proxy(&self) -> Judgement {
+        self.proxy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes how kube-proxy forwards. Whether that is news.
+    pub(super) fn set_proxy(&self, judgement: &Judgement) -> bool {
+        let mut proxy = self.proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = *proxy != *judgement;
+        proxy.clone_from(judgement);
+        news
     }
 
     /// Has the kernel programs and the rounds of asking follow what was found. Returns whether they do. Blocking.

@@ -6,7 +6,7 @@ use nodefence_common::Addr;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, coverage::Coverage};
+use super::{core::Core, coverage::Coverage, pinned};
 use crate::{
     cluster::Node,
     conntrack::{Backends, Conntrack},
@@ -44,7 +44,9 @@ async fn ask_in_turn(core: Arc<Core>, node: String, turns: Arc<Semaphore>) -> Op
     // Nobody closes it.
     let turn = turns.acquire_owned().await.ok()?;
     let asking = tokio::task::spawn_blocking(move || {
+        pinned::before_asking(&core, &node);
         let row = ask(&core, &node);
+        pinned::after_asking(&core, &node);
         drop(turn);
         row
     });
@@ -95,13 +97,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
         (Arc::clone(&state.view), Arc::clone(&state.coverage))
     };
     let node = view.node(node)?;
-    let mut backends = Backends::new();
-    for backend in &node.backends {
-        match backend.port_key() {
-            None => backends.add_address(backend.addr()),
-            Some(key) => backends.add_port(key),
-        }
-    }
+    let backends = backends_of(node);
     let mut ground = Ground { core, node, coverage, lookup: None, failed: None };
     let outcome = match Conntrack::open() {
         Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &core.findings().manner(), &mut ground),
@@ -133,6 +129,18 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     drop(state);
     core.flagged.notify_one();
     Some(row)
+}
+
+/// Which flows are the node's.
+pub(super) fn backends_of(node: &Node) -> Backends {
+    let mut backends = Backends::new();
+    for backend in &node.backends {
+        match backend.port_key() {
+            None => backends.add_address(backend.addr()),
+            Some(key) => backends.add_port(key),
+        }
+    }
+    backends
 }
 
 /// The sweep's view of the agent.

@@ -351,6 +351,8 @@ pub(super) fn status(core: &Core) -> Status {
         probe: findings,
         cannot_ask,
         asked: state.asked.clone(),
+        proxy: core.proxy(),
+        pinned: state.pinned.clone(),
         neighbours: state.neighbours.clone(),
     }
 }

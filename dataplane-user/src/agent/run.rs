@@ -25,9 +25,9 @@ use super::{
     core::Core,
     file_flags, findings, idle,
     lock::{Lock, LockError},
-    neighbours, network,
+    mode, neighbours, network,
     own_node::{local_addresses, own_node, refuse_local},
-    preflight,
+    pinned, preflight,
     serve::Desk,
     state::State,
 };
@@ -39,6 +39,7 @@ use crate::{
     },
     flags::{Adopted, Clocks, FlagStore, Flags, monotonic_ns},
     plan::{Answer, Indices, Mode, Slot},
+    proxy,
     report::{Client, ClientError, Request, Server},
 };
 
@@ -75,6 +76,8 @@ pub struct Settings {
     pub mode: Mode,
     /// What senders are told.
     pub answer: Answer,
+    /// What the operator says of kube-proxy's mode.
+    pub proxy: proxy::Wanted,
     /// How the dataplane is opened.
     pub options: dataplane::Options,
     /// Folder of the lock and the flags.
@@ -137,6 +140,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || {
             core.write_tables(&mut core.dataplane());
             network::refresh(&core);
+            mode::look(&core);
         })
         .await?;
     }
@@ -144,6 +148,8 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(follow_file(Arc::clone(&core), source, watch, stop.clone()));
     tasks.spawn(follow_events(events, core.injector.clone(), stop.clone()));
     tasks.spawn(findings::follow(Arc::clone(&core), present, stop.clone()));
+    tasks.spawn(mode::follow(Arc::clone(&core), stop.clone()));
+    tasks.spawn(pinned::follow(Arc::clone(&core), stop.clone()));
     tasks.spawn(expire(Arc::clone(&core), stop.clone()));
     tasks.spawn(neighbours::follow(Arc::clone(&core), stop.clone()));
     if core.settings.options.log_cuts {

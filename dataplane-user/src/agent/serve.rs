@@ -78,16 +78,14 @@ impl Desk {
         Ok(report)
     }
 
-    /// Begins to ask a node's idle clients; it goes on though nobody waits for it.
+    /// Begins to let go what is pinned to a node and to ask its idle clients; it goes on though nobody waits for it.
     ///
     /// # Errors
-    /// Why there is no point in it.
+    /// Why there is no point in asking.
     fn ask(&self, node: &str) -> Result<JoinHandle<Option<AskRow>>, &'static str> {
-        if let Some(why) = idle::pointless(&self.core, node) {
-            return Err(why);
-        }
-        let (core, node) = (Arc::clone(&self.core), node.to_owned());
-        Ok(tokio::spawn(idle::ask_for_request(core, node)))
+        let (core, name) = (Arc::clone(&self.core), node.to_owned());
+        let asking = tokio::spawn(idle::ask_for_request(core, name));
+        idle::pointless(&self.core, node).map_or(Ok(asking), Err)
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {

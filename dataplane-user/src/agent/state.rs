@@ -15,7 +15,7 @@ use crate::{
     dataplane::{self, NodeWriter, WriteReport},
     flags::{Clocks, Flag, Flags, monotonic_ns},
     plan::{Indices, Policy, Slot, node_entry},
-    report::{AskRow, InterfaceRow, NeighbourRow},
+    report::{AskRow, InterfaceRow, NeighbourRow, PinnedRow},
 };
 
 /// The one map write.
@@ -80,6 +80,8 @@ pub(super) struct State {
     pub(super) neighbours: Vec<NeighbourRow>,
     /// The last round of asking, by node.
     pub(super) asked: BTreeMap<String, AskRow>,
+    /// What was last let go of what kube-proxy's tables pinned to a node.
+    pub(super) pinned: BTreeMap<String, PinnedRow>,
 }
 
 impl State {
@@ -117,6 +119,7 @@ impl State {
             uncovered: 0,
             neighbours: Vec::new(),
             asked: BTreeMap::new(),
+            pinned: BTreeMap::new(),
         }
     }
 

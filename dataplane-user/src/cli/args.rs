@@ -6,7 +6,10 @@ use clap::{
 };
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
 
-use crate::plan::{Answer, Mode};
+use crate::{
+    plan::{Answer, Mode},
+    proxy,
+};
 
 const GLOBAL: &str = "Options of all commands";
 
@@ -246,6 +249,10 @@ pub struct AgentArgs {
     /// What senders to a flagged node are told: refuse (RST, ICMP port unreachable) or drop (nothing)
     #[arg(long, default_value = "refuse")]
     pub answer: Answer,
+
+    /// kube-proxy's mode, by which its tables are read and changed: found out (auto), told, or none for the datapath alone
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub proxy: proxy::Wanted,
 
     /// Cut transit packets before the stack sees them; attaching makes many drivers rebuild their rings
     #[arg(long, default_value = "off")]

@@ -13,6 +13,7 @@ use crate::{
         probe::{Conntrack, Finding, Findings},
     },
     doctor::{AS_ROOT, Check, Facts, Level, judge, worst},
+    proxy,
     report::{Client, ClientError, Request, Status},
 };
 
@@ -26,6 +27,7 @@ pub(super) fn run(format: Format, devices: &[String], pin_dir: &Path, socket: &P
     let mut checks = judge(&facts);
     checks.extend(tried(features(), &lacking));
     checks.extend(probed(&Findings::gather()));
+    checks.push(kube_proxy(&proxy::judge(proxy::Wanted::Auto, &proxy::Facts::gather())));
     checks.push(flowtables(nft_flowtables()));
     match inspect(pin_dir, devices) {
         Ok(statuses) => {
@@ -109,6 +111,18 @@ fn probed(findings: &Findings) -> Vec<Check> {
         ),
     };
     vec![asking, resets, deleting]
+}
+
+/// How kube-proxy forwards.
+fn kube_proxy(judgement: &proxy::Judgement) -> Check {
+    match judgement.mode {
+        Some(_) => Check::ok("kube-proxy", judgement.to_string()),
+        None => Check::warn(
+            "kube-proxy",
+            judgement.to_string(),
+            "curl -s http://127.0.0.1:10249/proxyMode  # tell the agent with --proxy; without kube-proxy this is as it should be",
+        ),
+    }
 }
 
 fn asked_by(found: Conntrack) -> String {

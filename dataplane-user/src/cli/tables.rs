@@ -9,7 +9,9 @@ use super::{
 use crate::{
     dataplane::DetachReport,
     flags::Origin,
-    report::{AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, Status, UnflagReport},
+    report::{
+        AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, PinnedRow, Status, UnflagReport,
+    },
 };
 
 fn flag_text(flag: &FlagRow) -> String {
@@ -118,6 +120,21 @@ pub(super) fn flag(report: &FlagReport) -> String {
         Some(asked) => drop(writeln!(text, "idle clients: {}", asked_text(asked))),
         None if report.asking => text.push_str("idle clients are being asked: see `nodefence status`\n"),
         None => {}
+    }
+    text
+}
+
+fn pinned_text(row: &PinnedRow) -> String {
+    let mut text = format!("{} conntrack entries of UDP and SCTP, {} of TCP", row.datagrams, row.tcp);
+    for (count, what) in [
+        (row.by_filter, "requests by filter"),
+        (row.affinity, "sets or lists of affinity"),
+        (row.affinity_unknown, "sets of unknown Services left alone"),
+        (row.refused, "refused by the kernel"),
+    ] {
+        if count != 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
     }
     text
 }
@@ -244,6 +261,13 @@ pub(super) fn status(status: &Status) -> String {
     }
     for (node, row) in &status.asked {
         line("Asked", format!("{node}: {}", asked_text(row)));
+        if let Some(problem) = &row.problem {
+            line("", format!("problem: {problem}"));
+        }
+    }
+    line("kube-proxy", status.proxy.to_string());
+    for (node, row) in &status.pinned {
+        line("Let go", format!("{node}: {}", pinned_text(row)));
         if let Some(problem) = &row.problem {
             line("", format!("problem: {problem}"));
         }

@@ -154,6 +154,7 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
         node: args.node.clone(),
         mode: args.mode,
         answer: args.answer,
+        proxy: args.proxy,
         options,
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),

@@ -10,6 +10,7 @@ use crate::{
     dataplane::probe::Findings,
     flags::Origin,
     plan::{Answer, Mode},
+    proxy::Judgement,
 };
 
 /// A flag that holds.
@@ -136,6 +137,25 @@ pub struct AskRow {
     /// How long it took.
     pub seconds: f64,
     /// What went wrong, or was cut short.
+    pub problem: Option<String>,
+}
+
+/// What was let go of what kube-proxy's nftables or iptables pinned to a flagged node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinnedRow {
+    /// Sets or lists of clients that stick to an endpoint, from which all of them were taken.
+    pub affinity: usize,
+    /// Sets that may be such but were left alone: the name is cut off, and the Service not known.
+    pub affinity_unknown: usize,
+    /// conntrack entries of UDP and SCTP, deleted one by one.
+    pub datagrams: usize,
+    /// conntrack entries of TCP, deleted one by one after idle clients were asked.
+    pub tcp: usize,
+    /// Requests that deleted by filter; the kernel does not tell how many entries each took.
+    pub by_filter: usize,
+    /// Entries that the kernel would not delete.
+    pub refused: usize,
+    /// What went wrong, or was left as it is for a reason.
     pub problem: Option<String>,
 }
 
@@ -314,6 +334,10 @@ pub struct Status {
     pub cannot_ask: Vec<String>,
     /// The last round of asking, by node.
     pub asked: std::collections::BTreeMap<String, AskRow>,
+    /// How kube-proxy forwards, and by what that is known.
+    pub proxy: Judgement,
+    /// What was last let go of what its tables pinned to flagged nodes, by node.
+    pub pinned: std::collections::BTreeMap<String, PinnedRow>,
     /// Next hops to flagged nodes.
     pub neighbours: Vec<NeighbourRow>,
 }

@@ -1,0 +1,239 @@
+//! What kube-proxy's nftables mode pins to a flagged node is let go by the agent: UDP flows, clients with affinity, TCP flows after the asking.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence::{
+    cluster::Protocol,
+    conntrack::{Conntrack, Family as Half, Flow},
+    proxy::Endpoint,
+};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Options, Place,
+    client::{UdpConn, wait_until},
+    topology::Service,
+};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(5);
+/// A query that is not answered is sent again after this.
+const RETRY: Duration = Duration::from_millis(300);
+/// kube-proxy's tables pick at random, the flagged node too; what that pins is let go each second. Twenty wrong picks in a row are one in a million.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Node A's entries whose answers come from this address.
+fn entries(cluster: &Cluster, from: IpAddr) -> Vec<Flow> {
+    cluster.a.ns.run(move || {
+        let half = if from.is_ipv4() { Half::V4 } else { Half::V6 };
+        Conntrack::open().unwrap().dump(half, |flow| flow.reply.src == from.into()).unwrap().flows
+    })
+}
+
+fn names(flows: &[Flow]) -> BTreeSet<String> {
+    flows.iter().map(|flow| format!("{flow} {:#x}", flow.id)).collect()
+}
+
+fn status(agent: &Agent) -> Result<Value> {
+    Ok(serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?)
+}
+
+/// Sends queries from one port until one is answered: by node C.
+fn answered_by_c(client: &UdpConn) -> Result<()> {
+    client.socket.set_read_timeout(Some(RETRY))?;
+    let (start, mut queries) = (Instant::now(), 0);
+    loop {
+        queries += 1;
+        if let Ok(name) = client.who() {
+            println!("query {queries} answered {:?} after the flag", start.elapsed());
+            ensure!(name == "node-c", "{name}");
+            return Ok(());
+        }
+        ensure!(start.elapsed() < ANSWERED_WITHIN, "{queries} queries, no answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_dns_client_with_one_port_is_answered_by_a_live_backend() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(&["--proxy", "auto"])?;
+    ensure!(status(&agent)?["proxy"]["mode"] == "nftables", "{}", status(&agent)?["proxy"]);
+    for family in [Family::V4, Family::V6] {
+        let dns = cluster.service(Service::Dns, Place::Outside, family);
+        let client = UdpConn::connect_to(&cluster.client, dns, "node-b", LIMIT)?;
+        let others: Vec<_> = (0..20)
+            .map(|_| UdpConn::connect_to(&cluster.client, dns, "node-c", LIMIT))
+            .collect::<Result<_>>()?;
+        let c = cluster.c.pod_address(family);
+        let ports: BTreeSet<u16> =
+            others.iter().map(|other| other.socket.local_addr().unwrap().port()).collect();
+        let theirs = || {
+            let mut flows = entries(&cluster, c);
+            flows.retain(|flow| ports.contains(&flow.orig.src_port));
+            names(&flows)
+        };
+        let before = theirs();
+        ensure!(before.len() == others.len(), "{before:?}");
+        cluster.b.freeze()?;
+        agent.flag("node-b")?;
+        answered_by_c(&client)?;
+        ensure!(theirs() == before, "entries of others");
+        for other in &others {
+            ensure!(other.who()? == "node-c");
+        }
+        let row = status(&agent)?["pinned"]["node-b"].clone();
+        let (datagrams, by_filter) = (row["datagrams"].as_u64(), row["by_filter"].as_u64());
+        ensure!(datagrams.context("datagrams")? + by_filter.context("by_filter")? > 0, "{row}");
+        ensure!(row["problem"].is_null() && row["refused"] == 0, "{row}");
+        agent.unflag("node-b")?;
+        cluster.b.thaw()?;
+    }
+    Ok(())
+}
+
+/// The sets and rules that kube-proxy has for a Service with `sessionAffinity: ClientIP` (pkg/proxy/nftables/proxier.go, v1.36), on the DNS Service's
+/// chains. Gives the sets of B's and C's endpoint.
+fn with_affinity(cluster: &Cluster) -> Result<[String; 2]> {
+    let sets = [&cluster.b, &cluster.c].map(|node| {
+        let socket = (node.pod_address(Family::V4), Service::Dns.ports().1).into();
+        Endpoint { service: "default/dns", port: "", protocol: Protocol::Udp, socket }.set()
+    });
+    let [b, c] = &sets;
+    let mut script = String::from("flush chain ip kube-proxy service-dns\n");
+    for (at, set) in sets.iter().enumerate() {
+        script += &format!(
+            "add set ip kube-proxy {set} {{ type ipv4_addr; flags dynamic,timeout; timeout 10800s; }}
+             insert rule ip kube-proxy endpoint-dns-{at} update @{set} {{ ip saddr }}\n"
+        );
+    }
+    script += &format!(
+        "add rule ip kube-proxy service-dns ip saddr @{b} goto endpoint-dns-0
+         add rule ip kube-proxy service-dns ip saddr @{c} goto endpoint-dns-1
+         add rule ip kube-proxy service-dns numgen random mod 2 vmap {{ 0 : goto endpoint-dns-0, 1 : goto endpoint-dns-1 }}"
+    );
+    cluster.a.ns.nft(&script)?;
+    Ok(sets)
+}
+
+/// A client that sticks to node B.
+fn stuck_to_b(cluster: &Cluster, sets: &[String; 2]) -> Result<UdpConn> {
+    let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
+    for _ in 0..40 {
+        let client = UdpConn::connect(&cluster.client, dns, LIMIT)?;
+        if client.who()? == "node-b" {
+            for _ in 0..10 {
+                ensure!(UdpConn::connect(&cluster.client, dns, LIMIT)?.who()? == "node-b", "no affinity");
+            }
+            return Ok(client);
+        }
+        let flush = sets.each_ref().map(|set| format!("flush set ip kube-proxy {set}"));
+        cluster.a.ns.nft(&flush.join("\n"))?;
+    }
+    anyhow::bail!("40 picks and none was node B")
+}
+
+#[test]
+fn a_client_that_sticks_to_a_flagged_backend_moves() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(&["--proxy", "auto"])?;
+    let sets = with_affinity(&cluster)?;
+    let client = stuck_to_b(&cluster, &sets)?;
+    let ruleset = |cluster: &Cluster| -> Result<Vec<String>> {
+        let text = cluster.a.ns.exec("nft list table ip kube-proxy")?;
+        let mut lines: Vec<_> = text.lines().filter(|line| !line.contains("expires")).collect();
+        lines.retain(|line| !line.contains("elements"));
+        Ok(lines.into_iter().map(str::to_owned).collect())
+    };
+    let before = ruleset(&cluster)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    answered_by_c(&client)?;
+    let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
+    for _ in 0..10 {
+        ensure!(UdpConn::connect(&cluster.client, dns, LIMIT)?.who()? == "node-c");
+    }
+    ensure!(status(&agent)?["pinned"]["node-b"]["affinity"] == 1, "{}", status(&agent)?["pinned"]);
+    ensure!(ruleset(&cluster)? == before, "nothing but elements changes");
+    Ok(())
+}
+
+#[test]
+fn tcp_flows_are_let_go_after_the_asking() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(&["--proxy", "auto"])?;
+    let web = cluster.service(Service::Web, Place::Outside, Family::V4);
+    let (b, c) = (cluster.b.pod_address(Family::V4), cluster.c.pod_address(Family::V4));
+    let to = |name| (0..20).map(move |_| name);
+    let mut conns = to("node-b")
+        .chain(to("node-c"))
+        .map(|name| Conn::connect_to(&cluster.client, web, name, LIMIT))
+        .collect::<Result<Vec<_>>>()?;
+    let tcp = |from| {
+        let mut flows = entries(&cluster, from);
+        flows.retain(|flow| flow.orig.protocol == 6);
+        flows
+    };
+    let before = names(&tcp(c));
+    ensure!(tcp(b).len() >= 20);
+    cluster.b.freeze()?;
+    agent.expect(&["flag", "node-b", "--wait"])?;
+    wait_until("entries of B gone", LIMIT, || tcp(b).is_empty())?;
+    ensure!(names(&tcp(c)) == before, "entries of others");
+    // All were told: by the cut, whose RST went through the entries.
+    for conn in &mut conns[..20] {
+        ensure!(conn.wait_end(LIMIT) == nodefence_tests::client::Outcome::Reset);
+    }
+    for conn in &mut conns[20..] {
+        conn.echo(b"untouched")?;
+    }
+    let row = status(&agent)?["pinned"]["node-b"].clone();
+    ensure!(row["tcp"].as_u64() >= Some(20) || row["by_filter"].as_u64() > Some(0), "{row}");
+    Ok(())
+}
+
+#[test]
+fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
+    for extra in [&["--proxy", "auto", "--mode", "observe"], &["--proxy", "none", "--mode", "enforce"]] {
+        let cluster = Cluster::new(Options::default())?;
+        let agent = cluster.agent_with(extra)?;
+        let sets = with_affinity(&cluster)?;
+        let _client = stuck_to_b(&cluster, &sets)?;
+        let before = names(&entries(&cluster, cluster.b.pod_address(Family::V4)));
+        agent.expect(&["flag", "node-b", "--wait"])?;
+        // Longer than it takes to let go again.
+        std::thread::sleep(Duration::from_secs(3));
+        ensure!(names(&entries(&cluster, cluster.b.pod_address(Family::V4))) == before, "{extra:?}");
+        let set = cluster.a.ns.exec(&format!("nft list set ip kube-proxy {}", sets[0]))?;
+        ensure!(set.contains("expires"), "{set}");
+        let status = status(&agent)?;
+        ensure!(status["pinned"].as_object().is_some_and(serde_json::Map::is_empty), "{}", status["pinned"]);
+        let told = agent.expect(&["status"])?;
+        ensure!(told.contains("datapath only (--proxy says so)") == (extra[1] == "none"), "{told}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_lets_go_what_is_pinned_to_its_own_node() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    // As if B's pod ran on the agent's node.
+    let file = format!(
+        "nodes:\n  - name: node-a\n    address: {}\n    backends:\n      - address: {}\n  - name: node-c\n    address: {}\n    backends:\n      - address: {}\n",
+        cluster.a.address(Family::V4),
+        cluster.b.pod_address(Family::V4),
+        cluster.c.address(Family::V4),
+        cluster.c.pod_address(Family::V4),
+    );
+    let agent =
+        Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &["--proxy", "auto"])?;
+    let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
+    let client = UdpConn::connect_to(&cluster.client, dns, "node-b", LIMIT)?;
+    cluster.b.freeze()?;
+    agent.expect(&["flag", "node-a", "--force"])?;
+    answered_by_c(&client)
+}
