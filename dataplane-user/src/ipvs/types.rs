@@ -227,7 +227,7 @@ pub enum Forward {
 }
 
 impl Forward {
-    pub(super) fn from_raw(raw: u32) -> Self {
+    pub(crate) fn from_raw(raw: u32) -> Self {
         match raw {
             0 => Self::Masquerade,
             1 => Self::Local,
@@ -238,7 +238,7 @@ impl Forward {
         }
     }
 
-    pub(super) fn raw(self) -> u32 {
+    pub(crate) fn raw(self) -> u32 {
         match self {
             Self::Masquerade => 0,
             Self::Local => 1,

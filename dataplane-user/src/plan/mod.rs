@@ -3,6 +3,7 @@
 mod indices;
 mod keep;
 mod tables;
+pub mod takeout;
 mod usable;
 mod wanted;
 

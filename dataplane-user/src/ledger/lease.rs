@@ -1,0 +1,240 @@
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+
+use super::Error;
+
+/// How long another holder of the turn is waited for. One that keeps it longer is stopped, and must not keep what has lapsed from being put
+/// back.
+const TURN: Duration = Duration::from_millis(500);
+
+/// Up to when what is in the ledger holds, and whose it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lease {
+    /// Raised by each agent that takes the ledger over, and by the guard when it lets go what has lapsed.
+    pub epoch: u64,
+    /// CLOCK_MONOTONIC, in ns. 0 where it was let go.
+    pub until: u64,
+}
+
+impl Lease {
+    /// Whether it holds at `now` (CLOCK_MONOTONIC, in ns).
+    pub fn holds(&self, now: u64) -> bool {
+        self.until > now
+    }
+}
+
+/// The lease's file.
+#[derive(Debug)]
+pub struct LeaseFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LeaseFile {
+    /// Opens it in a run folder; made where it is missing.
+    ///
+    /// # Errors
+    /// Where it cannot be opened for reading and writing.
+    pub fn open(run_dir: &Path) -> Result<Self, Error> {
+        let path = run_dir.join(format!("{}lease", super::FILES));
+        let file = open(&path).map_err(|source| Error { path: path.clone(), what: "open it", source })?;
+        Ok(Self { file, path })
+    }
+
+    /// What it says. A file that says nothing is a lease that does not hold.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn read(&self) -> Result<Lease, Error> {
+        // A writer may be halfway.
+        for _ in 0..3 {
+            let mut bytes = [0; LEN];
+            let len = self.file.read_at(&mut bytes, 0).map_err(|source| Error {
+                path: self.path.clone(),
+                what: "read it",
+                source,
+            })?;
+            if len == 0 {
+                return Ok(Lease::default());
+            }
+            if let Some(lease) = parse(&bytes[..len]) {
+                return Ok(lease);
+            }
+            thread::yield_now();
+        }
+        Ok(Lease::default())
+    }
+
+    /// Writes it, at once as a reader sees it.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn write(&self, lease: Lease) -> Result<(), Error> {
+        self.file.write_all_at(text(lease).as_bytes(), 0).map_err(|source| Error {
+            path: self.path.clone(),
+            what: "write it",
+            source,
+        })
+    }
+}
+
+/// An agent's hold on the lease.
+#[derive(Debug)]
+pub struct Held {
+    file: LeaseFile,
+    epoch: u64,
+}
+
+impl Held {
+    /// Takes the ledger over, up to `until`: nobody who held it before may act on it any more.
+    ///
+    /// # Errors
+    /// Where the lease cannot be read or written.
+    pub fn claim(run_dir: &Path, until: u64) -> Result<Self, Error> {
+        let _turn = Turn::take(run_dir)?;
+        let file = LeaseFile::open(run_dir)?;
+        let epoch = file.read()?.epoch + 1;
+        file.write(Lease { epoch, until })?;
+        Ok(Self { file, epoch })
+    }
+
+    /// Whether it is still ours and holds at `now`.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn holds(&self, now: u64) -> Result<bool, Error> {
+        let lease = self.file.read()?;
+        Ok(lease.epoch == self.epoch && lease.holds(now))
+    }
+
+    /// Prolongs it, with the turn taken. False, and nothing is written, where it is not ours any more or has lapsed at `now`: others may be
+    /// putting things back. `until` must have been worked out before `now` was read: a process that was stopped in between then writes a
+    /// deadline that has passed.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    pub fn renew(&self, _turn: &Turn, now: u64, until: u64) -> Result<bool, Error> {
+        let lease = self.file.read()?;
+        if lease.epoch != self.epoch || !lease.holds(now) {
+            return Ok(false);
+        }
+        if until > lease.until {
+            self.file.write(Lease { until, ..lease })?;
+        }
+        Ok(true)
+    }
+}
+
+/// Prolongs a lease that holds at `now`, whoever has it: for the time between two agents. Nothing where there is none.
+///
+/// # Errors
+/// Where it cannot be read or written.
+pub fn prolong(run_dir: &Path, now: u64, until: u64) -> Result<(), Error> {
+    if !run_dir.join(format!("{}lease", super::FILES)).exists() {
+        return Ok(());
+    }
+    let _turn = Turn::take(run_dir)?;
+    let file = LeaseFile::open(run_dir)?;
+    let lease = file.read()?;
+    if lease.holds(now) && until > lease.until {
+        file.write(Lease { until, ..lease })?;
+    }
+    Ok(())
+}
+
+/// Keeps agent and guard from changing the tables at the same time.
+#[derive(Debug)]
+pub struct Turn {
+    _file: Option<Flock<File>>,
+}
+
+impl Turn {
+    /// Waits for it, half a second at most: a holder that was stopped meanwhile is passed over, and finds another epoch when it goes on.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take(run_dir: &Path) -> Result<Self, Error> {
+        Ok(Self { _file: lock(run_dir, "turn", TURN)? })
+    }
+}
+
+/// Held by an agent while it lives: whoever gets it knows that no agent has a hand in the ledger, not even a stopped one.
+#[derive(Debug)]
+pub struct Owner {
+    _file: Flock<File>,
+}
+
+impl Owner {
+    /// Takes it; `None` where another process has it for longer than `patience`.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, "owner", patience)?.map(|file| Self { _file: file }))
+    }
+
+    /// The same for the guard itself: one at a time.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take_guard(run_dir: &Path) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, "guard", Duration::ZERO)?.map(|file| Self { _file: file }))
+    }
+}
+
+fn lock(run_dir: &Path, name: &str, patience: Duration) -> Result<Option<Flock<File>>, Error> {
+    let path = run_dir.join(format!("{}{name}", super::FILES));
+    let mut file = open(&path).map_err(|source| Error { path: path.clone(), what: "open it", source })?;
+    let end = Instant::now() + patience;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(Some(locked)),
+            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < end => {
+                file = back;
+                thread::sleep(Duration::from_millis(2));
+            }
+            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => return Ok(None),
+            Err((_, errno)) => return Err(Error { path, what: "lock it", source: errno.into() }),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+        .open(path)
+}
+
+/// Epoch, deadline and checksum in hexadecimal, always as long.
+const LEN: usize = 16 + 1 + 16 + 1 + 8 + 1;
+
+fn text(lease: Lease) -> String {
+    let numbers = format!("{:016x} {:016x}", lease.epoch, lease.until);
+    format!("{numbers} {:08x}\n", crc32fast::hash(numbers.as_bytes()))
+}
+
+fn parse(bytes: &[u8]) -> Option<Lease> {
+    let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
+    let (numbers, sum) = line.rsplit_once(' ')?;
+    if u32::from_str_radix(sum, 16).ok()? != crc32fast::hash(numbers.as_bytes()) {
+        return None;
+    }
+    let (epoch, until) = numbers.split_once(' ')?;
+    Some(Lease { epoch: u64::from_str_radix(epoch, 16).ok()?, until: u64::from_str_radix(until, 16).ok()? })
+}

@@ -1,0 +1,40 @@
+//! What of the IPVS tables is ours to put back, on a file, so that it outlives the agent: a weight does not lapse by itself.
+//!
+//! `ledger.log` in the run folder: one line for each step of each destination, written *before* the kernel is told. Nothing is synced
+//! to the disk: the file must outlive processes, not the machine, whose tables end with it. It names the boot and the network namespace
+//! that it speaks of; in another one it means nothing.
+//!
+//! `ledger.lease` holds the one deadline of all of it, which the agent renews as it renews its verdicts, and an epoch that each new holder
+//! raises: who finds another epoch than its own has lapsed, and must not act on what it believed. See [`Lease`].
+
+mod file;
+mod lease;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use file::{Ledger, Loaded};
+pub use lease::{Held, Lease, LeaseFile, Owner, Turn, prolong};
+pub use record::{Entry, Pair, Phase, Record};
+
+use std::{io, path::PathBuf};
+
+/// Beginning of the names of all files of this room.
+pub const FILES: &str = "ledger.";
+
+/// A file of the ledger cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("ledger {}: {what}: {source}", path.display())]
+pub struct Error {
+    path: PathBuf,
+    what: &'static str,
+    source: io::Error,
+}
+
+impl Error {
+    /// For tests of rooms that write to a ledger.
+    #[cfg(test)]
+    pub(crate) fn test(why: &'static str) -> Self {
+        Self { path: PathBuf::new(), what: why, source: io::ErrorKind::Other.into() }
+    }
+}

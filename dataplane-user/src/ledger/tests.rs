@@ -1,0 +1,217 @@
+use std::{fs, io::Write as _, time::Duration};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ipvs::{DefaultNla, Destination, Family, Forward, Protocol, ServiceKey, Tunnel};
+
+fn key(number: u8) -> ServiceKey {
+    match number % 4 {
+        0 => ServiceKey::Mark { family: Family::V4, mark: u32::from(number) + 1 },
+        1 => ServiceKey::Mark { family: Family::V6, mark: u32::from(number) + 1 },
+        2 => ServiceKey::Address { address: ([10, 96, 0, number], 80).into(), protocol: Protocol::SCTP },
+        _ => ServiceKey::Address {
+            address: (std::net::Ipv6Addr::LOCALHOST, u16::from(number)).into(),
+            protocol: Protocol::TCP,
+        },
+    }
+}
+
+fn pair(number: u8) -> Pair {
+    Pair { service: key(number), destination: ([10, 244, 0, number], 8080).into() }
+}
+
+fn entry(number: u8, phase: Phase) -> Entry {
+    let original = Destination {
+        forward: [Forward::Masquerade, Forward::Tunnel, Forward::Other(9)][usize::from(number % 3)],
+        upper_threshold: u32::from(number) * 3,
+        lower_threshold: 2,
+        tunnel: Tunnel { kind: 1, port: 6080, flags: u16::from(number) },
+        unknown: vec![DefaultNla::new(77, vec![number, 0, 1])],
+        ..Destination::new(pair(number).destination, u32::from(number) * 7)
+    };
+    Entry { node: format!("node-{number}"), phase, original }
+}
+
+fn phase(number: u8) -> Phase {
+    [Phase::Lowered, Phase::Deleted, Phase::Tombstone][usize::from(number % 3)]
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut ledger, loaded) = Ledger::open(dir.path()).unwrap();
+    assert!(loaded.entries.is_empty() && loaded.problem.is_none());
+    let own = |n| Record::Own(pair(n), entry(n, Phase::Lowered));
+    ledger.append(&[own(1), own(2), own(3)]).unwrap();
+    ledger.append(&[Record::Phase(pair(2), Phase::Deleted), Record::Drop(pair(1))]).unwrap();
+    let loaded = Ledger::read(dir.path()).unwrap();
+    let expected = [(pair(2), entry(2, Phase::Deleted)), (pair(3), entry(3, Phase::Lowered))];
+    assert_eq!(loaded.entries, expected.into_iter().collect());
+    assert_eq!((loaded.damaged, loaded.problem), (0, None));
+    // Another agent goes on with it.
+    let (mut ledger, again) = Ledger::open(dir.path()).unwrap();
+    assert_eq!(again.entries, loaded.entries);
+    ledger.append(&[Record::Drop(pair(2)), Record::Drop(pair(3))]).unwrap();
+    ledger.rest(0, Default::default).unwrap();
+    assert!(Ledger::read(dir.path()).unwrap().entries.is_empty());
+    let text = fs::read_to_string(dir.path().join("ledger.log")).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(Ledger::remove(dir.path()).unwrap() && !Ledger::remove(dir.path()).unwrap());
+    assert!(Ledger::read(dir.path()).unwrap().entries.is_empty());
+}
+
+#[test]
+fn history_is_written_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+    let entries: std::collections::BTreeMap<Pair, Entry> =
+        [(pair(1), entry(1, Phase::Deleted))].into_iter().collect();
+    ledger.append(&[Record::Own(pair(1), entry(1, Phase::Lowered))]).unwrap();
+    ledger.append(&vec![Record::Phase(pair(1), Phase::Deleted); 5_000]).unwrap();
+    ledger.rest(1, || entries).unwrap();
+    let text = fs::read_to_string(dir.path().join("ledger.log")).unwrap();
+    assert_eq!(text.lines().count(), 2);
+    // What is appended afterwards lands in the new file.
+    ledger.append(&[Record::Phase(pair(1), Phase::Tombstone)]).unwrap();
+    assert_eq!(Ledger::read(dir.path()).unwrap().entries[&pair(1)].phase, Phase::Tombstone);
+}
+
+#[test]
+fn another_boot_or_namespace_means_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger.log");
+    let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+    ledger.append(&[Record::Own(pair(1), entry(1, Phase::Deleted))]).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let (first, rest) = text.split_once('\n').unwrap();
+    let header: serde_json::Value = serde_json::from_str(&first[9..]).unwrap();
+    for (field, value, why) in [
+        ("boot_id", "x".into(), "is from before the machine booted"),
+        ("netns", 1.into(), "is of another network namespace"),
+        ("version", 99.into(), "is of another version"),
+    ] {
+        let mut header = header.clone();
+        header[field] = value;
+        let json = header.to_string();
+        fs::write(&path, format!("{:08x} {json}\n{rest}", crc32fast::hash(json.as_bytes()))).unwrap();
+        let loaded = Ledger::read(dir.path()).unwrap();
+        assert_eq!((loaded.entries.len(), loaded.problem), (0, Some(why)));
+        let (_, loaded) = Ledger::open(dir.path()).unwrap();
+        assert_eq!(loaded.problem, Some(why));
+        // Begun anew.
+        assert_eq!(Ledger::read(dir.path()).unwrap().problem, None);
+    }
+}
+
+#[test]
+fn a_line_after_a_torn_one_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+    ledger.append(&[Record::Own(pair(1), entry(1, Phase::Lowered))]).unwrap();
+    let mut file = fs::File::options().append(true).open(dir.path().join("ledger.log")).unwrap();
+    file.write_all(b"0badc0de {\"phase\":{\"serv").unwrap();
+    let (mut ledger, loaded) = Ledger::open(dir.path()).unwrap();
+    assert_eq!((loaded.entries.len(), loaded.damaged), (1, 1));
+    ledger.append(&[Record::Phase(pair(1), Phase::Deleted)]).unwrap();
+    let loaded = Ledger::read(dir.path()).unwrap();
+    assert_eq!((loaded.entries[&pair(1)].phase, loaded.damaged), (Phase::Deleted, 1));
+}
+
+proptest! {
+    /// However the file was cut short, what was written whole before counts.
+    #[test]
+    fn a_file_cut_short_says_what_it_said_then(steps in prop::collection::vec((0u8..6, 0u8..5), 0..30), cut in 0usize..4000) {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+        let path = dir.path().join("ledger.log");
+        let mut states = vec![(fs::metadata(&path).unwrap().len() as usize, Default::default())];
+        let mut entries: std::collections::BTreeMap<Pair, Entry> = Default::default();
+        for (number, kind) in steps {
+            let record = match kind {
+                0 | 1 => Record::Own(pair(number), entry(number, phase(number + kind))),
+                2 | 3 => Record::Phase(pair(number), phase(number + kind)),
+                _ => Record::Drop(pair(number)),
+            };
+            match &record {
+                Record::Own(pair, entry) => drop(entries.insert(*pair, entry.clone())),
+                Record::Phase(pair, phase) => {
+                    if let Some(entry) = entries.get_mut(pair) { entry.phase = *phase }
+                }
+                Record::Drop(pair) => drop(entries.remove(pair)),
+            }
+            ledger.append(&[record]).unwrap();
+            states.push((fs::metadata(&path).unwrap().len() as usize, entries.clone()));
+        }
+        let bytes = fs::read(&path).unwrap();
+        let cut = cut.min(bytes.len());
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let loaded = Ledger::read(dir.path()).unwrap();
+        // A line without its line feed is whole, too.
+        let then = states.iter().rev().find(|(len, _)| *len <= cut + 1);
+        match then {
+            Some((_, then)) => prop_assert_eq!(&loaded.entries, then),
+            None => prop_assert!(loaded.entries.is_empty()),
+        }
+    }
+
+    /// Whatever stands in the file, it is read to its end.
+    #[test]
+    fn noise_is_no_entry(mut noise in prop::collection::vec(any::<u8>(), 0..400), at in 0usize..400) {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+        ledger.append(&[Record::Own(pair(3), entry(3, Phase::Deleted))]).unwrap();
+        let path = dir.path().join("ledger.log");
+        let whole = fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        // Into the lines, at their end, or in place of them.
+        let at = at.min(bytes.len());
+        bytes.splice(at.., noise.drain(..));
+        fs::write(&path, &bytes).unwrap();
+        let loaded = Ledger::read(dir.path()).unwrap();
+        for (pair, found) in &loaded.entries {
+            prop_assert_eq!((*pair, found), (super::tests::pair(3), &entry(3, Phase::Deleted)));
+        }
+        if at == whole.len() {
+            let ends_there = bytes.get(at).is_none_or(|&byte| byte == b'\n') || whole.ends_with(b"\n");
+            prop_assert!(!ends_there || loaded.entries.len() == 1);
+        }
+    }
+}
+
+#[test]
+fn a_lease_has_one_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Held::claim(dir.path(), 100).unwrap();
+    assert!(first.holds(99).unwrap() && !first.holds(100).unwrap());
+    let turn = Turn::take(dir.path()).unwrap();
+    assert!(first.renew(&turn, 99, 200).unwrap() && first.holds(150).unwrap());
+    // An older deadline does not shorten it, and one that has lapsed is not revived.
+    assert!(first.renew(&turn, 150, 120).unwrap() && first.holds(150).unwrap());
+    assert!(!first.renew(&turn, 200, 300).unwrap() && !first.holds(250).unwrap());
+    drop(turn);
+    // Another takes it over: the first may do nothing more.
+    let second = Held::claim(dir.path(), 400).unwrap();
+    assert!(!first.holds(300).unwrap() && second.holds(300).unwrap());
+    let turn = Turn::take(dir.path()).unwrap();
+    assert!(!first.renew(&turn, 300, 900).unwrap() && !second.holds(500).unwrap());
+    // A holder of the turn that does not give it back is passed over.
+    let begun = std::time::Instant::now();
+    let _passed = Turn::take(dir.path()).unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(500));
+    // A damaged lease does not hold.
+    fs::write(dir.path().join("ledger.lease"), "0000000000000009 0000ffffffffffff 00000000\n").unwrap();
+    assert!(!second.holds(300).unwrap());
+    assert_eq!(LeaseFile::open(dir.path()).unwrap().read().unwrap(), Lease::default());
+}
+
+#[test]
+fn one_owner_and_one_guard() {
+    let dir = tempfile::tempdir().unwrap();
+    let owner = Owner::take(dir.path(), Duration::ZERO).unwrap().unwrap();
+    assert!(Owner::take(dir.path(), Duration::from_millis(5)).unwrap().is_none());
+    let _guard = Owner::take_guard(dir.path()).unwrap().unwrap();
+    assert!(Owner::take_guard(dir.path()).unwrap().is_none());
+    drop(owner);
+    assert!(Owner::take(dir.path(), Duration::ZERO).unwrap().is_some());
+}

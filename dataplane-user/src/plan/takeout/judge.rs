@@ -1,0 +1,70 @@
+//! Fail open: a service that would have nobody left keeps its destinations.
+use std::{collections::BTreeSet, time::Duration};
+
+use nodefence_common::PortKey;
+
+use super::{Kept, SETTLED, TakeOut};
+use crate::{
+    cluster::Protocol as Transport,
+    ipvs::{Destination, ServiceKey},
+    ledger::{Pair, Phase},
+};
+
+const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Udp, Transport::Sctp];
+
+impl TakeOut {
+    /// The flagged node that a destination belongs to. A host-network backend shares its address with others: it is its port and protocol.
+    pub(super) fn node_of(&self, pair: &Pair) -> Option<usize> {
+        let addr = pair.destination.ip().into();
+        if let Some(node) = self.addresses.get(&addr) {
+            return Some(*node);
+        }
+        let by = |protocol: u8| {
+            self.ports.get(&PortKey { addr, port: pair.destination.port(), protocol, zero: 0 }).copied()
+        };
+        match pair.service {
+            ServiceKey::Address { protocol, .. } => by(u8::try_from(protocol.0).ok()?),
+            // A mark says nothing of the protocol.
+            ServiceKey::Mark { .. } => TRANSPORTS.iter().find_map(|transport| by(transport.number())),
+        }
+    }
+
+    /// Whether the service has somebody else to send flows to; keeps a note where it has not.
+    pub(super) fn may_take(&mut self, key: ServiceKey, found: &[Destination], now: Duration) -> bool {
+        let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
+        let flagged: BTreeSet<usize> = found.iter().filter_map(|d| self.node_of(&pair(d))).collect();
+        let others = || found.iter().filter(|d| self.node_of(&pair(d)).is_none());
+        // What was ours and is being put back at this very moment counts as there.
+        let returns = |pair: &Pair, there: bool| {
+            self.owned.get(pair).is_some_and(|owned| {
+                owned.entry.original.weight > 0
+                    && owned.problem.is_none()
+                    && (there || owned.entry.phase == Phase::Deleted)
+            })
+        };
+        let absent = || {
+            self.pairs_of(key)
+                .into_iter()
+                .map(|destination| Pair { service: key, destination })
+                .filter(|p| self.node_of(p).is_none() && !found.iter().any(|d| d.address == p.destination))
+        };
+        let usable =
+            others().any(|d| d.weight > 0 || returns(&pair(d), true)) || absent().any(|p| returns(&p, false));
+        if usable {
+            match self.kept.get(&key) {
+                Some(kept) if kept.last + SETTLED > now => return false,
+                Some(_) => drop(self.kept.remove(&key)),
+                None => {}
+            }
+            return true;
+        }
+        let why = if others().next().is_some() { Kept::OTHERS_HAVE_NO_WEIGHT } else { Kept::NO_OTHERS };
+        if flagged.is_empty() {
+            self.kept.remove(&key);
+        } else {
+            let nodes = flagged.iter().map(|at| self.nodes[*at].name.clone()).collect();
+            self.kept.insert(key, Kept { nodes, why, last: now });
+        }
+        false
+    }
+}

@@ -1,0 +1,312 @@
+//! Taking a flagged node's destinations out of IPVS, and putting them back. Pure: readings and outcomes in, changes and ledger lines out.
+//!
+//! The moves are those that kube-proxy leaves alone or that heal by themselves: weight 0 first, on every pair; then, once idle clients have
+//! been asked, the destination is deleted, so that the kernel flushes its connections and persistence templates
+//! (`ip_vs_expire_nodest_conn_flush`, ip_vs_conn.c, Linux 5.9, where `expire_nodest_conn` is 1); then it is added again with weight 0. kube-proxy adds what is
+//! missing with weight 1, and leaves the weight of what is there alone but for its first sync (`syncEndpoint`, pkg/proxy/ipvs/proxier.go).
+//! A destination that is added before the flush is through takes its connections back (`ip_vs_trash_get_dest`, ip_vs_ctl.c), so there is a
+//! wait in between, and its counters are read afterwards.
+//!
+//! Every decision is taken with a fresh reading of the service at hand ([`TakeOut::look`]); what others changed meanwhile is found there.
+
+mod hash;
+mod judge;
+mod owned;
+mod report;
+mod undo;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use nodefence_common::{Addr, PortKey};
+
+pub use report::{Kept, Report};
+pub use undo::undo;
+
+use crate::{
+    cluster::Backend,
+    ipvs::{Change, Destination, Outcome, Service, ServiceKey},
+    ledger::{Entry, Pair, Phase, Record},
+};
+use hash::Hashing;
+use owned::{Owned, Step};
+
+/// Up to so long after the flag TCP connections are left in place, so that idle clients can be asked for their numbers: the question is
+/// translated by the connection.
+pub const ASKING: Duration = Duration::from_secs(1);
+/// How soon what was changed is looked at.
+const SOON: Duration = Duration::from_millis(5);
+/// How long a change that the kernel refused is not tried again.
+const REFUSED: Duration = Duration::from_secs(1);
+/// A service that was kept whole is taken out once it has had another destination for so long: endpoints come and go.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// A flagged node with what runs on it.
+#[derive(Clone, Debug)]
+pub struct Flagged {
+    /// Its name.
+    pub name: String,
+    /// Its backends.
+    pub backends: Vec<Backend>,
+    /// Whether its idle clients have been asked, or will not be.
+    pub asked: bool,
+}
+
+/// What the kernel is set to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ground {
+    /// Whether tables are changed; else it is only reported what would be.
+    pub enforce: bool,
+    /// `net.ipv4.vs.expire_nodest_conn`: whether deleting a destination removes its connections. Without, none is deleted.
+    pub flushes: bool,
+}
+
+/// How many connections to destinations conntrack still has.
+pub type Counts = HashMap<Pair, usize>;
+
+/// A change to make, and what the ledger must say before.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Act {
+    /// What it is about.
+    pub pair: Pair,
+    /// To be written before the change is made.
+    pub before: Option<Record>,
+    /// `None` where there is only something to write.
+    pub change: Option<Change>,
+    kind: Kind,
+}
+
+/// In the order in which they are made: what lets traffic flow comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    Restore,
+    Forget,
+    /// Only to be written.
+    Note,
+    Lower,
+    Bury,
+    Delete,
+}
+
+#[derive(Debug)]
+struct Node {
+    name: String,
+    since: Duration,
+    asked: bool,
+}
+
+/// The machine. `now` is CLOCK_MONOTONIC everywhere.
+#[derive(Debug)]
+pub struct TakeOut {
+    ground: Ground,
+    nodes: Vec<Node>,
+    addresses: HashMap<Addr, usize>,
+    ports: HashMap<PortKey, usize>,
+    owned: BTreeMap<Pair, Owned>,
+    kept: BTreeMap<ServiceKey, Kept>,
+    /// Observe mode: what would be taken.
+    planned: BTreeMap<ServiceKey, Vec<usize>>,
+}
+
+impl TakeOut {
+    /// Goes on with what the ledger says.
+    pub fn new(ground: Ground, entries: BTreeMap<Pair, Entry>) -> Self {
+        Self {
+            ground,
+            nodes: Vec::new(),
+            addresses: HashMap::new(),
+            ports: HashMap::new(),
+            owned: entries.into_iter().map(|(pair, entry)| (pair, Owned::adopted(entry))).collect(),
+            kept: BTreeMap::new(),
+            planned: BTreeMap::new(),
+        }
+    }
+
+    /// What the kernel is set to now.
+    pub fn set_ground(&mut self, ground: Ground) {
+        self.ground = ground;
+    }
+
+    /// Who is flagged now. Every service must be looked at after a change of this.
+    pub fn set_flagged(&mut self, flagged: &[Flagged], now: Duration) {
+        let before = std::mem::take(&mut self.nodes);
+        (self.addresses, self.ports) = Default::default();
+        self.planned.clear();
+        for (at, node) in flagged.iter().enumerate() {
+            let since = before.iter().find(|old| old.name == node.name).map_or(now, |old| old.since);
+            self.nodes.push(Node { name: node.name.clone(), since, asked: node.asked });
+            for backend in &node.backends {
+                match backend.port_key() {
+                    None => drop(self.addresses.insert(backend.addr(), at)),
+                    Some(key) => drop(self.ports.insert(key, at)),
+                }
+            }
+        }
+        for owned in self.owned.values_mut() {
+            owned.due = now;
+        }
+    }
+
+    /// Services with something of ours.
+    pub fn services(&self) -> BTreeSet<ServiceKey> {
+        self.owned.keys().map(|pair| pair.service).collect()
+    }
+
+    /// Those of them that want to be looked at now.
+    pub fn due(&self, now: Duration) -> BTreeSet<ServiceKey> {
+        self.owned.iter().filter(|(_, owned)| owned.due <= now).map(|(pair, _)| pair.service).collect()
+    }
+
+    /// When the next one wants to be.
+    pub fn next_due(&self) -> Option<Duration> {
+        self.owned.values().map(|owned| owned.due).min().filter(|due| *due != Duration::MAX)
+    }
+
+    /// Deleted pairs that are added again as soon as conntrack has none of their connections left.
+    pub fn flushing(&self, now: Duration) -> Vec<Pair> {
+        let waits = |owned: &Owned| match owned.step {
+            Step::Flushing { since } => now >= since + owned.shortest_wait(),
+            _ => false,
+        };
+        self.owned.iter().filter(|(_, owned)| waits(owned)).map(|(pair, _)| *pair).collect()
+    }
+
+    /// Whether anything is ours.
+    pub fn is_empty(&self) -> bool {
+        self.owned.is_empty()
+    }
+
+    /// How many destinations are ours.
+    pub fn len(&self) -> usize {
+        self.owned.len()
+    }
+
+    /// What is ours, as the ledger has it.
+    pub fn entries(&self) -> BTreeMap<Pair, Entry> {
+        self.owned.iter().map(|(pair, owned)| (*pair, owned.entry.clone())).collect()
+    }
+
+    /// Told which services there are, so that nothing is said of others.
+    pub fn listed(&mut self, services: &BTreeSet<ServiceKey>) {
+        self.kept.retain(|key, _| services.contains(key));
+        self.planned.retain(|key, _| services.contains(key));
+    }
+
+    /// A service that is not there.
+    pub fn gone(&mut self, key: ServiceKey, acts: &mut Vec<Act>) {
+        self.kept.remove(&key);
+        self.planned.remove(&key);
+        acts.extend(self.pairs_of(key).into_iter().map(|at| forget(Pair { service: key, destination: at })));
+    }
+
+    /// Looks at a service as it is now and adds what is to be done about it.
+    pub fn look(
+        &mut self,
+        service: &Service,
+        found: &[Destination],
+        counts: Option<&Counts>,
+        now: Duration,
+        acts: &mut Vec<Act>,
+    ) {
+        let key = service.key;
+        let take = self.may_take(key, found, now) && self.ground.enforce;
+        let hashing = Hashing::of(service);
+        let mut planned = Vec::new();
+        for destination in found {
+            let pair = Pair { service: key, destination: destination.address };
+            let node = self.node_of(&pair);
+            let wanted = node.filter(|_| take);
+            match (self.owned.contains_key(&pair), wanted) {
+                (true, Some(node)) => acts.extend(self.advance(&pair, destination, node, hashing, now)),
+                (true, None) => acts.extend(self.restore(&pair, Some(destination), now)),
+                (false, Some(node)) => acts.extend(self.take(pair, destination, node, hashing, now)),
+                (false, None) => planned.extend(node.filter(|_| !self.kept.contains_key(&key))),
+            }
+        }
+        if self.ground.enforce || planned.is_empty() {
+            self.planned.remove(&key);
+        } else {
+            self.planned.insert(key, planned);
+        }
+        for at in self.pairs_of(key) {
+            if found.iter().any(|destination| destination.address == at) {
+                continue;
+            }
+            let pair = Pair { service: key, destination: at };
+            let act = if take && self.node_of(&pair).is_some() {
+                self.missing(&pair, hashing, counts, now)
+            } else {
+                self.restore(&pair, None, now)
+            };
+            acts.extend(act);
+        }
+    }
+
+    /// Puts acts into the order in which they are made.
+    pub fn sort(acts: &mut [Act]) {
+        acts.sort_by_key(|act| (act.kind, act.pair));
+    }
+
+    /// Takes note of what came of an act; gives what is to be written now.
+    pub fn done(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
+        let pair = act.pair;
+        let forgotten = matches!(
+            (act.kind, outcome),
+            (Kind::Forget, _)
+                | (_, Outcome::NoService | Outcome::NoDestination)
+                | (Kind::Restore, Outcome::Done)
+        );
+        if forgotten {
+            // Others removed it, or it is as it was.
+            return self.owned.remove(&pair).map(|_| Record::Drop(pair));
+        }
+        let owned = self.owned.get_mut(&pair)?;
+        match (act.kind, outcome) {
+            (Kind::Note, _) => None,
+            (Kind::Lower, Outcome::Done) => {
+                (owned.problem, owned.due) = (None, now);
+                None
+            }
+            (Kind::Delete, Outcome::Done | Outcome::Unknown) => {
+                owned.problem = None;
+                owned.step = Step::Flushing { since: now };
+                owned.due = now + owned.shortest_wait();
+                None
+            }
+            (Kind::Bury, Outcome::Done) => {
+                owned.problem = None;
+                owned.entry.phase = Phase::Tombstone;
+                (owned.step, owned.due) = (Step::Resting, now + SOON);
+                Some(Record::Phase(pair, Phase::Tombstone))
+            }
+            // Somebody else added it: the next reading says how.
+            (_, Outcome::Exists) => {
+                owned.due = now;
+                None
+            }
+            (_, Outcome::Refused(errno)) => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                owned.problem = Some(format!("the kernel refused to change it: {error}"));
+                owned.due = now + REFUSED;
+                owned.not_before = owned.due;
+                None
+            }
+            _ => {
+                owned.due = now + SOON;
+                None
+            }
+        }
+    }
+
+    fn pairs_of(&self, key: ServiceKey) -> Vec<SocketAddr> {
+        let of_service = self.owned.range(owned::first_of(key)..).take_while(|(pair, _)| pair.service == key);
+        of_service.map(|(pair, _)| pair.destination).collect()
+    }
+}
+
+fn forget(pair: Pair) -> Act {
+    Act { pair, before: None, change: None, kind: Kind::Forget }
+}

@@ -1,0 +1,66 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{TakeOut, owned::Step};
+use crate::ipvs::ServiceKey;
+
+/// A service whose destinations on flagged nodes are left in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// The flagged nodes.
+    pub nodes: BTreeSet<String>,
+    /// Why.
+    pub why: &'static str,
+    pub(super) last: Duration,
+}
+
+impl Kept {
+    pub(super) const NO_OTHERS: &'static str = "all its destinations are on flagged nodes";
+    pub(super) const OTHERS_HAVE_NO_WEIGHT: &'static str = "its destinations on other nodes have weight 0";
+}
+
+/// How far a node is taken out.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Pairs of service and destination that get nothing new and have no connections left.
+    pub taken: usize,
+    /// Pairs that get nothing new and whose connections are not gone yet.
+    pub waiting: usize,
+    /// Pairs that would be taken (observe mode).
+    pub planned: usize,
+    /// Services that keep their destinations on the node, and why.
+    pub kept: Vec<(ServiceKey, &'static str)>,
+    /// What went wrong with a pair.
+    pub problems: Vec<String>,
+}
+
+impl TakeOut {
+    /// By node. A node that is not flagged any more is there as long as something of it is to be put back.
+    pub fn report(&self) -> BTreeMap<String, Report> {
+        let mut all: BTreeMap<String, Report> =
+            self.nodes.iter().map(|node| (node.name.clone(), Report::default())).collect();
+        for (pair, owned) in &self.owned {
+            let row = all.entry(owned.entry.node.clone()).or_default();
+            match owned.step {
+                Step::Resting | Step::Gone => row.taken += 1,
+                Step::Lowering | Step::Draining | Step::Flushing { .. } => row.waiting += 1,
+            }
+            row.problems.extend(owned.problem.iter().map(|problem| format!("{pair}: {problem}")));
+        }
+        for (key, kept) in &self.kept {
+            for node in &kept.nodes {
+                if let Some(row) = all.get_mut(node) {
+                    row.kept.push((*key, kept.why));
+                }
+            }
+        }
+        for node in self.planned.values().flatten().filter_map(|at| self.nodes.get(*at)) {
+            if let Some(row) = all.get_mut(&node.name) {
+                row.planned += 1;
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,254 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    ipvs::{self, Applied, Change, Destination, Listed, Service, ServiceKey},
+    ledger::{self, Entry, Pair, Record},
+    plan::takeout::{Act, Counts, TakeOut},
+};
+
+/// Changes made at once; in between the lease is renewed, and others may change the tables.
+const BATCH: usize = 256;
+/// How often what is ours is read back: a destination that others gave a weight to again gets no flow for longer than this and a reading.
+const OWNED_EVERY: Duration = Duration::from_millis(150);
+/// How often all services are read: for pairs that were not there before.
+const ALL_EVERY: Duration = Duration::from_secs(1);
+/// At most one part in this many of the time goes into reading what is ours back, and into reading everything.
+const SHARE_OF_OWNED: u32 = 10;
+const SHARE_OF_ALL: u32 = 20;
+
+/// The tables: the kernel's, or a test's.
+pub trait Tables {
+    /// CLOCK_MONOTONIC.
+    fn now(&self) -> Duration;
+
+    /// All services.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error>;
+
+    /// One service; `None` where there is no such.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, ipvs::Error>;
+
+    /// The destinations of one service; none where there is no such service.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error>;
+
+    /// Makes changes in their order.
+    fn apply(&mut self, changes: &[Change]) -> Applied;
+
+    /// How many connections to these destinations conntrack has; left out are those of which it cannot tell.
+    fn count(&mut self, pairs: &[Pair]) -> Counts;
+}
+
+/// The ledger and its lease.
+pub trait Book {
+    /// What keeps others from changing the tables while it lives.
+    type Turn;
+
+    /// Writes what is about to be done. `None`, and nothing is written, where the lease has lapsed or is another's: what was believed does not
+    /// hold any more.
+    ///
+    /// # Errors
+    /// Where it was not all written: then nothing may be done.
+    fn begin(&mut self, records: &[Record]) -> Result<Option<Self::Turn>, ledger::Error>;
+
+    /// Writes what was done.
+    ///
+    /// # Errors
+    /// Where it was not all written.
+    fn note(&mut self, records: &[Record]) -> Result<(), ledger::Error>;
+
+    /// Nothing is to be done at the moment: time to write history away. `entries` gives what is ours, `count` of them.
+    ///
+    /// # Errors
+    /// Where that fails.
+    fn rest(
+        &mut self,
+        count: usize,
+        entries: impl FnOnce() -> BTreeMap<Pair, Entry>,
+    ) -> Result<(), ledger::Error>;
+}
+
+/// Why a round was not finished.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The tables could not be read or changed.
+    #[error(transparent)]
+    Tables(#[from] ipvs::Error),
+    /// The ledger could not be written: nothing is done that is not in it.
+    #[error(transparent)]
+    Ledger(#[from] ledger::Error),
+}
+
+/// What a round did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Round {
+    /// Changes made.
+    pub changes: usize,
+    /// The lease was lost: it must be claimed again, and the next round reads everything.
+    pub lapsed: bool,
+}
+
+/// Reads, plans, writes down, changes; again and again.
+#[derive(Debug)]
+pub struct Drive<T, B> {
+    /// The plan.
+    pub machine: TakeOut,
+    tables: T,
+    book: B,
+    /// As last listed.
+    services: BTreeMap<ServiceKey, Service>,
+    next_owned: Duration,
+    next_all: Duration,
+}
+
+impl<T: Tables, B: Book> Drive<T, B> {
+    /// Begins with a reading of everything.
+    pub fn new(machine: TakeOut, tables: T, book: B) -> Self {
+        let (next_owned, next_all) = (Duration::ZERO, Duration::ZERO);
+        Self { machine, tables, book, services: BTreeMap::new(), next_owned, next_all }
+    }
+
+    /// The ledger.
+    pub fn book(&mut self) -> &mut B {
+        &mut self.book
+    }
+
+    /// Goes on with another socket to the tables.
+    pub fn replace_tables(&mut self, tables: T) {
+        self.tables = tables;
+        self.read_all();
+    }
+
+    /// Has the next round read everything.
+    pub fn read_all(&mut self) {
+        self.next_all = Duration::ZERO;
+    }
+
+    /// When the next round is due. `flagged`: whether somebody is flagged; without, only what is ours matters.
+    pub fn next(&self, flagged: bool) -> Option<Duration> {
+        let all = (flagged || self.next_all == Duration::ZERO).then_some(self.next_all);
+        let owned = (!self.machine.is_empty()).then_some(self.next_owned);
+        [all, owned, self.machine.next_due()].into_iter().flatten().min()
+    }
+
+    /// Reads what is due, and changes what is to be changed.
+    ///
+    /// # Errors
+    /// Where the tables or the ledger cannot be used. What was found and done until then holds; the next round goes on.
+    pub fn round(&mut self) -> Result<Round, Failure> {
+        let begun = self.tables.now();
+        let counts = match self.machine.flushing(begun) {
+            pairs if pairs.is_empty() => None,
+            pairs => Some(self.tables.count(&pairs)),
+        };
+        let mut acts = Vec::new();
+        let (all, owned) = (begun >= self.next_all, begun >= self.next_owned);
+        if all {
+            self.look_at_all(counts.as_ref(), &mut acts)?;
+        } else {
+            let keys = if owned { self.machine.services() } else { self.machine.due(begun) };
+            for key in keys {
+                self.look_at(key, counts.as_ref(), &mut acts)?;
+            }
+        }
+        let read = self.tables.now();
+        let took = read.saturating_sub(begun);
+        if all {
+            self.next_all = read + ALL_EVERY.max(took * SHARE_OF_ALL);
+        }
+        if all || owned {
+            self.next_owned = read + OWNED_EVERY.max(took * SHARE_OF_OWNED);
+        }
+        TakeOut::sort(&mut acts);
+        let round = self.carry_out(&acts)?;
+        if round.lapsed {
+            self.read_all();
+        } else if acts.is_empty() {
+            let machine = &self.machine;
+            self.book.rest(machine.len(), || machine.entries())?;
+        }
+        Ok(round)
+    }
+
+    fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), ipvs::Error> {
+        let listed = self.tables.services()?;
+        let keys: BTreeSet<ServiceKey> = listed.items.iter().map(|service| service.key).collect();
+        if !listed.incomplete {
+            self.machine.listed(&keys);
+        }
+        self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
+        // What is ours and was not listed may have been passed over: it is asked for by its key.
+        for key in keys.into_iter().chain(self.machine.services()).collect::<BTreeSet<_>>() {
+            self.look_at(key, counts, acts)?;
+        }
+        Ok(())
+    }
+
+    fn look_at(
+        &mut self,
+        key: ServiceKey,
+        counts: Option<&Counts>,
+        acts: &mut Vec<Act>,
+    ) -> Result<(), ipvs::Error> {
+        let found = self.tables.destinations(&key)?;
+        if found.malformed > 0 || found.incomplete {
+            // Nothing is concluded from half a list.
+            return Ok(());
+        }
+        // A service that is gone is listed without destinations.
+        if found.items.is_empty() || !self.services.contains_key(&key) {
+            match self.tables.service(&key)? {
+                Some(service) => drop(self.services.insert(key, service)),
+                None => {
+                    self.services.remove(&key);
+                    self.machine.gone(key, acts);
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(service) = self.services.get(&key) {
+            self.machine.look(service, &found.items, counts, self.tables.now(), acts);
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, acts: &[Act]) -> Result<Round, Failure> {
+        let mut round = Round::default();
+        for batch in acts.chunks(BATCH) {
+            let before: Vec<Record> = batch.iter().filter_map(|act| act.before.clone()).collect();
+            let Some(turn) = self.book.begin(&before)? else {
+                round.lapsed = true;
+                return Ok(round);
+            };
+            let changes: Vec<Change> = batch.iter().filter_map(|act| act.change.clone()).collect();
+            let applied = self.tables.apply(&changes);
+            drop(turn);
+            round.changes += changes.len();
+            let now = self.tables.now();
+            let mut outcomes = applied.outcomes.into_iter();
+            let mut after = Vec::new();
+            for act in batch {
+                let outcome = match act.change {
+                    Some(_) => outcomes.next().unwrap_or(ipvs::Outcome::Unknown),
+                    None => ipvs::Outcome::Done,
+                };
+                after.extend(self.machine.done(act, outcome, now));
+            }
+            self.book.note(&after)?;
+            if let Some(failure) = applied.failure {
+                return Err(failure.into());
+            }
+        }
+        Ok(round)
+    }
+}

@@ -1,0 +1,269 @@
+//! A kernel table, a ledger and a kube-proxy that can be stopped at any step.
+use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};
+
+use super::{Book, Tables};
+use crate::{
+    ipvs::{self, Applied, Change, Destination, Listed, Outcome, Service, ServiceKey, VirtualServer},
+    ledger::{self, Entry, Pair, Record},
+    plan::takeout::Counts,
+};
+
+/// The kernel with its connections.
+#[derive(Default)]
+pub(super) struct World {
+    pub(super) now: Duration,
+    pub(super) servers: BTreeMap<ServiceKey, VirtualServer>,
+    /// Connections of deleted destinations, and when the kernel will have flushed them.
+    pub(super) trash: BTreeMap<Pair, (u32, Duration)>,
+    /// How long a flush takes.
+    pub(super) flush: Duration,
+    /// What the ledger says.
+    pub(super) entries: BTreeMap<Pair, Entry>,
+    /// Changes of ours that were made.
+    pub(super) made: Vec<Change>,
+    /// Steps until the agent is killed; `None`: never.
+    pub(super) fuse: Option<usize>,
+    pub(super) lapsed: bool,
+}
+
+pub(super) type Shared = Rc<RefCell<World>>;
+
+impl World {
+    /// One step of the agent. False where it is dead.
+    fn step(&mut self) -> bool {
+        match &mut self.fuse {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        let now = self.now;
+        self.trash.retain(|_, (_, at)| *at > now);
+    }
+
+    pub(super) fn destination(&mut self, pair: &Pair) -> Option<&mut Destination> {
+        let server = self.servers.get_mut(&pair.service)?;
+        server.destinations.iter_mut().find(|destination| destination.address == pair.destination)
+    }
+
+    /// As the kernel does it.
+    pub(super) fn change(&mut self, change: &Change) -> Outcome {
+        let service = match change {
+            Change::NewService(service) => {
+                let new = VirtualServer { service: service.clone(), destinations: Vec::new() };
+                return match self.servers.insert(service.key, new) {
+                    None => Outcome::Done,
+                    Some(_) => unreachable!("nobody adds a service twice"),
+                };
+            }
+            Change::DeleteService(key) => {
+                self.trash.retain(|pair, _| pair.service != *key);
+                return if self.servers.remove(key).is_some() { Outcome::Done } else { Outcome::NoService };
+            }
+            Change::SetService(_) => unreachable!("nobody does that"),
+            Change::NewDestination(key, _)
+            | Change::SetDestination(key, _)
+            | Change::DeleteDestination(key, _) => *key,
+        };
+        if !self.servers.contains_key(&service) {
+            return Outcome::NoService;
+        }
+        let address = match change {
+            Change::NewDestination(_, destination) | Change::SetDestination(_, destination) => {
+                destination.address
+            }
+            Change::DeleteDestination(_, address) => *address,
+            _ => unreachable!(),
+        };
+        let pair = Pair { service, destination: address };
+        let there = self.destination(&pair);
+        match (change, there) {
+            (Change::NewDestination(..), Some(_)) => return Outcome::Exists,
+            (Change::SetDestination(_, new), Some(old)) => {
+                let Destination { active, inactive, persistent, .. } = *old;
+                *old = Destination { active, inactive, persistent, ..new.clone() };
+                return Outcome::Done;
+            }
+            (_, None) if !matches!(change, Change::NewDestination(..)) => return Outcome::NoDestination,
+            _ => {}
+        }
+        let connections = self.trash.remove(&pair).map_or(0, |(connections, _)| connections);
+        let until = self.now + self.flush;
+        let server = self.servers.get_mut(&service).unwrap();
+        if let Change::NewDestination(_, new) = change {
+            // At the list's head, with what it had.
+            let new = Destination { active: connections, inactive: 0, persistent: 0, ..new.clone() };
+            server.destinations.insert(0, new);
+        } else {
+            let at = server.destinations.iter().position(|d| d.address == address).unwrap();
+            let gone = server.destinations.remove(at);
+            self.trash.insert(pair, (gone.active, until));
+        }
+        Outcome::Done
+    }
+
+    /// A connection to each service's each destination with weight.
+    pub(super) fn connect(&mut self) {
+        for server in self.servers.values_mut() {
+            for destination in server.destinations.iter_mut().filter(|d| d.weight > 0) {
+                destination.active += 1;
+            }
+        }
+    }
+
+    /// What `ipvsadm -S` would print, sorted.
+    pub(super) fn saved(&self) -> BTreeMap<Pair, Destination> {
+        let mut saved = BTreeMap::new();
+        for (key, server) in &self.servers {
+            for found in &server.destinations {
+                let plain = Destination { active: 0, inactive: 0, persistent: 0, ..found.clone() };
+                saved.insert(Pair { service: *key, destination: found.address }, plain);
+            }
+        }
+        saved
+    }
+}
+
+/// kube-proxy's idea of the table (`syncEndpoint`, pkg/proxy/ipvs/proxier.go; `GracefulTerminationManager`).
+#[derive(Default)]
+pub(super) struct Proxy {
+    pub(super) wanted: BTreeMap<ServiceKey, Vec<SocketAddr>>,
+    pub(super) restarted: bool,
+}
+
+impl Proxy {
+    pub(super) fn sync(&mut self, world: &mut World) {
+        for (key, wanted) in &self.wanted {
+            let Some(server) = world.servers.get(key) else { continue };
+            let present = server.destinations.clone();
+            for address in wanted {
+                let there = present.iter().find(|destination| destination.address == *address);
+                match there {
+                    None => {
+                        let _done =
+                            world.change(&Change::NewDestination(*key, Destination::new(*address, 1)));
+                    }
+                    Some(there) if self.restarted && there.weight != 1 => {
+                        let raised = Destination { weight: 1, ..there.clone() };
+                        let _done = world.change(&Change::SetDestination(*key, raised));
+                    }
+                    Some(_) => {}
+                }
+            }
+            for left in present.iter().filter(|d| !wanted.contains(&d.address)) {
+                if left.active == 0 {
+                    let _gone = world.change(&Change::DeleteDestination(*key, left.address));
+                } else if left.weight != 0 {
+                    let drained = Destination { weight: 0, ..left.clone() };
+                    let _gone = world.change(&Change::SetDestination(*key, drained));
+                }
+            }
+        }
+        self.restarted = false;
+    }
+}
+
+/// The agent's hands: dead after the fuse, as after SIGKILL.
+pub(super) struct Hands(pub(super) Shared);
+
+fn dead() -> ipvs::Error {
+    ipvs::Error::Io { request: "change", source: std::io::Error::other("killed") }
+}
+
+impl Tables for Hands {
+    fn now(&self) -> Duration {
+        self.0.borrow().now
+    }
+
+    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error> {
+        let items = self.0.borrow().servers.values().map(|server| server.service.clone()).collect();
+        Ok(Listed { items, malformed: 0, incomplete: false })
+    }
+
+    fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, ipvs::Error> {
+        Ok(self.0.borrow().servers.get(key).map(|server| server.service.clone()))
+    }
+
+    fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error> {
+        let items = self.0.borrow().servers.get(key).map(|server| server.destinations.clone());
+        Ok(Listed { items: items.unwrap_or_default(), malformed: 0, incomplete: false })
+    }
+
+    fn apply(&mut self, changes: &[Change]) -> Applied {
+        let mut world = self.0.borrow_mut();
+        let mut applied = Applied { outcomes: vec![Outcome::Unknown; changes.len()], failure: None };
+        for (change, outcome) in changes.iter().zip(&mut applied.outcomes) {
+            // Killed before the change, or after it and before its outcome is known.
+            if !world.step() {
+                applied.failure = Some(dead());
+                return applied;
+            }
+            *outcome = world.change(change);
+            world.made.push(change.clone());
+            world.pass(Duration::from_micros(20));
+            if !world.step() {
+                applied.failure = Some(dead());
+                return applied;
+            }
+        }
+        applied
+    }
+
+    fn count(&mut self, pairs: &[Pair]) -> Counts {
+        let world = self.0.borrow();
+        let count = |pair: &Pair| world.trash.get(pair).map_or(0, |(count, _)| *count as usize);
+        pairs.iter().map(|pair| (*pair, count(pair))).collect()
+    }
+}
+
+/// The ledger in memory; what was written survives the agent.
+pub(super) struct Pages(pub(super) Shared);
+
+impl Pages {
+    fn write(&self, records: &[Record]) -> Result<(), ledger::Error> {
+        let mut world = self.0.borrow_mut();
+        for record in records {
+            if !world.step() {
+                return Err(ledger::Error::test("killed"));
+            }
+            match record.clone() {
+                Record::Own(pair, entry) => drop(world.entries.insert(pair, entry)),
+                Record::Phase(pair, phase) => world.entries.get_mut(&pair).unwrap().phase = phase,
+                Record::Drop(pair) => drop(world.entries.remove(&pair)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Book for Pages {
+    type Turn = ();
+
+    fn begin(&mut self, records: &[Record]) -> Result<Option<()>, ledger::Error> {
+        if self.0.borrow().lapsed {
+            return Ok(None);
+        }
+        self.write(records).map(Some)
+    }
+
+    fn note(&mut self, records: &[Record]) -> Result<(), ledger::Error> {
+        self.write(records)
+    }
+
+    fn rest(
+        &mut self,
+        count: usize,
+        entries: impl FnOnce() -> BTreeMap<Pair, Entry>,
+    ) -> Result<(), ledger::Error> {
+        // Between two rounds the ledger says what the machine believes.
+        assert_eq!(entries(), self.0.borrow().entries);
+        assert_eq!(count, self.0.borrow().entries.len());
+        Ok(())
+    }
+}
