@@ -201,6 +201,23 @@ impl Skb {
         unsafe { bpf_skb_load_bytes(self.0.cast(), at, out.as_mut_ptr().cast(), 4 * N as u32) == 0 }
     }
 
+    /// The same into memory that nobody has cleared: clearing more than a few words is a call, and each call in a chain takes 32 bytes of the 512 for all
+    /// stack frames (`check_max_stack_depth`, kernel/bpf/verifier.c, Linux 5.10).
+    #[inline(always)]
+    pub fn load_into<'a, const N: usize>(
+        &self,
+        at: u32,
+        out: &'a mut MaybeUninit<[u32; N]>,
+    ) -> Option<&'a [u32; N]> {
+        // SAFETY: `out` has room for 4 * N bytes, and is read only after the helper filled it.
+        unsafe {
+            if bpf_skb_load_bytes(self.0.cast(), at, out.as_mut_ptr().cast(), 4 * N as u32) != 0 {
+                return None;
+            }
+            Some(out.assume_init_ref())
+        }
+    }
+
     /// Writes words (`bpf_skb_store_bytes`, Linux 4.1). Whether it worked.
     #[inline(always)]
     pub fn store<const N: usize>(&self, at: u32, words: &[u32; N], flags: u64) -> bool {

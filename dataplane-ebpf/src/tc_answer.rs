@@ -1,6 +1,8 @@
 //! Turns a packet into its own answer, in place, and sends it back in as ingress of the same device.
 //!
 //! Where that cannot be done the packet goes to user space, which builds a fresh one (`nf_inject`).
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_INGRESS, BPF_F_INVALIDATE_HASH, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT},
     helpers::{bpf_l4_csum_replace, bpf_redirect, bpf_skb_change_tail},
@@ -150,17 +152,15 @@ fn port_unreachable_v4(skb: *mut __sk_buff, packet: &Packet) -> u64 {
     const QUOTE: usize = V4_LEN + QUOTED;
     let (skb, at) = (Skb(skb), packet.l3);
     let icmp = {
-        let mut quoted = [0; QUOTE / 4];
-        if !skb.load(at, &mut quoted) {
-            return STORE_FAILED;
-        }
+        let mut room = MaybeUninit::uninit();
+        let Some(quoted) = skb.load_into::<{ QUOTE / 4 }>(at, &mut room) else { return STORE_FAILED };
         if !resize(skb.0, at + (V4_LEN + ICMP_LEN + QUOTE) as u32) {
             return RESIZE_FAILED;
         }
-        if !skb.store(at + (V4_LEN + ICMP_LEN) as u32, &quoted, STORE) {
+        if !skb.store(at + (V4_LEN + ICMP_LEN) as u32, quoted, STORE) {
             return STORE_FAILED;
         }
-        icmp_v4(&quoted)
+        icmp_v4(quoted)
     };
     u64::from(
         skb.store(at + V4_LEN as u32, &icmp, STORE)
@@ -173,17 +173,15 @@ fn port_unreachable_v6(skb: *mut __sk_buff, packet: &Packet) -> u64 {
     const QUOTE: usize = V6_LEN + QUOTED;
     let (skb, at) = (Skb(skb), packet.l3);
     let icmp = {
-        let mut quoted = [0; QUOTE / 4];
-        if !skb.load(at, &mut quoted) {
-            return STORE_FAILED;
-        }
+        let mut room = MaybeUninit::uninit();
+        let Some(quoted) = skb.load_into::<{ QUOTE / 4 }>(at, &mut room) else { return STORE_FAILED };
         if !resize(skb.0, at + (V6_LEN + ICMP_LEN + QUOTE) as u32) {
             return RESIZE_FAILED;
         }
-        if !skb.store(at + (V6_LEN + ICMP_LEN) as u32, &quoted, STORE) {
+        if !skb.store(at + (V6_LEN + ICMP_LEN) as u32, quoted, STORE) {
             return STORE_FAILED;
         }
-        icmp_v6(packet, &quoted)
+        icmp_v6(packet, quoted)
     };
     u64::from(
         skb.store(at + V6_LEN as u32, &icmp, STORE)
