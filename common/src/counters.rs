@@ -50,7 +50,7 @@ reasons! {
     IcmpLimited = 5, "icmp_limited";
     /// Fragment to a flagged backend, dropped.
     FragmentDropped = 6, "fragment_dropped";
-    /// Fragment to a host-network address of a flagged node, passed: its port is unknown.
+    /// Fragment to an address of a flagged node that has host-network backends or kept ports, passed: its port is unknown.
     FragmentPassed = 7, "fragment_passed";
     /// Could not be parsed, passed.
     Unparsed = 8, "unparsed";
@@ -64,6 +64,8 @@ reasons! {
     Stale = 12, "stale";
     /// Passed on to a flagged backend by rule: ICMPv6 133-137.
     NeighbourDiscovery = 13, "neighbour_discovery";
+    /// Passed on to a flagged backend: its Service has nothing else, or the packet has no port and some port of the address is kept.
+    Kept = 14, "kept";
 }
 
 impl Reason {

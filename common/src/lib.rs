@@ -17,6 +17,7 @@ pub use counters::{Counter, Reason};
 pub use event::{Event, EventKind, HEAD_LEN};
 pub use maps::{
     BackendEntry, Config, Device, Limits, NodeEntry, PortKey, backend_flags, config_flags, port_flags,
+    port_kinds,
 };
 pub use verdict::{Action, ActionField, Verdict, VerdictField};
 
@@ -29,7 +30,7 @@ pub const PIN_VERSION: &str = "v1";
 pub const DEFAULT_MAX_BACKENDS: u32 = 262_144;
 /// Nodes that fit; the size of the `nodes` and `seen` arrays.
 pub const MAX_NODES: u32 = 16_384;
-/// Port-scoped (host-network) backends that fit.
+/// Port-scoped (host-network) backends and kept ports that fit.
 pub const MAX_PORTS: u32 = 65_536;
 /// Size of the `events` ring buffer in bytes; a power of two and a multiple of the page size.
 pub const EVENTS_BYTES: u32 = 1 << 20;

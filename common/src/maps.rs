@@ -13,6 +13,18 @@ pub mod backend_flags {
 pub mod port_flags {
     /// Packets to this address, port and protocol are subject to the node's verdict.
     pub const CUT: u32 = 1;
+    /// Packets to this address, port and protocol pass whatever the node's verdict says. Only under a key of
+    /// [`super::port_kinds::KEPT`].
+    pub const KEEP: u32 = 2;
+}
+
+/// Values of [`PortKey::kind`]. What is kept has keys of its own: it changes with flags, the rest with the cluster, and so the two
+/// writers never have to read and write one value between them.
+pub mod port_kinds {
+    /// A host-network endpoint.
+    pub const ENDPOINT: u8 = 0;
+    /// A port that is kept, of whatever backend; under port 0 and protocol 0 an address that has one.
+    pub const KEPT: u8 = 1;
 }
 
 /// Bits of [`Config::flags`].
@@ -35,18 +47,38 @@ pub struct BackendEntry {
     pub flags: u32,
 }
 
-/// Key of `ports`: one host-network endpoint. Value: [`port_flags`] as `u32`.
+/// Key of `ports`: one host-network endpoint, or one port that is kept. Value: [`port_flags`] as `u32`.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortKey {
-    /// The node's address.
+    /// The backend's address.
     pub addr: Addr,
     /// Port in host byte order.
     pub port: u16,
     /// IP protocol number: 6 TCP, 17 UDP, 132 SCTP.
     pub protocol: u8,
-    /// Always zero.
-    pub zero: u8,
+    /// One of [`port_kinds`].
+    pub kind: u8,
+}
+
+impl PortKey {
+    /// Of a host-network endpoint.
+    #[inline(always)]
+    pub const fn endpoint(addr: Addr, port: u16, protocol: u8) -> Self {
+        Self { addr, port, protocol, kind: port_kinds::ENDPOINT }
+    }
+
+    /// Of a port that is kept.
+    #[inline(always)]
+    pub const fn kept(addr: Addr, port: u16, protocol: u8) -> Self {
+        Self { addr, port, protocol, kind: port_kinds::KEPT }
+    }
+
+    /// Of an address some port of which is kept: what packets without a port, or with an unknown one, are judged by.
+    #[inline(always)]
+    pub const fn kept_address(addr: Addr) -> Self {
+        Self::kept(addr, 0, 0)
+    }
 }
 
 /// Value of `nodes` (key: node index). Written by the agent only.

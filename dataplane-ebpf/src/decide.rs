@@ -85,8 +85,7 @@ pub enum Scope {
     Port,
 }
 
-/// Whether the packet is one that a port-scoped address must pass without a look at its ports: it has none, or they are
-/// unknown.
+/// What becomes of a packet without ports, or with unknown ones, to a port-scoped address; `None` where it has them.
 #[inline(always)]
 pub const fn portless(packet: &Packet) -> Option<Decision> {
     if packet.is(marks::FRAGMENT) {
@@ -98,8 +97,14 @@ pub const fn portless(packet: &Packet) -> Option<Decision> {
     }
 }
 
+/// What a packet is counted as that passes because its port, or some port of its address, is kept.
+#[inline(always)]
+pub const fn kept_reason(packet: &Packet) -> Reason {
+    if packet.is(marks::FRAGMENT) { Reason::FragmentPassed } else { Reason::Kept }
+}
+
 /// Decides on a packet to a backend whose node is subject to `action`. For [`Scope::Port`] the caller has asked
-/// [`portless`] and looked the port up before.
+/// [`portless`] and looked the port up before; for both, whether the port is kept.
 #[inline(always)]
 pub fn decide(packet: &Packet, scope: Scope, action: Action) -> Decision {
     let readable = packet.is(marks::TRANSPORT);

@@ -8,12 +8,12 @@ use aya_ebpf::{
 use nodefence_common::Reason;
 use nodefence_ebpf::{
     bytes::Reader as _,
-    decide::{Answer, Decision, Scope, Standing, decide, portless},
+    decide::{Answer, Decision, Scope, Standing, decide, kept_reason, portless},
     parse::{Link, Packet, Side, Skip, locate, network, transport},
 };
 
 use crate::{
-    judge::{Hit, confirmed, look_up, port_listed, standing_of},
+    judge::{Hit, confirmed, kept, look_up, port_listed, standing_of},
     packet::{Direct, Skb},
     report::{count, count_raw, sample_skb, take_icmp},
     tc_answer::{answer_tcp, answer_udp},
@@ -98,7 +98,7 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
         count(Reason::Stale, bytes);
         return TC_ACT_UNSPEC;
     }
-    let decision = match scoped(hit, &packet) {
+    let decision = match spared(hit, &packet) {
         Some(decision) => decision,
         None => decide(&packet, hit.scope(), action),
     };
@@ -154,12 +154,16 @@ fn read_transport(skb: *mut __sk_buff, packet: &mut Packet) -> u64 {
     u64::from(transport(&Skb(skb), packet).is_ok())
 }
 
-/// What the ports of a host-network address say; `None` where the packet is subject to the action.
+/// What the ports of the address say; `None` where the packet is subject to the action.
 #[inline(always)]
-pub fn scoped(hit: &Hit, packet: &Packet) -> Option<Decision> {
-    if matches!(hit.scope(), Scope::Address) {
-        return None;
+pub fn spared(hit: &Hit, packet: &Packet) -> Option<Decision> {
+    if matches!(hit.scope(), Scope::Port) {
+        if let Some(decision) = portless(packet) {
+            return Some(decision);
+        }
+        if port_listed(&packet.dst, packet.dst_port, packet) == 0 {
+            return Some(Decision::Pass);
+        }
     }
-    portless(packet)
-        .or_else(|| (port_listed(&packet.dst, packet.dst_port, packet) == 0).then_some(Decision::Pass))
+    (kept(packet) != 0).then(|| Decision::Counted(kept_reason(packet)))
 }

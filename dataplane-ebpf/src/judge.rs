@@ -2,7 +2,7 @@
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use nodefence_common::{Addr, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
 use nodefence_ebpf::{
-    decide::{Node, Scope, Standing, standing},
+    decide::{Node, Scope, Standing, portless, standing},
     parse::Packet,
 };
 
@@ -96,8 +96,24 @@ pub fn standing_of(hit: &mut Hit) -> Standing {
 /// Whether the port at one end of the packet belongs to a port-scoped backend that is subject to the verdict.
 #[inline(never)]
 pub fn port_listed(addr: &Addr, port: u16, packet: &Packet) -> u64 {
-    let key = PortKey { addr: *addr, port, protocol: packet.protocol, zero: 0 };
-    let Some(flags) = PORTS.get_ptr(&key) else { return 0 };
+    listed(&PortKey::endpoint(*addr, port, packet.protocol), port_flags::CUT)
+}
+
+/// Whether the packet's destination is kept: its port, or some port of its address where the packet has none or not every
+/// packet of its flow shows it.
+#[inline(never)]
+pub fn kept(packet: &Packet) -> u64 {
+    let key = if portless(packet).is_some() {
+        PortKey::kept_address(packet.dst)
+    } else {
+        PortKey::kept(packet.dst, packet.dst_port, packet.protocol)
+    };
+    listed(&key, port_flags::KEEP)
+}
+
+#[inline(always)]
+fn listed(key: &PortKey, flag: u32) -> u64 {
+    let Some(flags) = PORTS.get_ptr(key) else { return 0 };
     // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
-    u64::from(unsafe { flags.read_volatile() } & port_flags::CUT)
+    u64::from(unsafe { flags.read_volatile() } & flag)
 }

@@ -20,7 +20,7 @@ use nodefence_ebpf::{
 };
 
 use crate::{
-    egress::scoped,
+    egress::spared,
     judge::{Hit, confirmed, look_up, standing_of},
     maps::DEVICES,
     packet::Direct,
@@ -97,7 +97,7 @@ fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
     if !confirmed(hit, &packet.dst) {
         return XDP_PASS;
     }
-    let decision = match scoped(hit, &packet) {
+    let decision = match spared(hit, &packet) {
         Some(decision) => decision,
         None => decide(&packet, hit.scope(), action),
     };

@@ -7,6 +7,7 @@ mod coverage;
 mod file_flags;
 mod findings;
 mod idle;
+mod kept;
 mod lock;
 mod mode;
 mod neighbours;

@@ -89,5 +89,5 @@ pub(crate) fn backends_of(node: &Node, index: u32) -> (HashMap<Addr, BackendEntr
 }
 
 fn host_port(b: &Node, family: Family) -> PortKey {
-    PortKey { addr: b.address(family).into(), port: Service::Host.ports().1, protocol: 6, zero: 0 }
+    PortKey::endpoint(b.address(family).into(), Service::Host.ports().1, 6)
 }

@@ -53,6 +53,8 @@ pub struct World {
     pub backends: HashMap<Ip, Backend>,
     /// Host-network endpoints: address, port, protocol.
     pub ports: HashSet<(Ip, u16, u8)>,
+    /// Ports that pass whatever is ordered: address, port, protocol.
+    pub kept: HashSet<(Ip, u16, u8)>,
     /// Nodes by index.
     pub nodes: HashMap<u32, Node>,
     /// MAC address of the device that XDP runs on.
@@ -155,7 +157,19 @@ fn judge_ip(world: &World, hook: Hook, frame: &[u8], at: usize, family: u8) -> J
         if !world.ports.contains(&(seen.dst.clone(), port as u16, seen.protocol)) {
             return pass();
         }
-    } else if family == 6
+    }
+    // What cannot be told from a kept port's packets goes with them.
+    if world.kept.iter().any(|(address, _, _)| *address == seen.dst) {
+        if seen.fragment {
+            return passed("fragment_passed");
+        }
+        let port = found.destination.map(|port| (seen.dst.clone(), port as u16, seen.protocol));
+        if port.is_none_or(|port| world.kept.contains(&port)) {
+            return passed("kept");
+        }
+    }
+    if !backend.host_network
+        && family == 6
         && seen.protocol == 58
         && seen.transport.is_some()
         && (133..=137).contains(&found.icmp)

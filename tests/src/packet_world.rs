@@ -28,8 +28,14 @@ pub const LAPSED: u32 = 5;
 pub const STALE: u32 = 6;
 /// A node with a host-network backend.
 pub const HOST: u32 = 7;
+/// A node whose packets are refused, but for one port of its backends.
+pub const KEPT: u32 = 8;
+/// The last node.
+pub const LAST: u32 = KEPT;
 /// The port of the host-network backend.
 pub const HOST_PORT: u16 = 9_100;
+/// A port of the host-network backend that is kept; and the one of [`KEPT`]'s backends.
+pub const KEPT_PORT: u16 = 9_101;
 /// Index of the device that BPF_PROG_TEST_RUN pretends: loopback.
 pub const IFINDEX: u32 = 1;
 
@@ -71,6 +77,7 @@ pub fn world() -> World {
         (LAPSED, Order::Refuse),
         (STALE, Order::Refuse),
         (HOST, Order::Refuse),
+        (KEPT, Order::Refuse),
     ] {
         world.nodes.insert(index, Node { order, lapsed: index == LAPSED, generation: 10 + index });
         let generation = if index == STALE { 3 } else { 10 + index };
@@ -80,9 +87,9 @@ pub fn world() -> World {
                 .insert(bytes(ip), Backend { node: index, generation, host_network: index == HOST });
         }
     }
-    for ip in [v4(HOST), v6(HOST)] {
-        for protocol in [6, 17, 132] {
-            world.ports.insert((bytes(ip), HOST_PORT, protocol));
+    for node in [HOST, KEPT] {
+        for ip in [v4(node), v6(node)] {
+            keep(&mut world, ip, node);
         }
     }
     for ip in odd_backends() {
@@ -91,6 +98,16 @@ pub fn world() -> World {
             .insert(bytes(ip), Backend { node: REFUSE, generation: 10 + REFUSE, host_network: false });
     }
     world
+}
+
+/// What the ports of a backend of [`HOST`] or [`KEPT`] say.
+pub fn keep(world: &mut World, ip: IpAddr, node: u32) {
+    for protocol in [6, 17, 132] {
+        world.kept.insert((bytes(ip), KEPT_PORT, protocol));
+        if node == HOST {
+            world.ports.extend([HOST_PORT, KEPT_PORT].map(|port| (bytes(ip), port, protocol)));
+        }
+    }
 }
 
 fn addr(ip: &[u8]) -> Addr {
@@ -137,8 +154,11 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
             .backend(addr(ip), BackendEntry { node: backend.node, generation: backend.generation, flags })?;
     }
     for (ip, port, protocol) in &world.ports {
-        let key = PortKey { addr: addr(ip), port: *port, protocol: *protocol, zero: 0 };
-        programs.port(key, port_flags::CUT)?;
+        programs.port(PortKey::endpoint(addr(ip), *port, *protocol), port_flags::CUT)?;
+    }
+    for (ip, port, protocol) in &world.kept {
+        programs.port(PortKey::kept(addr(ip), *port, *protocol), port_flags::KEEP)?;
+        programs.port(PortKey::kept_address(addr(ip)), port_flags::KEEP)?;
     }
     programs.device(IFINDEX, Device { mac: world.mac, vlans: 0, generic: 0 })
 }

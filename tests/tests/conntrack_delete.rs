@@ -126,7 +126,7 @@ fn flagged(addresses: [&str; 3]) -> Backends {
     let mut backends = Backends::new();
     backends.add_address(ip(addresses[0]).into());
     for (port, protocol) in [(9100, TCP), (53, UDP), (53, SCTP)] {
-        backends.add_port(PortKey { addr: ip(addresses[2]).into(), port, protocol, zero: 0 });
+        backends.add_port(PortKey::endpoint(ip(addresses[2]).into(), port, protocol));
     }
     backends
 }

@@ -60,7 +60,7 @@ fn translated_flows_are_listed_as_they_are() -> Result<()> {
             let _conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
             let listed = |port, protocol| {
                 let mut backends = Backends::new();
-                backends.add_port(PortKey { addr: host.into(), port, protocol, zero: 0 });
+                backends.add_port(PortKey::endpoint(host.into(), port, protocol));
                 dump(&cluster.a.ns, half, backends).flows.len()
             };
             assert!(listed(9100, 6) > 0);

@@ -9,7 +9,9 @@ use nodefence_tests::{
     model::{Backend, Fate, Hook, Ip, Judgement, Order, World, judge, stamped},
     packet::{Outcome, Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX},
     packet_frame::{Frame, OWN_MAC, PEER_MAC, Transport},
-    packet_world::{HOST, HOST_PORT, STALE, bytes, install, odd_backends, v4, v6, world},
+    packet_world::{
+        HOST, HOST_PORT, KEPT, KEPT_PORT, LAST, STALE, bytes, install, keep, odd_backends, v4, v6, world,
+    },
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom as _};
 
@@ -23,15 +25,15 @@ fn bare_backend(node: u32, sixth: bool) -> IpAddr {
 
 fn whole_world() -> World {
     let mut world = world();
-    for node in 0..=HOST {
+    for node in 0..=LAST {
         for sixth in [false, true] {
             let generation = if node == STALE { 3 } else { 10 + node };
             let backend = Backend { node, generation, host_network: node == HOST };
-            let ip = bytes(bare_backend(node, sixth));
-            if node == HOST {
-                world.ports.extend([6, 17, 132].map(|protocol| (ip.clone(), HOST_PORT, protocol)));
+            let ip = bare_backend(node, sixth);
+            if node == HOST || node == KEPT {
+                keep(&mut world, ip, node);
             }
-            world.backends.insert(ip, backend);
+            world.backends.insert(bytes(ip), backend);
         }
     }
     world
@@ -102,7 +104,7 @@ fn run(seed: u64, packets: u64) -> Result<HashMap<&'static str, u64>> {
         let mut fate = expected.counted.unwrap_or("not counted");
         if ingress {
             let expected = stamped(&world, hook, &bytes);
-            for node in 0..=HOST {
+            for node in 0..=LAST {
                 let noted = programs.seen(node)? != 0;
                 ensure!(
                     noted == (expected == Some(node)),
@@ -178,7 +180,7 @@ fn draw(random: &mut StdRng) -> (&'static str, Vec<u8>) {
         swap(&mut frame.src, &mut frame.dst);
         swap(&mut frame.sport, &mut frame.dport);
         if bare && random.random_ratio(9, 10) {
-            frame.src = bare_backend(random.random_range(0..=HOST), frame.src.is_ipv6());
+            frame.src = bare_backend(random.random_range(0..=LAST), frame.src.is_ipv6());
         }
     }
     let mut bytes = frame.bytes();
@@ -254,7 +256,7 @@ fn shape(random: &mut StdRng, bare: bool) -> Frame {
             (0..random.random_range(1..4)).map(|_| if random.random() { 0x8100 } else { 0x88a8 }).collect();
     }
     if random.random_bool(0.5) {
-        frame.dport = HOST_PORT;
+        frame.dport = *[HOST_PORT, KEPT_PORT].choose(random).expect("not empty");
     }
     frame.sport = random.random();
     frame.payload = vec![random.random(); random.random_range(0..120)];
@@ -316,7 +318,7 @@ fn destination(random: &mut StdRng, sixth: bool) -> IpAddr {
             }
         }
         _ => {
-            let node = random.random_range(0..=HOST);
+            let node = random.random_range(0..=LAST);
             if sixth { v6(node) } else { v4(node) }
         }
     }

@@ -9,7 +9,8 @@ use nodefence_tests::{
     packet_check::{Answer, check},
     packet_frame::{Frame, OWN_MAC, Transport},
     packet_world::{
-        DROP, HEALTHY, HOST, HOST_PORT, IGNORE, LAPSED, OBSERVE, REFUSE, STALE, install, v4, v6, world,
+        DROP, HEALTHY, HOST, HOST_PORT, IGNORE, KEPT, KEPT_PORT, LAPSED, OBSERVE, REFUSE, STALE, install, v4,
+        v6, world,
     },
 };
 
@@ -163,6 +164,45 @@ fn verdicts(table: &mut Table, sixth: bool) {
     let mut back = host(ack(), 10_250);
     back.sport = HOST_PORT;
     table.add("the port as source", back, Want::Pass);
+    kept(table, sixth);
+}
+
+/// What passes to a flagged node because a Service has nothing else: of a pod, and of the host network.
+fn kept(table: &mut Table, sixth: bool) {
+    let to = |node, transport, port| {
+        let mut frame = frame(sixth, node, transport);
+        frame.dport = port;
+        frame
+    };
+    for node in [KEPT, HOST] {
+        for transport in [tcp(ACK_FLAG), tcp(SYN_FLAG), tcp(RST_FLAG), Transport::Udp, Transport::Sctp] {
+            let name = format!("{transport:?} to a kept port of node {node}");
+            table.add(&name, to(node, transport, KEPT_PORT), Want::Counted(Reason::Kept));
+        }
+        let mut back = to(node, tcp(ACK_FLAG), HOST_PORT);
+        back.sport = KEPT_PORT;
+        table.add("the kept port as source", back, reset());
+    }
+    table.add("another port of a kept address", to(KEPT, tcp(SYN_FLAG), HOST_PORT), refuse(1));
+    let datagram = to(KEPT, Transport::Udp, HOST_PORT);
+    table.add("a datagram to another port of a kept address", datagram, Want::Answer(Answer::Unreachable));
+    // A flow that is kept needs its ICMP errors, and a ping says nothing else than they do.
+    let icmp: &[u8] = if sixth { &[1, 2, 128, 135] } else { &[3, 8] };
+    for kind in icmp {
+        let frame = to(KEPT, Transport::Icmp(*kind), 0);
+        table.add(&format!("ICMP type {kind} to a kept address"), frame, Want::Counted(Reason::Kept));
+    }
+    table.add("ESP to a kept address", to(KEPT, Transport::Raw(50), 0), Want::Counted(Reason::Kept));
+    for fragment in [(0, true), (185, true), (370, false)] {
+        let mut frame = to(KEPT, Transport::Udp, HOST_PORT);
+        if sixth {
+            frame.extensions = vec![Frame::fragment_header(fragment.0, fragment.1)];
+        } else {
+            frame.fragment = Some(fragment);
+        }
+        let name = format!("a fragment at {} to a kept address", fragment.0);
+        table.add(&name, frame, Want::Counted(Reason::FragmentPassed));
+    }
 }
 
 fn shapes(table: &mut Table, sixth: bool) {

@@ -18,7 +18,7 @@ use crate::{
     cluster::{ClusterView, FileSource},
     dataplane::{Dataplane, Injector, probe::Findings},
     flags::{Clocks, Flag, FlagStore, monotonic_ns},
-    plan::{self, Indices, Policy},
+    plan::{self, Indices, KeepIndex, Policy},
     proxy::Judgement,
     report::{ErrorKind, Failure},
 };
@@ -328,6 +328,7 @@ impl Core {
         let indices = Arc::clone(&self.state().indices);
         let mut indices = Indices::clone(&indices);
         let reconciled = indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()));
+        let keep_index = KeepIndex::new(&view);
         let mut state = self.state();
         if let Err(error) = reconciled {
             state.file_error = Some(error.to_string());
@@ -336,7 +337,9 @@ impl Core {
             return false;
         }
         let before = Arc::clone(&state.view);
-        state.set_view(Arc::clone(&view), indices);
+        state.set_view(Arc::clone(&view), keep_index, indices);
+        // What the new view keeps must be in the map before its backends are.
+        state.enforce(&self.policy());
         drop(state);
         file_flags::tell(&before.flags, &view, &self.own_node);
         if view.node(&self.own_node).is_none() && !view.nodes.is_empty() {

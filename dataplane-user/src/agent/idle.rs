@@ -14,7 +14,7 @@ use crate::{
         route,
         sweep::{self, Entry, Report, Surroundings},
     },
-    plan::{Answer, Mode},
+    plan::{Answer, Keep, Mode},
     report::AskRow,
 };
 
@@ -88,16 +88,16 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     if pointless(core, node).is_some() {
         return None;
     }
-    let (view, coverage) = {
+    let (view, coverage, keep) = {
         let state = core.state();
         // The flag may be gone by the time of its turn.
         if !state.armed.contains_key(node) {
             return None;
         }
-        (Arc::clone(&state.view), Arc::clone(&state.coverage))
+        (Arc::clone(&state.view), Arc::clone(&state.coverage), Arc::clone(state.kept.keep()))
     };
     let node = view.node(node)?;
-    let backends = backends_of(node);
+    let backends = backends_of(node, &keep);
     let mut ground = Ground { core, node, coverage, lookup: None, failed: None };
     let outcome = match Conntrack::open() {
         Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &core.findings().manner(), &mut ground),
@@ -131,14 +131,17 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     Some(row)
 }
 
-/// Which flows are the node's.
-pub(super) fn backends_of(node: &Node) -> Backends {
+/// Which flows are the node's, but for those to ports that are kept: nothing is to happen to these.
+pub(super) fn backends_of(node: &Node, keep: &Keep) -> Backends {
     let mut backends = Backends::new();
     for backend in &node.backends {
         match backend.port_key() {
             None => backends.add_address(backend.addr()),
             Some(key) => backends.add_port(key),
         }
+    }
+    for kept in keep.ports.keys() {
+        backends.spare(kept.address.into(), kept.port, kept.protocol.number());
     }
     backends
 }

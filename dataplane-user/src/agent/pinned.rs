@@ -32,20 +32,21 @@ fn mode(core: &Core) -> Option<Mode> {
     (core.settings.mode == plan::Mode::Enforce).then_some(mode)
 }
 
-/// A flagged node as it is now.
-fn armed(core: &Core, node: &str) -> Option<Node> {
+/// A flagged node as it is now, and its backends but for what is kept.
+fn armed(core: &Core, node: &str) -> Option<(Node, Backends)> {
     let state = core.state();
     if !state.armed.contains_key(node) {
         return None;
     }
-    state.view.node(node).cloned()
+    let node = state.view.node(node).cloned()?;
+    let backends = backends_of(&node, state.kept.keep());
+    Some((node, backends))
 }
 
 /// Lets go at once what no RST can: clients that stick to the node's endpoints, then its UDP and SCTP flows. Blocking.
 pub(super) fn before_asking(core: &Core, node: &str) {
-    let (Some(mode), Some(node)) = (mode(core), armed(core, node)) else { return };
+    let (Some(mode), Some((node, backends))) = (mode(core), armed(core, node)) else { return };
     let mut row = PinnedRow::default();
-    let backends = backends_of(&node);
     match unstick(mode, std::slice::from_ref(&node)) {
         Ok(flushed) => (row.affinity, row.affinity_unknown) = (flushed.emptied, flushed.unknown),
         Err(error) => row.problem = Some(chain(error)),
@@ -69,13 +70,13 @@ pub(super) fn before_asking(core: &Core, node: &str) {
 
 /// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
 pub(super) fn after_asking(core: &Core, node: &str) {
-    let (Some(_), Some(node)) = (mode(core), armed(core, node)) else { return };
+    let (Some(_), Some((node, backends))) = (mode(core), armed(core, node)) else { return };
     let done = match fs::read_to_string(LOOSE) {
         // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
         Ok(loose) if loose.trim() == "0" => {
             Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned())
         }
-        _ => delete(core, &backends_of(&node), Protocols::Tcp),
+        _ => delete(core, &backends, Protocols::Tcp),
     };
     let mut state = core.state();
     let row = state.pinned.entry(node.name.clone()).or_default();
@@ -105,15 +106,16 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
 
 fn again(core: &Core) {
     let Some(mode) = mode(core) else { return };
-    let nodes: Vec<Node> = {
+    let (nodes, keep): (Vec<Node>, _) = {
         let state = core.state();
-        state.armed.keys().filter_map(|name| state.view.node(name).cloned()).collect()
+        let nodes = state.armed.keys().filter_map(|name| state.view.node(name).cloned());
+        (nodes.collect(), Arc::clone(state.kept.keep()))
     };
     if nodes.is_empty() {
         return;
     }
     let mut backends = Backends::new();
-    nodes.iter().for_each(|node| backends.extend(backends_of(node)));
+    nodes.iter().for_each(|node| backends.extend(backends_of(node, &keep)));
     let flushed = unstick(mode, &nodes).map_err(chain);
     let deleted = delete(core, &backends, Protocols::Datagrams);
     if let Some(error) = flushed.err().or(deleted.err()) {
@@ -131,8 +133,7 @@ fn unstick(mode: Mode, nodes: &[Node]) -> Result<proxy::Flushed, proxy::Error> {
         }
     }
     let ours = |protocol: Protocol, socket: SocketAddr| {
-        let key =
-            PortKey { addr: socket.ip().into(), port: socket.port(), protocol: protocol.number(), zero: 0 };
+        let key = PortKey::endpoint(socket.ip().into(), socket.port(), protocol.number());
         addresses.contains(&socket.ip()) || ports.contains(&key)
     };
     proxy::flush(mode, &ours, &Affinity::default())

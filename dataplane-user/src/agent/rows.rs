@@ -10,7 +10,7 @@ use crate::{
     cluster::{Backend, ClusterView, Node, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
     flags::{Clocks, Flag, Flags, Origin, monotonic_ns},
-    plan::Indices,
+    plan::{Indices, Keep},
     report::{
         BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
         NodeRow, Status, UnflagReport,
@@ -49,6 +49,7 @@ struct Seen {
     view: Arc<ClusterView>,
     coverage: Arc<Coverage>,
     indices: Arc<Indices>,
+    keep: Arc<Keep>,
     flags: Flags,
 }
 
@@ -59,6 +60,7 @@ impl Seen {
             view: Arc::clone(&state.view),
             coverage: Arc::clone(&state.coverage),
             indices: Arc::clone(&state.indices),
+            keep: Arc::clone(state.kept.keep()),
             flags: state.flags.clone(),
         }
     }
@@ -80,6 +82,7 @@ fn node_row(core: &Core, seen: &Seen, node: &Node, now: Clocks) -> NodeRow {
         backends: node.backends.len(),
         own: node.name == core.own_node,
         action: action.to_owned(),
+        kept: seen.view.index(&node.name).map_or(0, |index| seen.keep.of_node(index).count()),
         flag: flag.map(|flag| flag_row(flag, now)),
     }
 }
@@ -184,6 +187,12 @@ pub(super) fn flag_report(
             node.backends.len()
         );
         warnings.push(message);
+    }
+    if row.kept != 0 {
+        warnings.push(format!(
+            "{} of its ports are kept: a Service has nothing else (see `nodefence status`)",
+            row.kept
+        ));
     }
     if row.action == "observe" {
         warnings.push("observe mode: nothing is cut, only counted".to_owned());
@@ -311,6 +320,7 @@ pub(super) fn status(core: &Core) -> Status {
     let unknown = seen.flags.iter(now).filter(|(name, _)| seen.view.node(name).is_none());
     let flagged_unknown = unknown.map(|(name, flag)| (name.to_owned(), flag_row(flag, now))).collect();
     let backends = seen.view.backends();
+    let kept_examples = super::kept::rows(&seen.view, &seen.keep).take(EXAMPLES).collect();
     let state = core.state();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -333,6 +343,8 @@ pub(super) fn status(core: &Core) -> Status {
         flagged,
         flags_problem: state.flags_problem.clone(),
         flagged_unknown,
+        kept: seen.keep.ports.len(),
+        kept_examples,
         dataplane: DataplaneRow {
             pin_dir: core.settings.options.pin_dir.display().to_string(),
             max_backends: core.settings.options.max_backends,

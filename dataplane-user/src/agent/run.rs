@@ -268,7 +268,8 @@ fn start(
         .map(|(name, slot)| (name.to_owned(), slot))
         .collect();
     file_flags::tell(&[], &view, &own_node);
-    let mut state = State::new(view, flags, indices, armed, Box::new(dataplane.node_writer()?));
+    let kept = dataplane.kept()?;
+    let mut state = State::new(view, flags, indices, armed, kept, Box::new(dataplane.node_writer()?));
     state.watch_error = watch.degraded.clone();
     state.flags_problem = adopted.problem;
     let events = dataplane.events()?;

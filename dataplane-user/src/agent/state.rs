@@ -7,26 +7,38 @@ use std::{
 };
 
 use jiff::Timestamp;
-use nodefence_common::{NodeEntry, VERDICT_LIFETIME_NS};
+use nodefence_common::{Addr, NodeEntry, PortKey, VERDICT_LIFETIME_NS};
 
-use super::{coverage::Coverage, run::Settings};
+use super::{coverage::Coverage, kept::Kept, run::Settings};
 use crate::{
     cluster::{ClusterView, Node},
     dataplane::{self, NodeWriter, WriteReport},
     flags::{Clocks, Flag, Flags, monotonic_ns},
-    plan::{Indices, Policy, Slot, node_entry},
+    plan::{Indices, Keep, KeepIndex, Policy, Slot, node_entry},
     report::{AskRow, InterfaceRow, NeighbourRow, PinnedRow},
 };
 
-/// The one map write.
+/// The one map write, and those that must come before and after it.
 pub(super) trait Writer: Send {
     /// Writes one node's entry.
     fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error>;
+    /// Keeps a port, or notes that an address has one.
+    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+    /// Takes that back.
+    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
 }
 
 impl Writer for NodeWriter {
     fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
         self.write_node(index, entry)
+    }
+
+    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.keep_port(key)
+    }
+
+    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.let_go_of_port(key)
     }
 }
 
@@ -54,6 +66,8 @@ pub(super) struct State {
     pub(super) fresh: BTreeSet<String>,
     /// Nodes to which a view gave backends that are not in the maps yet: there is no point in asking before.
     pub(super) grown: BTreeSet<String>,
+    /// What must not be cut though its node is flagged.
+    pub(super) kept: Kept,
     /// Writes verdicts.
     pub(super) writer: Box<dyn Writer>,
     /// When (CLOCK_MONOTONIC, ns) verdicts were last renewed.
@@ -85,7 +99,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// At the start of an agent. `armed`: who bears a verdict that is alive at this moment. Those that go on to bear it have
+    /// At the start of an agent. `armed`: who bears a verdict that is alive at this moment; `kept`: what the map keeps. Those that go on to bear it have
     /// their clients asked once more: an earlier agent may have cut otherwise (observe, drop), or have ended between its flag
     /// and the asking. Flows that were reset then are in CLOSE and not asked again.
     pub(super) fn new(
@@ -93,9 +107,11 @@ impl State {
         flags: Flags,
         indices: Indices,
         armed: BTreeMap<String, Slot>,
+        kept: BTreeSet<PortKey>,
         writer: Box<dyn Writer>,
     ) -> Self {
         Self {
+            kept: Kept::new(&view, kept),
             view: Arc::new(view),
             loaded: Timestamp::now(),
             file_error: None,
@@ -130,8 +146,17 @@ impl State {
         let mut again = Duration::from_secs(1);
         let mut failed = BTreeMap::new();
         let mut armed = BTreeMap::new();
+        let placed = self.flags.iter(now).filter(|(name, _)| self.indices.get(name).is_some());
+        let bearers: BTreeSet<u32> = placed.filter_map(|(name, _)| self.view.index(name)).collect();
+        let before: BTreeSet<u32> = self.armed.keys().filter_map(|name| self.view.index(name)).collect();
+        let kept = Arc::clone(self.kept.keep());
+        let unkept = self.kept.begin(&self.view, policy.own_node, &bearers, &before, &mut *self.writer);
         for (name, flag) in self.flags.iter(now) {
             let Some(slot) = self.indices.get(name) else { continue };
+            if let Some(error) = self.view.index(name).and_then(|node| unkept.get(&node)) {
+                failed.insert(name.to_owned(), error.clone());
+                continue;
+            }
             let remaining = flag.remaining(now);
             again = remaining.map_or(again, |remaining| again.min(remaining));
             let entry = node_entry(name, slot, policy, Some(verdict_until(monotonic_ns(), remaining)));
@@ -153,12 +178,36 @@ impl State {
         self.fresh.extend(armed.keys().filter(|name| !self.armed.contains_key(*name)).cloned());
         self.fresh.retain(|name| armed.contains_key(name));
         self.armed = armed;
+        // What could not be taken back may be cut still.
+        if failed.is_empty() {
+            self.kept.end(bearers, &mut *self.writer);
+        }
+        if !Arc::ptr_eq(&kept, self.kept.keep()) {
+            self.ask_where_no_more_kept(&kept);
+        }
         self.note(failed);
         again
     }
 
+    /// Has the clients asked of what was kept and now is cut.
+    fn ask_where_no_more_kept(&mut self, before: &Keep) {
+        let now = self.kept.keep().keys();
+        let lost: BTreeSet<Addr> =
+            before.keys().into_iter().filter(|key| !now.contains(key)).map(|key| key.addr).collect();
+        if lost.is_empty() {
+            return;
+        }
+        let mine = |name: &&String| {
+            let backends = self.view.node(name).map_or(&[][..], |node| &node.backends);
+            backends.iter().any(|backend| lost.contains(&backend.addr()))
+        };
+        let nodes: Vec<String> = self.armed.keys().filter(mine).cloned().collect();
+        self.fresh.extend(nodes);
+    }
+
     /// Takes a view over. What it adds to nodes is asked for once [`State::written`] says that it is in the maps.
-    pub(super) fn set_view(&mut self, view: Arc<ClusterView>, indices: Indices) {
+    pub(super) fn set_view(&mut self, view: Arc<ClusterView>, index: KeepIndex, indices: Indices) {
+        self.kept.set_index(index);
         self.grown.extend(grown(&self.view, &view));
         self.indices = Arc::new(indices);
         self.flags.set_file(&view.flags, Clocks::now());
@@ -276,86 +325,4 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-    use crate::{
-        cluster::parse,
-        plan::{Answer, Mode},
-    };
-
-    #[test]
-    fn a_verdict_does_not_outlive_its_flag() {
-        assert_eq!(verdict_until(5, None), 5 + VERDICT_LIFETIME_NS);
-        assert_eq!(verdict_until(5, Some(Duration::from_secs(60))), 5 + VERDICT_LIFETIME_NS);
-        assert_eq!(verdict_until(5, Some(Duration::from_millis(1))), 1_000_005);
-        assert_eq!(verdict_until(5, Some(Duration::ZERO)), 5);
-    }
-
-    const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
-
-    /// What was written, and for which indices it is refused.
-    #[derive(Default)]
-    struct Map {
-        entries: BTreeMap<u32, NodeEntry>,
-        refused: Vec<u32>,
-    }
-
-    struct Shared(Arc<Mutex<Map>>);
-
-    impl Writer for Shared {
-        fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
-            let mut map = self.0.lock().unwrap();
-            if map.refused.contains(&index) {
-                return Err(dataplane::Error::NodeIndex(index));
-            }
-            map.entries.insert(index, *entry);
-            Ok(())
-        }
-    }
-
-    fn state() -> (State, Arc<Mutex<Map>>) {
-        let nodes: String =
-            (1..5).map(|n| format!("- {{name: {}, address: 10.0.0.{n}}}\n", char::from(b'`' + n))).collect();
-        let view = parse(&format!("nodes:\n{nodes}"), false).unwrap();
-        let mut indices = Indices::default();
-        indices.reconcile(view.nodes.iter().map(|node| node.name.as_str())).unwrap();
-        let map = Arc::new(Mutex::new(Map::default()));
-        let state =
-            State::new(view, Flags::default(), indices, BTreeMap::new(), Box::new(Shared(Arc::clone(&map))));
-        (state, map)
-    }
-
-    #[test]
-    fn a_flag_answers_for_its_own_node_alone() {
-        let (mut state, map) = state();
-        let index = |state: &State, name| state.indices.get(name).unwrap().index;
-        state.flag("b", None, "", &POLICY).unwrap();
-        map.lock().unwrap().refused = vec![index(&state, "b")];
-        // The other node's renewal fails meanwhile: this one's flag holds, and is said to.
-        state.flag("c", None, "", &POLICY).unwrap();
-        assert!(state.renew_error().unwrap().starts_with("b: "), "{:?}", state.renew_error());
-        // The log is told once.
-        state.enforce(&POLICY);
-        assert!(state.take_untold().keys().eq(["b"]));
-        state.enforce(&POLICY);
-        assert!(state.take_untold().is_empty());
-        assert_eq!(map.lock().unwrap().entries[&index(&state, "c")].verdict, 1);
-        assert!(state.unflag("c", &POLICY).unwrap());
-        // What could not be written is not kept, and not left to a later renewal.
-        map.lock().unwrap().refused = vec![index(&state, "d")];
-        let error = state.flag("d", None, "", &POLICY).unwrap_err();
-        assert!(error.contains("node index"), "{error}");
-        assert!(state.flags.get("d", Clocks::now()).is_none());
-        map.lock().unwrap().refused.clear();
-        state.enforce(&POLICY);
-        assert!(!map.lock().unwrap().entries.contains_key(&index(&state, "d")));
-        assert_eq!(state.renew_error(), None);
-        // An older flag on the same node stays as it was.
-        state.flag("b", None, "older", &POLICY).unwrap();
-        map.lock().unwrap().refused = vec![index(&state, "b")];
-        state.flag("b", None, "newer", &POLICY).unwrap_err();
-        assert_eq!(state.flags.get("b", Clocks::now()).unwrap().reason, "older");
-    }
-}
+mod tests;

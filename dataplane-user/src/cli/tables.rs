@@ -41,7 +41,10 @@ pub(super) fn nodes(rows: &[NodeRow]) -> String {
                 or_dash(row.zone.as_ref()),
                 row.index.to_string(),
                 row.backends.to_string(),
-                row.action.clone(),
+                match row.kept {
+                    0 => row.action.clone(),
+                    kept => format!("{}, {kept} ports kept", row.action),
+                },
                 or_dash(row.flag.as_ref().map(flag_text)),
             ]
         }),
@@ -274,6 +277,13 @@ pub(super) fn status(status: &Status) -> String {
     }
     for row in &status.neighbours {
         line("Next hop", format!("{} on {}: {}", row.address, row.interface, row.state));
+    }
+    if status.kept != 0 {
+        line("Kept", format!("{} ports of flagged nodes, which are not cut", status.kept));
+        for row in &status.kept_examples {
+            let socket = std::net::SocketAddr::new(row.address, row.port);
+            line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
+        }
     }
     for (node, flag) in &status.flagged_unknown {
         line("Flagged", format!("{node} (not in the cluster file): {}", flag_text(flag)));

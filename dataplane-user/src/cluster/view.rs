@@ -80,9 +80,7 @@ impl Backend {
     pub fn port_key(&self) -> Option<PortKey> {
         match self.scope {
             Scope::Address => None,
-            Scope::Port(port, protocol) => {
-                Some(PortKey { addr: self.addr(), port, protocol: protocol.number(), zero: 0 })
-            }
+            Scope::Port(port, protocol) => Some(PortKey::endpoint(self.addr(), port, protocol.number())),
         }
     }
 }

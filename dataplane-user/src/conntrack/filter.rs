@@ -31,7 +31,7 @@ impl Backends {
 
     /// Flows to this port of a backend do not count as its own.
     pub fn spare(&mut self, addr: Addr, port: u16, protocol: u8) {
-        self.spared.insert(PortKey { addr, port, protocol, zero: 0 });
+        self.spared.insert(PortKey::endpoint(addr, port, protocol));
     }
 
     /// Adds all of another node's.
@@ -89,7 +89,7 @@ impl Backends {
     /// every translation.
     pub fn matches(&self, flow: &Flow) -> bool {
         let Tuple { src: addr, src_port: port, protocol, .. } = flow.reply;
-        let key = || PortKey { addr, port, protocol, zero: 0 };
+        let key = || PortKey::endpoint(addr, port, protocol);
         if !self.spared.is_empty() && self.spared.contains(&key()) {
             return false;
         }

@@ -44,7 +44,7 @@ fn exact(conntrack: &mut Conntrack, family: Family, [ours, other]: [Addr; 2]) ->
     for entry in &entries {
         conntrack.create(entry)?;
     }
-    let key = PortKey { addr: ours, port: 53, protocol: UDP, zero: 0 };
+    let key = PortKey::endpoint(ours, 53, UDP);
     let port = Filter::port(&key).ok_or("there is no filter for a port of UDP")?;
     for (filter, taken) in [(port, 2), (Filter::protocol(ours, UDP), 3)] {
         let done = conntrack

@@ -87,7 +87,7 @@ fn only_the_backend_s_own_flows_match() {
     backends.add_address(Addr::v4([10, 244, 2, 7]));
     assert!(backends.matches(&flow));
 
-    let key = PortKey { addr: flow.reply.src, port: 8080, protocol: 6, zero: 0 };
+    let key = PortKey::endpoint(flow.reply.src, 8080, 6);
     for (key, matches) in [
         (key, true),
         (PortKey { port: 8081, ..key }, false),

@@ -1,7 +1,9 @@
 use std::collections::BTreeSet;
 
 use aya::Ebpf;
-use nodefence_common::{Addr, BackendEntry, Config, Counter, MAX_NODES, NodeEntry, Reason};
+use nodefence_common::{
+    Addr, BackendEntry, Config, Counter, MAX_NODES, NodeEntry, PortKey, Reason, port_kinds,
+};
 
 use super::{
     attach::{self, InterfaceStatus},
@@ -88,6 +90,16 @@ impl Dataplane {
     /// Every backend in the map.
     pub fn backends(&self) -> Result<Vec<(Addr, BackendEntry)>, Error> {
         self.maps.backends.iter().collect::<Result<_, _>>().map_err(Error::map(names::BACKENDS))
+    }
+
+    /// What the map keeps, whatever the verdicts say.
+    pub fn kept(&self) -> Result<BTreeSet<PortKey>, Error> {
+        let keys = self
+            .maps
+            .ports
+            .keys()
+            .filter(|key| key.as_ref().map_or(true, |key| key.kind == port_kinds::KEPT));
+        keys.collect::<Result<_, _>>().map_err(Error::map(names::PORTS))
     }
 
     /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,

@@ -8,6 +8,8 @@
 //! 4. verdicts, but for entries that somebody else wrote meanwhile: a verdict that was set, taken back or renewed while
 //!    the tables were on their way is newer than the tables.
 //!
+//! What `ports` keeps is left alone here: it follows the verdicts, and who writes those writes it too ([`super::NodeWriter`]).
+//!
 //! Entries that are equal are not written. A full map leaves entries out, which then pass.
 use std::{collections::HashMap as Wanted, hash::Hash};
 
@@ -15,7 +17,7 @@ use aya::{
     Pod,
     maps::{HashMap, MapData},
 };
-use nodefence_common::{Addr, MAX_NODES, NodeEntry, Verdict};
+use nodefence_common::{Addr, MAX_NODES, NodeEntry, Verdict, port_kinds};
 
 use super::{
     error::Error,
@@ -69,8 +71,10 @@ pub(super) fn write(
             report.nodes += 1;
         }
     }
-    delete(&mut maps.ports, &tables.ports, names::PORTS, &mut report)?;
-    delete(&mut maps.backends, &tables.backends, names::BACKENDS, &mut report)?;
+    delete(&mut maps.ports, &tables.ports, names::PORTS, &mut report, |key| {
+        key.kind == port_kinds::ENDPOINT
+    })?;
+    delete(&mut maps.backends, &tables.backends, names::BACKENDS, &mut report, |_| true)?;
     let left_out = put(&mut maps.backends, &tables.backends, names::BACKENDS, &mut report)?;
     report.left_out = left_out.len() as u64;
     report.left_out_first = left_out.into_iter().take(NAMED).map(|addr: Addr| addr.into()).collect();
@@ -101,9 +105,10 @@ fn delete<K: Pod + Eq + Hash, V: Pod>(
     wanted: &Wanted<K, V>,
     name: &'static str,
     report: &mut WriteReport,
+    ours: impl Fn(&K) -> bool,
 ) -> Result<(), Error> {
     // Collected first: the kernel's iteration starts again where the key that it stands on is deleted.
-    let keys = map.keys().filter(|k| k.as_ref().map_or(true, |k| !wanted.contains_key(k)));
+    let keys = map.keys().filter(|k| k.as_ref().map_or(true, |k| ours(k) && !wanted.contains_key(k)));
     let keys: Vec<K> = keys.collect::<Result<_, _>>().map_err(Error::map(name))?;
     for key in keys {
         match map.remove(&key) {

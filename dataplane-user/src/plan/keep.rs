@@ -9,6 +9,8 @@ use std::{
     net::IpAddr,
 };
 
+use nodefence_common::PortKey;
+
 use super::usable::{Proxy, ProxyMode, targets, usable};
 use crate::cluster::{Backend, ClusterView, Endpoint, Protocol, Scope, Service, TrafficPolicy};
 
@@ -65,6 +67,16 @@ pub struct KeptPort {
 }
 
 impl KeptPort {
+    /// Its key in `ports`.
+    pub fn key(&self) -> PortKey {
+        PortKey::kept(self.address.into(), self.port, self.protocol.number())
+    }
+
+    /// The key in `ports` that says that some port of the address is kept.
+    pub fn address_key(&self) -> PortKey {
+        PortKey::kept_address(self.address.into())
+    }
+
     /// As people write it.
     pub fn backend(&self) -> Backend {
         Backend { address: self.address, scope: Scope::Port(self.port, self.protocol) }
@@ -104,6 +116,11 @@ impl Keep {
         // Ports are in the order of their nodes.
         let first = KeptPort { node, address: IpAddr::from([0; 4]), port: 0, protocol: Protocol::Tcp };
         self.ports.range(first..).map(|(port, _)| port).take_while(move |port| port.node == node)
+    }
+
+    /// What must lie in `ports` for it, with [`nodefence_common::port_flags::KEEP`].
+    pub fn keys(&self) -> BTreeSet<PortKey> {
+        self.ports.keys().flat_map(|kept| [kept.key(), kept.address_key()]).collect()
     }
 
     fn add(&mut self, kept: KeptPort, reason: KeptFor) {

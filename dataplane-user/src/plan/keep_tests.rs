@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use nodefence_common::PortKey;
 use proptest::prelude::*;
 
 use super::{Keep, KeepIndex, KeptPort, Proxy, ProxyMode, Why, keep, targets, usable};
@@ -62,6 +63,11 @@ fn only_what_has_nothing_else_is_kept() {
     assert_eq!(reason.why, Why::NothingElse(TrafficPolicy::Cluster));
     assert_eq!((reason.service, reason.port), (0, 0));
     assert_eq!(port.node, 1);
+    // Each port, and the address it belongs to.
+    let addr = port.address.into();
+    assert!(keep.keys().contains(&PortKey::kept(addr, 8080, 6)));
+    assert!(keep.keys().contains(&PortKey::kept_address(addr)));
+    assert_eq!(keep.keys().len(), 6);
 }
 
 #[test]

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey};
 
-/// The whole wanted state of the dataplane's tables.
+/// The whole wanted state of the dataplane's tables, but for what is kept ([`super::Keep`]): that goes with verdicts.
 ///
 /// The order in which a writer must bring it in, so that no packet ever meets the verdict of another node: entries of
 /// nodes whose generation is new first, as healthy; then deletes from `ports` and `backends`, which make room; then inserts and updates of

@@ -9,6 +9,6 @@ pub use api::{ErrorKind, Failure, Reply, Request};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use model::{
     AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlagRow, FlowRow, Flows,
-    InterfaceRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, Status, UnflagReport,
+    InterfaceRow, KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, Status, UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};

@@ -47,6 +47,8 @@ pub struct NodeRow {
     pub own: bool,
     /// What the datapath does with packets to it: pass, refuse, drop, observe, or ignore (the own node).
     pub action: String,
+    /// How many ports of its backends pass all the same, because a Service has nothing else.
+    pub kept: usize,
     /// The flag it bears.
     pub flag: Option<FlagRow>,
 }
@@ -68,6 +70,23 @@ pub struct BackendRow {
     pub interface: Option<String>,
     /// Why there is none.
     pub uncovered: Option<String>,
+}
+
+/// A port of a flagged node's backend that is not cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptRow {
+    /// The node.
+    pub node: String,
+    /// The backend's address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// That port's protocol.
+    pub protocol: Protocol,
+    /// The first Service that needs it.
+    pub service: String,
+    /// Why.
+    pub why: String,
 }
 
 /// A flow that conntrack knows, to a backend.
@@ -316,6 +335,10 @@ pub struct Status {
     pub flagged: Vec<NodeRow>,
     /// Flags of the CLI on nodes that the cluster file does not have at the moment, by node; they hold again once it has.
     pub flagged_unknown: std::collections::BTreeMap<String, FlagRow>,
+    /// How many ports of flagged nodes' backends are not cut, because a Service has nothing else.
+    pub kept: usize,
+    /// Some of them, with the reason.
+    pub kept_examples: Vec<KeptRow>,
     /// What is wrong with the file that keeps the CLI's flags.
     pub flags_problem: Option<String>,
     /// The pinned tables.

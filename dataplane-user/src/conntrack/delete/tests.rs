@@ -22,7 +22,7 @@ fn parts(message: &[u8]) -> (u16, u16, &[u8]) {
 }
 
 fn key(port: u16, protocol: u8) -> PortKey {
-    PortKey { addr: POD, port, protocol, zero: 0 }
+    PortKey::endpoint(POD, port, protocol)
 }
 
 #[test]
@@ -208,7 +208,7 @@ proptest! {
     #[test]
     fn no_request_can_be_taken_for_a_flush(flow in any_flow(), source in addr(), port: u16, protocol: u8) {
         prop_assert!(cannot_flush(&entry_request(&flow, 1)));
-        let port = Filter::port(&PortKey { addr: source, port, protocol, zero: 0 });
+        let port = Filter::port(&PortKey::endpoint(source, port, protocol));
         for filter in [Some(Filter::protocol(source, protocol)), port].into_iter().flatten() {
             prop_assert!(cannot_flush(&filter_request(&filter, 1)));
         }
@@ -226,7 +226,7 @@ proptest! {
         if whole {
             backends.add_address(reply.src);
         } else {
-            backends.add_port(PortKey { addr: reply.src, port, protocol: reply.protocol, zero: 0 });
+            backends.add_port(PortKey::endpoint(reply.src, port, reply.protocol));
         }
         if spared {
             backends.spare(reply.src, reply.src_port, reply.protocol);

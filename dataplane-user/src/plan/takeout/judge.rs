@@ -20,7 +20,7 @@ impl TakeOut {
             return Some(*node);
         }
         let by = |protocol: u8| {
-            self.ports.get(&PortKey { addr, port: pair.destination.port(), protocol, zero: 0 }).copied()
+            self.ports.get(&PortKey::endpoint(addr, pair.destination.port(), protocol)).copied()
         };
         match pair.service {
             ServiceKey::Address { protocol, .. } => by(u8::try_from(protocol.0).ok()?),
