@@ -153,7 +153,7 @@ services:
   - {address: 10.9.1.1, node: a}
   - {address: 10.9.1.2, node: b}
 ";
-    refused_text(text, &["line 8, column 29: services[0].endpoints[1].node: `b` is not among the nodes"])
+    refused_text(text, &["line 8, column 31: services[0].endpoints[1].node: `b` is not among the nodes"])
 }
 
 #[test]
