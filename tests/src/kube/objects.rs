@@ -26,11 +26,13 @@ pub struct Service {
     pub name: String,
     /// Its ClusterIP; no other Service may have it.
     pub cluster_ip: IpAddr,
+    /// `externalIPs`.
+    pub external_ips: Vec<IpAddr>,
     /// Its ports.
     pub ports: Vec<Port>,
     /// `internalTrafficPolicy: Local`.
     pub internal_local: bool,
-    /// `externalTrafficPolicy: Local`; only with a node port.
+    /// `externalTrafficPolicy: Local`; only with a node port or an external IP.
     pub external_local: bool,
     /// `sessionAffinity: ClientIP`.
     pub affinity: bool,
@@ -42,6 +44,7 @@ impl Service {
         Self {
             name: name.to_owned(),
             cluster_ip: cluster_ip.into(),
+            external_ips: Vec::new(),
             ports,
             internal_local: false,
             external_local: false,
@@ -65,8 +68,14 @@ impl Service {
             "internalTrafficPolicy": policy(self.internal_local),
             "sessionAffinity": if self.affinity { "ClientIP" } else { "None" },
         });
-        if self.ports.iter().any(|port| port.node_port.is_some()) {
+        if !self.external_ips.is_empty() {
+            spec["externalIPs"] = json!(self.external_ips);
+        }
+        let node_port = self.ports.iter().any(|port| port.node_port.is_some());
+        if node_port {
             spec["type"] = json!("NodePort");
+        }
+        if node_port || !self.external_ips.is_empty() {
             spec["externalTrafficPolicy"] = json!(policy(self.external_local));
         }
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": self.name}, "spec": spec})

@@ -90,12 +90,12 @@ impl KubeProxy {
         let log = dir.path().join("log");
         let proc = spawn(ns, command, &log)?;
         let mut this = Self { mode, ns: Arc::clone(ns), proc, dir };
-        this.wait_for_sync(0.0)?;
+        this.wait_for_sync()?;
         Ok(this)
     }
 
-    /// Waits until each of its families has synced after `since` (seconds of the epoch).
-    fn wait_for_sync(&mut self, since: f64) -> Result<()> {
+    /// Waits until each of its families has synced.
+    fn wait_for_sync(&mut self) -> Result<()> {
         let started = Instant::now();
         let mut last = anyhow::anyhow!("not asked yet");
         loop {
@@ -103,9 +103,9 @@ impl KubeProxy {
                 bail!("kube-proxy ended with {status}; its log:\n{}", self.log());
             }
             match self.last_sync() {
-                Ok(at) if at > since => return Ok(()),
-                Ok(at) => last = anyhow::anyhow!("last sync at {at}"),
-                Err(error) => last = error.context(last),
+                Ok(at) if at > 0.0 => return Ok(()),
+                Ok(_) => last = anyhow::anyhow!("it serves, and has not synced"),
+                Err(error) => last = error,
             }
             if started.elapsed() > SYNC {
                 return Err(
