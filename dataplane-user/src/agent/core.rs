@@ -186,7 +186,7 @@ impl Core {
         let others =
             state.flags.iter(now).filter(|(other, _)| *other != node && state.view.node(other).is_some());
         let flagged = others.count() + 1;
-        if flagged * 3 > all {
+        if too_many(flagged, all) {
             let message = format!(
                 "{flagged} of {all} nodes would be flagged, more than a third: the rest may not carry the load \
                  (--force to do it)"
@@ -402,6 +402,16 @@ impl Core {
 
 fn hands_over() -> Failure {
     Failure::failed("this agent is handing over to another; nothing was changed, try again in a few seconds")
+}
+
+/// Whether so many flagged nodes may be more than the rest can make up for: more than a third.
+pub(super) const fn too_many(flagged: usize, all: usize) -> bool {
+    flagged * 3 > all
+}
+
+/// An error with all that caused it, in one line.
+pub(super) fn chain(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
 }
 
 pub(super) fn not_found(node: &str) -> Failure {

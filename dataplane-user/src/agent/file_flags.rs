@@ -1,8 +1,11 @@
 //! What the log and `status` say of the flags in the cluster file. They reach every agent at once, and no command stood
 //! between them and the cut: a slip must be seen.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
+use super::core::too_many;
 use crate::cluster::{ClusterView, FileFlag};
 
 /// How many nodes the log names.
@@ -10,10 +13,11 @@ const NAMED: usize = 10;
 
 /// Tells the log which flags came and went with the file, and what is dangerous about them.
 pub(super) fn tell(before: &[FileFlag], view: &ClusterView, own_node: &str) {
-    let holds = |flags: &[FileFlag], node: &str| flags.iter().any(|flag| flag.node == node);
-    let came = view.flags.iter().filter(|flag| !holds(before, &flag.node)).map(|flag| flag.node.as_str());
-    let went = before.iter().filter(|flag| !holds(&view.flags, &flag.node)).map(|flag| flag.node.as_str());
-    let (came, went): (Vec<_>, Vec<_>) = (came.collect(), went.collect());
+    let nodes =
+        |flags| -> BTreeSet<&str> { <[FileFlag]>::iter(flags).map(|flag| flag.node.as_str()).collect() };
+    let (before, after) = (nodes(before), nodes(&view.flags));
+    let came: Vec<&str> = after.difference(&before).copied().collect();
+    let went: Vec<&str> = before.difference(&after).copied().collect();
     if !came.is_empty() {
         tracing::info!(count = came.len(), nodes = names(&came), "flagged by the cluster file");
     }
@@ -33,7 +37,7 @@ pub(super) fn dangers(view: &ClusterView, own_node: &str, now: Timestamp) -> Vec
     let over = |flag: &&FileFlag| flag.until.is_some_and(|until| until <= now);
     let (over, hold): (Vec<&FileFlag>, Vec<&FileFlag>) = view.flags.iter().partition(over);
     let mut dangers = Vec::new();
-    if hold.len() * 3 > view.nodes.len() {
+    if too_many(hold.len(), view.nodes.len()) {
         dangers.push(format!(
             "the cluster file flags {} of {} nodes, more than a third: the rest may not carry the load",
             hold.len(),

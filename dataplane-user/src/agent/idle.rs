@@ -6,7 +6,11 @@ use nodefence_common::Addr;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, coverage::Coverage, pinned};
+use super::{
+    core::{Core, chain},
+    coverage::Coverage,
+    pinned,
+};
 use crate::{
     cluster::Node,
     conntrack::{Backends, Conntrack},
@@ -105,9 +109,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     };
     let mut row = match outcome {
         Ok(report) => row(report),
-        Err(error) => {
-            AskRow { problem: Some(format!("{:#}", anyhow::Error::from(error))), ..AskRow::default() }
-        }
+        Err(error) => AskRow { problem: Some(chain(error)), ..AskRow::default() },
     };
     row.problem = row.problem.or(ground.failed);
     match &row.problem {

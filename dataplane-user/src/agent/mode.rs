@@ -1,3 +1,5 @@
+//! Follows how kube-proxy forwards.
+
 use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;

@@ -10,7 +10,10 @@ use std::{
 use nodefence_common::PortKey;
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, idle::backends_of};
+use super::{
+    core::{Core, chain},
+    idle::backends_of,
+};
 use crate::{
     cluster::{Node, Protocol},
     conntrack::{Backends, Conntrack, Deleted, Protocols},
@@ -152,8 +155,4 @@ fn note(row: &mut PinnedRow, done: Deleted) {
     if done.incomplete {
         row.problem = Some("conntrack changed too fast to be listed whole; entries may be left".to_owned());
     }
-}
-
-fn chain(error: impl Into<anyhow::Error>) -> String {
-    format!("{:#}", error.into())
 }

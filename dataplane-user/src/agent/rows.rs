@@ -5,7 +5,11 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use nodefence_common::{Action, Counter};
 
-use super::{core::Core, coverage::Coverage, file_flags};
+use super::{
+    core::{Core, chain},
+    coverage::Coverage,
+    file_flags,
+};
 use crate::{
     cluster::{Backend, ClusterView, Node, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
@@ -257,11 +261,11 @@ pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
             .get(&(reply.src, None))
             .or_else(|| owners.get(&(reply.src, Some((reply.src_port, reply.protocol)))))
     };
-    let mut conntrack = Conntrack::open().map_err(chain)?;
+    let mut conntrack = Conntrack::open().map_err(failed)?;
     let mut flows = Vec::new();
     let mut notes = Vec::new();
     for family in [Family::V4, Family::V6] {
-        let dump = conntrack.dump(family, |flow| owner(flow).is_some()).map_err(chain)?;
+        let dump = conntrack.dump(family, |flow| owner(flow).is_some()).map_err(failed)?;
         if dump.incomplete {
             notes.push("conntrack changed too fast to be listed whole; flows may be missing".to_owned());
         }
@@ -290,8 +294,8 @@ fn flow_row(flow: &Flow, node: &str) -> FlowRow {
     }
 }
 
-fn chain(error: impl Into<anyhow::Error>) -> Failure {
-    Failure::failed(format!("{:#}", error.into()))
+fn failed(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::failed(chain(error))
 }
 
 /// All counters.

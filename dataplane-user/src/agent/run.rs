@@ -203,11 +203,12 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
 
 /// Has the agent that runs end, and takes its lock.
 fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
+    const STANDS_STILL: &str = "end it by its process id, or let it go on (SIGCONT)";
     // It may have ended by itself meanwhile.
-    let busy = match Lock::take(&settings.run_dir, "end it by its process id, or let it go on (SIGCONT)") {
-        Err(busy @ LockError::Busy { .. }) => busy,
+    match Lock::take(&settings.run_dir, STANDS_STILL) {
+        Err(LockError::Busy { .. }) => {}
         taken => return Ok(taken?),
-    };
+    }
     let asked = Client::connect(&settings.socket).and_then(|mut other| {
         other.set_patience(HAND_OVER)?;
         other.ask::<i32>(&Request::HandOver)
@@ -218,8 +219,7 @@ fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
         Err(error @ ClientError::Failure(_)) => return Err(error.into()),
         Err(error) => tracing::warn!(%error, "the other agent does not answer"),
     }
-    Lock::wait(&settings.run_dir, "end it", HAND_OVER)
-        .map_err(|_| busy)
+    Lock::wait(&settings.run_dir, STANDS_STILL, HAND_OVER)
         .context("take over: the other agent did not end; it goes on, if it does not stand still")
 }
 

@@ -218,7 +218,7 @@ fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Ch
 fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
     let status = match answer {
         Ok(status) => status,
-        Err(ClientError::Unreachable { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+        Err(error) if error.forbidden() => {
             return vec![unknown("agent", "this user may not use its socket")];
         }
         Err(ClientError::Unreachable { path, .. }) => {

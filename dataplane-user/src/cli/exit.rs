@@ -1,4 +1,4 @@
-use std::{io::ErrorKind as ErrorKindIo, process::ExitCode};
+use std::process::ExitCode;
 
 use crate::{
     agent, dataplane,
@@ -34,11 +34,7 @@ impl Exit {
             return Self::Busy;
         }
         match error.downcast_ref::<ClientError>() {
-            Some(ClientError::Unreachable { source, .. })
-                if source.kind() == ErrorKindIo::PermissionDenied =>
-            {
-                Self::Refused
-            }
+            Some(error) if error.forbidden() => Self::Refused,
             Some(ClientError::Unreachable { .. } | ClientError::Silent { .. }) => Self::Unreachable,
             Some(ClientError::Failure(failure)) if failure.kind == ErrorKind::Refused => Self::Refused,
             _ => Self::Error,

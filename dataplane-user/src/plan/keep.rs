@@ -11,8 +11,11 @@ use std::{
 
 use nodefence_common::PortKey;
 
-use super::usable::{Proxy, ProxyMode, targets, usable};
-use crate::cluster::{Backend, ClusterView, Endpoint, Protocol, Scope, Service, TrafficPolicy};
+use super::usable::{Proxy, targets, usable};
+use crate::{
+    cluster::{Backend, ClusterView, Endpoint, Protocol, Scope, Service, TrafficPolicy},
+    proxy::Mode as ProxyMode,
+};
 
 /// Where to look when a node is flagged, so that a flag does not cost a walk over all Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

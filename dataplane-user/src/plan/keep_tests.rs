@@ -3,8 +3,9 @@ use std::collections::BTreeSet;
 use nodefence_common::PortKey;
 use proptest::prelude::*;
 
-use super::{Keep, KeepIndex, KeptPort, Proxy, ProxyMode, Why, keep, targets, usable};
+use super::{Keep, KeepIndex, KeptPort, Proxy, Why, keep, targets, usable};
 use crate::cluster::{ClusterView, TrafficPolicy, parse};
+use crate::proxy::Mode as ProxyMode;
 
 /// Nodes `a` (the own one) to `d`, in two zones.
 fn view(services: &str) -> ClusterView {

@@ -17,5 +17,5 @@ mod usable_tests;
 pub use indices::{Full, Indices, Slot, name_field};
 pub use keep::{Keep, KeepIndex, KeptFor, KeptPort, Why, keep};
 pub use tables::Tables;
-pub use usable::{Proxy, ProxyMode, Target, targets, usable};
+pub use usable::{Proxy, Target, targets, usable};
 pub use wanted::{Answer, Mode, Policy, node_entry, tables};

@@ -4,21 +4,10 @@
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use serde::{Deserialize, Serialize};
-
-use crate::cluster::{ClusterView, Endpoint, Family, Service, TrafficPolicy};
-
-/// How kube-proxy forwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ProxyMode {
-    /// Virtual servers of IPVS.
-    Ipvs,
-    /// Chains of iptables.
-    Iptables,
-    /// Chains of nftables.
-    Nftables,
-}
+use crate::{
+    cluster::{ClusterView, Endpoint, Family, Service, TrafficPolicy},
+    proxy::Mode as ProxyMode,
+};
 
 /// The kube-proxy of one node.
 #[derive(Clone, Copy, Debug)]

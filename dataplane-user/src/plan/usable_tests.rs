@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::{Proxy, ProxyMode, Target, targets, usable};
+use super::{Proxy, Target, targets, usable};
 use crate::cluster::{ClusterView, Endpoint, Family, Service, TrafficPolicy, parse};
+use crate::proxy::Mode as ProxyMode;
 
 use ProxyMode::{Iptables, Ipvs, Nftables};
 use TrafficPolicy::{Cluster, Local};

@@ -20,9 +20,9 @@ pub enum ClientError {
     /// Nobody listens.
     #[error(
         "{} {}: {source}; {}",
-        if forbidden(source) { "this user may not reach the agent's socket" } else { "no agent answers at" },
+        if permission(source) { "this user may not reach the agent's socket" } else { "no agent answers at" },
         path.display(),
-        if forbidden(source) { "run as root" } else { "is `nodefence agent` running on this node? (--socket chooses another)" }
+        if permission(source) { "run as root" } else { "is `nodefence agent` running on this node? (--socket chooses another)" }
     )]
     Unreachable {
         /// The socket.
@@ -55,8 +55,15 @@ pub enum ClientError {
     Failure(#[from] Failure),
 }
 
-fn forbidden(source: &io::Error) -> bool {
+fn permission(source: &io::Error) -> bool {
     source.kind() == io::ErrorKind::PermissionDenied
+}
+
+impl ClientError {
+    /// Whether this user may not reach the socket.
+    pub fn forbidden(&self) -> bool {
+        matches!(self, Self::Unreachable { source, .. } if permission(source))
+    }
 }
 
 /// The CLI's end of the socket.

@@ -14,5 +14,6 @@ pub mod rules;
 
 pub use api::Api;
 pub use control::ControlPlane;
-pub use proxy::{KubeProxy, Mode};
+pub use nodefence::proxy::Mode;
+pub use proxy::KubeProxy;
 pub use rules::{Rules, Virtual, Way};

@@ -1,7 +1,6 @@
 //! A real kube-proxy in a namespace.
 
 use std::{
-    fmt,
     io::{Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
@@ -16,7 +15,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    ControlPlane,
+    ControlPlane, Mode,
     assets::asset,
     control::{spawn, tail},
 };
@@ -31,27 +30,6 @@ const HEALTH: u16 = 10_256;
 
 /// When its rules were last written (metric of pkg/proxy/metrics, one a family).
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
-
-/// How it forwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// nftables; kernel 5.13 or later.
-    Nftables,
-    /// iptables.
-    Iptables,
-    /// IPVS; gone from Kubernetes 1.43 on.
-    Ipvs,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nftables => "nftables",
-            Self::Iptables => "iptables",
-            Self::Ipvs => "ipvs",
-        })
-    }
-}
 
 /// A kube-proxy. Killed when dropped; what it has programmed stays, as it does anywhere.
 #[derive(Debug)]

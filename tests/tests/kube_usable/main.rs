@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use cases::{Case, NODES, PORT};
 use nodefence::{
     cluster::{self, ClusterView, Family, TrafficPolicy},
-    plan::{Proxy, ProxyMode, Target, usable},
+    plan::{Proxy, Target, usable},
 };
 use nodefence_tests::{
     Netns,
@@ -85,7 +85,7 @@ fn compare(
     Ok(())
 }
 
-fn holds(mode: Mode, ours: ProxyMode) -> Result<()> {
+fn holds(mode: Mode) -> Result<()> {
     let (cases, seed) = cases::all(RANDOM);
     let view = view(&cases)?;
     let ns = Arc::new(Netns::new("kube-usable")?);
@@ -95,7 +95,7 @@ fn holds(mode: Mode, ours: ProxyMode) -> Result<()> {
     for node in NODES {
         let kube_proxy = KubeProxy::start(&control, &ns, node.name, mode)?;
         let rules = Rules::read(&ns, mode)?;
-        let proxy = Proxy::of(&view, node.name, ours);
+        let proxy = Proxy::of(&view, node.name, mode);
         for case in &cases {
             let service = case.service();
             let mut addresses = vec![(Virtual::Service(service.cluster_ip, PORT), case.internal_local)];
@@ -126,10 +126,10 @@ fn holds(mode: Mode, ours: ProxyMode) -> Result<()> {
 
 #[test]
 fn nftables() -> Result<()> {
-    holds(Mode::Nftables, ProxyMode::Nftables)
+    holds(Mode::Nftables)
 }
 
 #[test]
 fn iptables() -> Result<()> {
-    holds(Mode::Iptables, ProxyMode::Iptables)
+    holds(Mode::Iptables)
 }
