@@ -28,26 +28,19 @@ pub struct Api {
 }
 
 impl Api {
-    /// A client in `ns` that trusts what stands in `certificates` (PEM) and shows `token`. Connects to nothing yet.
+    /// A client in `ns` that trusts what stands in `certificates` (PEM), or anybody, and shows `token`. Connects to nothing yet.
     ///
     /// # Errors
     /// Where the file cannot be read or holds no certificate.
-    pub fn new(ns: &Arc<Netns>, url: &str, certificates: &Path, token: &str) -> Result<Self> {
-        let pem = std::fs::read(certificates).with_context(|| certificates.display().to_string())?;
-        let trusted = parse_pem(&pem)
-            .filter_map(|item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate.to_owned()),
-                _ => None,
-            })
-            .collect::<Vec<Certificate<'static>>>();
-        if trusted.is_empty() {
-            bail!("no certificate in {}", certificates.display());
-        }
+    pub fn new(ns: &Arc<Netns>, url: &str, certificates: Option<&Path>, token: &str) -> Result<Self> {
         let tls = TlsConfig::builder()
             .provider(TlsProvider::Rustls)
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .root_certs(RootCerts::new_with_certs(&trusted))
-            .build();
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let tls = match certificates {
+            Some(file) => tls.root_certs(RootCerts::new_with_certs(&trusted(file)?)),
+            None => tls.disable_verification(true),
+        };
+        let tls = tls.build();
         // A proxy that the environment names is for the world outside; this stays in its namespace.
         let config = Agent::config_builder()
             .tls_config(tls)
@@ -111,7 +104,7 @@ impl Api {
         parse(&answer?)
     }
 
-    /// DELETE.
+    /// DELETE, of an object or of all of a collection.
     ///
     /// # Errors
     /// As [`Api::create`]; also where there is no such object.
@@ -126,6 +119,20 @@ impl Api {
     fn parts(&self, path: &str) -> (Agent, String, String) {
         (self.agent.clone(), format!("{}{path}", self.url), self.token.clone())
     }
+}
+
+fn trusted(certificates: &Path) -> Result<Vec<Certificate<'static>>> {
+    let pem = std::fs::read(certificates).with_context(|| certificates.display().to_string())?;
+    let trusted = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate.to_owned()),
+            _ => None,
+        })
+        .collect::<Vec<Certificate<'static>>>();
+    if trusted.is_empty() {
+        bail!("no certificate in {}", certificates.display());
+    }
+    Ok(trusted)
 }
 
 /// The body of a good answer; of a bad one the status and what the server says.

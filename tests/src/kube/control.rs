@@ -1,8 +1,8 @@
-//! etcd and an API server in a namespace.
+//! etcd and an API server: in a namespace, or outside the guest that a test runs in.
 
 use std::{
     fs::File,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{Api, assets::asset, objects};
+use super::{Api, assets::asset, objects, relay};
 use crate::{Netns, Proc};
 
 /// How long both may take to come up. Two seconds on an idle machine.
@@ -28,6 +28,9 @@ pub const SERVICE_RANGE: &str = "10.96.0.0/16,fd00:96::/112";
 /// Port of the API server.
 pub const PORT: u16 = 6443;
 
+/// Environment: `address:port` of an API server that runs already; the guests of `cargo xtask vm-test` have it.
+const OUTSIDE: &str = "NODEFENCE_API_SERVER";
+
 /// etcd and kube-apiserver. Both end with it, however the test ends, and so does what they have stored.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -36,19 +39,41 @@ pub struct ControlPlane {
     /// The namespace.
     pub ns: Arc<Netns>,
     address: Ipv4Addr,
+    /// What the server's certificate is checked against; nothing where it runs outside.
+    certificates: Option<PathBuf>,
     // In this order: an API server that loses its etcd lingers.
-    _apiserver: Proc,
-    _etcd: Proc,
+    _programs: Option<(Proc, Proc)>,
     dir: TempDir,
 }
 
 impl ControlPlane {
-    /// Starts them on the loopback device of `ns`; waits until the server is ready.
+    /// Starts them on the loopback device of `ns`; waits until the server is ready. In a guest whose API server runs outside, that one
+    /// is emptied and relayed to loopback: tests that share it run one after the other.
     ///
     /// # Errors
     /// As [`ControlPlane::start_at`].
     pub fn start(ns: &Arc<Netns>) -> Result<Self> {
-        Self::start_at(ns, Ipv4Addr::LOCALHOST)
+        match std::env::var(OUTSIDE) {
+            Ok(server) => Self::outside(ns, server.parse().with_context(|| format!("{OUTSIDE}={server}"))?),
+            Err(_) => Self::start_at(ns, Ipv4Addr::LOCALHOST),
+        }
+    }
+
+    fn outside(ns: &Arc<Netns>, server: SocketAddr) -> Result<Self> {
+        relay::start(ns, PORT, server)?;
+        let address = Ipv4Addr::LOCALHOST;
+        // The guest's only wire leads to this server, and its certificate stays with it.
+        let api = Api::new(ns, &format!("https://{address}:{PORT}"), None, TOKEN)?;
+        let dir = TempDir::with_prefix("nodefence-kube-")?;
+        let this = Self { api, ns: Arc::clone(ns), address, certificates: None, _programs: None, dir };
+        for all in [
+            "/api/v1/nodes",
+            "/api/v1/namespaces/default/services",
+            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+        ] {
+            this.api.delete(all)?;
+        }
+        Ok(this)
     }
 
     /// As [`ControlPlane::start`], with the API server on an address of `ns` by which other namespaces reach it. etcd stays on loopback.
@@ -81,12 +106,13 @@ impl ControlPlane {
             }
             std::thread::sleep(Duration::from_millis(50));
         };
-        Ok(Self { api, ns: Arc::clone(ns), address, _apiserver: apiserver, _etcd: etcd, dir })
+        let (certificates, programs) = (Some(certificates), Some((apiserver, etcd)));
+        Ok(Self { api, ns: Arc::clone(ns), address, certificates, _programs: programs, dir })
     }
 
     /// Ready is: says so, and has made the namespace that everything of a test lies in.
     fn ready(ns: &Arc<Netns>, url: &str, certificates: &Path) -> Result<Api> {
-        let api = Api::new(ns, url, certificates, TOKEN)?;
+        let api = Api::new(ns, url, Some(certificates), TOKEN)?;
         api.text("/readyz")?;
         api.get("/api/v1/namespaces/default")?;
         Ok(api)
@@ -99,11 +125,14 @@ impl ControlPlane {
     pub fn kubeconfig(&self) -> Result<PathBuf> {
         let path = self.dir.path().join("kubeconfig");
         let server = format!("https://{}:{PORT}", self.address);
-        let certificate = self.dir.path().join("pki/apiserver.crt");
+        let cluster = match &self.certificates {
+            Some(file) => json!({"server": server, "certificate-authority": file}),
+            None => json!({"server": server, "insecure-skip-tls-verify": true}),
+        };
         // JSON is YAML too.
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": certificate}}],
+            "clusters": [{"name": "test", "cluster": cluster}],
             "users": [{"name": "test", "user": {"token": TOKEN}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });

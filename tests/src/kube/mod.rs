@@ -1,16 +1,22 @@
 //! Real parts of Kubernetes in namespaces: an API server on etcd, kube-proxy, and what kube-proxy has programmed, read back.
 //!
+//! In a guest of `cargo xtask vm-test` the API server runs outside, on the machine that emulates it.
+//!
 //! The programs are those of `cargo xtask assets`. Nothing leaves the namespace in which a control plane runs: it listens on
 //! an address of that namespace alone.
 
 pub mod api;
 pub mod assets;
 pub mod control;
+pub mod forwards;
 mod iptables;
+mod ipvs;
 mod nftables;
 pub mod objects;
 pub mod proxy;
+mod relay;
 pub mod rules;
+pub mod usable;
 
 pub use api::Api;
 pub use control::ControlPlane;

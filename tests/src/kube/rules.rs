@@ -6,9 +6,9 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use super::{Mode, iptables, nftables};
+use super::{Mode, iptables, ipvs, nftables};
 use crate::Netns;
 
 /// What clients send to.
@@ -51,13 +51,15 @@ pub enum Rules {
     Nftables(nftables::Table),
     /// Its chains, as `iptables-save` prints them.
     Iptables(iptables::Chains),
+    /// Its virtual servers, as `ipvsadm-save` prints them.
+    Ipvs(ipvs::Table),
 }
 
 impl Rules {
     /// Reads them.
     ///
     /// # Errors
-    /// Where `nft` or `iptables-save` fails or prints what is not understood.
+    /// Where `nft`, `iptables-save` or `ipvsadm` fails or prints what is not understood.
     pub fn read(ns: &Netns, mode: Mode) -> Result<Self> {
         match mode {
             Mode::Nftables => {
@@ -67,7 +69,7 @@ impl Rules {
                 let save = |table| ns.exec(&format!("iptables-save -t {table}"));
                 Ok(Self::Iptables(iptables::Chains::parse(&save("nat")?, &save("filter")?)))
             }
-            Mode::Ipvs => bail!("IPVS is read with ipvsadm"),
+            Mode::Ipvs => ipvs::Table::parse(&ns.exec("ipvsadm -S -n")?).map(Self::Ipvs),
         }
     }
 
@@ -79,6 +81,7 @@ impl Rules {
         match self {
             Self::Nftables(table) => table.way(protocol, to),
             Self::Iptables(chains) => chains.way(protocol, to),
+            Self::Ipvs(table) => table.way(protocol, to),
         }
     }
 }

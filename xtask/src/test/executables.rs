@@ -23,6 +23,8 @@ pub(crate) enum Level {
     Kubernetes,
     /// Another kernel or modules that only a VM has.
     Vm,
+    /// A VM whose host runs a real API server for it (`cargo xtask assets`).
+    VmKubernetes,
     /// Two VMs joined by a wire, each in a role.
     Pair,
 }
@@ -82,6 +84,7 @@ fn level(package: &str, name: &str, integration: bool) -> Level {
     match (package, integration) {
         ("tests", true) if name.starts_with("packets") => Level::Packets,
         ("tests", true) if name.starts_with("kube_") => Level::Kubernetes,
+        ("tests", true) if name.starts_with("vm_kube_") => Level::VmKubernetes,
         ("tests", true) if name.starts_with("vm_") => Level::Vm,
         ("tests", true) if name.starts_with("pair_") => Level::Pair,
         ("tests", true) => Level::Namespaces,
@@ -99,9 +102,7 @@ impl Executable {
     pub(crate) fn command(&self) -> Command {
         let mut command = match self.level {
             Level::Unit => process::command(&self.path),
-            Level::Packets | Level::Namespaces | Level::Kubernetes | Level::Vm | Level::Pair => {
-                process::root_command(&self.path)
-            }
+            _ => process::root_command(&self.path),
         };
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command
@@ -128,6 +129,7 @@ mod tests {
         assert_eq!(level("tests", "packets_tcp", true), Level::Packets);
         assert_eq!(level("tests", "vm_ipvs", true), Level::Vm);
         assert_eq!(level("tests", "kube_proxy", true), Level::Kubernetes);
+        assert_eq!(level("tests", "vm_kube_proxy", true), Level::VmKubernetes);
         assert_eq!(level("tests", "net_reset", true), Level::Namespaces);
         assert_eq!(level("tests", "nodefence_tests", false), Level::Unit);
         assert_eq!(level("dataplane-user", "nodefence", false), Level::Unit);

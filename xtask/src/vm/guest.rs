@@ -21,7 +21,11 @@ const PROGRAMS: &[&str] = &[
     "ss",
     "nft",
     "iptables",
+    "iptables-save",
+    "iptables-restore",
     "ip6tables",
+    "ip6tables-save",
+    "ip6tables-restore",
     "iptables-nft",
     "iptables-nft-save",
     "iptables-legacy",
@@ -67,8 +71,8 @@ pub(crate) struct Run {
     pub(crate) some: bool,
 }
 
-/// Writes the part of the initramfs that is the same for every kernel.
-pub(crate) fn write(file: &Path, built: &Built, runs: &[Run], pairs: &[Run], scratch: &Path) -> Result<()> {
+/// Writes the part of the initramfs that is the same for every kernel; `sets` of tests by the name that `nodefence.runs` gives.
+pub(crate) fn write(file: &Path, built: &Built, sets: &[(&str, &[Run])], scratch: &Path) -> Result<()> {
     let mut archive = Archive::new(BufWriter::new(fs::File::create(file)?));
     for folder in [
         "dev",
@@ -117,7 +121,8 @@ pub(crate) fn write(file: &Path, built: &Built, runs: &[Run], pairs: &[Run], scr
     archive.copy("usr/bin/busybox", &busybox)?;
 
     archive.folder("nodefence")?;
-    for program in built.programs.iter().chain(runs.iter().chain(pairs).map(|run| &run.executable)) {
+    let runs = sets.iter().flat_map(|(_, runs)| *runs);
+    for program in built.programs.iter().chain(runs.map(|run| &run.executable)) {
         libraries.extend(needed(program)?);
         let stripped = scratch.join("stripped");
         // Line tables are nine tenths of a test's bytes.
@@ -148,8 +153,20 @@ pub(crate) fn write(file: &Path, built: &Built, runs: &[Run], pairs: &[Run], scr
         b"passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
     )?;
     archive.file("init", 0o755, INIT.as_bytes())?;
-    archive.file("nodefence/runs", 0o755, script(runs).as_bytes())?;
-    archive.file("nodefence/pairs", 0o755, script(pairs).as_bytes())?;
+    for (name, runs) in sets {
+        archive.file(&format!("nodefence/{name}"), 0o755, script(runs).as_bytes())?;
+    }
+    archive.finish()?;
+    Ok(())
+}
+
+/// Writes a part of the initramfs with programs of `cargo xtask assets`, where tests look for them.
+pub(crate) fn write_assets(file: &Path, programs: &[PathBuf]) -> Result<()> {
+    let mut archive = Archive::new(BufWriter::new(fs::File::create(file)?));
+    for program in programs {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        archive.copy(&format!("nodefence/assets/{name}"), program)?;
+    }
     archive.finish()?;
     Ok(())
 }
@@ -184,7 +201,7 @@ fn libraries(ldd: &str) -> Vec<PathBuf> {
 fn script(runs: &[Run]) -> String {
     let mut text = format!("export {FUZZ_COUNT}={FUZZ_SHORT}\n");
     for Run { title, executable, names, some } in runs {
-        if title.ends_with("::vm_ipvs") {
+        if title.ends_with("::vm_ipvs") || title.contains("::vm_kube_") {
             // Not before: where IPVS is loaded an agent tries out at every start what it does.
             text.push_str("for module in ip_vs ip_vs_rr ip_vs_wrr; do modprobe -q $module || echo \"init: no module $module\"; done\n");
         }
@@ -222,6 +239,10 @@ for module in veth bridge br_netfilter vxlan ipip ip6_tunnel sit tun 8021q dummy
     modprobe -q $module || echo "init: no module $module"
 done
 ip link set lo up
+if [ -n "$NODEFENCE_API_SERVER" ]; then
+    # QEMU's own network: the host is .2, and no other machine is there.
+    ip link set eth0 up && ip address add 10.0.2.15/24 dev eth0 || echo "init: no eth0"
+fi
 # By default the table's size follows from the guest's little memory.
 sysctl -q -w net.netfilter.nf_conntrack_max=1048576
 stty -F /dev/ttyS1 raw -echo 2>/dev/null

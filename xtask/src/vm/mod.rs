@@ -5,6 +5,7 @@ mod cpio;
 mod deb822;
 mod guest;
 mod kernel;
+mod kube;
 mod mirror;
 mod modules;
 mod pair;
@@ -78,21 +79,28 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
         );
     }
     let filter = options.test.as_deref();
-    let runs = runs(built, filter, |level| !matches!(level, Level::Unit | Level::Kubernetes | Level::Pair))?;
+    let alone = [Level::Packets, Level::Namespaces, Level::Vm];
+    let runs = runs(built, filter, |level| alone.contains(&level))?;
     let pairs = self::runs(built, filter, |level| level == Level::Pair)?;
-    if runs.is_empty() && pairs.is_empty() {
+    let kubes = self::runs(built, filter, |level| level == Level::VmKubernetes)?;
+    let all = runs.len() + pairs.len() + kubes.len();
+    if all == 0 {
         return Ok(Vec::new());
     }
     let folder = workspace.target.join("vm-test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
-    say!("packing {} test executables for the guests", runs.len() + pairs.len());
-    guest::write(&base, built, &runs, &pairs, &folder)?;
+    say!("packing {all} test executables for the guests");
+    let sets = [("runs", &*runs), (pair::SET, &*pairs), (kube::SET, &*kubes)];
+    guest::write(&base, built, &sets, &folder)?;
     let kernels = if options.kernels.is_empty() { Kernel::ALL.to_vec() } else { options.kernels.clone() };
     let bench = Bench { base: &base, folder: &folder, options };
     let mut stages = Vec::new();
     if !runs.is_empty() {
-        stages.extend(bench.all(&kernels, &runs));
+        stages.extend(bench.all(&kernels, "vm", |kernel| bench.one(kernel, &runs)));
+    }
+    if !kubes.is_empty() && !process::interrupted() {
+        stages.extend(bench.kubes(workspace, built, &kernels, &kubes));
     }
     for kernel in kernels.iter().filter(|_| !pairs.is_empty() && !process::interrupted()) {
         stages.push(or_failed(format!("vm pair {}", kernel.label()), bench.pair(*kernel, &pairs)));
@@ -140,6 +148,17 @@ struct Bench<'a> {
     options: &'a Options,
 }
 
+/// What one guest has that others have not.
+#[derive(Debug, Clone, Copy, Default)]
+struct Boot<'a> {
+    parameters: &'a str,
+    /// More parts of the initramfs.
+    parts: &'a [&'a Path],
+    network: &'a [String],
+    /// Runs QEMU in its place.
+    host: Option<&'a Path>,
+}
+
 /// A guest that came to its end, or did not.
 struct Ran {
     label: String,
@@ -150,7 +169,12 @@ struct Ran {
 
 impl Bench<'_> {
     /// A stage for each kernel, two kernels at a time.
-    fn all(&self, kernels: &[Kernel], runs: &[Run]) -> Vec<Stage> {
+    fn all(
+        &self,
+        kernels: &[Kernel],
+        name: &str,
+        one: impl Fn(Kernel) -> Result<Stage> + Sync,
+    ) -> Vec<Stage> {
         // The newest take longest: first, so that none of them is left alone at the end.
         let queue = Mutex::new(kernels.iter().copied().enumerate().rev());
         let stages = Mutex::new(Vec::new());
@@ -158,7 +182,7 @@ impl Bench<'_> {
             for _ in 0..AT_ONCE.min(kernels.len()) {
                 scope.spawn(|| {
                     while let Some((at, kernel)) = next(&queue) {
-                        let stage = or_failed(format!("vm {}", kernel.label()), self.one(kernel, runs));
+                        let stage = or_failed(format!("{name} {}", kernel.label()), one(kernel));
                         if let Ok(mut stages) = stages.lock() {
                             stages.push((at, stage));
                         }
@@ -176,23 +200,25 @@ impl Bench<'_> {
         let prepared = kernel.prepare()?;
         let mut stage = Stage::new(format!("vm {}", kernel.label()));
         stage.note.clone_from(&prepared.release);
-        let ran = self.run(&prepared, kernel.label(), "", &[])?;
+        let ran = self.run(&prepared, kernel.label(), &Boot::default())?;
         self.judge(&ran, runs, &mut stage)?;
         stage.took = started.elapsed();
         Ok(stage)
     }
 
     /// Boots one guest and reads its results to the end.
-    fn run(&self, kernel: &Prepared, label: &str, parameters: &str, network: &[String]) -> Result<Ran> {
+    fn run(&self, kernel: &Prepared, label: &str, boot: &Boot<'_>) -> Result<Ran> {
         say!("{label}: booting {}", kernel.release);
-        let parameters = format!("nodefence.threads={} {parameters}", self.options.threads);
+        // Of a parameter that stands twice init takes the last.
+        let parameters = format!("nodefence.threads={} {}", self.options.threads, boot.parameters);
         let guest = qemu::Guest {
             kernel,
-            base: self.base,
+            parts: &[&[self.base], boot.parts].concat(),
             folder: self.folder,
             name: label,
             parameters: &parameters,
-            network,
+            network: boot.network,
+            host: boot.host,
         };
         let mut reader = verdict::Reader::default();
         let mut begun = Instant::now();

@@ -8,8 +8,11 @@ use anyhow::{Context as _, Result, anyhow};
 
 use super::guest::Run;
 use super::kernel::Kernel;
-use super::{Bench, Ran};
+use super::{Bench, Boot, Ran};
 use crate::test::tally::Stage;
+
+/// The tests' name in the guest.
+pub(super) const SET: &str = "pairs";
 
 const ROLES: [&str; 2] = ["node", "client"];
 /// virtio-net without a virtual-network header on the wire leaves all sums to the guest; vmxnet3 does the sums (and cuts
@@ -30,9 +33,12 @@ impl Bench<'_> {
                 .zip(&wires)
                 .map(|(role, network)| {
                     let label = format!("{}-{role}", kernel.label());
-                    let parameters = format!("nodefence.role={role} nodefence.runs=pairs");
+                    let parameters = format!("nodefence.role={role} nodefence.runs={SET}");
                     let prepared = &prepared;
-                    scope.spawn(move || self.run(prepared, &label, &parameters, network))
+                    scope.spawn(move || {
+                        let boot = Boot { parameters: &parameters, network, ..Boot::default() };
+                        self.run(prepared, &label, &boot)
+                    })
                 })
                 .collect();
             guests

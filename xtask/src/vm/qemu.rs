@@ -15,8 +15,8 @@ use crate::process;
 #[derive(Debug)]
 pub(crate) struct Guest<'a> {
     pub(crate) kernel: &'a Prepared,
-    /// The common part of the initramfs.
-    pub(crate) base: &'a Path,
+    /// Parts of the initramfs beside the kernel's modules.
+    pub(crate) parts: &'a [&'a Path],
     /// Folder for the joined initramfs and the logs.
     pub(crate) folder: &'a Path,
     /// Stem of the log files' names.
@@ -25,6 +25,8 @@ pub(crate) struct Guest<'a> {
     pub(crate) parameters: &'a str,
     /// Network devices, as QEMU options.
     pub(crate) network: &'a [String],
+    /// Runs QEMU, given as its arguments; needs root.
+    pub(crate) host: Option<&'a Path>,
 }
 
 /// What costs an emulated processor much and no test is about: retpolines, grace periods, pages and objects cleared when they are taken.
@@ -49,14 +51,21 @@ impl Guest<'_> {
     pub(crate) fn boot(&self, limit: Duration, on_line: impl FnMut(&str)) -> Result<Ended> {
         let console = self.folder.join(format!("{}.console", self.name));
         let initramfs = self.folder.join(format!("{}.initramfs", self.name));
-        join(&[self.base, &self.kernel.modules], &initramfs)?;
+        join(self.parts.iter().copied().chain([&*self.kernel.modules]), &initramfs)?;
         let ended = process::stream(&mut self.command(&console, &initramfs), limit, on_line);
         fs::remove_file(&initramfs)?;
         Ok(Ended { by_itself: ended?.is_some(), console })
     }
 
     fn command(&self, console: &Path, initramfs: &Path) -> Command {
-        let mut command = process::command("qemu-system-x86_64");
+        const QEMU: &str = "qemu-system-x86_64";
+        let mut command = match self.host {
+            Some(host) => process::root_command(host),
+            None => process::command(QEMU),
+        };
+        if self.host.is_some() {
+            command.arg(QEMU);
+        }
         let kvm = has_kvm();
         // TCG alone is enough; with KVM it is quick.
         command.args([
@@ -115,7 +124,7 @@ fn has_kvm() -> bool {
 }
 
 /// The kernel takes archives one behind the other, each padded to four bytes.
-fn join(parts: &[&Path], whole: &Path) -> Result<()> {
+fn join<'a>(parts: impl Iterator<Item = &'a Path>, whole: &Path) -> Result<()> {
     let mut out = File::create(whole).with_context(|| format!("cannot create {}", whole.display()))?;
     for part in parts {
         let mut part = File::open(part).with_context(|| format!("cannot open {}", part.display()))?;

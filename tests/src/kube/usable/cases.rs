@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use nodefence_tests::kube::objects::{Endpoint, Port, Service};
+use crate::kube::objects::{Endpoint, Port, Service};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 

@@ -1,0 +1,151 @@
+//! A real kube-proxy on node A of the small cluster, told of Services by a real API server, forwards to real servers.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::{
+    ControlPlane, KubeProxy, Mode, Rules, Virtual, Way,
+    objects::{self, Endpoint, Port, Slice},
+};
+use crate::{
+    Cluster, Conn, Family, Netns, Node, Options, Place, Proxy,
+    checks::SOON,
+    client::{UdpConn, wait_until},
+    topology::Service,
+};
+
+/// kube-proxy syncs once a second at most; the rest is for a busy machine.
+const SYNCED: Duration = Duration::from_secs(30);
+
+/// Connections that are counted. Each of two backends gets 100 of them, give or take 7 (one standard deviation).
+const CONNECTIONS: u32 = 200;
+/// Five deviations below the mean.
+const FEWEST: u32 = 65;
+
+/// The Service as Kubernetes has it: Web and Dns have one ClusterIP, so they are two ports of one there.
+pub fn object(service: Service) -> objects::Service {
+    let (name, parts): (_, &[Service]) = match service {
+        Service::Web | Service::Dns => ("web", &[Service::Web, Service::Dns]),
+        Service::Host => ("host", &[Service::Host]),
+    };
+    let ports = parts.iter().map(|part| {
+        let (port, target, node_port) = part.ports();
+        let (name, protocol) = if part.protocol() == "tcp" { ("http", "TCP") } else { ("dns", "UDP") };
+        Port { name, protocol, port, target, node_port: Some(node_port) }
+    });
+    objects::Service::new(name, service.cluster_ip(Family::V4), ports.collect())
+}
+
+/// The endpoint that `node` has of a Service of the small cluster.
+pub fn endpoint(service: Service, node: &Node) -> Endpoint {
+    let address = match service {
+        Service::Host => node.address(Family::V4),
+        Service::Web | Service::Dns => node.pod_address(Family::V4),
+    };
+    Endpoint::ready(address, node.name)
+}
+
+/// Writes the slice of a Service with endpoints on these nodes.
+pub fn slice(control: &ControlPlane, service: Service, nodes: &[&Node]) -> Result<()> {
+    let endpoints = nodes.iter().map(|node| endpoint(service, node)).collect();
+    control.slice(&Slice::new(&object(service), endpoints))
+}
+
+/// Where kube-proxy should send to.
+fn way(service: Service, nodes: &[&Node]) -> Way {
+    let port = service.ports().1;
+    Way::To(nodes.iter().map(|node| SocketAddr::new(endpoint(service, node).address, port)).collect())
+}
+
+/// The ways of a Service's ClusterIP and node port.
+fn programmed(ns: &Netns, mode: Mode, service: Service) -> Result<[Way; 2]> {
+    let rules = Rules::read(ns, mode)?;
+    let (port, _, node_port) = service.ports();
+    let cluster_ip = Virtual::Service(service.cluster_ip(Family::V4), port);
+    Ok([
+        rules.way(service.protocol(), cluster_ip)?,
+        rules.way(service.protocol(), Virtual::NodePort(node_port))?,
+    ])
+}
+
+/// Who answers new connections from `place`, and how often.
+fn answers(cluster: &Cluster, service: Service, place: Place) -> Result<BTreeMap<String, u32>> {
+    let to = cluster.service(service, place, Family::V4);
+    let mut answers = BTreeMap::new();
+    for _ in 0..CONNECTIONS {
+        let name = if service.protocol() == "tcp" {
+            Conn::connect(cluster.at(place), to, SOON)?.who()?
+        } else {
+            UdpConn::connect(cluster.at(place), to, SOON)?.who()?
+        };
+        *answers.entry(name).or_default() += 1;
+    }
+    Ok(answers)
+}
+
+/// Whether a kube-proxy of this mode on node A of the small cluster sends connections of every client to every endpoint, and follows the endpoints.
+///
+/// # Errors
+/// Where it does not.
+pub fn holds(mode: Mode) -> Result<()> {
+    let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
+    let control = ControlPlane::start(&cluster.a.ns)?;
+    for node in [&cluster.a, &cluster.b, &cluster.c] {
+        let std::net::IpAddr::V4(address) = node.address(Family::V4) else { unreachable!() };
+        control.node(node.name, address, None)?;
+    }
+    for service in [Service::Web, Service::Host] {
+        control.service(&object(service))?;
+        slice(&control, service, &[&cluster.b, &cluster.c])?;
+    }
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    ensure!(Conn::connect(&cluster.client, to, SOON).is_err(), "somebody forwards without kube-proxy");
+
+    let proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
+    ensure!(proxy.ask("/proxyMode")? == mode.to_string(), "it runs in another mode");
+    for service in Service::ALL {
+        let ways = programmed(&cluster.a.ns, mode, service)?;
+        let both = way(service, &[&cluster.b, &cluster.c]);
+        ensure!(ways == [both.clone(), both], "{service:?}: {ways:?}");
+        for place in Place::ALL {
+            let answers =
+                answers(&cluster, service, place).with_context(|| format!("{service:?}, {place:?}"))?;
+            let names: Vec<&str> = answers.keys().map(String::as_str).collect();
+            ensure!(names == ["node-b", "node-c"], "{service:?}, {place:?}: {answers:?}");
+            ensure!(answers.values().all(|count| *count >= FEWEST), "{service:?}, {place:?}: {answers:?}");
+        }
+    }
+    follows(&control, &cluster, &proxy)?;
+    // What it has programmed outlives it.
+    proxy.stop()?;
+    let answers = answers(&cluster, Service::Web, Place::Outside)?;
+    ensure!(answers.keys().eq(["node-b"]), "{answers:?}");
+    Ok(())
+}
+
+/// An endpoint leaves, all leave, one comes back.
+fn follows(control: &ControlPlane, cluster: &Cluster, proxy: &KubeProxy) -> Result<()> {
+    let (a, b, c) = (&cluster.a.ns, &cluster.b, &cluster.c);
+    let becomes = |nodes: &[&Node], expected: Way| -> Result<()> {
+        slice(control, Service::Web, nodes)?;
+        let mut last = None;
+        let same = wait_until("kube-proxy follows", SYNCED, || {
+            let now = programmed(a, proxy.mode, Service::Web);
+            let same = matches!(&now, Ok(ways) if *ways == [expected.clone(), expected.clone()]);
+            last = Some(now);
+            same
+        });
+        same.map(drop).with_context(|| format!("wanted {expected:?}, found {last:?}"))
+    };
+    becomes(&[c], way(Service::Web, &[c]))?;
+    let answers = answers(cluster, Service::Web, Place::Outside)?;
+    ensure!(answers.keys().eq(["node-c"]), "{answers:?}");
+    becomes(&[], Way::Reject)?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    let Err(refused) = Conn::connect(&cluster.client, to, SOON) else {
+        bail!("it connected, and there is no endpoint")
+    };
+    ensure!(refused.kind() == std::io::ErrorKind::ConnectionRefused, "{refused}");
+    becomes(&[b], way(Service::Web, &[b]))
+}
