@@ -19,6 +19,7 @@ mod rows;
 mod run;
 mod serve;
 mod state;
+mod takeout;
 
 pub use lock::{Lock, LockError};
 pub use own_node::{OwnNodeError, own_node};

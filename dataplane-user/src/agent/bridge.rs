@@ -10,12 +10,13 @@ use std::{
     time::Duration,
 };
 
-use nodefence_common::{NodeEntry, Verdict};
+use nodefence_common::{NodeEntry, VERDICT_LIFETIME_NS, Verdict};
 
 use super::state::verdict_until;
 use crate::{
     dataplane::NodeWriter,
     flags::{Clocks, Flags, monotonic_ns},
+    ledger,
     plan::name_field,
 };
 
@@ -32,7 +33,7 @@ pub(super) struct Bridge {
 
 impl Bridge {
     /// Begins; `None` where there is nothing to renew.
-    pub(super) fn start(pin_dir: &Path, flags: &Flags) -> std::io::Result<Option<Self>> {
+    pub(super) fn start(pin_dir: &Path, run_dir: &Path, flags: &Flags) -> std::io::Result<Option<Self>> {
         let Some((writer, entries)) = NodeWriter::pinned(pin_dir) else { return Ok(None) };
         let held = alive(&entries, monotonic_ns());
         if held.is_empty() {
@@ -40,10 +41,12 @@ impl Bridge {
         }
         let flags = Arc::new(Mutex::new(flags.clone()));
         let renewed = Arc::clone(&flags);
+        let run_dir = run_dir.to_owned();
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new().name("bridge".into()).spawn(move || {
             let mut writer = writer;
             loop {
+                let until = monotonic_ns().saturating_add(VERDICT_LIFETIME_NS);
                 let now = Clocks::now();
                 let flags = renewed.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 for (name, flag) in flags.iter(now) {
@@ -56,6 +59,8 @@ impl Bridge {
                         let _lapses = writer.write_node(*index, &NodeEntry { until, ..*entry });
                     }
                 }
+                // What is taken out of IPVS holds as long as the verdicts do.
+                let _lapses = ledger::prolong(&run_dir, monotonic_ns(), until);
                 if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }

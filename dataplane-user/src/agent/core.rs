@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
 
-use super::{auto::Auto, file_flags, idle::Turns, own_node, run::Settings, state::State};
+use super::{auto::Auto, file_flags, idle::Turns, own_node, run::Settings, state::State, takeout::Bell};
 use crate::{
     cluster::{ClusterView, FileSource},
     dataplane::{Dataplane, Injector, probe::Findings},
@@ -44,6 +44,8 @@ pub(super) struct Core {
     pub(super) injector: Injector,
     /// Who may ask idle clients now.
     pub(super) turns: Turns,
+    /// Told when flags or backends may have changed.
+    pub(super) takeout: Bell,
     /// Told when the view is another one.
     pub(super) view_changed: Notify,
     /// Told when somebody was flagged otherwise than by a request.
@@ -73,6 +75,7 @@ impl Core {
             store: Mutex::new(store),
             injector,
             turns: Turns::default(),
+            takeout: Bell::default(),
             view_changed: Notify::new(),
             flagged: Notify::new(),
         }
@@ -124,6 +127,7 @@ impl Core {
         let mut state = self.state();
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
             let again = state.enforce(&self.policy());
+            self.takeout.ring();
             let waited = self.wake.wait_timeout(state, again);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -214,6 +218,7 @@ impl Core {
             Failure::new(ErrorKind::Failed, message)
         })?;
         drop(state);
+        self.takeout.ring();
         if was {
             tracing::info!(node, "unflagged");
         }
@@ -396,6 +401,7 @@ impl Core {
         let names: Vec<String> = armed.into_keys().collect();
         state.release(&names, &policy);
         drop(state);
+        self.takeout.ring();
         self.flagged.notify_one();
     }
 }

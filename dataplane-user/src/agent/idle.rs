@@ -18,6 +18,7 @@ use crate::{
         route,
         sweep::{self, Entry, Report, Surroundings},
     },
+    flags::monotonic_ns,
     plan::{Answer, Keep, Mode},
     report::AskRow,
 };
@@ -92,6 +93,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     if pointless(core, node).is_some() {
         return None;
     }
+    let begun = monotonic_ns();
     let (view, coverage, keep) = {
         let state = core.state();
         // The flag may be gone by the time of its turn.
@@ -130,6 +132,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     state.ask_again(again);
     drop(state);
     core.flagged.notify_one();
+    core.takeout.asked(&node.name, begun);
     Some(row)
 }
 

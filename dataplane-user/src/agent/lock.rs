@@ -13,6 +13,8 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
+use crate::ledger;
+
 /// Why this process may not be the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -51,7 +53,7 @@ pub struct Lock {
 /// Something in the folder that no agent put there.
 fn stranger(run_dir: &Path) -> Option<String> {
     let names = fs::read_dir(run_dir).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter(|name| !["agent.", "flags."].iter().any(|ours| name.starts_with(ours))).min()
+    names.filter(|name| !["agent.", "flags.", ledger::FILES].iter().any(|ours| name.starts_with(ours))).min()
 }
 
 impl Lock {

@@ -370,6 +370,7 @@ pub(super) fn status(core: &Core) -> Status {
         proxy: core.proxy(),
         pinned: state.pinned.clone(),
         neighbours: state.neighbours.clone(),
+        ipvs: core.takeout.row(),
     }
 }
 

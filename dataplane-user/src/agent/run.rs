@@ -30,6 +30,7 @@ use super::{
     pinned, preflight,
     serve::Desk,
     state::State,
+    takeout::TakingOut,
 };
 use crate::{
     cluster::{ClusterView, FileFlag, FileSource, Watch},
@@ -134,13 +135,18 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     drop(bridge);
     let renewal = Renewal::start(Arc::clone(&core))?;
+    {
+        // Before what an earlier agent took out of IPVS is gone on with, or put back.
+        let core = Arc::clone(&core);
+        tokio::task::spawn_blocking(move || mode::look(&core)).await?;
+    }
+    let taking_out = TakingOut::start(&core)?;
     let mut tasks = JoinSet::new();
     {
         let core = Arc::clone(&core);
         tokio::task::spawn_blocking(move || {
             core.write_tables(&mut core.dataplane());
             network::refresh(&core);
-            mode::look(&core);
         })
         .await?;
     }
@@ -188,6 +194,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         },
     };
     stop.cancel();
+    taking_out.end();
     // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
     renewal.end();
     let _late = timeout(WIND_UP, async { while tasks.join_next().await.is_some() {} }).await;
@@ -232,7 +239,8 @@ fn inherit(settings: &Settings, of_the_file: &[FileFlag]) -> anyhow::Result<(Ado
     for (node, flag) in &adopted.flags {
         tracing::info!(node, reason = flag.reason, "adopted a flag");
     }
-    let bridge = Bridge::start(&settings.options.pin_dir, &all_flags(&adopted, of_the_file))?;
+    let bridge =
+        Bridge::start(&settings.options.pin_dir, &settings.run_dir, &all_flags(&adopted, of_the_file))?;
     Ok((adopted, bridge))
 }
 

@@ -190,6 +190,10 @@ pub enum Verb {
         pin_dir: PathBuf,
     },
 
+    /// Put back into IPVS what has lapsed; started by the agent
+    #[command(hide = true)]
+    Guard,
+
     /// Say what keeps nodefence from working on this node, with the remedy
     #[command(
         after_help = "Works without an agent; best as root, since what an ordinary user may not look at is shown as unknown. Each \

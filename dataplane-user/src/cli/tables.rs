@@ -10,7 +10,8 @@ use crate::{
     dataplane::DetachReport,
     flags::Origin,
     report::{
-        AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, PinnedRow, Status, UnflagReport,
+        AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, PinnedRow, Status, TakeOutRow,
+        UnflagReport,
     },
 };
 
@@ -164,6 +165,16 @@ fn asked_text(row: &AskRow) -> String {
     text
 }
 
+fn taken_out_text(row: &TakeOutRow) -> String {
+    if row.planned > 0 {
+        return format!("would take out {} destinations, keeps {} services", row.planned, row.kept_services);
+    }
+    format!(
+        "{} destinations taken out, {} with connections left, {} services kept, {} failed",
+        row.taken, row.waiting, row.kept_services, row.failed
+    )
+}
+
 pub(super) fn unflag(report: &UnflagReport) -> String {
     match (&report.still, report.was_flagged) {
         (Some(flag), _) => format!("node {} stays {}", report.node, flag_text(flag)),
@@ -177,6 +188,9 @@ pub(super) fn detach(detached: &Detached) -> String {
     let mut text = format!(
         "removed {links} links, {filters} clsact filters, {qdiscs} clsact qdiscs, {maps} pinned maps"
     );
+    if detached.put_back > 0 {
+        let _ = write!(text, ", put {} destinations back into IPVS", detached.put_back);
+    }
     if let Some(file) = &detached.flags_file {
         let _ = write!(text, ", and the flags in {}", file.display());
     }
@@ -283,6 +297,18 @@ pub(super) fn status(status: &Status) -> String {
         for row in &status.kept_examples {
             let socket = std::net::SocketAddr::new(row.address, row.port);
             line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
+        }
+    }
+    for problem in status.ipvs.note.iter().chain(&status.ipvs.problems) {
+        line("IPVS", format!("problem: {problem}"));
+    }
+    for (node, row) in &status.ipvs.nodes {
+        line("IPVS", format!("{node}: {}", taken_out_text(row)));
+        for kept in &row.kept {
+            line("", format!("kept: {}: {}", kept.service, kept.why));
+        }
+        for problem in &row.problems {
+            line("", format!("problem: {problem}"));
         }
     }
     for (node, flag) in &status.flagged_unknown {

@@ -23,6 +23,7 @@ use crate::{
         BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING, Request, Server,
         Status, UnflagReport,
     },
+    takeout,
 };
 
 /// Carries out one verb.
@@ -61,13 +62,18 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Detach { ref pin_dir } => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
             let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
+            let put_back = takeout::put_all_back(&cli.run_dir)?;
             let removed = dataplane::detach(pin_dir)?;
             let store = FlagStore::new(&cli.run_dir);
             // Left behind they would cut again as soon as an agent starts.
             let flags_file = store.remove()?.then(|| store.path().to_owned());
             // An agent that was killed left it.
             Server::remove_stale(&cli.socket())?;
-            print(cli.output, &Detached { removed, flags_file }, tables::detach)?;
+            print(cli.output, &Detached { removed, put_back, flags_file }, tables::detach)?;
+        }
+        Verb::Guard => {
+            init_log(LogFormat::Text);
+            takeout::guard(&cli.run_dir)?;
         }
         Verb::Doctor { ref interface, ref pin_dir } => {
             return doctor::run(cli.output, interface, pin_dir, &cli.socket());
@@ -88,6 +94,8 @@ pub(super) struct Detached {
     /// From the kernel.
     #[serde(flatten)]
     pub(super) removed: dataplane::DetachReport,
+    /// Destinations that were put back into IPVS.
+    pub(super) put_back: usize,
     /// The file that kept the CLI's flags, where there was one.
     pub(super) flags_file: Option<PathBuf>,
 }

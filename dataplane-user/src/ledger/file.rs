@@ -54,6 +54,8 @@ pub struct Loaded {
     pub damaged: usize,
     /// Why none of it counts.
     pub problem: Option<&'static str>,
+    /// It is from before the machine booted: nothing of what it says is left to be put back.
+    pub ended_with_its_tables: bool,
 }
 
 /// The file, open for writing.
@@ -266,7 +268,8 @@ fn parse(bytes: &[u8], here: &Header) -> (Loaded, usize) {
         Some(header) => header.foreign(here),
     };
     if problem.is_some() {
-        return (Loaded { problem, ..loaded }, 0);
+        let ended_with_its_tables = header.is_some_and(|header| header.boot_id != here.boot_id);
+        return (Loaded { problem, ended_with_its_tables, ..loaded }, 0);
     }
     let mut count = 0;
     for line in lines {

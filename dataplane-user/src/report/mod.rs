@@ -2,11 +2,13 @@
 
 mod api;
 mod client;
+mod ipvs;
 mod model;
 mod server;
 
 pub use api::{ErrorKind, Failure, Reply, Request};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
+pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
     AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlagRow, FlowRow, Flows,
     InterfaceRow, KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, Status, UnflagReport,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::ipvs::IpvsRow;
 use crate::{
     cluster::Protocol,
     dataplane::probe::Findings,
@@ -363,4 +364,6 @@ pub struct Status {
     pub pinned: std::collections::BTreeMap<String, PinnedRow>,
     /// Next hops to flagged nodes.
     pub neighbours: Vec<NeighbourRow>,
+    /// What is taken out of IPVS.
+    pub ipvs: IpvsRow,
 }

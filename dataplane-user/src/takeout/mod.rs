@@ -1,12 +1,18 @@
-//! Works what [`crate::plan::takeout`] plans on the IPVS tables, and keeps the ledger. Knows nothing of the agent, and works on traits: tests stop it
-//! at every step.
+//! Works what [`crate::plan::takeout`] plans on the IPVS tables and keeps the ledger; the guard, which puts back what has lapsed. Knows nothing of
+//! the agent.
 
+mod book;
 mod drive;
+mod guard;
+mod kernel;
 mod restore;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod world;
 
+pub use book::Ledgers;
 pub use drive::{Book, Drive, Failure, Round, Tables};
+pub use guard::{guard, put_all_back, spawn_guard};
+pub use kernel::{Kernel, ground};
 pub use restore::{Restored, restore};

@@ -1,0 +1,393 @@
+//! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nodefence_common::VERDICT_LIFETIME_NS;
+
+use super::{
+    core::{Core, chain},
+    idle,
+};
+use crate::{
+    cluster::ClusterView,
+    flags::{Clocks, monotonic_ns},
+    ipvs::{self, is_loaded},
+    ledger::{self, Ledger},
+    plan::{
+        Mode,
+        takeout::{Flagged, Report, TakeOut},
+    },
+    proxy,
+    report::{IpvsRow, KeptServiceRow, TakeOutRow},
+    takeout::{Drive, Failure, Kernel, Ledgers, ground},
+};
+
+/// Longest time between two looks at what is flagged, and between two renewals of the lease.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long to wait where something is in the way: IPVS is not loaded, another process has the ledger, the kernel refuses to answer.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How soon to look whether verdicts that have lapsed are renewed.
+const LAPSED: Duration = Duration::from_millis(20);
+/// How long an agent that ends tries to put back what it has taken; the guard has the rest.
+const ENDING: Duration = Duration::from_secs(2);
+/// A round of asking that began so long before the node was seen to be flagged still counts as that flag's.
+const EARLY_NS: u64 = 100_000_000;
+/// Services and problems that `status` names of each node.
+const NAMED: usize = 20;
+
+/// What the thread is told, and what it tells.
+#[derive(Default)]
+pub(super) struct Bell {
+    board: Mutex<Board>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct Board {
+    rung: bool,
+    ending: Option<Ending>,
+    /// When (CLOCK_MONOTONIC, ns) the last round of asking that has ended began, by node.
+    asked: BTreeMap<String, u64>,
+    row: IpvsRow,
+}
+
+/// What becomes of what is taken out when the agent ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It is put back.
+    Restore,
+    /// Another agent takes it over.
+    Leave,
+}
+
+impl Bell {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Flags or backends may have changed.
+    pub(super) fn ring(&self) {
+        self.board().rung = true;
+        self.rung.notify_all();
+    }
+
+    /// A round of asking is over that began at `begun`.
+    pub(super) fn asked(&self, node: &str, begun: u64) {
+        self.board().asked.insert(node.to_owned(), begun);
+        self.ring();
+    }
+
+    /// For `status`.
+    pub(super) fn row(&self) -> IpvsRow {
+        self.board().row.clone()
+    }
+
+    fn end(&self, ending: Ending) {
+        self.board().ending = Some(ending);
+        self.ring();
+    }
+
+    /// Waits until somebody rings, at most so long.
+    fn wait(&self, longest: Duration) -> Option<Ending> {
+        let board = self.board();
+        let waited = self.rung.wait_timeout_while(board, longest, |board| !board.rung);
+        let (mut board, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        board.rung = false;
+        board.ending
+    }
+}
+
+/// The thread.
+pub(super) struct TakingOut {
+    core: Arc<Core>,
+    thread: JoinHandle<()>,
+}
+
+impl TakingOut {
+    pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
+        let working = Arc::clone(core);
+        let thread = std::thread::Builder::new().name("takeout".into()).spawn(move || {
+            Work::new(working).run();
+        })?;
+        Ok(Self { core: Arc::clone(core), thread })
+    }
+
+    /// Ends it; what was taken is put back, unless another agent takes over.
+    pub(super) fn end(self) {
+        let leave = self.core.state().closing;
+        self.core.takeout.end(if leave { Ending::Leave } else { Ending::Restore });
+        let _panicked = self.thread.join();
+    }
+}
+
+struct Work {
+    core: Arc<Core>,
+    drive: Option<Drive<Kernel, Ledgers>>,
+    /// Nobody has looked yet whether an earlier agent left something.
+    first: bool,
+    view: Arc<ClusterView>,
+    flagged: Vec<Flagged>,
+    /// When (CLOCK_MONOTONIC, ns) a node was seen to be flagged.
+    since: BTreeMap<String, u64>,
+    /// What was wrong with what an earlier agent left.
+    inherited: Option<String>,
+    problem: Option<String>,
+}
+
+impl Work {
+    fn new(core: Arc<Core>) -> Self {
+        let view = Arc::clone(&core.state().view);
+        Self {
+            core,
+            drive: None,
+            first: true,
+            view,
+            flagged: Vec::new(),
+            since: BTreeMap::new(),
+            inherited: None,
+            problem: None,
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            let pause = self.step().unwrap_or_else(|problem| {
+                self.fail(Some(problem));
+                AGAIN
+            });
+            self.tell();
+            match self.core.takeout.wait(pause) {
+                None => {}
+                Some(Ending::Leave) => return,
+                Some(Ending::Restore) => return self.restore(),
+            }
+        }
+    }
+
+    /// Notes what is in the way; the log is told when it is something new.
+    fn fail(&mut self, problem: Option<String>) {
+        if let Some(new) = problem.as_ref().filter(|new| self.problem.as_ref() != Some(*new)) {
+            tracing::error!(
+                problem = new,
+                "IPVS: flagged nodes are not taken out, or not put back; tried again"
+            );
+        }
+        self.problem = problem;
+    }
+
+    /// One look at what is flagged and at the tables; gives when to come again.
+    fn step(&mut self) -> Result<Duration, String> {
+        let changed = self.look();
+        if self.drive.is_none() && !self.open().map_err(chain)? {
+            return Ok(if self.flagged.is_empty() { LOOK * 4 } else { AGAIN });
+        }
+        let enforce = self.core.settings.mode == Mode::Enforce;
+        let Some(drive) = &mut self.drive else { return Ok(AGAIN) };
+        drive.machine.set_ground(ground(enforce));
+        if changed {
+            drive.machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
+            drive.read_all();
+        }
+        let flagged = !self.flagged.is_empty();
+        let busy = !drive.machine.is_empty();
+        if self.core.state().renewed.saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
+            // This process stood still: the verdicts have lapsed, and nothing is done on their account before they are renewed.
+            return Ok(LAPSED);
+        }
+        if (busy || flagged) && !drive.book().renew(busy).map_err(chain)? {
+            lapsed(drive).map_err(chain)?;
+        }
+        let due = |drive: &Drive<_, _>| {
+            let now = Duration::from_nanos(monotonic_ns());
+            drive.next(flagged).map(|next| next.saturating_sub(now))
+        };
+        if due(drive) == Some(Duration::ZERO) {
+            match drive.round() {
+                Ok(round) if round.lapsed => lapsed(drive).map_err(chain)?,
+                Ok(_) => {}
+                Err(Failure::Tables(error)) => {
+                    self.reopen(&error);
+                    return Err(chain(error));
+                }
+                Err(error @ Failure::Ledger(_)) => return Err(chain(error)),
+            }
+        }
+        self.fail(None);
+        let Some(drive) = &self.drive else { return Ok(AGAIN) };
+        Ok(due(drive).unwrap_or(LOOK).clamp(Duration::from_millis(1), LOOK))
+    }
+
+    /// Learns who is flagged. True where that is news.
+    fn look(&mut self) -> bool {
+        // Where something else forwards, the tables are others': what an earlier agent took out is put back.
+        let ours = self.core.proxy().mode == Some(proxy::Mode::Ipvs);
+        let (view, names) = {
+            let (state, now) = (self.core.state(), Clocks::now());
+            // A flag may be over that the thread which renews has not come to yet.
+            let armed = state.armed.keys().filter(|name| ours && state.flag_of(name, now).is_some());
+            (Arc::clone(&state.view), armed.cloned().collect::<Vec<String>>())
+        };
+        let now = monotonic_ns();
+        self.since.retain(|name, _| names.contains(name));
+        let asked = {
+            let mut board = self.core.takeout.board();
+            board.asked.retain(|name, _| names.contains(name));
+            board.asked.clone()
+        };
+        let flagged: Vec<(String, bool)> = names
+            .into_iter()
+            .map(|name| {
+                let since = *self.since.entry(name.clone()).or_insert(now);
+                let over = asked.get(&name).is_some_and(|begun| begun + EARLY_NS >= since);
+                let asked = over || idle::pointless(&self.core, &name).is_some();
+                (name, asked)
+            })
+            .collect();
+        let before = self.flagged.iter().map(|node| (&node.name, node.asked));
+        if Arc::ptr_eq(&view, &self.view) && flagged.iter().map(|(name, asked)| (name, *asked)).eq(before) {
+            return self.first;
+        }
+        self.flagged = flagged
+            .into_iter()
+            .map(|(name, asked)| {
+                let backends = view.node(&name).map_or_else(Vec::new, |node| node.backends.clone());
+                Flagged { name, backends, asked }
+            })
+            .collect();
+        self.view = view;
+        true
+    }
+
+    /// Opens the tables and the ledger where there is something to do. False where there is not, or where it must wait.
+    fn open(&mut self) -> Result<bool, anyhow::Error> {
+        let run_dir = &self.core.settings.run_dir;
+        if self.first && Ledger::is_empty(run_dir)? {
+            self.first = false;
+        }
+        if !self.first && self.flagged.is_empty() {
+            return Ok(false);
+        }
+        if !is_loaded() {
+            if self.first {
+                // What an earlier agent took out went with IPVS.
+                Ledger::open(run_dir)?.0.rewrite(&BTreeMap::new())?;
+            }
+            self.first = false;
+            return Ok(false);
+        }
+        let kernel = Kernel::open()?;
+        let core = Arc::clone(&self.core);
+        let until = Box::new(move || core.state().renewed.saturating_add(VERDICT_LIFETIME_NS));
+        let Some((ledgers, loaded)) = Ledgers::open(run_dir, until)? else {
+            anyhow::bail!("another process still has the ledger in {}", run_dir.display());
+        };
+        if !loaded.entries.is_empty() {
+            tracing::info!(
+                destinations = loaded.entries.len(),
+                "IPVS: goes on with what an earlier agent took out"
+            );
+        }
+        self.inherited = match (loaded.problem, loaded.damaged) {
+            (Some(problem), _) => Some(format!("the ledger {problem}, and was begun anew")),
+            (None, 0) => None,
+            (None, lines) => Some(format!("{lines} lines of the ledger could not be read")),
+        };
+        let enforce = self.core.settings.mode == Mode::Enforce;
+        let mut machine = TakeOut::new(ground(enforce), loaded.entries);
+        machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
+        self.drive = Some(Drive::new(machine, kernel, ledgers));
+        self.first = false;
+        Ok(true)
+    }
+
+    /// The tables do not answer: another socket, or none where IPVS is not loaded any more.
+    fn reopen(&mut self, error: &ipvs::Error) {
+        let Some(drive) = &mut self.drive else { return };
+        match Kernel::open() {
+            Ok(kernel) => drive.replace_tables(kernel),
+            Err(ipvs::Error::NotLoaded) => {
+                // All of it went with the tables.
+                let _told_again = drive.book().forget_all();
+                self.drive = None;
+            }
+            Err(again) => tracing::debug!(%error, %again, "IPVS cannot be opened again"),
+        }
+    }
+
+    /// Puts back what was taken, before the agent ends.
+    fn restore(mut self) {
+        let Some(drive) = &mut self.drive else { return };
+        let end = monotonic_ns() + ENDING.as_nanos() as u64;
+        drive.machine.set_flagged(&[], Duration::from_nanos(monotonic_ns()));
+        drive.read_all();
+        while monotonic_ns() < end {
+            match drive.round() {
+                Ok(round) if round.lapsed => {
+                    // The guard is at it.
+                    return;
+                }
+                Ok(_) if drive.machine.is_empty() => {
+                    let _kept_longer = drive.book().forget_all();
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let error = chain(error);
+                    tracing::error!(error, "IPVS: not all was put back; the guard goes on with it");
+                    return;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn tell(&self) {
+        let report = self.drive.as_ref().map(|drive| drive.machine.report()).unwrap_or_default();
+        let loaded = is_loaded();
+        let observes = self.core.settings.mode == Mode::Observe;
+        let lowered_only = loaded && !self.flagged.is_empty() && !observes && !ground(true).flushes;
+        let row = IpvsRow {
+            loaded,
+            note: lowered_only.then(|| {
+                "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have"
+                    .to_owned()
+            }),
+            problems: self.problem.iter().chain(&self.inherited).cloned().collect(),
+            nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
+        };
+        self.core.takeout.board().row = row;
+    }
+}
+
+/// The guard has put back what was taken, or another agent has the ledger: nothing that was believed holds.
+fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
+    // Where nothing is ours it lapses by itself.
+    if !drive.machine.is_empty() {
+        tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
+    }
+    drive.book().claim_again()?;
+    drive.read_all();
+    Ok(())
+}
+
+fn node_row(report: Report) -> TakeOutRow {
+    let Report { taken, waiting, planned, kept, mut problems } = report;
+    let failed = problems.len();
+    problems.truncate(NAMED);
+    let named = kept.iter().take(NAMED);
+    TakeOutRow {
+        taken,
+        waiting,
+        planned,
+        kept_services: kept.len(),
+        kept: named
+            .map(|(key, why)| KeptServiceRow { service: key.to_string(), why: (*why).to_owned() })
+            .collect(),
+        failed,
+        problems,
+    }
+}

@@ -1,0 +1,46 @@
+//! What the agent tells of IPVS.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A service that keeps its destinations on a flagged node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptServiceRow {
+    /// Protocol, address and port, or firewall mark.
+    pub service: String,
+    /// Why.
+    pub why: String,
+}
+
+/// How far a flagged node is taken out of IPVS. A pair is a service and a destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeOutRow {
+    /// Pairs that get nothing new and have no connections left.
+    pub taken: usize,
+    /// Pairs that get nothing new and still have connections.
+    pub waiting: usize,
+    /// Pairs that would be taken out (observe mode).
+    pub planned: usize,
+    /// Services that keep their destinations on the node.
+    pub kept_services: usize,
+    /// The first of them, and why.
+    pub kept: Vec<KeptServiceRow>,
+    /// Pairs that the kernel refused to change.
+    pub failed: usize,
+    /// The first of them.
+    pub problems: Vec<String>,
+}
+
+/// IPVS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IpvsRow {
+    /// Whether the kernel has it loaded.
+    pub loaded: bool,
+    /// What keeps flagged nodes from being taken out as they should be.
+    pub note: Option<String>,
+    /// What went wrong.
+    pub problems: Vec<String>,
+    /// By flagged node, and by such as are being put back.
+    pub nodes: BTreeMap<String, TakeOutRow>,
+}

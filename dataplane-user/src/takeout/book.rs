@@ -1,0 +1,135 @@
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use super::{Book, spawn_guard};
+use crate::{
+    flags::monotonic_ns,
+    ledger::{Entry, Error, Held, Ledger, Loaded, Owner, Pair, Record, Turn},
+};
+
+/// How long another process that has the ledger (an agent that ends, a guard that puts things back) is waited for at a time.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How soon a guard that ended is replaced.
+const RESPAWN: Duration = Duration::from_secs(1);
+
+/// Up to when (CLOCK_MONOTONIC, ns) the agent's verdicts hold.
+type Until = Box<dyn Fn() -> u64 + Send>;
+
+/// The ledger on the disk, its lease, and the guard that watches over both.
+pub struct Ledgers {
+    run_dir: PathBuf,
+    ledger: Ledger,
+    held: Held,
+    until: Until,
+    guard: Guard,
+    _owner: Owner,
+}
+
+impl Ledgers {
+    /// Takes the ledger over, with what an earlier agent left in it. `None` where another process still has it.
+    ///
+    /// # Errors
+    /// Where its files cannot be used.
+    pub fn open(run_dir: &Path, until: Until) -> Result<Option<(Self, Loaded)>, Error> {
+        let Some(owner) = Owner::take(run_dir, PATIENCE)? else { return Ok(None) };
+        let (ledger, loaded) = Ledger::open(run_dir)?;
+        let mut guard = Guard { child: None, tried: None };
+        if !loaded.entries.is_empty() {
+            // An earlier agent's guard ends once it sees another holder.
+            guard.ensure(run_dir);
+        }
+        let held = Held::claim(run_dir, until())?;
+        let run_dir = run_dir.to_owned();
+        Ok(Some((Self { run_dir, ledger, held, until, guard, _owner: owner }, loaded)))
+    }
+
+    /// Prolongs the lease, and has a guard run where there is something to guard. False where the lease has lapsed.
+    ///
+    /// # Errors
+    /// Where its files cannot be used.
+    pub fn renew(&mut self, guarded: bool) -> Result<bool, Error> {
+        let holds = self.turn()?.is_some();
+        if guarded {
+            self.guard.ensure(&self.run_dir);
+        }
+        Ok(holds)
+    }
+
+    /// Takes the lease again after it has lapsed. What the ledger says is still ours to put back: the guard forgets nothing while this
+    /// process lives.
+    ///
+    /// # Errors
+    /// Where its files cannot be used.
+    pub fn claim_again(&mut self) -> Result<(), Error> {
+        self.held = Held::claim(&self.run_dir, (self.until)())?;
+        Ok(())
+    }
+
+    /// Nothing is ours any more.
+    ///
+    /// # Errors
+    /// Where the file cannot be written anew.
+    pub fn forget_all(&mut self) -> Result<(), Error> {
+        self.ledger.rewrite(&BTreeMap::new())
+    }
+
+    /// The turn, and the lease prolonged; `None` where it has lapsed.
+    fn turn(&mut self) -> Result<Option<Turn>, Error> {
+        let until = (self.until)();
+        let turn = Turn::take(&self.run_dir)?;
+        let holds = self.held.renew(&turn, monotonic_ns(), until)?;
+        Ok(holds.then_some(turn))
+    }
+}
+
+impl Book for Ledgers {
+    type Turn = Turn;
+
+    fn begin(&mut self, records: &[Record]) -> Result<Option<Turn>, Error> {
+        let Some(turn) = self.turn()? else { return Ok(None) };
+        self.ledger.append(records)?;
+        self.guard.ensure(&self.run_dir);
+        Ok(Some(turn))
+    }
+
+    fn note(&mut self, records: &[Record]) -> Result<(), Error> {
+        self.ledger.append(records)
+    }
+
+    fn rest(&mut self, count: usize, entries: impl FnOnce() -> BTreeMap<Pair, Entry>) -> Result<(), Error> {
+        self.ledger.rest(count, entries)
+    }
+}
+
+/// The guard's process.
+struct Guard {
+    child: Option<Child>,
+    tried: Option<Instant>,
+}
+
+impl Guard {
+    /// Starts one where none of ours runs.
+    fn ensure(&mut self, run_dir: &Path) {
+        if let Some(child) = &mut self.child {
+            match child.try_wait() {
+                Ok(None) => return,
+                // It ended: nothing was ours for a while, or something killed it.
+                Ok(Some(_)) | Err(_) => self.child = None,
+            }
+        }
+        if self.tried.is_some_and(|tried| tried.elapsed() < RESPAWN) {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        match spawn_guard(run_dir) {
+            Ok(child) => self.child = Some(child),
+            Err(error) => {
+                tracing::error!(%error, "no guard could be started: what is taken out of IPVS outlives this agent");
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A process of its own that puts back what has lapsed, whatever has become of the agent.
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{SigSet, Signal},
+    unistd::{getppid, setsid},
+};
+
+use super::{Kernel, restore};
+use crate::{
+    flags::monotonic_ns,
+    ipvs,
+    ledger::{self, Entry, Lease, LeaseFile, Ledger, Owner, Pair, Turn},
+};
+
+/// How often the lease is looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// How long to wait after something could not be put back.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long a guard without anything to guard stays, so that flags that come and go start no process each.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Starts a guard for the ledger in a run folder, from this very program.
+///
+/// # Errors
+/// Where the process cannot be made.
+pub fn spawn_guard(run_dir: &Path) -> io::Result<Child> {
+    // The program that runs, also where another one lies in its place by now.
+    Command::new("/proc/self/exe")
+        .arg("guard")
+        .arg("--run-dir")
+        .arg(run_dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+}
+
+/// Watches over the ledger in a run folder until there is nothing left in it to guard.
+///
+/// # Errors
+/// Where the folder cannot be used.
+pub fn guard(run_dir: &Path) -> Result<(), ledger::Error> {
+    // Whoever ends the agent's session or its group means the agent. This one ends by itself, once nothing is left to be put back.
+    let _leader_already = setsid();
+    let mut ends = SigSet::empty();
+    ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+    let _not_blocked = ends.thread_block();
+    let parent = getppid();
+    let mut lock = None;
+    let lease_file = LeaseFile::open(run_dir)?;
+    let first_epoch = lease_file.read()?.epoch;
+    let (mut empty_since, mut told) = (Instant::now(), String::new());
+    loop {
+        if lock.is_none() {
+            // An earlier agent's guard may be at work.
+            lock = Owner::take_guard(run_dir)?;
+        }
+        let orphaned = getppid() != parent;
+        if Ledger::is_empty(run_dir)? {
+            if orphaned || empty_since.elapsed() > IDLE {
+                return Ok(());
+            }
+            thread::sleep(TICK);
+            continue;
+        }
+        empty_since = Instant::now();
+        let lease = lease_file.read()?;
+        if lease.holds(monotonic_ns()) {
+            if orphaned && lease.epoch != first_epoch {
+                // Another agent has it, with a guard of its own.
+                return Ok(());
+            }
+            thread::sleep(TICK);
+            continue;
+        }
+        let pause = match lock.as_ref().map(|_| lapse(run_dir, &lease_file)) {
+            Some(Ok(left)) if left.is_empty() => TICK,
+            None => TICK,
+            Some(Ok(left)) => {
+                let first = left.iter().next().map(|(pair, errno)| (pair.to_string(), *errno));
+                tell(&mut told, format!("{} destinations cannot be put back: {first:?}", left.len()));
+                AGAIN
+            }
+            Some(Err(error)) => {
+                tell(&mut told, format!("{:#}", anyhow::Error::from(error)));
+                AGAIN
+            }
+        };
+        thread::sleep(pause);
+    }
+}
+
+/// Says each thing once.
+fn tell(told: &mut String, problem: String) {
+    if *told != problem {
+        tracing::error!(problem, "guard: cannot put back what has lapsed; tried again");
+        *told = problem;
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Ledger(#[from] ledger::Error),
+    #[error(transparent)]
+    Tables(#[from] ipvs::Error),
+}
+
+/// Puts back what has lapsed; gives what could not be.
+fn lapse(run_dir: &Path, lease_file: &LeaseFile) -> Result<BTreeMap<Pair, Option<i32>>, Failure> {
+    let _turn = Turn::take(run_dir)?;
+    let lease = lease_file.read()?;
+    if lease.holds(monotonic_ns()) {
+        return Ok(BTreeMap::new());
+    }
+    if lease.until != 0 || lease.epoch == 0 {
+        // An agent that was stopped finds that it is not its own any more.
+        lease_file.write(Lease { epoch: lease.epoch + 1, until: 0 })?;
+    }
+    let mut entries = Ledger::read(run_dir)?.entries;
+    let left = put_back(&entries)?;
+    // An agent that is stopped may have changes on their way: as long as it lives nothing is forgotten, and all is looked at again.
+    if Owner::take(run_dir, Duration::ZERO)?.is_some() {
+        entries.retain(|pair, _| left.contains_key(pair));
+        let (mut ledger, _) = Ledger::open(run_dir)?;
+        ledger.rewrite(&entries)?;
+    }
+    Ok(left)
+}
+
+/// Puts back all that the ledger in a run folder names, and removes it; gives how many destinations that were. For whoever knows that no agent
+/// runs.
+///
+/// # Errors
+/// Where something cannot be put back: the ledger stays then.
+pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
+    if !run_dir.exists() {
+        return Ok(0);
+    }
+    let _turn = Turn::take(run_dir)?;
+    let loaded = Ledger::read(run_dir)?;
+    if let Some(problem) = loaded.problem.filter(|_| !loaded.ended_with_its_tables) {
+        anyhow::bail!("the ledger in {} {problem}: what it says was not put back", run_dir.display());
+    }
+    let entries = loaded.entries;
+    if !entries.is_empty() {
+        let left = put_back(&entries)?;
+        if let Some((pair, _)) = left.first_key_value() {
+            anyhow::bail!("{} destinations cannot be put back into IPVS: {pair} ...", left.len());
+        }
+    }
+    Ledger::remove(run_dir)?;
+    Ok(entries.len())
+}
+
+/// Puts everything back; gives what could not be, with the kernel's error number where there is one. Without IPVS there is nothing to put back.
+fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, ipvs::Error> {
+    let restored = match Kernel::open() {
+        Ok(mut kernel) => restore(&mut kernel, entries)?,
+        Err(ipvs::Error::NotLoaded) => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error),
+    };
+    if restored.changes > 0 {
+        let (changes, left) = (restored.changes, restored.left.len());
+        tracing::warn!(changes, left, "put back into IPVS what had been taken out and has lapsed");
+    }
+    Ok(restored.left)
+}

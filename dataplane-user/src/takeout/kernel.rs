@@ -1,0 +1,101 @@
+use std::{collections::HashSet, fs, time::Duration};
+
+use nodefence_common::Addr;
+
+use super::Tables;
+use crate::{
+    conntrack::{Conntrack, Family as Half, Flow, TcpState},
+    flags::monotonic_ns,
+    ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Protocol, Service, ServiceKey},
+    ledger::Pair,
+    plan::takeout::{Counts, Ground},
+};
+
+/// The tables of the network namespace that it was opened in. Blocking.
+pub struct Kernel {
+    ipvs: Ipvs,
+    conntrack: Option<Conntrack>,
+}
+
+impl Kernel {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// As [`Ipvs::open`]. Without conntrack a fixed time is waited instead of counting.
+    pub fn open() -> Result<Self, ipvs::Error> {
+        Ok(Self { ipvs: Ipvs::open()?, conntrack: Conntrack::open().ok() })
+    }
+}
+
+/// How the kernel is set in the calling thread's network namespace.
+pub fn ground(enforce: bool) -> Ground {
+    Ground { enforce, flushes: sysctl("expire_nodest_conn") }
+}
+
+fn sysctl(name: &str) -> bool {
+    let text = fs::read_to_string(format!("/proc/sys/net/ipv4/vs/{name}"));
+    text.is_ok_and(|text| text.trim() != "0")
+}
+
+impl Tables for Kernel {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(monotonic_ns())
+    }
+
+    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error> {
+        self.ipvs.services()
+    }
+
+    fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, ipvs::Error> {
+        self.ipvs.service(key)
+    }
+
+    fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error> {
+        self.ipvs.destinations(key)
+    }
+
+    fn apply(&mut self, changes: &[Change]) -> Applied {
+        self.ipvs.apply(changes)
+    }
+
+    /// By address and port of the service and the source of the answers: what is sent to a backend directly stays. A firewall mark says
+    /// nothing of addresses. Behind tunnels the answers do not show the backend: none are found, and the destination's counters decide.
+    fn count(&mut self, pairs: &[Pair]) -> Counts {
+        let Some(conntrack) = &mut self.conntrack else { return Counts::new() };
+        if !sysctl("conntrack") {
+            return Counts::new();
+        }
+        let mut counts: Counts =
+            pairs.iter().filter(|pair| is_address(&pair.service)).map(|pair| (*pair, 0)).collect();
+        let backends: HashSet<Addr> = counts.keys().map(|pair| pair.destination.ip().into()).collect();
+        for half in [Half::V4, Half::V6] {
+            if !backends.iter().any(|addr| addr.as_v4().is_some() == (half == Half::V4)) {
+                continue;
+            }
+            // Counted as it streams in: there may be a hundred thousand. What a dump that was begun anew tells twice is not none either way.
+            let dumped = conntrack.dump(half, |flow| {
+                if backends.contains(&flow.reply.src)
+                    && flow.tcp != Some(TcpState::Close)
+                    && let Some(count) = counts.get_mut(&pair_of(flow))
+                {
+                    *count += 1;
+                }
+                false
+            });
+            if dumped.is_err() {
+                return Counts::new();
+            }
+        }
+        counts
+    }
+}
+
+fn is_address(key: &ServiceKey) -> bool {
+    matches!(key, ServiceKey::Address { .. })
+}
+
+fn pair_of(flow: &Flow) -> Pair {
+    let address = (std::net::IpAddr::from(flow.orig.dst), flow.orig.dst_port).into();
+    let protocol = Protocol(flow.orig.protocol.into());
+    Pair { service: ServiceKey::Address { address, protocol }, destination: flow.backend() }
+}

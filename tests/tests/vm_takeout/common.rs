@@ -1,0 +1,152 @@
+//! A cluster behind IPVS, and what its tables say.
+
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until};
+use serde_json::Value;
+
+/// Generous: an emulated guest stands still for seconds where its host is busy.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+/// What the emulation may add to what is promised.
+pub(super) const EMULATION: Duration = Duration::from_secs(10);
+
+/// Beside the cluster's own services: one of everything on both nodes' pods, with thresholds, tunnels, persistence and a mark.
+const MORE: &str = "\
+-A -t 10.96.0.30:80 -s wrr -p 10800
+-a -t 10.96.0.30:80 -r 10.244.2.2:8080 -m -w 7 -x 100 -y 50
+-a -t 10.96.0.30:80 -r 10.244.3.2:8080 -m -w 3
+-A --sctp-service 10.96.0.31:3868 -s rr
+-a --sctp-service 10.96.0.31:3868 -r 10.244.2.2:3868 -m -w 1
+-a --sctp-service 10.96.0.31:3868 -r 10.244.3.2:3868 -m -w 1
+-A -t 10.96.0.32:80 -s sh
+-a -t 10.96.0.32:80 -r 10.244.2.2:8080 -m -w 1
+-a -t 10.96.0.32:80 -r 10.244.3.2:8080 -m -w 1
+-A -t 10.96.0.33:80 -s wlc
+-a -t 10.96.0.33:80 -r 10.244.2.2:8080 -g -w 5
+-a -t 10.96.0.33:80 -r 10.244.3.2:8080 -i -w 2 --tun-type gue --tun-port 6080
+-A -f 77 -s rr
+-a -f 77 -r 10.244.2.2:0 -m -w 4
+-a -f 77 -r 10.244.3.2:0 -m -w 4
+-A -t 10.96.0.34:80 -s rr
+-a -t 10.96.0.34:80 -r 10.244.2.2:8080 -m -w 0
+-a -t 10.96.0.34:80 -r 10.244.3.2:8080 -m -w 1
+-A -t 10.96.0.35:80 -s rr
+-a -t 10.96.0.35:80 -r 10.244.2.2:8080 -m -w 1
+";
+
+/// The service of [`MORE`] that has nobody but node B.
+pub(super) const ONLY_B: &str = "TCP 10.96.0.35:80";
+
+pub(super) fn cluster() -> Result<Cluster> {
+    let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
+    // As kube-proxy sets them.
+    cluster.a.ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
+    cluster.a.ns.sysctl("ipv4/vs/expire_quiescent_template", "1")?;
+    cluster.a.ns.ip("addr add 10.96.0.30/32 dev kube-ipvs0\naddr add 10.96.0.32/32 dev kube-ipvs0")?;
+    cluster.a.ns.feed("ipvsadm -R", MORE)?;
+    Ok(cluster)
+}
+
+/// The agent on node A, told that it is IPVS which forwards: no kube-proxy is there to say so.
+pub(super) fn agent_with(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
+    cluster.agent_with(&[&["--proxy", "ipvs"], extra].concat())
+}
+
+pub(super) fn agent(cluster: &Cluster) -> Result<Agent> {
+    agent_with(cluster, &[])
+}
+
+/// Lines of `ipvsadm -Sn`, in order, and what it says of thresholds.
+pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
+    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
+    let thresholds = ns.exec("ipvsadm -Ln --thresholds")?;
+    let limits = thresholds.lines().filter(|line| line.trim_start().starts_with("->"));
+    // Destination, upper, lower; the counters are not what is compared.
+    lines.extend(limits.map(|line| line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")));
+    lines.sort();
+    Ok(lines)
+}
+
+/// Destinations on node B with weight, but for the service that has nobody else.
+pub(super) fn weighted_on_b(ns: &Netns) -> Result<Vec<String>> {
+    let lines = ns.exec("ipvsadm -Sn")?;
+    let on_b = |line: &&str| {
+        ["-r 10.244.2.2:", "-r 10.2.0.12:", "-r [fd00:244:2::2]:", "-r [fd00:2::12]:"]
+            .iter()
+            .any(|real| line.contains(real))
+    };
+    let live =
+        lines.lines().filter(on_b).filter(|line| !line.contains("-w 0") && !line.contains("10.96.0.35:80"));
+    Ok(live.map(str::to_owned).collect())
+}
+
+/// IPVS connections and templates to these addresses, those in CLOSE left out.
+pub(super) fn connections(ns: &Netns, to: &[IpAddr]) -> Result<Vec<String>> {
+    let text = ns
+        .run(|| std::fs::read_to_string("/proc/thread-self/net/ip_vs_conn"))
+        .context("read the connections")?;
+    let mut found = Vec::new();
+    for line in text.lines().skip(1) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, _, _, destination, _, state, ..] = words[..] else { continue };
+        if to.contains(&address(destination)?) && state != "CLOSE" {
+            found.push(line.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// IPv4 as eight hexadecimal digits, IPv6 in brackets.
+fn address(text: &str) -> Result<IpAddr> {
+    let plain = text.trim_matches(['[', ']']);
+    if plain.contains(':') {
+        return Ok(plain.parse::<Ipv6Addr>()?.into());
+    }
+    Ok(IpAddr::V4(u32::from_str_radix(plain, 16).with_context(|| text.to_owned())?.into()))
+}
+
+pub(super) fn addresses(node: &nodefence_tests::Node) -> Vec<IpAddr> {
+    [Family::V4, Family::V6].into_iter().flat_map(|f| [node.address(f), node.pod_address(f)]).collect()
+}
+
+/// What `status` says of IPVS.
+pub(super) fn status(agent: &Agent) -> Result<Value> {
+    let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
+    Ok(status["ipvs"].clone())
+}
+
+/// Waits until all of node B is out and nothing is waited for.
+pub(super) fn wait_out(cluster: &Cluster, agent: &Agent) -> Result<Duration> {
+    let out = || -> Result<bool> {
+        let row = status(agent)?["nodes"]["node-b"].clone();
+        Ok(weighted_on_b(&cluster.a.ns)?.is_empty() && row["waiting"] == 0 && row["taken"].as_u64() > Some(0))
+    };
+    wait_until("node B is taken out", LIMIT, || out().unwrap_or(false)).with_context(|| {
+        format!("{:?}\n{:?}\n{}", status(agent), cluster.a.ns.exec("ipvsadm -Ln"), agent.log())
+    })
+}
+
+/// Waits until the table is as it was.
+pub(super) fn wait_same(
+    cluster: &Cluster,
+    before: &[String],
+    limit: Duration,
+    log: &str,
+) -> Result<Duration> {
+    let same = || saved(&cluster.a.ns).is_ok_and(|now| now == before);
+    let took = wait_until("the table is as it was", limit, same);
+    let now = saved(&cluster.a.ns)?;
+    let lost: Vec<_> = before.iter().filter(|line| !now.contains(line)).collect();
+    let new: Vec<_> = now.iter().filter(|line| !before.contains(line)).collect();
+    took.with_context(|| format!("lost {lost:#?}, new {new:#?}\n{log}"))
+}
+
+pub(super) fn untouched(agent: &Agent) -> Result<()> {
+    let row = status(agent)?;
+    ensure!(row["problems"] == serde_json::json!([]), "{row}");
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! What is taken out does not outlive the flag's deadline, whatever becomes of the agent.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::common::{EMULATION, LIMIT, agent, cluster, saved, untouched, wait_out, wait_same, weighted_on_b};
+
+/// Verdicts lapse 3 s after their last renewal; with the guard's work it is 5 s.
+const LAPSE: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    let before = saved(ns)?;
+    let mut agent = agent(&cluster)?;
+    agent.flag("node-b")?;
+    wait_out(&cluster, &agent)?;
+    agent.kill();
+    let took = wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+    println!("undone {took:?} after SIGKILL");
+    // The flag is in the flags file: the next agent takes the node out again, and another one goes on from there.
+    agent.restart(&[])?;
+    wait_out(&cluster, &agent)?;
+    agent.unflag("node-b")?;
+    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    untouched(&agent)
+}
+
+#[test]
+fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    let before = saved(ns)?;
+    let agent = agent(&cluster)?;
+    agent.flag("node-b")?;
+    wait_out(&cluster, &agent)?;
+    for _ in 0..2 {
+        agent.proc()?.freeze()?;
+        let took = wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+        println!("undone {took:?} after SIGSTOP");
+        agent.proc()?.thaw()?;
+        wait_out(&cluster, &agent)?;
+    }
+    // Stopped while it is at work.
+    agent.unflag("node-b")?;
+    agent.proc()?.freeze()?;
+    wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+    agent.proc()?.thaw()?;
+    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    untouched(&agent)
+}
+
+#[test]
+fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    let before = saved(ns)?;
+    let mut agent = agent(&cluster)?;
+    agent.flag("node-b")?;
+    wait_out(&cluster, &agent)?;
+    // The successor's programs take their time; what is out stays out all the while.
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let watched = std::sync::Arc::clone(ns);
+    let watch = std::thread::spawn(move || -> Result<Vec<String>> {
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            let found = weighted_on_b(&watched)?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        Ok(Vec::new())
+    });
+    agent.restart(&["--take-over"])?;
+    drop(stop);
+    let seen = watch.join().map_err(|_| anyhow::anyhow!("the watch panicked"))??;
+    ensure!(seen.is_empty(), "let go between two agents: {seen:?}\n{}", agent.log());
+    wait_out(&cluster, &agent)?;
+    let begun = Instant::now();
+    agent.terminate()?;
+    wait_same(&cluster, &before, EMULATION, &agent.log())?;
+    println!("put back {:?} after SIGTERM", begun.elapsed());
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! Flagged nodes are taken out of IPVS and come back: the real agent, `ipvsadm`, servers and clients. Runs in VMs (`cargo xtask vm-test`).
+
+mod common;
+mod life;
+mod schedulers;
+mod tables;
