@@ -106,6 +106,7 @@ impl Core {
 
     /// Notes how kube-proxy forwards. Whether that is news.
     pub(super) fn set_proxy(&self, judgement: &Judgement) -> bool {
+        self.state().kept.set_mode(judgement.mode);
         let mut proxy = self.proxy.lock().unwrap_or_else(PoisonError::into_inner);
         let news = *proxy != *judgement;
         proxy.clone_from(judgement);

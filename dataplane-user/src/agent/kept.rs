@@ -11,6 +11,7 @@ use super::state::Writer;
 use crate::{
     cluster::{ClusterView, TrafficPolicy},
     plan::{self, Keep, KeepIndex, Why},
+    proxy::Mode,
     report::KeptRow,
 };
 
@@ -21,6 +22,8 @@ pub(super) struct Kept {
     /// For which nodes (indexes into the view) it is what must be kept; `None` where that is not settled.
     of: Option<BTreeSet<u32>>,
     keep: Arc<Keep>,
+    /// How kube-proxy forwards, where that is known.
+    mode: Option<Mode>,
     /// What was written, and what an earlier agent left.
     there: BTreeSet<PortKey>,
 }
@@ -42,6 +45,14 @@ impl Kept {
         self.of = None;
     }
 
+    /// From now on this is how kube-proxy forwards.
+    pub(super) fn set_mode(&mut self, mode: Option<Mode>) {
+        if self.mode != mode {
+            self.mode = mode;
+            self.of = None;
+        }
+    }
+
     /// Before verdicts on `bearers` are written: finds out what must be kept then, and writes what of it is missing. Gives the
     /// nodes whose verdict must not be written because that failed, and why.
     pub(super) fn begin(
@@ -56,7 +67,7 @@ impl Kept {
             return BTreeMap::new();
         }
         self.of = None;
-        self.keep = Arc::new(plan::keep(view, &self.index, own_node, None, bearers));
+        self.keep = Arc::new(plan::keep(view, &self.index, own_node, self.mode, bearers));
         let mut failed = BTreeMap::new();
         for kept in self.keep.ports.keys() {
             for key in [kept.address_key(), kept.key()] {

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nodefence_common::PortKey;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -15,10 +14,10 @@ use super::{
     idle::backends_of,
 };
 use crate::{
-    cluster::{Node, Protocol},
+    cluster::{ClusterView, Protocol},
     conntrack::{Backends, Conntrack, Deleted, Protocols},
     plan,
-    proxy::{self, Affinity, Mode},
+    proxy::{self, Affinity, Endpoint, Mode},
     report::PinnedRow,
 };
 
@@ -35,26 +34,69 @@ fn mode(core: &Core) -> Option<Mode> {
     (core.settings.mode == plan::Mode::Enforce).then_some(mode)
 }
 
-/// A flagged node as it is now, and its backends but for what is kept.
-fn armed(core: &Core, node: &str) -> Option<(Node, Backends)> {
-    let state = core.state();
-    if !state.armed.contains_key(node) {
-        return None;
+/// What is to be let go: backends of flagged nodes but for what is kept, and the view that they are of.
+struct Flagged {
+    view: Arc<ClusterView>,
+    backends: Backends,
+}
+
+impl Flagged {
+    /// Of those nodes that are armed now and pass; nothing where there is none.
+    fn of(core: &Core, wanted: impl Fn(&str) -> bool) -> Option<Self> {
+        let (view, armed, keep) = {
+            let state = core.state();
+            let armed: Vec<String> = state.armed.keys().filter(|name| wanted(name)).cloned().collect();
+            (Arc::clone(&state.view), armed, Arc::clone(state.kept.keep()))
+        };
+        let mut backends = Backends::new();
+        for node in armed.iter().filter_map(|name| view.node(name)) {
+            backends.extend(backends_of(node, &keep));
+        }
+        (!backends.is_empty()).then_some(Self { view, backends })
     }
-    let node = state.view.node(node).cloned()?;
-    let backends = backends_of(&node, state.kept.keep());
-    Some((node, backends))
+
+    fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
+        self.backends.contains(socket.ip().into(), socket.port(), protocol.number())
+    }
+
+    /// The endpoints of Services with affinity among them.
+    fn affinity(&self) -> Affinity {
+        let mut known = Affinity::default();
+        let services = self.view.services.iter().flatten().filter(|service| service.affinity.is_some());
+        for service in services {
+            for (at, port) in service.ports.iter().enumerate() {
+                let sockets = service.endpoints.iter().filter_map(|endpoint| service.socket(at, endpoint));
+                for socket in sockets.filter(|socket| self.contains(port.protocol, *socket)) {
+                    let (service, protocol) = (&*service.name, port.protocol);
+                    known.add(&Endpoint { service, port: &port.name, protocol, socket });
+                }
+            }
+        }
+        known
+    }
+
+    /// Takes the clients from the affinity of these endpoints.
+    fn unstick(&self, mode: Mode) -> Result<proxy::Flushed, proxy::Error> {
+        proxy::flush(mode, &|protocol, socket| self.contains(protocol, socket), &self.affinity())
+    }
+
+    fn delete(&self, core: &Core, which: Protocols) -> Result<Deleted, String> {
+        let by_filter = core.findings().by_filter();
+        Conntrack::open()
+            .and_then(|mut conntrack| conntrack.delete_backends(&self.backends, which, by_filter))
+            .map_err(chain)
+    }
 }
 
 /// Lets go at once what no RST can: clients that stick to the node's endpoints, then its UDP and SCTP flows. Blocking.
 pub(super) fn before_asking(core: &Core, node: &str) {
-    let (Some(mode), Some((node, backends))) = (mode(core), armed(core, node)) else { return };
+    let (Some(mode), Some(flagged)) = (mode(core), Flagged::of(core, |name| name == node)) else { return };
     let mut row = PinnedRow::default();
-    match unstick(mode, std::slice::from_ref(&node)) {
+    match flagged.unstick(mode) {
         Ok(flushed) => (row.affinity, row.affinity_unknown) = (flushed.emptied, flushed.unknown),
         Err(error) => row.problem = Some(chain(error)),
     }
-    match delete(core, &backends, Protocols::Datagrams) {
+    match flagged.delete(core, Protocols::Datagrams) {
         Ok(done) => {
             row.datagrams = done.deleted;
             note(&mut row, done);
@@ -62,27 +104,27 @@ pub(super) fn before_asking(core: &Core, node: &str) {
         Err(error) => row.problem = Some(error),
     }
     tracing::info!(
-        node = node.name,
+        node,
         affinity = row.affinity,
         datagrams = row.datagrams,
         by_filter = row.by_filter,
         "let go what was pinned"
     );
-    core.state().pinned.insert(node.name, row);
+    core.state().pinned.insert(node.to_owned(), row);
 }
 
 /// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
 pub(super) fn after_asking(core: &Core, node: &str) {
-    let (Some(_), Some((node, backends))) = (mode(core), armed(core, node)) else { return };
+    let (Some(_), Some(flagged)) = (mode(core), Flagged::of(core, |name| name == node)) else { return };
     let done = match fs::read_to_string(LOOSE) {
         // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
         Ok(loose) if loose.trim() == "0" => {
             Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned())
         }
-        _ => delete(core, &backends, Protocols::Tcp),
+        _ => flagged.delete(core, Protocols::Tcp),
     };
     let mut state = core.state();
-    let row = state.pinned.entry(node.name.clone()).or_default();
+    let row = state.pinned.entry(node.to_owned()).or_default();
     match done {
         Ok(done) => {
             row.tcp = done.deleted;
@@ -108,45 +150,12 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
 }
 
 fn again(core: &Core) {
-    let Some(mode) = mode(core) else { return };
-    let (nodes, keep): (Vec<Node>, _) = {
-        let state = core.state();
-        let nodes = state.armed.keys().filter_map(|name| state.view.node(name).cloned());
-        (nodes.collect(), Arc::clone(state.kept.keep()))
-    };
-    if nodes.is_empty() {
-        return;
-    }
-    let mut backends = Backends::new();
-    nodes.iter().for_each(|node| backends.extend(backends_of(node, &keep)));
-    let flushed = unstick(mode, &nodes).map_err(chain);
-    let deleted = delete(core, &backends, Protocols::Datagrams);
+    let (Some(mode), Some(flagged)) = (mode(core), Flagged::of(core, |_| true)) else { return };
+    let flushed = flagged.unstick(mode).map_err(chain);
+    let deleted = flagged.delete(core, Protocols::Datagrams);
     if let Some(error) = flushed.err().or(deleted.err()) {
         tracing::debug!(error, "what was pinned anew was not let go; tried again");
     }
-}
-
-/// Takes the clients from the affinity of the nodes' endpoints.
-fn unstick(mode: Mode, nodes: &[Node]) -> Result<proxy::Flushed, proxy::Error> {
-    let (mut addresses, mut ports) = (std::collections::HashSet::new(), std::collections::HashSet::new());
-    for backend in nodes.iter().flat_map(|node| &node.backends) {
-        match backend.port_key() {
-            None => drop(addresses.insert(backend.address)),
-            Some(key) => drop(ports.insert(key)),
-        }
-    }
-    let ours = |protocol: Protocol, socket: SocketAddr| {
-        let key = PortKey::endpoint(socket.ip().into(), socket.port(), protocol.number());
-        addresses.contains(&socket.ip()) || ports.contains(&key)
-    };
-    proxy::flush(mode, &ours, &Affinity::default())
-}
-
-fn delete(core: &Core, backends: &Backends, which: Protocols) -> Result<Deleted, String> {
-    let by_filter = core.findings().by_filter();
-    Conntrack::open()
-        .and_then(|mut conntrack| conntrack.delete_backends(backends, which, by_filter))
-        .map_err(chain)
 }
 
 fn note(row: &mut PinnedRow, done: Deleted) {

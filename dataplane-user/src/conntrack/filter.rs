@@ -88,7 +88,12 @@ impl Backends {
     /// Whether the flow's answers come from one of these backends: the source of the reply direction is what is left after
     /// every translation.
     pub fn matches(&self, flow: &Flow) -> bool {
-        let Tuple { src: addr, src_port: port, protocol, .. } = flow.reply;
+        let Tuple { src, src_port, protocol, .. } = flow.reply;
+        self.contains(src, src_port, protocol)
+    }
+
+    /// Whether this port is one of these backends'.
+    pub fn contains(&self, addr: Addr, port: u16, protocol: u8) -> bool {
         let key = || PortKey::endpoint(addr, port, protocol);
         if !self.spared.is_empty() && self.spared.contains(&key()) {
             return false;

@@ -7,18 +7,21 @@
 
 pub mod api;
 pub mod assets;
+pub mod beside;
 pub mod control;
 pub mod forwards;
 mod iptables;
 mod ipvs;
 mod nftables;
 pub mod objects;
+pub mod pinned;
 pub mod proxy;
 mod relay;
 pub mod rules;
 pub mod usable;
 
 pub use api::Api;
+pub use beside::Beside;
 pub use control::ControlPlane;
 pub use nodefence::proxy::Mode;
 pub use proxy::KubeProxy;

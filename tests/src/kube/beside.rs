@@ -1,0 +1,94 @@
+//! The agent beside a real kube-proxy on node A of the small cluster, both told of the same Services.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{
+    ControlPlane, KubeProxy, Mode,
+    forwards::{endpoint, object, slice},
+};
+use crate::{Agent, Cluster, Family, Node, Options, Proxy, topology::Service};
+
+/// A cluster with an API server that has its Services, kube-proxy and agent. Ends with everything in it.
+#[derive(Debug)]
+pub struct Beside {
+    /// The agent, on node A.
+    pub agent: Agent,
+    /// kube-proxy, on node A.
+    pub proxy: KubeProxy,
+    /// The API server, in node A's namespace.
+    pub control: ControlPlane,
+    /// The cluster: Web and Dns (one Service, two ports) and Host have endpoints on B and C.
+    pub cluster: Cluster,
+    affinity: bool,
+}
+
+impl Beside {
+    /// Builds it all. `affinity`: clients keep their endpoints (`sessionAffinity: ClientIP`). `extra`: more arguments for the agent.
+    ///
+    /// # Errors
+    /// Where one of them does not come up; with its log.
+    pub fn new(mode: Mode, affinity: bool, extra: &[&str]) -> Result<Self> {
+        let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
+        let control = ControlPlane::start(&cluster.a.ns)?;
+        for node in [&cluster.a, &cluster.b, &cluster.c] {
+            let std::net::IpAddr::V4(address) = node.address(Family::V4) else { unreachable!() };
+            control.node(node.name, address, None)?;
+        }
+        let both = [&cluster.b, &cluster.c];
+        for service in [Service::Web, Service::Host] {
+            control.service(&super::objects::Service { affinity, ..object(service) })?;
+            slice(&control, service, &both)?;
+        }
+        let proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
+        let file = file(&cluster, affinity, &both).to_string();
+        let extra = [&["--proxy", "auto"], extra].concat();
+        let agent = Agent::start_with(&cluster.a.ns, cluster.a.name, &cluster.interfaces(), &file, &extra)?;
+        Ok(Self { agent, proxy, control, cluster, affinity })
+    }
+
+    /// Tells both of other endpoints for Web and Dns.
+    ///
+    /// # Errors
+    /// Where the API server refuses them.
+    pub fn set_endpoints(&self, nodes: &[&Node]) -> Result<()> {
+        slice(&self.control, Service::Web, nodes)?;
+        let aside = self.agent.cluster_file().with_extension("new");
+        std::fs::write(&aside, file(&self.cluster, self.affinity, nodes).to_string())?;
+        Ok(std::fs::rename(aside, self.agent.cluster_file())?)
+    }
+
+    /// What the agent says of itself.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    pub fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.agent.expect(&["status", "-o", "json"])?)?)
+    }
+}
+
+/// The cluster file: nodes, and the Services as kube-proxy has them, Web and Dns with endpoints on `nodes`.
+fn file(cluster: &Cluster, affinity: bool, nodes: &[&Node]) -> Value {
+    let all = [&cluster.a, &cluster.b, &cluster.c];
+    let nodes_of = all.map(|node| json!({"name": node.name, "address": node.address(Family::V4)}));
+    let both = [&cluster.b, &cluster.c];
+    let services = [(Service::Web, nodes), (Service::Host, &both[..])].map(|(service, nodes)| {
+        let object = object(service);
+        let ports = object.ports.iter().map(|port| {
+            json!({"name": port.name, "port": port.port, "targetPort": port.target, "protocol": port.protocol.to_lowercase(),
+                "nodePort": port.node_port})
+        });
+        let endpoints = nodes.iter().map(|node| {
+            let address = endpoint(service, node).address;
+            json!({"address": address, "node": node.name, "hostNetwork": service == Service::Host})
+        });
+        json!({
+            "name": format!("default/{}", object.name),
+            "clusterIPs": [object.cluster_ip],
+            "sessionAffinity": if affinity { "ClientIP" } else { "None" },
+            "ports": ports.collect::<Vec<_>>(),
+            "endpoints": endpoints.collect::<Vec<_>>(),
+        })
+    });
+    json!({"nodes": nodes_of, "services": services})
+}
