@@ -136,6 +136,7 @@ struct Work {
     /// What was wrong with what an earlier agent left.
     inherited: Option<String>,
     problem: Option<String>,
+    changes: u64,
 }
 
 impl Work {
@@ -150,6 +151,7 @@ impl Work {
             since: BTreeMap::new(),
             inherited: None,
             problem: None,
+            changes: 0,
         }
     }
 
@@ -207,8 +209,12 @@ impl Work {
         };
         if due(drive) == Some(Duration::ZERO) {
             match drive.round() {
-                Ok(round) if round.lapsed => lapsed(drive).map_err(chain)?,
-                Ok(_) => {}
+                Ok(round) => {
+                    self.changes += round.changes as u64;
+                    if round.lapsed {
+                        lapsed(drive).map_err(chain)?;
+                    }
+                }
                 Err(Failure::Tables(error)) => {
                     self.reopen(&error);
                     return Err(chain(error));
@@ -357,6 +363,7 @@ impl Work {
                     .to_owned()
             }),
             problems: self.problem.iter().chain(&self.inherited).cloned().collect(),
+            changes: self.changes,
             nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
         };
         self.core.takeout.board().row = row;

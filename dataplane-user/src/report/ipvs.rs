@@ -41,6 +41,8 @@ pub struct IpvsRow {
     pub note: Option<String>,
     /// What went wrong.
     pub problems: Vec<String>,
+    /// Changes of the tables that this agent has made: one for each weight, deletion and addition.
+    pub changes: u64,
     /// By flagged node, and by such as are being put back.
     pub nodes: BTreeMap<String, TakeOutRow>,
 }

@@ -37,7 +37,7 @@ impl Beside {
         }
         let both = [&cluster.b, &cluster.c];
         for service in [Service::Web, Service::Host] {
-            control.service(&super::objects::Service { affinity, ..object(service) })?;
+            create(&control, service, affinity)?;
             slice(&control, service, &both)?;
         }
         let proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
@@ -58,6 +58,28 @@ impl Beside {
         Ok(std::fs::rename(aside, self.agent.cluster_file())?)
     }
 
+    /// Deletes a Service from the API server, and makes it anew.
+    ///
+    /// # Errors
+    /// Where the API server refuses.
+    pub fn recreate(&self, service: Service, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.control.delete_service(&object(service).name)?;
+        meanwhile()?;
+        create(&self.control, service, self.affinity)
+    }
+
+    /// Ends kube-proxy and starts another one in its place. Returns once that has synced.
+    ///
+    /// # Errors
+    /// Where it does not end or does not come up.
+    pub fn restart_proxy(self) -> Result<Self> {
+        let Self { agent, proxy, control, cluster, affinity } = self;
+        let mode = proxy.mode;
+        proxy.stop()?;
+        let proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
+        Ok(Self { agent, proxy, control, cluster, affinity })
+    }
+
     /// What the agent says of itself.
     ///
     /// # Errors
@@ -65,6 +87,10 @@ impl Beside {
     pub fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.agent.expect(&["status", "-o", "json"])?)?)
     }
+}
+
+fn create(control: &ControlPlane, service: Service, affinity: bool) -> Result<()> {
+    control.service(&super::objects::Service { affinity, ..object(service) })
 }
 
 /// The cluster file: nodes, and the Services as kube-proxy has them, Web and Dns with endpoints on `nodes`.

@@ -68,7 +68,8 @@ impl ControlPlane {
         let this = Self { api, ns: Arc::clone(ns), address, certificates: None, _programs: None, dir };
         for all in [
             "/api/v1/nodes",
-            "/api/v1/namespaces/default/services",
+            // All but the server's own, which it would make anew in the middle of a test.
+            "/api/v1/namespaces/default/services?labelSelector=provider!=kubernetes",
             "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
         ] {
             this.api.delete(all)?;
@@ -110,11 +111,11 @@ impl ControlPlane {
         Ok(Self { api, ns: Arc::clone(ns), address, certificates, _programs: programs, dir })
     }
 
-    /// Ready is: says so, and has made the namespace that everything of a test lies in.
+    /// Ready is: says so, and has made what it makes by itself: the namespace that everything of a test lies in, and a Service for the server.
     fn ready(ns: &Arc<Netns>, url: &str, certificates: &Path) -> Result<Api> {
         let api = Api::new(ns, url, Some(certificates), TOKEN)?;
         api.text("/readyz")?;
-        api.get("/api/v1/namespaces/default")?;
+        api.get("/api/v1/namespaces/default/services/kubernetes")?;
         Ok(api)
     }
 
@@ -155,6 +156,14 @@ impl ControlPlane {
     pub fn service(&self, service: &objects::Service) -> Result<()> {
         let path = format!("/api/v1/namespaces/default/services/{}", service.name);
         self.api.apply(&path, &service.json()).with_context(|| format!("{service:?}")).map(drop)
+    }
+
+    /// Deletes a Service. Its slices stay: no controller runs that would take them away.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn delete_service(&self, name: &str) -> Result<()> {
+        self.api.delete(&format!("/api/v1/namespaces/default/services/{name}"))
     }
 
     /// Creates an EndpointSlice or gives it this content.

@@ -1,0 +1,180 @@
+//! The take-out beside a real kube-proxy in IPVS mode, which keeps its own idea of the tables.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nodefence_tests::{
+    Family, Netns, Node,
+    client::wait_until,
+    kube::{Beside, Mode},
+    topology::Service,
+};
+
+/// Generous: an emulated guest stands still for seconds where its host is busy.
+const LIMIT: Duration = Duration::from_secs(60);
+/// kube-proxy's `syncPeriod`, by default: everything is written anew.
+const SYNC_PERIOD: Duration = Duration::from_secs(30);
+/// How long a weight that kube-proxy gives to an endpoint of the flagged node may hold, with what the emulation adds.
+const UNDONE: Duration = Duration::from_secs(3);
+/// What `ipvsadm` and this process may need between two looks, on a busy host.
+const BLIND: Duration = Duration::from_secs(2);
+/// Endpoints change so often.
+const CHANGES: u32 = 200;
+const EVERY: Duration = Duration::from_millis(50);
+
+fn saved(ns: &Netns) -> Result<Vec<String>> {
+    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
+    lines.sort();
+    Ok(lines)
+}
+
+/// Destinations on a node that new connections go to.
+fn weighted(ns: &Netns, node: &Addresses) -> Result<Vec<String>> {
+    let on_it = |line: &String| node.0.iter().any(|address| line.contains(&format!("-r {address}:")));
+    Ok(saved(ns)?.into_iter().filter(on_it).filter(|line| !line.contains("-w 0")).collect())
+}
+
+#[derive(Clone)]
+struct Addresses([String; 2]);
+
+impl Addresses {
+    fn of(node: &Node) -> Self {
+        Self([node.address(Family::V4).to_string(), node.pod_address(Family::V4).to_string()])
+    }
+}
+
+/// Looks all the time for how long destinations of a node have weight.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Duration>>,
+}
+
+impl Watch {
+    fn start(ns: &Arc<Netns>, node: &Node) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, ns, node) = (Arc::clone(&stop), Arc::clone(ns), Addresses::of(node));
+        let thread = std::thread::spawn(move || {
+            let (mut longest, mut since) = (Duration::ZERO, None);
+            while !stopped.load(Ordering::Relaxed) {
+                let seen = Instant::now();
+                if weighted(&ns, &node)?.is_empty() {
+                    since = None;
+                } else {
+                    longest = longest.max(seen.duration_since(*since.get_or_insert(seen)));
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Ok(longest)
+        });
+        Self { stop, thread }
+    }
+
+    /// The longest time in which there was one at each look.
+    fn end(self) -> Result<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the watch panicked"))?
+    }
+}
+
+/// Waits until all of node B is out and nothing is waited for.
+fn wait_out(beside: &Beside) -> Result<()> {
+    let (ns, b) = (&beside.cluster.a.ns, Addresses::of(&beside.cluster.b));
+    let out = || -> Result<bool> {
+        let row = beside.status()?["ipvs"]["nodes"]["node-b"].clone();
+        Ok(weighted(ns, &b)?.is_empty() && row["waiting"] == 0 && row["taken"].as_u64() > Some(0))
+    };
+    let took = wait_until("node B is taken out", LIMIT, || out().unwrap_or(false));
+    took.map(drop).with_context(|| format!("{:?}\n{:?}\n{}", beside.status(), saved(ns), beside.agent.log()))
+}
+
+fn wait_same(beside: &Beside, before: &[String]) -> Result<()> {
+    let ns = &beside.cluster.a.ns;
+    let took = wait_until("the table is as it was", LIMIT, || saved(ns).is_ok_and(|now| now == before));
+    took.map(drop).with_context(|| {
+        format!("{before:#?}, and now {:#?}\n{}\n{}", saved(ns), beside.agent.log(), beside.proxy.log())
+    })
+}
+
+fn changes(beside: &Beside) -> Result<u64> {
+    beside.status()?["ipvs"]["changes"].as_u64().context("no count of changes")
+}
+
+fn flagged() -> Result<(Beside, Vec<String>)> {
+    let beside = Beside::new(Mode::Ipvs, false, &[])?;
+    ensure!(beside.status()?["proxy"]["mode"] == "ipvs", "{}", beside.status()?["proxy"]);
+    let before = saved(&beside.cluster.a.ns)?;
+    ensure!(weighted(&beside.cluster.a.ns, &Addresses::of(&beside.cluster.b))?.len() >= 6, "{before:?}");
+    beside.cluster.b.freeze()?;
+    beside.agent.flag("node-b")?;
+    wait_out(&beside)?;
+    Ok((beside, before))
+}
+
+/// It is left alone by kube-proxy, and nothing is done twice.
+#[test]
+fn two_syncs_change_nothing() -> Result<()> {
+    let (beside, before) = flagged()?;
+    let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
+    let (done, synced) = (changes(&beside)?, beside.proxy.last_sync()?);
+    let watch = Watch::start(ns, b);
+    let twice = wait_until("kube-proxy syncs twice", SYNC_PERIOD * 2 + LIMIT, || {
+        beside.proxy.last_sync().is_ok_and(|at| at >= synced + SYNC_PERIOD.as_secs_f64() * 1.5)
+    });
+    twice.with_context(|| beside.proxy.log())?;
+    let weighted = watch.end()?;
+    ensure!(weighted.is_zero(), "node B had weight for {weighted:?}\n{}", beside.agent.log());
+    ensure!(changes(&beside)? == done, "{} changes, then {}", done, changes(&beside)?);
+    beside.agent.unflag("node-b")?;
+    wait_same(&beside, &before)
+}
+
+/// kube-proxy gives each destination its weight back at its first sync; the agent takes it again.
+#[test]
+fn a_restarted_kube_proxy_does_not_bring_it_back() -> Result<()> {
+    let (beside, before) = flagged()?;
+    let done = changes(&beside)?;
+    let watch = Watch::start(&beside.cluster.a.ns, &beside.cluster.b);
+    let beside = beside.restart_proxy()?;
+    wait_until("the agent has taken it again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
+    wait_out(&beside)?;
+    let weighted = watch.end()?;
+    println!("after kube-proxy's restart node B had weight for {weighted:?}");
+    ensure!(weighted < UNDONE + BLIND, "for {weighted:?}\n{}", beside.agent.log());
+    beside.agent.unflag("node-b")?;
+    wait_same(&beside, &before)
+}
+
+/// Endpoints come and go, the flagged one among them, and Services as a whole.
+#[test]
+fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
+    let (beside, before) = flagged()?;
+    let (ns, b, c) = (&beside.cluster.a.ns, &beside.cluster.b, &beside.cluster.c);
+    let watch = Watch::start(ns, b);
+    let begun = Instant::now();
+    for change in 0..CHANGES {
+        let nodes: &[&Node] = if change % 2 == 0 { &[c] } else { &[b, c] };
+        nodefence_tests::kube::forwards::slice(&beside.control, Service::Web, nodes)?;
+        std::thread::sleep((begun + EVERY * (change + 1)).saturating_duration_since(Instant::now()));
+    }
+    println!("{CHANGES} changes of endpoints in {:?}", begun.elapsed());
+    wait_out(&beside)?;
+    for service in [Service::Web, Service::Host] {
+        let virtual_server = format!("-A -t {}:", service.cluster_ip(Family::V4));
+        let there = || saved(ns).is_ok_and(|lines| lines.iter().any(|line| line.contains(&virtual_server)));
+        beside.recreate(service, || wait_until("kube-proxy deletes it", LIMIT, || !there()).map(drop))?;
+        wait_until("kube-proxy makes it anew", LIMIT, there)?;
+    }
+    wait_out(&beside)?;
+    let weighted = watch.end()?;
+    println!("node B had weight for {weighted:?} at most");
+    ensure!(weighted < UNDONE + BLIND, "for {weighted:?}\n{}", beside.agent.log());
+    beside.agent.unflag("node-b")?;
+    wait_same(&beside, &before)
+}
