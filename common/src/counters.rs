@@ -66,6 +66,8 @@ reasons! {
     NeighbourDiscovery = 13, "neighbour_discovery";
     /// Passed on to a flagged backend: its Service has nothing else, or the packet has no port and some port of the address is kept.
     Kept = 14, "kept";
+    /// Dropped and handed to user space, which puts it in again where it came from, or injects the answer.
+    Rescue = 15, "rescue";
 }
 
 impl Reason {

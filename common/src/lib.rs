@@ -10,6 +10,7 @@ mod counters;
 mod event;
 pub mod ipv6;
 mod maps;
+mod rescue;
 mod verdict;
 
 pub use addr::Addr;
@@ -18,6 +19,10 @@ pub use event::{Event, EventKind, HEAD_LEN};
 pub use maps::{
     BackendEntry, Config, Device, Limits, NodeEntry, PortKey, backend_flags, config_flags, port_flags,
     port_kinds,
+};
+pub use rescue::{
+    RESCUE_BYTES, RESCUE_LEASE_NS, RESCUE_LONG, RESCUE_LONG_FRAME, RESCUE_MAX, RESCUE_SHORT,
+    RESCUE_SHORT_FRAME, RescueHead,
 };
 pub use verdict::{Action, ActionField, Verdict, VerdictField};
 

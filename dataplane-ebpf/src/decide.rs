@@ -155,6 +155,21 @@ const fn tcp(packet: &Packet) -> Decision {
     })
 }
 
+/// Whether a packet that would be answered can be balanced anew instead: it opens a connection, or is a datagram, as its sender made it. Not
+/// with options or extension headers, which may say where it must go.
+#[inline(always)]
+pub const fn rescuable(packet: &Packet) -> bool {
+    const OPENS: u8 = tcp_flags::FIN | tcp_flags::SYN | tcp_flags::RST | tcp_flags::ACK;
+    if packet.marks & (marks::EXTENDED | marks::FRAGMENT) != 0 {
+        return false;
+    }
+    match packet.protocol {
+        protocol::TCP => packet.kind & OPENS == tcp_flags::SYN,
+        protocol::UDP => true,
+        _ => false,
+    }
+}
+
 /// Whether an answer may be sent to an address: not unspecified, loopback, multicast or broadcast.
 #[inline(always)]
 pub fn unicast(addr: &Addr, v6: bool) -> bool {

@@ -16,6 +16,7 @@ use crate::{
     judge::{Hit, confirmed, kept, look_up, port_listed, standing_of},
     packet::{Direct, Skb},
     report::{count, count_raw, sample_skb, take_icmp},
+    rescue::hand_over,
     tc_answer::{answer_tcp, answer_udp},
 };
 
@@ -117,6 +118,9 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
             TC_ACT_SHOT
         }
         Decision::Answer(answer) => {
+            if hand_over(skb, hit, &packet) != 0 {
+                return TC_ACT_SHOT;
+            }
             let expected = match answer {
                 Answer::Reset { .. } => Reason::Reset,
                 Answer::Refuse { .. } => Reason::Refused,

@@ -36,6 +36,8 @@ mod packet;
 #[cfg(target_arch = "bpf")]
 mod report;
 #[cfg(target_arch = "bpf")]
+mod rescue;
+#[cfg(target_arch = "bpf")]
 mod tc_answer;
 #[cfg(target_arch = "bpf")]
 mod xdp;

@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use nodefence_common::{
     Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Limits, MAX_DEVICES,
-    MAX_NODES, MAX_PORTS, NodeEntry, PortKey, Reason,
+    MAX_NODES, MAX_PORTS, NodeEntry, PortKey, RESCUE_BYTES, Reason,
 };
 
 /// Hash maps are not preallocated: a small cluster does not pay for the largest. A value that a program holds may be another
@@ -42,3 +42,12 @@ pub static LIMITS: PerCpuArray<Limits, 1> = PerCpuArray::new();
 
 #[btf_map(name = "devices", pin_by_name)]
 pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, NO_PREALLOC> = HashMap::new();
+
+/// Records of [`nodefence_common::RescueHead`] and frame. Neither this nor the next is pinned: what one agent asked for must not be
+/// handed over to another that does not read it.
+#[btf_map(name = "rescue")]
+pub static RESCUE: RingBuf<(), { RESCUE_BYTES as usize }> = RingBuf::new();
+
+/// Up to when (CLOCK_MONOTONIC ns) packets are handed over to be rescued.
+#[btf_map(name = "rescue_until")]
+pub static RESCUE_UNTIL: Array<u64, 1> = Array::new();

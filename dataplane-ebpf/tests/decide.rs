@@ -1,7 +1,7 @@
 //! The decision, rule by rule.
 use nodefence_common::{Action, Addr, Reason, Verdict};
 use nodefence_ebpf::{
-    decide::{Answer, Decision, Node, Scope, Standing, decide, portless, standing, unicast},
+    decide::{Answer, Decision, Node, Scope, Standing, decide, portless, rescuable, standing, unicast},
     limit::take,
     parse::{Packet, marks, protocol, tcp_flags},
 };
@@ -144,4 +144,27 @@ fn a_budget_is_renewed_each_second() {
     assert_eq!([granted(at), granted(at + 1), granted(at + 999_999_999)], [true, true, false]);
     assert_eq!([granted(at + 1_000_000_000), granted(at + 1_000_000_001)], [true, true]);
     assert!(!take(&mut 0, &mut 0, at, 0), "a budget of zero");
+}
+
+#[test]
+fn what_opens_a_connection_and_datagrams_can_be_balanced_anew() {
+    use tcp_flags::{ACK, FIN, RST, SYN};
+    // Congestion flags and the rest of the byte do not matter.
+    for flags in [SYN, SYN | 0xc0, SYN | 0x28] {
+        assert!(rescuable(&packet(protocol::TCP, flags)), "{flags:#x}");
+    }
+    for flags in [0, ACK, FIN, RST, SYN | ACK, SYN | FIN, SYN | RST, 0xe8] {
+        assert!(!rescuable(&packet(protocol::TCP, flags)), "{flags:#x}");
+    }
+    assert!(rescuable(&packet(protocol::UDP, 0)));
+    for protocol in [protocol::SCTP, protocol::ICMP, 50] {
+        assert!(!rescuable(&packet(protocol, SYN)));
+    }
+    for (protocol, kind) in [(protocol::TCP, SYN), (protocol::UDP, 0)] {
+        for mark in [marks::FRAGMENT, marks::EXTENDED] {
+            let mut odd = packet(protocol, kind);
+            odd.marks |= mark;
+            assert!(!rescuable(&odd), "{protocol}, mark {mark}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use nix::{
 };
 use nodefence_common::{
     Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, NodeEntry, PortKey, Reason,
+    RescueHead,
 };
 use tempfile::TempDir;
 
@@ -260,6 +261,30 @@ impl Programs {
         let mut out = Vec::new();
         while let Some(record) = ring.next() {
             out.push(Event::from_bytes(&record).context("a record of another size")?);
+        }
+        Ok(out)
+    }
+
+    /// Says up to when (CLOCK_MONOTONIC ns) packets to rescue are taken.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn take_rescues_until(&mut self, until: u64) -> Result<()> {
+        let mut map: Array<_, u64> =
+            Array::try_from(self.ebpf.map_mut("rescue_until").context("rescue_until")?)?;
+        Ok(map.set(0, &until, 0)?)
+    }
+
+    /// Takes all packets to rescue out of their ring buffer.
+    ///
+    /// # Errors
+    /// Where a record is not as [`RescueHead`] says.
+    pub fn rescues(&mut self) -> Result<Vec<(RescueHead, Vec<u8>)>> {
+        let mut ring = RingBuf::try_from(self.ebpf.map_mut("rescue").context("rescue")?)?;
+        let mut out = Vec::new();
+        while let Some(record) = ring.next() {
+            let (head, frame) = RescueHead::from_bytes(&record).context("a record of another shape")?;
+            out.push((head, frame.to_vec()));
         }
         Ok(out)
     }

@@ -1,0 +1,251 @@
+//! Packets that are handed over to be rescued instead of refused: which, when, and that all of them arrives; and that whatever is not handed
+//! over is refused as ever.
+use std::{net::IpAddr, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::TcAttachType;
+use nix::time::{ClockId, clock_gettime};
+use nodefence_common::{RESCUE_BYTES, RESCUE_MAX, RESCUE_SHORT, RESCUE_SHORT_FRAME, Reason, RescueHead};
+use nodefence_tests::{
+    Netns,
+    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT},
+    packet_frame::{Frame, Transport},
+    packet_wire::{Offload, Wire},
+    packet_world::{
+        DROP, HEALTHY, HOST, HOST_PORT, IFINDEX, LAPSED, OBSERVE, REFUSE, install, v4, v6, world,
+    },
+};
+
+const SYN: u8 = 2;
+const SECOND: u64 = 1_000_000_000;
+
+fn now() -> Result<u64> {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(time.tv_sec() as u64 * SECOND + time.tv_nsec() as u64)
+}
+
+fn loaded() -> Result<Programs> {
+    let mut programs = Programs::load()?;
+    install(&mut programs, &world())?;
+    Ok(programs)
+}
+
+fn armed() -> Result<Programs> {
+    let mut programs = loaded()?;
+    programs.take_rescues_until(now()? + 600 * SECOND)?;
+    Ok(programs)
+}
+
+/// The kernel takes two bytes of the source for the ethertype where a frame starts with the IP header.
+fn client(sixth: bool) -> IpAddr {
+    if sixth { "2001:db8:86dd::5" } else { "8.0.5.5" }.parse().expect("an address")
+}
+
+fn frame(sixth: bool, node: u32, transport: Transport) -> Frame {
+    Frame::new(client(sixth), if sixth { v6(node) } else { v4(node) }, transport)
+}
+
+fn tcp(flags: u8) -> Transport {
+    Transport::Tcp { seq: 7, ack: 9, flags }
+}
+
+/// Runs a packet that must be handed over as it is.
+fn handed(programs: &mut Programs, program: &str, asked: &Frame, node: u32) -> Result<RescueHead> {
+    let bytes = asked.bytes();
+    let before = programs.counter(Reason::Rescue)?;
+    let outcome = programs.run(program, &bytes)?;
+    ensure!(outcome.verdict == TC_DROP && outcome.packet == bytes, "{outcome:?}");
+    let after = programs.counter(Reason::Rescue)?;
+    let counted = (after.packets - before.packets, after.bytes - before.bytes);
+    ensure!(counted == (1, (bytes.len() - asked.l3()) as u64), "counted as {counted:?}");
+    let mut records = programs.rescues()?;
+    ensure!(records.len() == 1, "{} records", records.len());
+    let (head, frame) = records.remove(0);
+    ensure!(frame == bytes, "another packet was handed over: {frame:02x?}");
+    ensure!(head.ifindex == IFINDEX && head.ingress_ifindex == 0 && head.node == node, "{head:?}");
+    ensure!(usize::from(head.l3_offset) == asked.l3(), "{head:?}");
+    ensure!(head.vlan_tci == 0 && head.vlan_proto == 0 && head.zero == 0, "{head:?}");
+    ensure!(head.time_ns <= now()? && head.time_ns + 60 * SECOND > now()?, "{head:?}");
+    Ok(head)
+}
+
+/// Runs a packet that must not be handed over, whatever else happens to it.
+fn not_handed(programs: &mut Programs, asked: &Frame, verdict: u32, reason: Reason) -> Result<()> {
+    let before = programs.counter(reason)?.packets;
+    let outcome = programs.run("nf_egress_l2", &asked.bytes())?;
+    ensure!(outcome.verdict == verdict, "{asked:?}: verdict {}", outcome.verdict);
+    ensure!(programs.counter(reason)?.packets == before + 1, "{asked:?} was not counted as {reason:?}");
+    ensure!(programs.counter(Reason::Rescue)?.packets == 0 && programs.rescues()?.is_empty(), "{asked:?}");
+    Ok(())
+}
+
+#[test]
+fn what_opens_a_connection_and_datagrams_are_handed_over_whole() -> Result<()> {
+    let mut programs = armed()?;
+    for sixth in [false, true] {
+        for transport in [tcp(SYN), tcp(SYN | 0xc0), Transport::Udp] {
+            // Below, at and above the size of a short record; the longest.
+            let header =
+                if sixth { 40 } else { 20 } + if matches!(transport, Transport::Udp) { 8 } else { 20 };
+            let short = RESCUE_SHORT_FRAME - 14 - header;
+            for payload in [0, 1, short, short + 1, 1_460, RESCUE_MAX as usize - header] {
+                for tags in [vec![], vec![0x8100], vec![0x88a8, 0x8100]] {
+                    let mut asked = frame(sixth, REFUSE, transport.clone());
+                    asked.payload = (0..payload).map(|i| i as u8).collect();
+                    asked.tags = tags;
+                    handed(&mut programs, "nf_egress_l2", &asked, REFUSE)
+                        .with_context(|| format!("{payload} bytes of {transport:?}, {:x?}", asked.tags))?;
+                }
+                let mut asked = frame(sixth, REFUSE, transport.clone());
+                // The kernel takes the first 14 bytes for an Ethernet header and wants an IP header behind it.
+                asked.payload = vec![0x5a; payload.max(40)];
+                asked.macs = None;
+                handed(&mut programs, "nf_egress_l3", &asked, REFUSE).context("no link layer")?;
+            }
+            let mut host = frame(sixth, HOST, transport);
+            host.dport = HOST_PORT;
+            handed(&mut programs, "nf_egress_l2", &host, HOST).context("a host-network backend")?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_balanced_anew_is_treated_as_ever() -> Result<()> {
+    let mut programs = armed()?;
+    for sixth in [false, true] {
+        let refuse = |transport| frame(sixth, REFUSE, transport);
+        for (flags, reason) in [
+            (SYN | 16, Reason::Reset),
+            (16, Reason::Reset),
+            (0, Reason::Refused),
+            (1, Reason::Refused),
+            (SYN | 1, Reason::Refused),
+        ] {
+            not_handed(&mut programs, &refuse(tcp(flags)), TC_REDIRECT, reason)?;
+        }
+        not_handed(&mut programs, &refuse(tcp(4)), TC_DROP, Reason::Dropped)?;
+        not_handed(&mut programs, &refuse(Transport::Sctp), TC_DROP, Reason::Dropped)?;
+        for transport in [tcp(SYN), Transport::Udp] {
+            let udp = matches!(transport, Transport::Udp);
+            let reason = if udp { Reason::Unreachable } else { Reason::Refused };
+            let header = if sixth { 40 } else { 20 } + if udp { 8 } else { 20 };
+            let mut long = refuse(transport.clone());
+            long.payload = vec![1; RESCUE_MAX as usize + 1 - header];
+            not_handed(&mut programs, &long, TC_REDIRECT, reason).context("one byte too long")?;
+
+            let mut piece = refuse(transport.clone());
+            let mut extended = refuse(transport.clone());
+            if sixth {
+                piece.extensions = vec![Frame::fragment_header(0, true)];
+                extended.extensions = vec![(60, vec![0; 8])];
+            } else {
+                piece.fragment = Some((0, true));
+                extended.options = vec![1; 8];
+            }
+            not_handed(&mut programs, &piece, TC_DROP, Reason::FragmentDropped)?;
+            // A datagram behind options is answered by user space.
+            let (verdict, reason) = if udp { (TC_DROP, Reason::Handed) } else { (TC_REDIRECT, reason) };
+            not_handed(&mut programs, &extended, verdict, reason).context("behind options")?;
+
+            for (node, verdict, reason) in [
+                (DROP, TC_DROP, Reason::Dropped),
+                (OBSERVE, TC_PASS, Reason::Observed),
+                (LAPSED, TC_PASS, Reason::Lapsed),
+            ] {
+                not_handed(&mut programs, &frame(sixth, node, transport.clone()), verdict, reason)?;
+            }
+            let healthy = frame(sixth, HEALTHY, transport);
+            ensure!(programs.run("nf_egress_l2", &healthy.bytes())?.verdict == TC_PASS);
+            ensure!(programs.rescues()?.is_empty(), "a healthy node's packet was handed over");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nobody_who_takes_them_means_refused_in_the_same_packet() -> Result<()> {
+    let mut programs = loaded()?;
+    let asked = |transport| frame(false, REFUSE, transport);
+    let refused = |programs: &mut Programs| -> Result<()> {
+        not_handed(programs, &asked(tcp(SYN)), TC_REDIRECT, Reason::Refused)?;
+        not_handed(programs, &asked(Transport::Udp), TC_REDIRECT, Reason::Unreachable)
+    };
+    refused(&mut programs).context("never armed")?;
+    programs.take_rescues_until(now()?)?;
+    refused(&mut programs).context("lapsed")?;
+    programs.take_rescues_until(now()? + 100_000_000)?;
+    std::thread::sleep(Duration::from_millis(120));
+    refused(&mut programs).context("lapsed by itself")?;
+    programs.take_rescues_until(u64::MAX)?;
+    handed(&mut programs, "nf_egress_l2", &asked(tcp(SYN)), REFUSE).context("armed")?;
+    Ok(())
+}
+
+#[test]
+fn a_full_ring_means_refused_in_the_same_packet() -> Result<()> {
+    let mut programs = armed()?;
+    let mut asked = frame(false, REFUSE, tcp(SYN));
+    asked.payload.clear();
+    // A record costs 8 bytes more than itself (BPF_RINGBUF_HDR_SZ, kernel/bpf/ringbuf.c).
+    let room = u64::from(RESCUE_BYTES) / (RESCUE_SHORT as u64 + 8);
+    let (mut handed_over, mut refused) = (0, 0);
+    for _ in 0..room + 100 {
+        match programs.run("nf_egress_l2", &asked.bytes())?.verdict {
+            TC_DROP => handed_over += 1,
+            TC_REDIRECT => refused += 1,
+            other => anyhow::bail!("verdict {other}"),
+        }
+    }
+    ensure!(handed_over + 1 >= room && refused >= 100, "{handed_over} of {room}, {refused} refused");
+    ensure!(programs.counter(Reason::Rescue)?.packets == handed_over, "counted otherwise");
+    ensure!(programs.counter(Reason::Refused)?.packets == refused, "counted otherwise");
+    ensure!(programs.rescues()?.len() as u64 == handed_over, "records are missing");
+    handed(&mut programs, "nf_egress_l2", &asked, REFUSE).context("no room after the ring was read")?;
+    Ok(())
+}
+
+/// What BPF_PROG_TEST_RUN cannot make: a checksum left to the device, headers outside the linear part, a datagram that is to be cut up.
+#[test]
+fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
+    let ns = Netns::new("rescue-wire")?;
+    ns.ip("link add w0 mtu 9000 type veth peer name w1 mtu 9000\nlink set w0 up\nlink set w1 up")?;
+    let near = ns.ifindex("w0")?;
+    ns.run(move || -> Result<()> {
+        let mut programs = armed()?;
+        programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
+        let wire = Wire::open(near)?;
+        for sixth in [false, true] {
+            let start = if sixth { 54 } else { 34 };
+            for (transport, field) in [(tcp(SYN), 16), (Transport::Udp, 6)] {
+                let mut asked = frame(sixth, REFUSE, transport);
+                asked.payload = vec![3; 300];
+                for offload in [
+                    Offload::default(),
+                    Offload { linear: 14, ..Offload::default() },
+                    Offload { checksum: Some((start, field)), linear: start + 20, ..Offload::default() },
+                ] {
+                    wire.send(offload, &asked.bytes())?;
+                    let records = programs.rescues()?;
+                    let [(head, frame)] = records.as_slice() else {
+                        anyhow::bail!("{} records of {offload:?}", records.len());
+                    };
+                    ensure!(head.ifindex == near && *frame == asked.bytes(), "{offload:?}: {head:?}");
+                }
+            }
+            let mut many = frame(sixth, REFUSE, Transport::Udp);
+            many.payload = vec![3; 1_200];
+            // VIRTIO_NET_HDR_GSO_UDP_L4 (Linux 6.2 takes it from packet sockets).
+            let gso = Offload {
+                checksum: Some((start, 6)),
+                linear: start + 8,
+                gso: Some((5, 400)),
+                ..Offload::default()
+            };
+            if wire.send(gso, &many.bytes()).is_ok() {
+                ensure!(programs.rescues()?.is_empty(), "a datagram that is to be cut up was handed over");
+            }
+        }
+        Ok(())
+    })
+}
