@@ -50,6 +50,22 @@ fn translated_flows_are_listed_as_they_are() -> Result<()> {
             assert!(flow.status & status::DST_NAT != 0 && flow.status & status::ASSURED != 0);
             assert!(found.flows.iter().all(|flow| flow.reply.src == pod.into()));
 
+            // Each is found by what its answers look like; by what its client sends, no other one is.
+            let entries = found.flows.clone();
+            cluster.a.ns.run(move || {
+                let mut table = Conntrack::open().unwrap();
+                for flow in entries {
+                    let one = table.by_reply(&flow.reply).unwrap().unwrap();
+                    assert_eq!((one.orig, one.reply, one.id), (flow.orig, flow.reply, flow.id));
+                    let same = table.by_original(&flow.orig).unwrap().unwrap();
+                    assert_eq!((same.orig, same.reply, same.id), (flow.orig, flow.reply, flow.id));
+                    assert_eq!(table.by_reply(&flow.orig).unwrap(), None);
+                    assert_eq!(table.by_original(&flow.reply).unwrap(), None);
+                    let nobody = nodefence::conntrack::Tuple { src_port: 1, ..flow.reply };
+                    assert_eq!(table.by_reply(&nobody).unwrap(), None);
+                }
+            });
+
             // The other half of the table has none of them.
             let wrong = if half == Half::V4 { Half::V6 } else { Half::V4 };
             assert!(dump(&cluster.a.ns, wrong, addresses([pod])).flows.is_empty());

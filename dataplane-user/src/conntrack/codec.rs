@@ -134,6 +134,26 @@ pub(super) fn dump_request(family: Family, sequence: u32) -> Vec<u8> {
     message(kind, NLM_F_REQUEST | NLM_F_DUMP, family as u8, 0, sequence, |_| {})
 }
 
+/// The direction of an entry that a tuple is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub(super) enum Direction {
+    /// As the client sent it.
+    Original = CTA_TUPLE_ORIG,
+    /// As the answer arrives.
+    Reply = CTA_TUPLE_REPLY,
+}
+
+/// A request for the entry of the default zone that has this tuple: a lookup of one bucket, no dump. The kernel says which direction the tuple is
+/// only by what it gives back.
+pub(super) fn lookup_request(tuple: &Tuple, direction: Direction, sequence: u32) -> Vec<u8> {
+    let kind = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET;
+    // The acknowledgement ends the exchange.
+    message(kind, NLM_F_REQUEST | NLM_F_ACK, Family::of(tuple.src) as u8, 0, sequence, |out| {
+        nest(out, direction as u16, |out| put_tuple(out, tuple));
+    })
+}
+
 /// A request for the counters of each CPU.
 pub(super) fn stats_request(sequence: u32) -> Vec<u8> {
     message(CT_STATS_CPU, NLM_F_REQUEST | NLM_F_DUMP, libc::AF_UNSPEC as u8, 0, sequence, |_| {})

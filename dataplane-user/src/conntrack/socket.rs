@@ -6,7 +6,11 @@ use std::{
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nodefence_common::Addr;
 
-use super::{Error, Flow, Zone, codec, flow::TCP};
+use super::{
+    Error, Flow, Tuple, Zone,
+    codec::{self, Direction},
+    flow::TCP,
+};
 use crate::netlink::{Broken, Channel};
 
 /// How often a dump that the kernel broke off is begun anew.
@@ -117,6 +121,37 @@ impl Conntrack {
                 None => dump.malformed += 1,
             }
         })
+    }
+
+    /// The entry whose answers look like this, in the default zone.
+    ///
+    /// # Errors
+    /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
+    pub fn by_reply(&mut self, reply: &Tuple) -> Result<Option<Flow>, Error> {
+        Ok(self.look_up(reply, Direction::Reply)?.filter(|flow| flow.reply == *reply))
+    }
+
+    /// The entry whose client sends this, in the default zone.
+    ///
+    /// # Errors
+    /// As [`Self::by_reply`].
+    pub fn by_original(&mut self, original: &Tuple) -> Result<Option<Flow>, Error> {
+        Ok(self.look_up(original, Direction::Original)?.filter(|flow| flow.orig == *original))
+    }
+
+    /// The kernel looks for the tuple in both directions (`nf_conntrack_find_get`).
+    fn look_up(&mut self, tuple: &Tuple, direction: Direction) -> Result<Option<Flow>, Error> {
+        for _ in 0..MAX_ATTEMPTS {
+            let request = codec::lookup_request(tuple, direction, self.channel.next_sequence());
+            let mut found = None;
+            match self.each(&request, codec::CT_NEW, |body| found = codec::parse(body)) {
+                Ok(()) => return Ok(found),
+                Err(Broken::Refused(libc::ENOENT)) => return Ok(None),
+                Err(Broken::Retry) => {}
+                Err(other) => return Err(fatal(other)),
+            }
+        }
+        Err(Error::Io { request: "lookup", source: io::Error::from_raw_os_error(libc::EINTR) })
     }
 
     /// How many packets conntrack has found INVALID in this network namespace.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     Backends, Family, Flow, TcpState, Tuple, Zone,
-    codec::{dump_request, liberal_request, parse},
+    codec::{Direction, dump_request, liberal_request, lookup_request, parse},
     status,
 };
 
@@ -139,6 +139,20 @@ fn the_dump_request_asks_for_one_family() {
         // IPCTNL_MSG_CT_GET, NLM_F_REQUEST | NLM_F_DUMP.
         assert_eq!((header.message_type(), header.flags()), (0x0101, 0x0301));
         assert_eq!(header.payload(), [raw, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn a_lookup_names_one_tuple_of_one_direction() {
+    let flow = flow();
+    for (tuple, direction, at) in
+        [(flow.orig, Direction::Original, 4..56), (flow.reply, Direction::Reply, 56..108)]
+    {
+        let message = lookup_request(&tuple, direction, 9);
+        let header = NetlinkBuffer::new_checked(&message[..]).unwrap();
+        // IPCTNL_MSG_CT_GET; NLM_F_REQUEST | NLM_F_ACK: no dump.
+        assert_eq!((header.message_type(), header.flags()), (0x0101, 0x0005));
+        assert_eq!(header.payload(), [&ENTRY[..4], &ENTRY[at]].concat());
     }
 }
 
