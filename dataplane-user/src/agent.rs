@@ -15,6 +15,7 @@ mod network;
 mod own_node;
 mod pinned;
 mod preflight;
+mod rescue;
 mod rows;
 mod run;
 mod serve;

@@ -17,4 +17,5 @@ mod netlink;
 pub mod plan;
 pub mod proxy;
 pub mod report;
+pub mod rescue;
 pub mod takeout;

@@ -236,12 +236,7 @@ fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
             let mut many = frame(sixth, REFUSE, Transport::Udp);
             many.payload = vec![3; 1_200];
             // VIRTIO_NET_HDR_GSO_UDP_L4 (Linux 6.2 takes it from packet sockets).
-            let gso = Offload {
-                checksum: Some((start, 6)),
-                linear: start + 8,
-                gso: Some((5, 400)),
-                ..Offload::default()
-            };
+            let gso = Offload { checksum: Some((start, 6)), linear: start + 8, gso: Some((5, 400)) };
             if wire.send(gso, &many.bytes()).is_ok() {
                 ensure!(programs.rescues()?.is_empty(), "a datagram that is to be cut up was handed over");
             }

@@ -13,7 +13,9 @@ use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
 
-use super::{auto::Auto, file_flags, idle::Turns, own_node, run::Settings, state::State, takeout::Bell};
+use super::{
+    auto::Auto, file_flags, idle::Turns, own_node, rescue, run::Settings, state::State, takeout::Bell,
+};
 use crate::{
     cluster::{ClusterView, FileSource},
     dataplane::{Dataplane, Injector, probe::Findings},
@@ -42,6 +44,8 @@ pub(super) struct Core {
     dataplane: Mutex<Dataplane>,
     store: Mutex<FlagStore>,
     pub(super) injector: Injector,
+    /// What the thread that rescues makes known.
+    pub(super) rescue: Arc<rescue::Desk>,
     /// Who may ask idle clients now.
     pub(super) turns: Turns,
     /// Told when flags or backends may have changed.
@@ -74,6 +78,7 @@ impl Core {
             dataplane: Mutex::new(dataplane),
             store: Mutex::new(store),
             injector,
+            rescue: Arc::default(),
             turns: Turns::default(),
             takeout: Bell::default(),
             view_changed: Notify::new(),

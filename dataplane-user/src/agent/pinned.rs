@@ -83,7 +83,14 @@ impl Flagged {
     fn delete(&self, core: &Core, which: Protocols) -> Result<Deleted, String> {
         let by_filter = core.findings().by_filter();
         Conntrack::open()
-            .and_then(|mut conntrack| conntrack.delete_backends(&self.backends, which, by_filter))
+            .and_then(|mut conntrack| {
+                if core.rescue.takes() {
+                    // A packet that is handed over just now is rescued by its entry, or by what is known of it.
+                    conntrack.delete_known(&self.backends, which, |flows| core.rescue.remember(flows))
+                } else {
+                    conntrack.delete_backends(&self.backends, which, by_filter)
+                }
+            })
             .map_err(chain)
     }
 }

@@ -310,7 +310,8 @@ pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
     let kernel = counters.into_iter().map(|(reason, counter)| row(reason.name(), reason.help(), counter));
     let unanswered = core.injector.unanswered();
     let own = unanswered.into_iter().map(|(why, counter)| row(why.name(), why.help(), counter));
-    Ok(kernel.chain(own).collect())
+    let rescued = core.rescue.tally.get().map(|(fate, counter)| row(fate.name(), fate.help(), counter));
+    Ok(kernel.chain(own).chain(rescued).collect())
 }
 
 /// Everything else.
@@ -349,6 +350,7 @@ pub(super) fn status(core: &Core) -> Status {
         flagged_unknown,
         kept: seen.keep.ports.len(),
         kept_examples,
+        rescue: core.rescue.row(),
         dataplane: DataplaneRow {
             pin_dir: core.settings.options.pin_dir.display().to_string(),
             max_backends: core.settings.options.max_backends,

@@ -28,6 +28,7 @@ use super::{
     mode, neighbours, network,
     own_node::{local_addresses, own_node, refuse_local},
     pinned, preflight,
+    rescue::Rescue,
     serve::Desk,
     state::State,
     takeout::TakingOut,
@@ -141,6 +142,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || mode::look(&core)).await?;
     }
     let taking_out = TakingOut::start(&core)?;
+    let rescue = Rescue::start(&core)?;
     let mut tasks = JoinSet::new();
     {
         let core = Arc::clone(&core);
@@ -195,6 +197,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     };
     stop.cancel();
     taking_out.end();
+    rescue.end();
     // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
     renewal.end();
     let _late = timeout(WIND_UP, async { while tasks.join_next().await.is_some() {} }).await;

@@ -10,8 +10,8 @@ use crate::{
     dataplane::DetachReport,
     flags::Origin,
     report::{
-        AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, PinnedRow, Status, TakeOutRow,
-        UnflagReport,
+        AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, PinnedRow, RescueRow, Status,
+        TakeOutRow, UnflagReport,
     },
 };
 
@@ -175,6 +175,21 @@ fn taken_out_text(row: &TakeOutRow) -> String {
     )
 }
 
+fn rescue(row: &RescueRow) -> String {
+    let mut text = match &row.idle {
+        Some(why) => format!("none, new connections are refused: {why}"),
+        None => format!(
+            "new connections and datagrams that meet the cut are balanced anew (of own sockets: {})",
+            row.own
+        ),
+    };
+    let _ = write!(text, "; {} put in again, {} refused after their tries", row.put_in, row.tries);
+    for (name, count) in &row.not {
+        let _ = write!(text, ", {count} {name}");
+    }
+    text
+}
+
 pub(super) fn unflag(report: &UnflagReport) -> String {
     match (&report.still, report.was_flagged) {
         (Some(flag), _) => format!("node {} stays {}", report.node, flag_text(flag)),
@@ -311,6 +326,7 @@ pub(super) fn status(status: &Status) -> String {
             line("", format!("problem: {problem}"));
         }
     }
+    line("Rescue", rescue(&status.rescue));
     for (node, flag) in &status.flagged_unknown {
         line("Flagged", format!("{node} (not in the cluster file): {}", flag_text(flag)));
     }

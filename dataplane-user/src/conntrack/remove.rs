@@ -141,9 +141,31 @@ impl Conntrack {
             if steps.dump.is_empty() {
                 continue;
             }
-            let keep = |flow: &Flow| which.includes(flow.orig.protocol) && steps.dump.matches(flow);
+            done.add(self.delete_known(&steps.dump, which, |_| ())?);
+        }
+        Ok(done)
+    }
+
+    /// As [`Self::delete_backends`], but only what `known` was told of before: by a dump on every kernel.
+    ///
+    /// # Errors
+    /// As [`Self::delete_backends`].
+    pub fn delete_known(
+        &mut self,
+        backends: &Backends,
+        which: Protocols,
+        mut known: impl FnMut(&[Flow]),
+    ) -> Result<Deleted, Error> {
+        let mut done = Deleted::default();
+        for family in [Family::V4, Family::V6] {
+            let backends = backends.of(family);
+            if backends.is_empty() {
+                continue;
+            }
+            let keep = |flow: &Flow| which.includes(flow.orig.protocol) && backends.matches(flow);
             let found = self.dump(family, keep)?;
             done.incomplete |= found.incomplete;
+            known(&found.flows);
             done.add(self.delete(&found.flows)?);
         }
         Ok(done)

@@ -18,6 +18,7 @@ use super::{
     node_writer::NodeWriter,
     options::Options,
     programs::Programs,
+    rescue::Rescues,
     staging::Staged,
     write::{self, WriteReport},
 };
@@ -129,6 +130,11 @@ impl Dataplane {
     pub fn events(&mut self) -> Result<EventStream, Error> {
         let map = self.ebpf.map(names::EVENTS);
         EventStream::new(map.ok_or(Error::Missing { kind: "map", name: names::EVENTS })?)
+    }
+
+    /// The packets to rescue; to be called once.
+    pub fn rescues(&mut self) -> Result<Rescues, Error> {
+        Rescues::take(&mut self.ebpf)
     }
 
     /// The kernel programs' own log; to be called once, in a tokio runtime, where [`Options::log_cuts`] is set.

@@ -1,7 +1,7 @@
 //! Every name that this room gives to something in the kernel.
 use std::path::{Path, PathBuf};
 
-/// The maps of the object, each pinned under its name.
+/// The pinned maps of the object, each under its name.
 pub(super) const MAPS: [&str; 9] = [BACKENDS, PORTS, NODES, SEEN, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES];
 pub(super) const BACKENDS: &str = "backends";
 pub(super) const PORTS: &str = "ports";
@@ -12,6 +12,10 @@ pub(super) const EVENTS: &str = "events";
 pub(super) const CONFIG: &str = "config";
 pub(super) const LIMITS: &str = "limits";
 pub(super) const DEVICES: &str = "devices";
+
+/// The maps that are not pinned: one agent's alone.
+pub(super) const RESCUE: &str = "rescue";
+pub(super) const RESCUE_UNTIL: &str = "rescue_until";
 
 pub(super) const INJECT: &str = "nf_inject";
 pub(super) const XDP: &str = "nf_xdp";

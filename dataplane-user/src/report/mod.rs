@@ -11,6 +11,6 @@ pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
     AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlagRow, FlowRow, Flows,
-    InterfaceRow, KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, Status, UnflagReport,
+    InterfaceRow, KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};

@@ -315,6 +315,21 @@ pub struct NeighbourRow {
     pub state: String,
 }
 
+/// New connections and datagrams that met the cut and were balanced anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RescueRow {
+    /// Why none is; `None` where they are.
+    pub idle: Option<String>,
+    /// What becomes of those of this machine's own sockets, which are sent once more by a raw socket.
+    pub own: String,
+    /// How many were put in again; one that met the cut again counts again.
+    pub put_in: u64,
+    /// How many were refused after all their tries.
+    pub tries: u64,
+    /// How many were not rescued for another reason, by the name of its counter.
+    pub not: std::collections::BTreeMap<String, u64>,
+}
+
 /// The agent's state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -340,6 +355,8 @@ pub struct Status {
     pub kept: usize,
     /// Some of them, with the reason.
     pub kept_examples: Vec<KeptRow>,
+    /// What became of packets that can be balanced anew.
+    pub rescue: RescueRow,
     /// What is wrong with the file that keeps the CLI's flags.
     pub flags_problem: Option<String>,
     /// The pinned tables.

@@ -1,0 +1,247 @@
+//! The thread that rescues: takes the packets which the kernel hands over, and goes on to ask for them only as long as it does.
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use nodefence_common::{RESCUE_LEASE_NS, RescueHead};
+
+use super::core::Core;
+use crate::{
+    conntrack::{Flow, Tuple, status},
+    dataplane::Rescues,
+    flags::monotonic_ns,
+    plan::{Answer, Mode},
+    proxy,
+    report::RescueRow,
+    rescue::{Fate, Tally, tries::Recent},
+};
+
+mod devices;
+mod packets;
+
+use packets::Helper;
+
+/// How often the lease is renewed while nothing comes.
+const BEAT: Duration = Duration::from_millis(50);
+/// Packets taken before the lease is looked at again.
+const BATCH: usize = 256;
+/// How soon what failed at the beginning is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Whether packets of this machine's own sockets are balanced anew when they are sent once more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Own {
+    /// None has met the cut yet.
+    #[default]
+    Unknown,
+    /// They are: the first one was looked at.
+    Balanced,
+    /// They are not: what they are pinned by is deleted, and they wait until TCP repeats them.
+    Repeated,
+}
+
+/// How long (ns) the ends of a flow whose entry was deleted are remembered, for the packets that were on their way then.
+const MOVED_NS: u64 = 1_000_000_000;
+/// How many are, for each half of the memory: 10 MiB.
+const MOVED: usize = 65_536;
+
+/// The thread's nice value: it does little, and senders wait for it.
+const PRIORITY: i32 = -20;
+
+/// What the agent's other parts see of it.
+#[derive(Debug)]
+pub(super) struct Desk {
+    /// What became of the packets.
+    pub(super) tally: Tally,
+    idle: Mutex<Option<String>>,
+    own: Mutex<Own>,
+    /// By the reply direction of entries that were deleted: the original one.
+    moved: Mutex<Recent<Tuple, Tuple>>,
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self {
+            tally: Tally::default(),
+            idle: Mutex::default(),
+            own: Mutex::default(),
+            moved: Mutex::new(Recent::new(MOVED_NS, MOVED)),
+        }
+    }
+}
+
+impl Desk {
+    /// Why nothing is rescued; `None` where packets are.
+    fn why_idle(&self) -> Option<String> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What happens to packets of this machine's own sockets.
+    fn own(&self) -> Own {
+        *self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether packets are taken: then entries must not be deleted that were not given to [`Self::remember`] before.
+    pub(super) fn takes(&self) -> bool {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Takes notice of entries that are about to be deleted. Where there is no room for them, what is on its way is refused.
+    pub(super) fn remember(&self, flows: &[Flow]) {
+        let now = monotonic_ns();
+        let mut moved = self.moved();
+        for flow in flows.iter().filter(|flow| flow.status & status::DST_NAT != 0) {
+            moved.put(flow.reply, flow.orig, now);
+        }
+    }
+
+    fn moved(&self) -> MutexGuard<'_, Recent<Tuple, Tuple>> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For `status`.
+    pub(super) fn row(&self) -> RescueRow {
+        let own = match self.own() {
+            Own::Unknown => "not tried yet",
+            Own::Balanced => "balanced anew",
+            Own::Repeated => "go elsewhere when TCP repeats them",
+        };
+        let mut row = RescueRow { idle: self.why_idle(), own: own.to_owned(), ..RescueRow::default() };
+        for (fate, counter) in self.tally.get() {
+            match fate {
+                Fate::PutIn => row.put_in = counter.packets,
+                Fate::Tries => row.tries = counter.packets,
+                other if counter.packets != 0 => {
+                    row.not.insert(other.name().to_owned(), counter.packets);
+                }
+                _ => {}
+            }
+        }
+        row
+    }
+
+    fn set_own(&self, own: Own) {
+        *self.own.lock().unwrap_or_else(PoisonError::into_inner) = own;
+    }
+
+    fn set_idle(&self, why: Option<String>) {
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+}
+
+/// The thread.
+pub(super) struct Rescue {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Rescue {
+    /// Starts it in the calling thread's network namespace.
+    pub(super) fn start(core: &Arc<Core>) -> anyhow::Result<Self> {
+        let core = Arc::clone(core);
+        let rescues = core.dataplane().rescues()?;
+        core.rescue.set_idle(Some("about to begin".to_owned()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let stop = Arc::clone(&stop);
+            std::thread::Builder::new().name("rescue".into()).spawn(move || {
+                let desk = Arc::clone(&core.rescue);
+                // Only of this thread: on a machine that has more to do than processors to do it, packets would wait, and the lease lapse.
+                if let Err(error) = rustix::process::setpriority_process(None, PRIORITY) {
+                    tracing::debug!(%error, "the thread that rescues has no precedence");
+                }
+                // Without this thread the lease lapses: what would be rescued is refused.
+                if let Err(error) = (Worker { core, rescues }).run(&stop) {
+                    tracing::error!(%error, "nothing is rescued any more");
+                    desk.set_idle(Some(error.to_string()));
+                }
+            })?
+        };
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends it; packets are refused from now on.
+    pub(super) fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _panicked = self.thread.join();
+    }
+}
+
+/// Why the agent is not to rescue at all, as it was started and by the cluster file that holds.
+fn unwanted(core: &Core) -> Option<&'static str> {
+    if core.settings.mode != Mode::Enforce {
+        return Some("observe mode: nothing is cut");
+    }
+    if core.settings.answer != Answer::Refuse {
+        return Some("the answer is drop");
+    }
+    if core.state().view.services.is_none() {
+        return Some("the cluster file says nothing of Services");
+    }
+    match core.proxy().mode {
+        Some(proxy::Mode::Nftables | proxy::Mode::Iptables) => None,
+        Some(proxy::Mode::Ipvs) => Some("kube-proxy forwards by IPVS"),
+        None => Some("how kube-proxy forwards is not known, or not to be looked at"),
+    }
+}
+
+struct Worker {
+    core: Arc<Core>,
+    rescues: Rescues,
+}
+
+impl Worker {
+    fn run(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let desk = Arc::clone(&self.core.rescue);
+        let mut helper: Option<Helper> = None;
+        let mut tried: Option<Instant> = None;
+        let mut leased = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let unwanted = unwanted(&self.core).map(str::to_owned);
+            if unwanted.is_none() && helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
+                tried = Some(Instant::now());
+                match Helper::open(Arc::clone(&self.core)) {
+                    Ok(ready) => helper = Some(ready),
+                    Err(error) => desk.set_idle(Some(format!("{error:#}"))),
+                }
+            }
+            let Some(able) = helper.as_mut().filter(|_| unwanted.is_none()) else {
+                if leased != 0 {
+                    leased = 0;
+                    self.rescues.lease(0)?;
+                }
+                if unwanted.is_some() {
+                    desk.set_idle(unwanted);
+                }
+                // What was handed over before the lease ended is not left to whoever comes next.
+                while self.rescues.next(|head, frame| desk.tally.add(Fate::Late, length(head, frame))) {}
+                std::thread::sleep(BEAT);
+                continue;
+            };
+            let now = monotonic_ns();
+            if leased < now + RESCUE_LEASE_NS * 3 / 4 {
+                leased = now + RESCUE_LEASE_NS;
+                self.rescues.lease(leased)?;
+                desk.set_idle(None);
+            }
+            able.look();
+            let more = (0..BATCH).all(|_| self.rescues.next(|head, frame| able.handle(head, frame)));
+            if able.broken {
+                helper = None;
+            } else if !more {
+                self.rescues.wait(BEAT)?;
+            }
+        }
+        Ok(self.rescues.lease(0)?)
+    }
+}
+
+/// Bytes from the IP header on.
+fn length(head: &RescueHead, frame: &[u8]) -> usize {
+    frame.len().saturating_sub(head.l3_offset.into())
+}

@@ -1,0 +1,294 @@
+//! What is done with one packet.
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use nodefence_common::{Addr, Event, EventKind, HEAD_LEN, Reason, RescueHead};
+
+use super::{Own, devices::Devices, length};
+use crate::{
+    agent::core::Core,
+    cluster::ClusterView,
+    conntrack::{self, Conntrack, Flow, Tuple, status},
+    flags::monotonic_ns,
+    plan::Proxy,
+    proxy,
+    rescue::{
+        Fate,
+        own::OwnPackets,
+        packet::{Packet, ethernet},
+        services::{NoChoice, VirtualAddresses},
+        tries::{Spent, Tries, tries},
+    },
+};
+
+/// What was handed over longer ago (ns) is dropped: its sender is about to repeat it, or did.
+const LATE_NS: u64 = 500_000_000;
+
+/// What it takes to rescue a packet.
+pub(super) struct Helper {
+    core: Arc<Core>,
+    conntrack: Conntrack,
+    own: OwnPackets,
+    tries: Tries,
+    devices: Devices,
+    view: Arc<ClusterView>,
+    addresses: VirtualAddresses,
+    flagged: BTreeSet<u32>,
+    icmp: (u64, u32),
+    /// The conntrack socket failed.
+    pub(super) broken: bool,
+}
+
+impl Helper {
+    pub(super) fn open(core: Arc<Core>) -> anyhow::Result<Self> {
+        let mut conntrack = Conntrack::open()?;
+        // Whether the kernel answers at all is seen by asking for an entry that cannot be.
+        let nobody = Addr::v4([0; 4]);
+        conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
+        let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
+        let view = Arc::clone(&core.state().view);
+        let addresses = VirtualAddresses::new(&view);
+        Ok(Self {
+            core,
+            conntrack,
+            own,
+            tries: Tries::default(),
+            devices: Devices::default(),
+            view,
+            addresses,
+            flagged: BTreeSet::new(),
+            icmp: (0, 0),
+            broken: false,
+        })
+    }
+
+    /// Takes notice of the view and of the flags as they are now.
+    pub(super) fn look(&mut self) {
+        let state = self.core.state();
+        let view = Arc::clone(&state.view);
+        self.flagged = state.armed.keys().filter_map(|node| view.index(node)).collect();
+        drop(state);
+        if !Arc::ptr_eq(&view, &self.view) {
+            self.addresses = VirtualAddresses::new(&view);
+            self.view = view;
+        }
+    }
+
+    pub(super) fn handle(&mut self, head: &RescueHead, frame: &[u8]) {
+        let now = monotonic_ns();
+        let fate = if now.saturating_sub(head.time_ns) > LATE_NS {
+            Fate::Late
+        } else {
+            self.rescue(head, frame, now).unwrap_or_else(|why| self.refuse(head, frame, why, now))
+        };
+        self.core.rescue.tally.add(fate, length(head, frame));
+    }
+
+    /// Puts the packet in again.
+    ///
+    /// # Errors
+    /// Why it is to be refused. Its conntrack entry is still there then, so that the answer is translated.
+    fn rescue(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> Result<Fate, Fate> {
+        let bytes = frame.get(usize::from(head.l3_offset)..).ok_or(Fate::Untranslated)?;
+        let packet = Packet::parse(bytes).map_err(|_| Fate::Untranslated)?;
+        let reply = packet.reply();
+        let entry = self.conntrack.by_reply(&reply).map_err(|error| self.give_up(&error))?;
+        let ends = match &entry {
+            Some(entry) => self.may_move(entry, now)?,
+            // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
+            None => self.core.rescue.moved().get(&reply, now).ok_or(Fate::Untranslated)?,
+        };
+        let way = self.way(head, &packet, &ends)?;
+        if let Some(entry) = entry {
+            self.core.rescue.remember(&[entry]);
+            self.conntrack.delete(&[entry]).map_err(|error| self.give_up(&error))?;
+        }
+        let done = match way {
+            Way::Device(ifindex, frame) => {
+                self.core.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
+            }
+            Way::Socket(..) if self.core.rescue.own() == Own::Repeated => return Ok(Fate::Repeated),
+            Way::Socket(packet, to) => self.own.send(&packet, to).map_err(|e| e.to_string()),
+        };
+        match done {
+            Ok(()) if head.ingress_ifindex == 0 => Ok(self.own_fate(&ends)),
+            Ok(()) => Ok(Fate::PutIn),
+            Err(error) => {
+                tracing::debug!(error, ifindex = head.ingress_ifindex, "a packet was not put in again");
+                // Its entry is gone: an answer would not be translated. Its sender repeats it.
+                Ok(Fate::NotPutIn)
+            }
+        }
+    }
+
+    /// What becomes of an own socket's packet that was sent once more. Found out by looking at the first one, not by the kernel's version: sending
+    /// returns when the packet has gone through the rules, and then it has an entry that is translated, or it was not balanced.
+    fn own_fate(&mut self, ends: &Tuple) -> Fate {
+        if self.core.rescue.own() == Own::Unknown {
+            let own = match self.conntrack.by_original(ends) {
+                Ok(Some(entry)) if entry.status & status::DST_NAT != 0 => Own::Balanced,
+                Ok(_) => Own::Repeated,
+                // Looked at again with the next one.
+                Err(_) => Own::Unknown,
+            };
+            if own == Own::Repeated {
+                tracing::warn!(
+                    "packets of own sockets are not balanced anew: they wait until they are repeated"
+                );
+            }
+            self.core.rescue.set_own(own);
+        }
+        if self.core.rescue.own() == Own::Repeated { Fate::Repeated } else { Fate::PutIn }
+    }
+
+    /// The ends of the flow as its client knows them, where it may find another backend.
+    fn may_move(&mut self, entry: &Flow, now: u64) -> Result<Tuple, Fate> {
+        let view = Arc::clone(&self.view);
+        // What iptables and nftables may pick is the same.
+        let proxy = Proxy::of(&view, &self.core.own_node, proxy::Mode::Nftables);
+        let choice = self.addresses.choice(&view, &proxy, entry, &self.flagged);
+        let choice = choice.map_err(|why| match why {
+            NoChoice::Untranslated => Fate::Untranslated,
+            NoChoice::Unknown => Fate::Unknown,
+            NoChoice::NothingElse => Fate::NothingElse,
+        })?;
+        let limit = tries(choice.flagged, choice.usable);
+        match self.tries.take(entry.orig, limit, now) {
+            Ok(_) => {}
+            Err(Spent::Memory) => return Err(Fate::Memory),
+            Err(Spent::Tries | Spent::Time) => return Err(Fate::Tries),
+        }
+        // Each pick of the hung endpoint has the client kept there again.
+        if let Some(endpoint) = &choice.kept_at
+            && let Err(error) = forget(self.core.proxy().mode, endpoint)
+        {
+            tracing::debug!(%error, "kube-proxy's affinity cannot be emptied");
+            return Err(Fate::Affinity);
+        }
+        Ok(entry.orig)
+    }
+
+    fn way(&mut self, head: &RescueHead, packet: &Packet<'_>, ends: &Tuple) -> Result<Way, Fate> {
+        // Who forwarded it took one hop off.
+        let hops = u8::from(head.ingress_ifindex != 0);
+        let bytes = packet.between(ends, hops).ok_or(Fate::Untranslated)?;
+        if head.ingress_ifindex == 0 {
+            return Ok(Way::Socket(bytes, ends.dst.into()));
+        }
+        let to = self.devices.address(head.ingress_ifindex).ok_or(Fate::NotPutIn)?;
+        Ok(Way::Device(head.ingress_ifindex, ethernet(to, &bytes)))
+    }
+
+    fn give_up(&mut self, error: &conntrack::Error) -> Fate {
+        tracing::warn!(%error, "a packet could not be rescued; conntrack is opened anew");
+        self.broken = true;
+        Fate::NotPutIn
+    }
+
+    /// Has the sender told at once, as without rescue.
+    fn refuse(&mut self, head: &RescueHead, frame: &[u8], why: Fate, now: u64) -> Fate {
+        let event = answer_event(head, frame);
+        let l3 = usize::from(head.l3_offset);
+        let protocol = match frame.get(l3).map(|byte| byte >> 4) {
+            Some(6) => frame.get(l3 + 6),
+            _ => frame.get(l3 + 9),
+        };
+        let budget = self.core.settings.options.config.icmp_per_second;
+        if protocol == Some(&17) && !take(&mut self.icmp, now, budget) {
+            return Fate::IcmpLimited;
+        }
+        self.core.injector.answer(&event);
+        why
+    }
+}
+
+/// Has kube-proxy forget which clients it keeps at this endpoint.
+fn forget(mode: Option<proxy::Mode>, endpoint: &proxy::Endpoint<'_>) -> Result<(), proxy::Error> {
+    let Some(mode) = mode else { return Ok(()) };
+    let mut known = proxy::Affinity::default();
+    known.add(endpoint);
+    let ours = |protocol, socket| protocol == endpoint.protocol && socket == endpoint.socket;
+    proxy::flush(mode, &ours, &known).map(drop)
+}
+
+/// One from the budget of the second that `now` (ns) lies in.
+fn take((second, spent): &mut (u64, u32), now: u64, budget: u32) -> bool {
+    let current = now / 1_000_000_000;
+    if *second != current {
+        (*second, *spent) = (current, 0);
+    }
+    *spent += 1;
+    *spent <= budget
+}
+
+/// The packet as one that asks for its answer.
+fn answer_event(head: &RescueHead, frame: &[u8]) -> Event {
+    let len = frame.len().min(HEAD_LEN);
+    let mut bytes = [0; HEAD_LEN];
+    bytes[..len].copy_from_slice(&frame[..len]);
+    Event {
+        time_ns: head.time_ns,
+        kind: EventKind::Answer as u32,
+        reason: Reason::Rescue as u32,
+        ifindex: head.ifindex,
+        node: head.node,
+        packet_len: head.frame_len,
+        vlan_tci: head.vlan_tci,
+        vlan_proto: head.vlan_proto,
+        l3_offset: head.l3_offset,
+        head_len: len as u16,
+        zero: 0,
+        head: bytes,
+    }
+}
+
+/// How a packet is put in again.
+enum Way {
+    /// As received by the device, in a frame.
+    Device(u32, Vec<u8>),
+    /// As sent by this machine, to there.
+    Socket(Vec<u8>, IpAddr),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_have_a_budget_per_second() {
+        let mut state = (0, 0);
+        let granted = |state: &mut (u64, u32), now| (0..10).filter(|_| take(state, now, 3)).count();
+        assert_eq!(granted(&mut state, 5_000_000_000), 3);
+        assert_eq!(granted(&mut state, 5_999_999_999), 0);
+        assert_eq!(granted(&mut state, 6_000_000_000), 3);
+        assert!(!take(&mut (0, 0), 1, 0));
+    }
+
+    #[test]
+    fn a_packet_that_is_refused_is_answered_as_one_that_was_handed_over() {
+        // A SYN in a tagged frame, longer than an event's head.
+        let mut frame =
+            [&[2; 12][..], &[0x81, 0, 0, 5, 8, 0], &[0x45, 0, 1, 0x2c, 0, 0, 0, 0, 64, 6, 0, 0]].concat();
+        frame.extend([192, 0, 2, 9, 10, 244, 2, 7, 0x9c, 0x40, 0x1f, 0x90, 0, 0, 0, 9, 0, 0, 0, 0, 0x50, 2]);
+        frame.resize(18 + 300, 0);
+        let head = RescueHead {
+            time_ns: 7,
+            ifindex: 3,
+            ingress_ifindex: 4,
+            node: 5,
+            frame_len: frame.len() as u32,
+            vlan_tci: 0,
+            vlan_proto: 0,
+            l3_offset: 18,
+            zero: 0,
+        };
+        let event = answer_event(&head, &frame);
+        assert_eq!(event.packet(), &frame[..HEAD_LEN]);
+        assert_eq!((event.ifindex, event.packet_len, event.l3_offset), (3, 318, 18));
+        let answer = crate::dataplane::answer::answer(&event).unwrap();
+        // RST|ACK to the sender that acknowledges the SYN and all its data.
+        assert_eq!(answer[..4], [2, 2, 2, 2]);
+        assert_eq!(answer[18 + 12..18 + 20], [10, 244, 2, 7, 192, 0, 2, 9]);
+        assert_eq!(answer[18 + 28..18 + 32], (9 + 1 + 260_u32).to_be_bytes());
+        assert_eq!(length(&head, &frame), 300);
+    }
+}

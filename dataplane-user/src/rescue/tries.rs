@@ -1,0 +1,150 @@
+//! How often a packet is put in again. kube-proxy's nftables and iptables modes pick an endpoint at random, so a packet that is balanced anew
+//! may meet the hung node once more.
+use std::{collections::HashMap, hash::Hash};
+
+use crate::conntrack::Tuple;
+
+/// How long (ns) after its first try a packet is put in again: well below the second after which TCP sends a SYN again. A try takes a fraction of a
+/// millisecond, but some where a set of kube-proxy's has to be emptied, and tens of them on a machine that is crowded or emulated.
+pub const TIME_LIMIT_NS: u64 = 400_000_000;
+/// How often a packet is put in again at most.
+pub const MOST_TRIES: u32 = 64;
+/// How often it is at least, where the share says less: kube-proxy may know of other endpoints than we do just then.
+const LEAST_TRIES: u32 = 8;
+/// How likely all tries may meet flagged endpoints.
+const FAILURE: f64 = 1e-6;
+/// How long (ns) a packet that has met the cut is remembered: whoever sends it again after this begins anew.
+const SERIES_NS: u64 = 600_000_000;
+/// Packets remembered for each half of the memory. At 5,000 connections a second a thousand are.
+const CAPACITY: usize = 16_384;
+
+/// How many picks there must be for less than one in a million chances that each falls on one of the `flagged` among `usable`
+/// endpoints; [`MOST_TRIES`] where more were needed.
+pub fn tries(flagged: usize, usable: usize) -> u32 {
+    let share = flagged as f64 / usable as f64;
+    // None usable gives no number.
+    if share.is_nan() || share >= 1.0 {
+        return MOST_TRIES;
+    }
+    // ln 0 is minus infinity: the quotient is 0 then. Beyond the limit the conversion saturates.
+    let needed = (FAILURE.ln() / share.ln()).ceil();
+    (needed as u32).clamp(LEAST_TRIES, MOST_TRIES)
+}
+
+/// What was met within the last one to two periods, in two halves of bounded size. A half that is over is dropped as a whole.
+#[derive(Debug)]
+pub struct Recent<K, V> {
+    halves: [HashMap<K, V>; 2],
+    /// When (CLOCK_MONOTONIC ns) the first half was begun.
+    begun: u64,
+    period: u64,
+    capacity: usize,
+}
+
+impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
+    /// For things that are remembered at least `period` ns, `capacity` in each half.
+    pub fn new(period: u64, capacity: usize) -> Self {
+        Self { halves: [HashMap::new(), HashMap::new()], begun: 0, period, capacity }
+    }
+
+    fn turn(&mut self, now: u64) {
+        let age = now.saturating_sub(self.begun);
+        if age < self.period {
+            return;
+        }
+        self.halves.swap(0, 1);
+        self.halves[0].clear();
+        if age >= self.period.saturating_mul(2) {
+            self.halves[1].clear();
+        }
+        self.begun = now;
+    }
+
+    /// What is remembered of `key` at `now`.
+    pub fn get(&mut self, key: &K, now: u64) -> Option<V> {
+        self.turn(now);
+        self.halves.iter().find_map(|half| half.get(key)).copied()
+    }
+
+    /// Remembers. `false` where there is no room.
+    pub fn put(&mut self, key: K, value: V, now: u64) -> bool {
+        self.turn(now);
+        if self.halves[0].len() >= self.capacity && !self.halves[0].contains_key(&key) {
+            return false;
+        }
+        self.halves[0].insert(key, value);
+        true
+    }
+
+    /// How much is remembered.
+    pub fn len(&self) -> usize {
+        self.halves.iter().map(HashMap::len).sum()
+    }
+
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why a packet is not put in once more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spent {
+    /// As often as is sensible it was.
+    Tries,
+    /// The first try was too long ago.
+    Time,
+    /// Too many packets are under way to remember one more.
+    Memory,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    first: u64,
+    count: u32,
+}
+
+/// The tries of each packet, by the ends that it was sent with.
+#[derive(Debug)]
+pub struct Tries(Recent<Tuple, Series>);
+
+impl Default for Tries {
+    fn default() -> Self {
+        Self(Recent::new(SERIES_NS, CAPACITY))
+    }
+}
+
+impl Tries {
+    /// Takes one try at `now` (CLOCK_MONOTONIC ns) where `limit` are allowed. Which one it is, from 1.
+    ///
+    /// # Errors
+    /// [`Spent`].
+    pub fn take(&mut self, ends: Tuple, limit: u32, now: u64) -> Result<u32, Spent> {
+        let known = self.0.get(&ends, now).filter(|series| now.saturating_sub(series.first) < SERIES_NS);
+        let mut series = known.unwrap_or(Series { first: now, count: 0 });
+        if now.saturating_sub(series.first) >= TIME_LIMIT_NS {
+            // Remembered all the same: what comes of it next is no new packet.
+            self.0.put(ends, series, now);
+            return Err(Spent::Time);
+        }
+        if series.count >= limit {
+            self.0.put(ends, series, now);
+            return Err(Spent::Tries);
+        }
+        series.count += 1;
+        if self.0.put(ends, series, now) { Ok(series.count) } else { Err(Spent::Memory) }
+    }
+
+    /// How many packets are remembered.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,450 @@
+//! New connections and datagrams that meet the cut are balanced anew: the real agent, nftables that pick at random as kube-proxy's do, clients
+//! outside, in a pod and on the node itself.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nodefence::{cluster::Protocol, proxy::Endpoint};
+use nodefence_common::Reason;
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    client::{UdpConn, try_new, wait_until},
+    emulated,
+    topology::{Node, Service},
+};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(5);
+/// TCP sends a SYN again after a second (RFC 6298): what took less did not wait for it.
+const NO_RETRANSMIT: Duration = Duration::from_millis(900);
+const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+fn services(cluster: &Cluster, more: &str) -> String {
+    let mut text = cluster.cluster_file() + "services:\n";
+    for service in Service::ALL {
+        let (port, target, node_port) = service.ports();
+        let [v4, v6] = BOTH.map(|family| service.cluster_ip(family));
+        text += &format!(
+            "  - name: default/{}
+    clusterIPs: [{v4}, '{v6}']
+    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
+{more}    endpoints:\n",
+            format!("{service:?}").to_lowercase(),
+            service.protocol(),
+        );
+        for node in [&cluster.b, &cluster.c] {
+            for family in BOTH {
+                let host = service == Service::Host;
+                let address = if host { node.address(family) } else { node.pod_address(family) };
+                text += &format!(
+                    "      - {{ address: '{address}', node: {}, hostNetwork: {host} }}\n",
+                    node.name
+                );
+            }
+        }
+    }
+    text
+}
+
+fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
+    let file = services(cluster, "");
+    let extra = [&["--proxy", "auto"], extra].concat();
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &extra)
+}
+
+fn status(agent: &Agent) -> Result<Value> {
+    Ok(serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?)
+}
+
+/// A counter of the agent's own.
+fn own_counter(agent: &Agent, name: &str) -> Result<u64> {
+    let rows: Vec<Value> = serde_json::from_str(&agent.expect(&["counters", "-o", "json"])?)?;
+    let row = rows.iter().find(|row| row["reason"] == name);
+    row.and_then(|row| row["packets"].as_u64()).with_context(|| format!("no counter {name}"))
+}
+
+fn armed(agent: &Agent) -> Result<()> {
+    let ready = || status(agent).is_ok_and(|status| status["rescue"]["idle"].is_null());
+    wait_until("an agent that rescues", LIMIT, ready).map(drop).with_context(|| agent.log())
+}
+
+/// One new connection, which must be answered by `name` in time.
+fn connect(
+    cluster: &Cluster,
+    service: Service,
+    place: Place,
+    family: Family,
+    name: &Node,
+) -> Result<Duration> {
+    let to = cluster.service(service, place, family);
+    let begun = Instant::now();
+    let (outcome, who) = try_new(cluster.at(place), to, LIMIT);
+    let took = begun.elapsed();
+    ensure!(outcome == Outcome::Answered, "{outcome:?} after {took:?}");
+    ensure!(who.as_deref() == Some(name.name), "answered by {who:?}");
+    ensure!(took < NO_RETRANSMIT, "took {took:?}");
+    Ok(took)
+}
+
+/// `count` connections from everywhere, and half as many UDP sockets.
+fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
+    let (mut longest, mut connections) = (Duration::ZERO, 0);
+    for place in Place::ALL {
+        for family in BOTH {
+            for at in 0..count {
+                let service = if at % 4 == 3 { Service::Host } else { Service::Web };
+                let took = connect(cluster, service, place, family, &cluster.c).with_context(|| {
+                    format!(
+                        "connection {at} to {service:?}, {place:?}, {family:?}\n{}\n{}",
+                        agent.expect(&["counters"]).unwrap_or_default(),
+                        agent.log()
+                    )
+                })?;
+                (longest, connections) = (longest.max(took), connections + 1);
+            }
+            let to = cluster.service(Service::Dns, place, family);
+            for at in 0..count / 2 {
+                let conn = UdpConn::connect(cluster.at(place), to, LIMIT)?;
+                let who = conn.who().with_context(|| format!("socket {at}, {place:?}, {family:?}"))?;
+                ensure!(who == "node-c", "socket {at}, {place:?}, {family:?}: answered by {who}");
+            }
+        }
+    }
+    println!("{:?}: {connections} connections, the longest took {longest:?}", cluster.options.overlay);
+    Ok(())
+}
+
+fn hung(options: Options, count: usize) -> Result<()> {
+    let cluster = Cluster::new(options)?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    // Flows that are pinned to node B from before.
+    let mut pinned = Vec::new();
+    for place in Place::ALL {
+        for family in BOTH {
+            let to = cluster.service(Service::Dns, place, family);
+            pinned.push((place, family, UdpConn::connect_to(cluster.at(place), to, "node-b", LIMIT)?));
+        }
+    }
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    for (place, family, conn) in &pinned {
+        let who = conn.who().with_context(|| format!("pinned, {place:?}, {family:?}"))?;
+        ensure!(who == "node-c", "pinned, {place:?}, {family:?}: answered by {who}");
+    }
+    everywhere(&cluster, &agent, count)?;
+    let put_in = own_counter(&agent, "rescued")?;
+    // Each one in two meets node B.
+    ensure!(put_in as usize > count * 3, "{put_in} were put in again");
+    for reason in [Reason::Refused, Reason::Unreachable] {
+        ensure!(agent.counter(reason)? == 0, "{reason:?}: {}", agent.expect(&["counters"])?);
+    }
+    for name in ["rescue_tries", "rescue_untranslated", "rescue_not_put_in", "rescue_repeated", "rescue_late"]
+    {
+        ensure!(own_counter(&agent, name)? == 0, "{}", agent.expect(&["counters"])?);
+    }
+    let told = status(&agent)?;
+    ensure!(told["rescue"]["own"] == "balanced anew", "{told}");
+    ensure!(agent.expect(&["status"])?.contains("are balanced anew (of own sockets: balanced anew)"));
+    Ok(())
+}
+
+/// Of 504 connections none fails, and none waits until its SYN is sent again.
+#[test]
+fn new_connections_and_datagrams_go_elsewhere_at_once() -> Result<()> {
+    hung(Options::default(), 84)
+}
+
+#[test]
+fn the_same_with_clients_seen_by_the_backends() -> Result<()> {
+    hung(Options { masquerade: false, ..Options::default() }, 12)
+}
+
+#[test]
+fn the_same_through_a_tunnel() -> Result<()> {
+    hung(Options { overlay: Overlay::Vxlan, ..Options::default() }, 12)
+}
+
+#[test]
+fn the_same_through_a_device_without_link_layer() -> Result<()> {
+    hung(Options { overlay: Overlay::Tun, ..Options::default() }, 12)
+}
+
+/// Sixty connections at a time (a dozen where the processor is emulated): they meet the cut while others are on their way through the agent.
+#[test]
+fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let at_once = if emulated() { 12 } else { 60 };
+    for place in [Place::Outside, Place::Node] {
+        let to = cluster.service(Service::Web, place, Family::V4);
+        for round in 0..5 {
+            let took: Vec<_> = std::thread::scope(|scope| {
+                let connect = || -> std::io::Result<(Duration, String)> {
+                    let begun = Instant::now();
+                    let mut conn = Conn::connect(cluster.at(place), to, LIMIT)?;
+                    // The answer says that the server has accepted it: the next round meets an empty queue.
+                    Ok((begun.elapsed(), conn.who()?))
+                };
+                let running: Vec<_> = (0..at_once).map(|_| scope.spawn(connect)).collect();
+                running.into_iter().map(|thread| thread.join()).collect()
+            });
+            for one in took {
+                let one = one.ok().context("a thread panicked")?;
+                let (took, who) = one.with_context(|| {
+                    format!("{place:?}, round {round}\n{}", agent.expect(&["counters"]).unwrap_or_default())
+                })?;
+                ensure!(who == "node-c" && took < NO_RETRANSMIT, "{place:?}, {round}: {who} after {took:?}");
+            }
+        }
+    }
+    ensure!(agent.counter(Reason::Refused)? == 0 && own_counter(&agent, "rescue_tries")? == 0);
+    Ok(())
+}
+
+/// Many datagrams of one flow are on their way when its entry is deleted: none is refused.
+#[test]
+fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    let to = cluster.service(Service::Dns, Place::Outside, Family::V4);
+    let conn = UdpConn::connect_to(&cluster.client, to, "node-b", LIMIT)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let burst = if emulated() { 40 } else { 200 };
+    for at in 0..burst {
+        conn.socket.send(&u32::to_be_bytes(at)).with_context(|| format!("datagram {at}"))?;
+    }
+    let mut buffer = [0; 64];
+    for at in 0..burst {
+        let len = conn.socket.recv(&mut buffer).with_context(|| format!("answer {at}"))?;
+        ensure!(buffer[..len].starts_with(b"node-c "), "answered by another node");
+    }
+    Ok(())
+}
+
+/// With each flag the agent deletes what is pinned to the node, and with it entries of packets that it is about to rescue: they go elsewhere all the same.
+#[test]
+fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
+    const FLAGS: usize = 12;
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    let over = AtomicBool::new(false);
+    let connect = |place| -> Result<usize> {
+        let to = cluster.service(Service::Web, place, Family::V4);
+        let mut count = 0;
+        while !over.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            let mut conn = match Conn::connect(cluster.at(place), to, LIMIT) {
+                Ok(conn) => conn,
+                // It reached the node before the flag, and was reset before this thread saw that it was there.
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => continue,
+                // The emulator stood still for longer than the lease lasts.
+                Err(error)
+                    if emulated()
+                        && error.kind() == std::io::ErrorKind::ConnectionRefused
+                        && agent.counter(Reason::Refused)? < 10 =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    let counters = agent.expect(&["counters"]).unwrap_or_default();
+                    bail!("connection {count}, {place:?}: {error}\n{counters}")
+                }
+            };
+            ensure!(begun.elapsed() < NO_RETRANSMIT, "{place:?}, {count} took {:?}", begun.elapsed());
+            // One that reached the node before the flag is reset; else the answer shows that the server has accepted it.
+            let _ = conn.who();
+            count += 1;
+        }
+        Ok(count)
+    };
+    let counts = std::thread::scope(|scope| -> Result<Vec<usize>> {
+        let threads: Vec<_> = [Place::Outside, Place::Pod, Place::Node, Place::Outside]
+            .map(|place| {
+                scope.spawn({
+                    let connect = &connect;
+                    move || connect(place)
+                })
+            })
+            .into();
+        let flips = (0..FLAGS).try_for_each(|_| {
+            agent.flag("node-b")?;
+            std::thread::sleep(Duration::from_millis(120));
+            agent.unflag("node-b")?;
+            std::thread::sleep(Duration::from_millis(60));
+            Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        let counts = threads.into_iter().map(|thread| thread.join().ok().context("a thread panicked")?);
+        flips.and_then(|()| counts.collect())
+    })?;
+    println!("{counts:?} connections, {} packets put in again", own_counter(&agent, "rescued")?);
+    ensure!(own_counter(&agent, "rescued")? >= FLAGS as u64, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+/// A stopped agent never makes a connect hang: once its lease is over the kernel refuses, and it goes on where it was when it is let go on.
+#[test]
+fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    agent.proc()?.freeze()?;
+    std::thread::sleep(Duration::from_millis(250));
+    let mut refused = 0;
+    // The verdict itself lapses 3 s after its last renewal.
+    let stopped = Instant::now();
+    while stopped.elapsed() < Duration::from_millis(1_500) {
+        let begun = Instant::now();
+        let result = Conn::connect(&cluster.client, to, LIMIT);
+        ensure!(begun.elapsed() < NO_RETRANSMIT, "a connect hung for {:?}: {result:?}", begun.elapsed());
+        refused += u32::from(result.is_err_and(|error| Outcome::of(&error) == Outcome::Refused));
+        // A server that does not get to accept drops SYNs too.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    agent.proc()?.thaw()?;
+    ensure!(refused > 5, "{refused} were refused");
+    std::thread::sleep(Duration::from_millis(500));
+    for _ in 0..30 {
+        connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)?;
+    }
+    Ok(())
+}
+
+/// The successor has maps of its own, which the programs that are attached use by then.
+#[test]
+fn a_successor_goes_on() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    for _ in 0..2 {
+        for _ in 0..20 {
+            connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)?;
+        }
+        ensure!(own_counter(&agent, "rescued")? > 0, "{}", agent.expect(&["counters"])?);
+        agent.restart(&["--take-over"])?;
+        armed(&agent)?;
+    }
+    Ok(())
+}
+
+/// How many of some connections to the Service are refused.
+fn refused(cluster: &Cluster, service: Service) -> usize {
+    let to = cluster.service(service, Place::Outside, Family::V4);
+    (0..40).filter(|_| try_new(&cluster.client, to, LIMIT).0 == Outcome::Refused).count()
+}
+
+#[test]
+fn without_services_it_is_as_before() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent()?;
+    agent.flag("node-b")?;
+    ensure!(refused(&cluster, Service::Web) > 5, "nothing was refused");
+    ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
+    let told = agent.expect(&["status"])?;
+    ensure!(told.contains("the cluster file says nothing of Services"), "{told}");
+    Ok(())
+}
+
+#[test]
+fn who_cuts_nothing_or_answers_nothing_rescues_nothing() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    for (extra, why) in
+        [(["--mode", "observe"], "observe mode"), (["--answer", "drop"], "the answer is drop")]
+    {
+        let agent = agent(&cluster, &extra)?;
+        agent.flag("node-b")?;
+        let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+        for _ in 0..20 {
+            let _ = try_new(&cluster.client, to, Duration::from_millis(100));
+        }
+        ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
+        let told = agent.expect(&["status"])?;
+        ensure!(told.contains(why), "{told}");
+        agent.unflag("node-b")?;
+    }
+    Ok(())
+}
+
+/// Where there is nothing else, all of it is kept: the datapath lets it through, and there is nothing to rescue.
+#[test]
+fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    agent.flag("node-b")?;
+    agent.expect(&["flag", "node-c", "--force"])?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    for at in 0..40 {
+        let begun = Instant::now();
+        let (outcome, _) = try_new(&cluster.client, to, LIMIT);
+        ensure!(outcome == Outcome::Answered, "connection {at}: {outcome:?}");
+        ensure!(begun.elapsed() < NO_RETRANSMIT, "connection {at} took {:?}", begun.elapsed());
+    }
+    ensure!(agent.counter(Reason::Rescue)? == 0, "{}", agent.expect(&["counters"])?);
+    ensure!(agent.counter(Reason::Kept)? > 0, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+/// kube-proxy sends a client of such a Service to the same endpoint again, unless that is forgotten. Sets and rules as those of its nftables mode.
+#[test]
+fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let file = services(&cluster, "    sessionAffinity: ClientIP\n");
+    let set = |node: &Node| {
+        let socket = (node.pod_address(Family::V4), Service::Web.ports().1).into();
+        Endpoint { service: "default/web", port: "", protocol: Protocol::Tcp, socket }.set()
+    };
+    let (b, c) = (set(&cluster.b), set(&cluster.c));
+    cluster.a.ns.nft(&format!(
+        "add set ip kube-proxy {b} {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}
+         add set ip kube-proxy {c} {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}
+         flush chain ip kube-proxy service-web
+         add rule ip kube-proxy service-web ip saddr @{b} goto endpoint-web-0
+         add rule ip kube-proxy service-web ip saddr @{c} goto endpoint-web-1
+         add rule ip kube-proxy service-web numgen random mod 2 vmap {{ 0 : goto endpoint-web-0, 1 : goto endpoint-web-1 }}
+         insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}
+         insert rule ip kube-proxy endpoint-web-1 update @{c} {{ ip saddr timeout 3h }}"
+    ))?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    let keep_at_b = || {
+        cluster.a.ns.nft(&format!(
+            "flush set ip kube-proxy {c}
+             add element ip kube-proxy {b} {{ 192.0.2.2 }}"
+        ))
+    };
+    let agent = Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &file, &["--proxy", "auto"])?;
+    armed(&agent)?;
+    keep_at_b()?;
+    for _ in 0..5 {
+        let (outcome, who) = try_new(&cluster.client, to, LIMIT);
+        ensure!(outcome == Outcome::Answered && who.as_deref() == Some("node-b"), "{outcome:?}, {who:?}");
+    }
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    for at in 0..10 {
+        keep_at_b()?;
+        let took = connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c);
+        let took = took.with_context(|| {
+            format!("connection {at}\n{}", agent.expect(&["counters"]).unwrap_or_default())
+        })?;
+        println!("kept at B, went to C in {took:?}");
+        connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c).context("kept at C now")?;
+    }
+    ensure!(own_counter(&agent, "rescued")? >= 10, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
