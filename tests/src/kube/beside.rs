@@ -29,7 +29,15 @@ impl Beside {
     /// # Errors
     /// Where one of them does not come up; with its log.
     pub fn new(mode: Mode, affinity: bool, extra: &[&str]) -> Result<Self> {
-        let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
+        Self::with(Options::default(), mode, affinity, extra)
+    }
+
+    /// As [`Beside::new`], in another network.
+    ///
+    /// # Errors
+    /// As [`Beside::new`].
+    pub fn with(options: Options, mode: Mode, affinity: bool, extra: &[&str]) -> Result<Self> {
+        let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..options })?;
         let control = ControlPlane::start(&cluster.a.ns)?;
         for node in [&cluster.a, &cluster.b, &cluster.c] {
             let std::net::IpAddr::V4(address) = node.address(Family::V4) else { unreachable!() };

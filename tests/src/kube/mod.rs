@@ -10,6 +10,7 @@ pub mod assets;
 pub mod beside;
 pub mod control;
 pub mod forwards;
+pub mod hang;
 mod iptables;
 mod ipvs;
 mod nftables;
