@@ -1,8 +1,9 @@
 //! Which backends' packets leave by an attached device.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     net::IpAddr,
+    sync::Arc,
 };
 
 use crate::{
@@ -13,7 +14,8 @@ use crate::{
 /// Where packets to the nodes and backends leave, and on which of these devices we are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
-    routes: HashMap<IpAddr, Option<route::Route>>,
+    /// A few routes lead to a hundred thousand addresses.
+    routes: HashMap<IpAddr, Option<Arc<route::Route>>>,
     devices: BTreeMap<u32, Interface>,
     attached: BTreeSet<u32>,
 }
@@ -37,11 +39,18 @@ impl Coverage {
     /// Where the kernel cannot be asked.
     pub(super) fn look_up(view: &ClusterView, own_node: &str, devices: &[Interface]) -> Result<Self, Error> {
         let mut lookup = route::Lookup::open()?;
-        let mut this = Self::default();
+        let (mut this, mut known) = (Self::default(), HashSet::new());
         for node in view.nodes.iter().filter(|node| node.name != own_node) {
             for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
                 if let Entry::Vacant(unknown) = this.routes.entry(address) {
-                    unknown.insert(lookup.route(address)?);
+                    let route = lookup.route(address)?.map(Arc::new);
+                    unknown.insert(route.map(|route| match known.get(&route) {
+                        Some(same) => Arc::clone(same),
+                        None => {
+                            known.insert(Arc::clone(&route));
+                            route
+                        }
+                    }));
                 }
             }
         }
@@ -173,7 +182,7 @@ mod tests {
             };
             let devices = [device(2, None), device(5, Some(2)), device(7, Some(5)), device(9, Some(7))];
             Coverage {
-                routes: HashMap::from([(to, Some(route))]),
+                routes: HashMap::from([(to, Some(Arc::new(route)))]),
                 devices: devices.into_iter().map(|device| (device.ifindex, device)).collect(),
                 attached: attached.iter().copied().collect(),
             }

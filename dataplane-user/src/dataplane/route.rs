@@ -23,7 +23,7 @@ const FIB_MATCH: u32 = 0x2000;
 const RTN_LOCAL: u8 = 2;
 
 /// Where packets to an address go.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Route {
     /// Index of the device they leave by.
     pub ifindex: u32,
