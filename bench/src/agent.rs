@@ -37,8 +37,6 @@ impl Agent {
         own: &str,
         nodes: &[Node],
     ) -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir_in("/run")?;
-        let cluster = folder.path().join("cluster.json");
         let nodes: Vec<Value> = nodes
             .iter()
             .map(|node| {
@@ -46,10 +44,24 @@ impl Agent {
                 json!({ "name": node.name, "address": node.address, "backends": backends })
             })
             .collect();
-        std::fs::write(&cluster, json!({ "nodes": nodes }).to_string())?;
+        Self::start_beside(program, netns, interfaces, own, &json!({ "nodes": nodes }), "none")
+    }
+
+    /// As [`Agent::start`], with all of the cluster file's content and kube-proxy's mode.
+    pub(crate) fn start_beside(
+        program: &Path,
+        netns: &Netns,
+        interfaces: &[&str],
+        own: &str,
+        content: &Value,
+        proxy: &str,
+    ) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir_in("/run")?;
+        let cluster = folder.path().join("cluster.json");
+        std::fs::write(&cluster, content.to_string())?;
         let log = std::fs::File::create(folder.path().join("agent.log"))?;
         let mut command = Command::new(program);
-        command.arg("agent").arg("--cluster-file").arg(&cluster).args(["--node", own, "--proxy", "none"]);
+        command.arg("agent").arg("--cluster-file").arg(&cluster).args(["--node", own, "--proxy", proxy]);
         for interface in interfaces {
             command.args(["--interface", interface]);
         }
@@ -83,6 +95,11 @@ impl Agent {
     /// Takes the flag back.
     pub(crate) fn unflag(&self, node: &str) -> anyhow::Result<Value> {
         self.json(&["unflag", node, "-o", "json"])
+    }
+
+    /// What it says of itself.
+    pub(crate) fn status(&self) -> anyhow::Result<Value> {
+        self.json(&["status", "-o", "json"])
     }
 
     /// Seconds of CPU that it has used so far, in its own code and in the kernel (where what it injects is carried on to

@@ -31,7 +31,7 @@ fn round(number: f64) -> f64 {
     (number * scale).round() / scale
 }
 
-/// One object of `datapath.json`.
+/// One object of `datapath.json` or `ipvs.json`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) figure: String,
@@ -97,13 +97,18 @@ impl Figure {
     }
 }
 
-/// Writes `datapath.json` (the figures) and `machine.json` (where and how they were taken) into `out`.
-pub(crate) fn write(out: &Path, figures: &[Figure], machine: &serde_json::Value) -> anyhow::Result<()> {
+/// Writes the figures (`datapath.json`, `ipvs.json`) and `machine.json` (where and how they were taken) into `out`.
+pub(crate) fn write(
+    out: &Path,
+    name: &str,
+    figures: &[Figure],
+    machine: &serde_json::Value,
+) -> anyhow::Result<()> {
     let store = |name: &str, text: String| {
         let path = out.join(name);
         std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     };
-    store("datapath.json", serde_json::to_string_pretty(figures)?)?;
+    store(name, serde_json::to_string_pretty(figures)?)?;
     store("machine.json", serde_json::to_string_pretty(machine)?)
 }
 

@@ -9,6 +9,7 @@ mod machine;
 mod netns;
 mod plot;
 mod progress;
+mod rescue;
 mod sandbox;
 mod stats;
 mod tables;
@@ -31,13 +32,22 @@ struct Cli {
 enum Verb {
     /// Cost per packet, throughput, flag to cut, established flows.
     Datapath(Box<Datapath>),
+    /// Rescue: new connections while half of the endpoints hang.
+    Ipvs(Ipvs),
     /// The server of (d), started by the benchmark itself.
     #[command(name = flows::server::VERB, hide = true)]
     Serve {
         /// Flows that come.
         flows: usize,
     },
+    /// A server that greets, started by the benchmark itself.
+    #[command(name = flows::server::GREET, hide = true)]
+    Greet,
 }
+
+/// Files of figures.
+const DATAPATH: &str = "datapath.json";
+const IPVS: &str = "ipvs.json";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
@@ -106,18 +116,64 @@ struct Datapath {
     agent: Option<PathBuf>,
 }
 
+#[derive(Args)]
+struct Ipvs {
+    /// Fewer and shorter runs, for a first look; noisier.
+    #[arg(long)]
+    quick: bool,
+    /// Folder for ipvs.json and machine.json.
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+    /// New connections a second.
+    #[arg(long, default_value_t = 5_000)]
+    rescue_rate: u32,
+    /// Seconds of one run [default: 10, quick: 3].
+    #[arg(long)]
+    rescue_seconds: Option<u64>,
+    /// Runs of each way [default: 3, quick: 1].
+    #[arg(long)]
+    rescue_rounds: Option<u32>,
+    /// The agent's binary [default: `nodefence` beside this program].
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
 fn main() -> anyhow::Result<()> {
     match Cli::parse().verb {
         Verb::Datapath(args) => {
             sandbox::enter()?;
             datapath(&args)
         }
+        Verb::Ipvs(args) => {
+            sandbox::enter()?;
+            ipvs(&args)
+        }
         Verb::Serve { flows } => flows::server::serve(flows),
+        Verb::Greet => flows::server::greet(),
     }
 }
 
+fn ipvs(args: &Ipvs) -> anyhow::Result<()> {
+    create(&args.out)?;
+    let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
+    let sizes = rescue::Sizes {
+        rate: args.rescue_rate,
+        length: Duration::from_secs(args.rescue_seconds.unwrap_or(if args.quick { 3 } else { 10 })),
+        rounds: args.rescue_rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+    };
+    let figures = rescue::run(&sizes, &machine::agent(args.agent.as_deref())?)?;
+    figure::write(&args.out, IPVS, &figures, &machine)?;
+    println!("{}", figure::table(&figures));
+    println!("\n{}", args.out.join(IPVS).display());
+    Ok(())
+}
+
+fn create(out: &std::path::Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))
+}
+
 fn datapath(args: &Datapath) -> anyhow::Result<()> {
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
+    create(&args.out)?;
     let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
     let mut figures = Vec::new();
     let quick = args.quick;
@@ -169,9 +225,9 @@ fn datapath(args: &Datapath) -> anyhow::Result<()> {
             )?,
         });
         // After each part, so that a later one's failure loses nothing.
-        figure::write(&args.out, &figures, &machine)?;
+        figure::write(&args.out, DATAPATH, &figures, &machine)?;
     }
     println!("{}", figure::table(&figures));
-    println!("\n{}", args.out.join("datapath.json").display());
+    println!("\n{}", args.out.join(DATAPATH).display());
     Ok(())
 }

@@ -86,7 +86,7 @@ enum Verb {
         output: Output,
     },
     /// Run the benchmarks against peers on this machine; table, plot and JSON go to target/bench/.
-    #[command(after_help = "Example:\n  cargo xtask bench datapath")]
+    #[command(after_help = "Examples:\n  cargo xtask bench datapath\n  cargo xtask bench ipvs --quick")]
     Bench {
         /// Which benchmark, and its options; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "datapath")]

@@ -41,7 +41,7 @@ const SPARE_FILES: u64 = 400;
 
 /// How many flows one worker (a thread with a table of files of its own) can hold. A process may not be allowed to
 /// raise its limit of open files (CAP_SYS_RESOURCE), but the limit holds for each table.
-pub(super) fn per_worker() -> anyhow::Result<usize> {
+pub(crate) fn per_worker() -> anyhow::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.max(65_536 + SPARE_FILES);
     let limit = if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
@@ -59,7 +59,7 @@ pub(super) fn per_worker() -> anyhow::Result<usize> {
 }
 
 /// Gives the calling thread a table of files of its own.
-pub(super) fn own_files() -> anyhow::Result<()> {
+pub(crate) fn own_files() -> anyhow::Result<()> {
     unshare(CloneFlags::CLONE_FILES).context("cannot give a worker its own table of files")
 }
 

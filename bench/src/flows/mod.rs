@@ -3,7 +3,7 @@
 //! client - router (node A: nftables DNAT, conntrack) - node B, whose server process is frozen while its kernel answers on.
 //! Half of the clients wait in epoll, the other half sends a byte now and then. Each way gets fresh namespaces and fresh flows. The clock starts before
 //! the operator's command does, so that a command's own start counts for all alike.
-mod client;
+pub(crate) mod client;
 pub(crate) mod server;
 mod way;
 

@@ -1,0 +1,148 @@
+//! New connections at a steady rate: each is made, gets a byte from whoever answers, and is closed by a RST, so that nothing of it lingers.
+use std::{
+    net::SocketAddrV4,
+    os::fd::{AsRawFd as _, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        socket::{
+            AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, bind, connect, getsockopt, recv,
+            setsockopt, socket, sockopt,
+        },
+    },
+};
+
+use super::world::{NODE_PORT, ROUTER};
+use crate::{flows::client, netns::Netns};
+
+/// Addresses that the clients have, by their last byte. A port of an address is used again after ten seconds or more.
+pub(super) fn hosts() -> std::ops::Range<u8> {
+    10..14
+}
+
+pub(super) fn address(host: u8) -> String {
+    format!("192.168.1.{host}")
+}
+
+/// Source ports of each address that are in use.
+const PORTS: std::ops::Range<u16> = 2_000..27_000;
+/// Connections are made in slices of this length.
+const SLICE: Duration = Duration::from_millis(1);
+/// What has not been answered after this long has failed.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What became of the connections.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Milliseconds from `connect` to the answer, of those that were answered.
+    pub(super) took: Vec<f64>,
+    /// Connections that were refused or reset.
+    pub(super) failed: u32,
+    /// Connections that were not answered in time.
+    pub(super) silent: u32,
+    /// Connections made in a second.
+    pub(super) rate: f64,
+}
+
+struct Open {
+    socket: OwnedFd,
+    begun: Instant,
+}
+
+/// Makes `rate` connections a second for `length`, and waits for what becomes of the last one.
+pub(super) fn run(netns: &Netns, rate: u32, length: Duration) -> anyhow::Result<Seen> {
+    netns.within(|| {
+        client::own_files()?;
+        let most = client::per_worker()?;
+        let to: SocketAddrV4 = format!("{ROUTER}:{NODE_PORT}").parse()?;
+        let to = SockaddrIn::from(to);
+        let mut ports = PORTS.flat_map(|port| hosts().map(move |host| (host, port))).cycle();
+        let epoll = Epoll::new(EpollCreateFlags::empty())?;
+        let (mut open, mut free): (Vec<Option<Open>>, Vec<usize>) = (Vec::new(), Vec::new());
+        let (mut seen, mut made, mut under_way) = (Seen::default(), 0_u32, 0_usize);
+        let started = Instant::now();
+        let mut events = vec![EpollEvent::empty(); 1024];
+        let mut swept = started;
+        loop {
+            let elapsed = started.elapsed();
+            let due = (elapsed.min(length).as_secs_f64() * f64::from(rate)) as u32;
+            while made < due {
+                ensure!(under_way < most, "{under_way} connections are under way");
+                let (host, port) = ports.next().context("a cycle")?;
+                let socket = begin(host, port)?;
+                let at = free.pop().unwrap_or_else(|| {
+                    open.push(None);
+                    open.len() - 1
+                });
+                let begun = Instant::now();
+                match connect(socket.as_raw_fd(), &to) {
+                    Ok(()) | Err(Errno::EINPROGRESS) => {}
+                    Err(error) => return Err(error).context("cannot connect"),
+                }
+                epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, at as u64))?;
+                open[at] = Some(Open { socket, begun });
+                (made, under_way) = (made + 1, under_way + 1);
+            }
+            if elapsed >= length && under_way == 0 {
+                break;
+            }
+            let ready = match epoll.wait(&mut events, EpollTimeout::from(SLICE.as_millis() as u8)) {
+                Err(Errno::EINTR) => continue,
+                other => other?,
+            };
+            let now = Instant::now();
+            for event in &events[..ready] {
+                let at = event.data() as usize;
+                let Some(one) = open[at].take() else { continue };
+                if answered(&one)? {
+                    seen.took.push(now.duration_since(one.begun).as_secs_f64() * 1e3);
+                } else {
+                    seen.failed += 1;
+                }
+                free.push(at);
+                under_way -= 1;
+            }
+            if now.duration_since(swept) > PATIENCE / 10 {
+                swept = now;
+                for (at, slot) in open.iter_mut().enumerate() {
+                    if slot.as_ref().is_some_and(|one| now.duration_since(one.begun) > PATIENCE) {
+                        *slot = None;
+                        free.push(at);
+                        seen.silent += 1;
+                        under_way -= 1;
+                    }
+                }
+            }
+        }
+        seen.rate = f64::from(made) / length.as_secs_f64();
+        Ok(seen)
+    })
+}
+
+fn begin(host: u8, port: u16) -> anyhow::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    // Its end is a RST: neither side keeps anything.
+    setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+    bind(socket.as_raw_fd(), &SockaddrIn::new(192, 168, 1, host, port))
+        .context("cannot bind a client's socket")?;
+    Ok(socket)
+}
+
+fn answered(one: &Open) -> anyhow::Result<bool> {
+    if getsockopt(&one.socket, sockopt::SocketError)? != 0 {
+        return Ok(false);
+    }
+    let mut byte = [0];
+    match recv(one.socket.as_raw_fd(), &mut byte, MsgFlags::empty()) {
+        Ok(1) => Ok(true),
+        Ok(_) | Err(Errno::ECONNRESET | Errno::ECONNREFUSED) => Ok(false),
+        Err(error) => Err(error).context("cannot read an answer"),
+    }
+}

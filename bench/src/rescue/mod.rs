@@ -1,0 +1,150 @@
+//! Rescue: new connections while half of the endpoints hang, and kube-proxy's rules go on to pick them.
+//!
+//! client - router (node A: rules as kube-proxy's, the agent) - nodes B and C with ten endpoints each. B's server process is frozen while its kernel answers on,
+//! and B is flagged. A connection counts from `connect` until a byte of a server's has come. Beside it the same load while all are well, and with the cut
+//! alone, which refuses what the rules send to B.
+mod load;
+mod world;
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, ensure};
+
+use self::{
+    load::Seen,
+    world::{Mode, World},
+};
+use crate::{
+    agent::Agent,
+    figure::{Figure, Value},
+    flows::server,
+    progress::Progress,
+    stats::{percentile, summary},
+};
+
+/// How much of it is run.
+pub(crate) struct Sizes {
+    /// New connections a second.
+    pub(crate) rate: u32,
+    /// Length of one run.
+    pub(crate) length: Duration,
+    /// Runs of each way in each mode.
+    pub(crate) rounds: u32,
+}
+
+/// By how many milliseconds the slowest in a hundred may be slower than while all are well.
+const GOAL: f64 = 50.0;
+
+/// What is under way while the connections are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Well,
+    Rescued,
+    CutAlone,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Well, Self::Rescued, Self::CutAlone];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Well => "all are well",
+            Self::Rescued => "half hang, rescue",
+            Self::CutAlone => "half hang, the cut alone",
+        }
+    }
+}
+
+/// One run, and how many packets the agent put in again.
+struct Run {
+    seen: Seen,
+    put_in: u64,
+}
+
+impl Run {
+    fn p(&self, p: f64) -> f64 {
+        percentile(&self.seen.took, p).unwrap_or(f64::INFINITY)
+    }
+
+    fn lost(&self) -> u32 {
+        self.seen.failed + self.seen.silent
+    }
+}
+
+pub(crate) fn run(sizes: &Sizes, agent: &Path) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for mode in Mode::ALL {
+        let mut runs: [Vec<Run>; 3] = Default::default();
+        for round in 0..sizes.rounds {
+            for (way, runs) in Way::ALL.into_iter().zip(&mut runs) {
+                let label =
+                    format!("rescue, {}, {}, run {} of {}", mode.name(), way.name(), round + 1, sizes.rounds);
+                let _progress = Progress::start(&label, 1);
+                runs.push(once(sizes, mode, way, agent).with_context(|| label.clone())?);
+            }
+        }
+        figures.extend(of_mode(sizes, mode, &runs)?);
+    }
+    Ok(figures)
+}
+
+fn once(sizes: &Sizes, mode: Mode, way: Way, program: &Path) -> anyhow::Result<Run> {
+    let world = World::new(mode)?;
+    let [b, c] = &world.nodes;
+    let (b, _c) = (server::greeting(b)?, server::greeting(c)?);
+    let uplinks = World::uplinks();
+    let proxy = if way == Way::CutAlone { "none" } else { mode.name() };
+    let agent = Agent::start_beside(
+        program,
+        &world.router,
+        &uplinks.each_ref().map(String::as_str),
+        "node-a",
+        &World::cluster(),
+        proxy,
+    )?;
+    if way != Way::Well {
+        b.freeze()?;
+        agent.flag_and_wait("node-b")?;
+        let rescues = agent.status()?["rescue"]["idle"].is_null();
+        ensure!(rescues == (way == Way::Rescued), "{}", agent.status()?["rescue"]);
+    }
+    let seen = load::run(&world.client, sizes.rate, sizes.length)?;
+    let put_in = agent.status()?["rescue"]["put_in"].as_u64().context("what was put in")?;
+    Ok(Run { seen, put_in })
+}
+
+fn of_mode(sizes: &Sizes, mode: Mode, [well, rescued, cut]: &[Vec<Run>; 3]) -> anyhow::Result<[Figure; 2]> {
+    let all = |runs: &[Run], pick: &dyn Fn(&Run) -> f64| {
+        summary(&runs.iter().map(pick).collect::<Vec<f64>>()).context("no runs")
+    };
+    let p99 = |runs: &[Run]| all(runs, &|run| run.p(99.0));
+    let (healthy, ours) = (p99(well)?, p99(rescued)?);
+    let name = |what: &str| {
+        format!(
+            "rescue, {}, {} new connections a second, half of the endpoints hung: {what}",
+            mode.name(),
+            sizes.rate
+        )
+    };
+    let lost = all(rescued, &|run| f64::from(run.lost()))?;
+    // A load that was not what it should be proves nothing.
+    let steady = rescued.iter().chain(well).all(|run| run.seen.rate >= f64::from(sizes.rate) * 0.99);
+    let more = ours.max - healthy.median;
+    let time = Figure::of(name("p99 of connect to answer"), "ms", &ours)
+        .peer_of(Way::Well.name(), &healthy)
+        .ratio(ours.max / healthy.median)
+        .goal(format!("at most {GOAL} ms more than while all are well, in each run"), more <= GOAL && steady);
+    let note = format!(
+        "{more:.2} ms more in the slowest run; median {:.2} ms, slowest {:.1} ms; {:.0} packets put in again a run; {}",
+        all(rescued, &|run| run.p(50.0))?.median,
+        all(rescued, &|run| run.p(100.0))?.max,
+        all(rescued, &|run| run.put_in as f64)?.median,
+        if steady { "the load kept its rate" } else { "the load did not keep its rate" },
+    );
+    let of = sizes.length.as_secs_f64() * f64::from(sizes.rate);
+    let failed = Figure::of(name(&format!("failed of {of}")), "connections", &lost)
+        .peer(Way::CutAlone.name(), Value::Number(all(cut, &|run| f64::from(run.lost()))?.median))
+        .peer(Way::Well.name(), Value::Number(all(well, &|run| f64::from(run.lost()))?.max))
+        .goal("none fails", lost.max == 0.0 && steady);
+    Ok([time.note(note), failed])
+}

@@ -1,0 +1,185 @@
+//! The namespaces and the rules of one run.
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use super::load;
+use crate::{flows, netns::Netns};
+
+/// Endpoints on each of the two nodes.
+const PER_NODE: u8 = 10;
+/// The Service's node port, on the router.
+pub(super) const NODE_PORT: u16 = 30_080;
+pub(super) const ROUTER: &str = "192.168.1.1";
+
+/// How kube-proxy would forward.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    Nftables,
+    Iptables,
+}
+
+impl Mode {
+    pub(super) const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
+
+    /// As `nodefence agent --proxy` calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        }
+    }
+}
+
+/// client - router (node A) - nodes B and C, whose kernels have the pods' addresses.
+pub(super) struct World {
+    pub(super) client: Netns,
+    pub(super) router: Netns,
+    pub(super) nodes: [Netns; 2],
+}
+
+impl World {
+    pub(super) fn new(mode: Mode) -> anyhow::Result<Self> {
+        let world = Self {
+            client: Netns::new("client")?,
+            router: Netns::new("router")?,
+            nodes: [Netns::new("node-b")?, Netns::new("node-c")?],
+        };
+        let Self { client, router, nodes } = &world;
+        client.veth("eth0", router, "downlink")?;
+        for host in load::hosts() {
+            client.ip(&format!("addr add {}/24 dev eth0", load::address(host)))?;
+        }
+        client.ip(&format!("route add default via {ROUTER}"))?;
+        router.ip(&format!("addr add {ROUTER}/24 dev downlink"))?;
+        router.sysctl("net/ipv4/ip_forward", "1")?;
+        for (at, node) in (0..).zip(nodes) {
+            let (uplink, net, pods) = (uplink(at), 2 + at, pods(at));
+            router.veth(&uplink, node, "eth0")?;
+            router.ip(&format!("addr add 192.168.{net}.1/24 dev {uplink}"))?;
+            router.ip(&format!("route add {pods} via 192.168.{net}.2"))?;
+            node.ip(&format!("addr add 192.168.{net}.2/24 dev eth0"))?;
+            node.ip(&format!("route add default via 192.168.{net}.1"))?;
+            node.ip(&format!("route add local {pods} dev lo"))?;
+            node.sysctl("net/core/somaxconn", "65535")?;
+            node.sysctl("net/ipv4/tcp_max_syn_backlog", "65535")?;
+        }
+        match mode {
+            Mode::Nftables => feed(router, "nft", &["-f", "-"], &nftables())?,
+            Mode::Iptables => feed(router, "iptables-restore", &["--wait"], &iptables())?,
+        }
+        Ok(world)
+    }
+
+    /// The devices that lead to the nodes.
+    pub(super) fn uplinks() -> [String; 2] {
+        [0, 1].map(uplink)
+    }
+
+    /// The cluster file's content: the nodes, and the Service with all endpoints.
+    pub(super) fn cluster() -> Value {
+        let nodes = (0..).zip(["node-b", "node-c"]);
+        let endpoints = nodes.clone().flat_map(|(at, name)| {
+            (0..PER_NODE).map(move |i| json!({ "address": pod(at, i), "node": name }))
+        });
+        json!({
+            "nodes": std::iter::once(json!({ "name": "node-a", "address": "192.168.2.1" }))
+                .chain(nodes.map(|(at, name)| json!({ "name": name, "address": format!("192.168.{}.2", 2 + at) })))
+                .collect::<Vec<_>>(),
+            "services": [{
+                "name": "default/web",
+                "clusterIPs": ["10.96.0.10"],
+                "ports": [{ "port": 80, "targetPort": flows::SERVER_PORT, "nodePort": NODE_PORT, "protocol": "tcp" }],
+                "endpoints": endpoints.collect::<Vec<_>>(),
+            }],
+        })
+    }
+}
+
+fn uplink(at: u8) -> String {
+    format!("uplink{at}")
+}
+
+fn pods(at: u8) -> String {
+    format!("10.{at}.0.0/16")
+}
+
+fn pod(at: u8, i: u8) -> String {
+    format!("10.{at}.0.{}", 1 + i)
+}
+
+fn all_pods() -> Vec<String> {
+    [0, 1].into_iter().flat_map(|at| (0..PER_NODE).map(move |i| pod(at, i))).collect()
+}
+
+/// As kube-proxy's nftables mode has a node port: a random endpoint, and the client behind the node's address.
+fn nftables() -> String {
+    let pods = all_pods();
+    let endpoints = pods.iter().enumerate();
+    let vmap: Vec<String> = endpoints.clone().map(|(at, _)| format!("{at} : goto endpoint-{at}")).collect();
+    let chains: String = endpoints
+        .map(|(at, pod)| {
+            format!(" chain endpoint-{at} {{\n  meta l4proto tcp dnat to {pod}:{}\n }}\n", flows::SERVER_PORT)
+        })
+        .collect();
+    format!(
+        "table ip kube-proxy {{\n{chains} chain service {{\n  meta mark set mark or 0x4000\n  numgen random mod {} vmap {{ {} }}\n }}\n \
+         map service-nodeports {{\n  type inet_proto . inet_service : verdict\n  elements = {{ tcp . {NODE_PORT} : goto service }}\n }}\n \
+         chain nat-prerouting {{\n  type nat hook prerouting priority dstnat\n  fib daddr type local ip protocol . th dport vmap @service-nodeports\n }}\n \
+         chain nat-postrouting {{\n  type nat hook postrouting priority srcnat\n  mark and 0x4000 != 0 masquerade fully-random\n }}\n}}\n",
+        vmap.len(),
+        vmap.join(", ")
+    )
+}
+
+/// As its iptables mode has it: each endpoint's rule takes its share of what the rules before it left.
+fn iptables() -> String {
+    let pods = all_pods();
+    let chains: String = (0..pods.len()).map(|at| format!(":KUBE-SEP-{at} - [0:0]\n")).collect();
+    let picks: String = (0..pods.len())
+        .map(|at| {
+            let left = pods.len() - at;
+            let share = 1.0 / left as f64;
+            let chance = if left == 1 {
+                String::new()
+            } else {
+                format!("-m statistic --mode random --probability {share:.10} ")
+            };
+            format!("-A KUBE-SVC {chance}-j KUBE-SEP-{at}\n")
+        })
+        .collect();
+    let ends: String = pods
+        .iter()
+        .enumerate()
+        .map(|(at, pod)| {
+            format!("-A KUBE-SEP-{at} -p tcp -j DNAT --to-destination {pod}:{}\n", flows::SERVER_PORT)
+        })
+        .collect();
+    format!(
+        "*nat\n:KUBE-SVC - [0:0]\n{chains}-A PREROUTING -p tcp --dport {NODE_PORT} -m addrtype --dst-type LOCAL -j MARK --or-mark 0x4000\n\
+         -A PREROUTING -p tcp --dport {NODE_PORT} -m addrtype --dst-type LOCAL -j KUBE-SVC\n{picks}{ends}\
+         -A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE --random-fully\nCOMMIT\n"
+    )
+}
+
+/// Feeds a script to a program inside `netns`.
+fn feed(netns: &Netns, program: &str, args: &[&str], script: &str) -> anyhow::Result<()> {
+    netns.within(|| {
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {program}"))?;
+        let written = child.stdin.take().context("stdin was piped")?.write_all(script.as_bytes());
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(written?)
+    })
+}
