@@ -1,12 +1,11 @@
 //! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
-    time::Duration,
-};
+mod bell;
+
+use std::{collections::BTreeMap, sync::Arc, thread::JoinHandle, time::Duration};
 
 use nodefence_common::VERDICT_LIFETIME_NS;
+
+pub(super) use bell::Bell;
 
 use super::{
     core::{Core, chain},
@@ -19,12 +18,13 @@ use crate::{
     ledger::{self, Ledger},
     plan::{
         Mode,
-        takeout::{Flagged, Report, TakeOut},
+        takeout::{Flagged, Report, TakeOut, Wanted},
     },
     proxy,
     report::{IpvsRow, KeptServiceRow, TakeOutRow},
     takeout::{Drive, Failure, Kernel, Ledgers, ground},
 };
+use bell::Ending;
 
 /// Longest time between two looks at what is flagged, and between two renewals of the lease.
 const LOOK: Duration = Duration::from_millis(500);
@@ -38,68 +38,6 @@ const ENDING: Duration = Duration::from_secs(2);
 const EARLY_NS: u64 = 100_000_000;
 /// Services and problems that `status` names of each node.
 const NAMED: usize = 20;
-
-/// What the thread is told, and what it tells.
-#[derive(Default)]
-pub(super) struct Bell {
-    board: Mutex<Board>,
-    rung: Condvar,
-}
-
-#[derive(Default)]
-struct Board {
-    rung: bool,
-    ending: Option<Ending>,
-    /// When (CLOCK_MONOTONIC, ns) the last round of asking that has ended began, by node.
-    asked: BTreeMap<String, u64>,
-    row: IpvsRow,
-}
-
-/// What becomes of what is taken out when the agent ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// It is put back.
-    Restore,
-    /// Another agent takes it over.
-    Leave,
-}
-
-impl Bell {
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Flags or backends may have changed.
-    pub(super) fn ring(&self) {
-        self.board().rung = true;
-        self.rung.notify_all();
-    }
-
-    /// A round of asking is over that began at `begun`.
-    pub(super) fn asked(&self, node: &str, begun: u64) {
-        self.board().asked.insert(node.to_owned(), begun);
-        self.ring();
-    }
-
-    /// For `status`.
-    pub(super) fn row(&self) -> IpvsRow {
-        self.board().row.clone()
-    }
-
-    fn end(&self, ending: Ending) {
-        self.board().ending = Some(ending);
-        self.ring();
-    }
-
-    /// Waits until somebody rings, at most so long.
-    fn wait(&self, longest: Duration) -> Option<Ending> {
-        let board = self.board();
-        let waited = self.rung.wait_timeout_while(board, longest, |board| !board.rung);
-        let (mut board, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        board.rung = false;
-        board.ending
-    }
-}
 
 /// The thread.
 pub(super) struct TakingOut {
@@ -191,6 +129,7 @@ impl Work {
         let Some(drive) = &mut self.drive else { return Ok(AGAIN) };
         drive.machine.set_ground(ground(enforce));
         if changed {
+            drive.machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
             drive.machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
             drive.read_all();
         }
@@ -304,6 +243,7 @@ impl Work {
         };
         let enforce = self.core.settings.mode == Mode::Enforce;
         let mut machine = TakeOut::new(ground(enforce), loaded.entries);
+        machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
         machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
         self.drive = Some(Drive::new(machine, kernel, ledgers));
         self.first = false;
@@ -336,7 +276,8 @@ impl Work {
                     // The guard is at it.
                     return;
                 }
-                Ok(_) if drive.machine.is_empty() => {
+                // What has left stays with the weight of 0 that kube-proxy gives it too.
+                Ok(_) if drive.machine.next_due().is_none() => {
                     let _kept_longer = drive.book().forget_all();
                     return;
                 }
@@ -376,7 +317,8 @@ fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
     if !drive.machine.is_empty() {
         tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
     }
-    drive.book().claim_again()?;
+    let entries = drive.machine.entries();
+    drive.book().claim_again(&entries)?;
     drive.read_all();
     Ok(())
 }

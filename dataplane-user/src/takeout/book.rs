@@ -59,14 +59,14 @@ impl Ledgers {
         Ok(holds)
     }
 
-    /// Takes the lease again after it has lapsed. What the ledger says is still ours to put back: the guard forgets nothing while this
-    /// process lives.
+    /// Takes the lease again after it has lapsed, and writes what is ours, since lines were not written meanwhile. It is still ours to put back:
+    /// the guard forgets nothing while this process lives.
     ///
     /// # Errors
     /// Where its files cannot be used.
-    pub fn claim_again(&mut self) -> Result<(), Error> {
+    pub fn claim_again(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), Error> {
         self.held = Held::claim(&self.run_dir, (self.until)())?;
-        Ok(())
+        self.ledger.rewrite(entries)
     }
 
     /// Nothing is ours any more.

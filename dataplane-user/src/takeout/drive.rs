@@ -173,7 +173,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
         let round = self.carry_out(&acts)?;
         if round.lapsed {
             self.read_all();
-        } else if acts.is_empty() {
+        } else if acts.is_empty() || self.machine.is_empty() {
+            // Also after the last one was put back: there may be no other round, and history alone would keep the guard busy.
             let machine = &self.machine;
             self.book.rest(machine.len(), || machine.entries())?;
         }

@@ -38,6 +38,7 @@ impl TakeOut {
         let returns = |pair: &Pair, there: bool| {
             self.owned.get(pair).is_some_and(|owned| {
                 owned.entry.original.weight > 0
+                    && !owned.left
                     && owned.problem.is_none()
                     && (there || owned.entry.phase == Phase::Deleted)
             })

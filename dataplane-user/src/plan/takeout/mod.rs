@@ -14,6 +14,9 @@ mod judge;
 mod owned;
 mod report;
 mod undo;
+mod wanted;
+#[cfg(test)]
+mod wanted_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,6 +28,7 @@ use nodefence_common::{Addr, PortKey};
 
 pub use report::{Kept, Report};
 pub use undo::undo;
+pub use wanted::Wanted;
 
 use crate::{
     cluster::Backend,
@@ -107,6 +111,7 @@ pub struct TakeOut {
     ports: HashMap<PortKey, usize>,
     owned: BTreeMap<Pair, Owned>,
     kept: BTreeMap<ServiceKey, Kept>,
+    wanted: Wanted,
     /// Observe mode: what would be taken.
     planned: BTreeMap<ServiceKey, Vec<usize>>,
 }
@@ -121,6 +126,7 @@ impl TakeOut {
             ports: HashMap::new(),
             owned: entries.into_iter().map(|(pair, entry)| (pair, Owned::adopted(entry))).collect(),
             kept: BTreeMap::new(),
+            wanted: Wanted::default(),
             planned: BTreeMap::new(),
         }
     }
@@ -128,6 +134,14 @@ impl TakeOut {
     /// What the kernel is set to now.
     pub fn set_ground(&mut self, ground: Ground) {
         self.ground = ground;
+    }
+
+    /// What kube-proxy wants now.
+    pub fn set_wanted(&mut self, wanted: Wanted) {
+        self.wanted = wanted;
+        for (pair, owned) in &mut self.owned {
+            owned.left = self.wanted.has_left(pair);
+        }
     }
 
     /// Who is flagged now. Every service must be looked at after a change of this.
@@ -186,7 +200,7 @@ impl TakeOut {
 
     /// What is ours, as the ledger has it.
     pub fn entries(&self) -> BTreeMap<Pair, Entry> {
-        self.owned.iter().map(|(pair, owned)| (*pair, owned.entry.clone())).collect()
+        self.owned.iter().map(|(pair, owned)| (*pair, owned.stored())).collect()
     }
 
     /// Told which services there are, so that nothing is said of others.
@@ -219,6 +233,10 @@ impl TakeOut {
             let pair = Pair { service: key, destination: destination.address };
             let node = self.node_of(&pair);
             let wanted = node.filter(|_| take);
+            if let Some(note) = self.note(&pair, now) {
+                acts.push(note);
+                continue;
+            }
             match (self.owned.contains_key(&pair), wanted) {
                 (true, Some(node)) => acts.extend(self.advance(&pair, destination, node, hashing, now)),
                 (true, None) => acts.extend(self.restore(&pair, Some(destination), now)),
@@ -236,7 +254,9 @@ impl TakeOut {
                 continue;
             }
             let pair = Pair { service: key, destination: at };
-            let act = if take && self.node_of(&pair).is_some() {
+            let act = if let Some(note) = self.note(&pair, now) {
+                Some(note)
+            } else if take && self.node_of(&pair).is_some() {
                 self.missing(&pair, hashing, counts, now)
             } else {
                 self.restore(&pair, None, now)

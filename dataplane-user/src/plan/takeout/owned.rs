@@ -22,6 +22,9 @@ const FLUSH_LOOK: Duration = Duration::from_millis(50);
 /// Longest time between two tries. A connection that is held (`expire_later`, ip_vs_conn.c) goes away within a minute.
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// Why a weight is not put back.
+const LEFT: &str = "keeps weight 0: its endpoint is not to be used any more, as the cluster file has it";
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// Its weight is to be set to 0.
@@ -50,6 +53,10 @@ pub(super) struct Owned {
     /// When that was last.
     flushed: Option<Duration>,
     pub(super) problem: Option<String>,
+    /// kube-proxy has no use for it any more, as far as is known: its weight of 0 is not ours then.
+    pub(super) left: bool,
+    /// What the ledger says of that.
+    noted: bool,
 }
 
 impl Owned {
@@ -62,7 +69,18 @@ impl Owned {
             rounds: 0,
             flushed: None,
             problem: None,
+            left: false,
+            noted: false,
         }
+    }
+
+    /// As the ledger has it: whoever puts it back without knowing the cluster gives no weight to what has left.
+    pub(super) fn stored(&self) -> Entry {
+        let mut entry = self.entry.clone();
+        if self.noted {
+            entry.original.weight = 0;
+        }
+        entry
     }
 
     /// From the ledger: the next reading says how far it really is.
@@ -122,14 +140,17 @@ impl TakeOut {
             phase: Phase::Lowered,
             original: without_counters(found),
         };
-        self.owned.insert(pair, Owned::new(entry, Step::Lowering));
+        let mut owned = Owned::new(entry, Step::Lowering);
+        owned.left = self.wanted.has_left(&pair);
+        owned.noted = owned.left;
+        self.owned.insert(pair, owned);
         let act = self.advance(&pair, found, node, hashing, now);
         let owned = self.owned.get(&pair)?;
         let Some(mut act) = act else {
-            let before = Some(Record::Own(pair, owned.entry.clone()));
+            let before = Some(Record::Own(pair, owned.stored()));
             return Some(Act { pair, before, change: None, kind: Kind::Note });
         };
-        act.before = Some(Record::Own(pair, owned.entry.clone()));
+        act.before = Some(Record::Own(pair, owned.stored()));
         Some(act)
     }
 
@@ -156,11 +177,11 @@ impl TakeOut {
             owned.due = now + SOON;
             if owned.step == Step::Gone && flushes {
                 // Its clients were elsewhere until just now: none is to be asked.
-                return act(Some(Record::Own(*pair, owned.entry.clone())), delete(pair), Kind::Delete);
+                return act(Some(Record::Own(*pair, owned.stored())), delete(pair), Kind::Delete);
             }
             owned.step = Step::Lowering;
             owned.entry.phase = Phase::Lowered;
-            let before = Some(Record::Own(*pair, owned.entry.clone()));
+            let before = Some(Record::Own(*pair, owned.stored()));
             let lowered = Destination { weight: 0, ..found.clone() };
             return act(before, Change::SetDestination(pair.service, lowered), Kind::Lower);
         }
@@ -196,7 +217,8 @@ impl TakeOut {
         owned.flushed = Some(now);
         owned.due = now + owned.shortest_wait();
         owned.entry.phase = Phase::Deleted;
-        act(Some(Record::Phase(*pair, Phase::Deleted)), delete(pair), Kind::Delete)
+        // Whole: the line that made it ours may not have been written.
+        act(Some(Record::Own(*pair, owned.stored())), delete(pair), Kind::Delete)
     }
 
     /// A destination of ours that is missing.
@@ -245,9 +267,26 @@ impl TakeOut {
         Some(Act { pair: *pair, before: None, change, kind: Kind::Bury })
     }
 
+    /// Writes down that kube-proxy has no use for a destination of ours any more, or has one again.
+    pub(super) fn note(&mut self, pair: &Pair, now: Duration) -> Option<Act> {
+        let owned = self.owned.get_mut(pair).filter(|owned| owned.left != owned.noted)?;
+        (owned.noted, owned.due) = (owned.left, now);
+        let before = Some(Record::Own(*pair, owned.stored()));
+        Some(Act { pair: *pair, before, change: None, kind: Kind::Note })
+    }
+
     /// A destination of ours that is to be as it was.
     pub(super) fn restore(&mut self, pair: &Pair, found: Option<&Destination>, now: Duration) -> Option<Act> {
         let owned = self.owned.get_mut(pair)?;
+        if owned.left && owned.entry.original.weight != 0 {
+            if found.is_none_or(|found| found.weight != 0) {
+                return Some(forget(*pair));
+            }
+            // kube-proxy will remove it, or it will be wanted again, perhaps before kube-proxy saw that it was not.
+            owned.problem = Some(LEFT.to_owned());
+            owned.due = Duration::MAX;
+            return None;
+        }
         match undo(pair, &owned.entry, found) {
             None => Some(forget(*pair)),
             Some(_) if now < owned.not_before => None,

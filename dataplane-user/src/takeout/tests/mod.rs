@@ -1,4 +1,5 @@
 mod killed;
+mod left;
 mod others;
 
 use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};
