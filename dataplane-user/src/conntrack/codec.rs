@@ -19,7 +19,7 @@ pub(super) const CT_NEW: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_NEW;
 /// Type of the messages that count one CPU's packets.
 pub(super) const CT_STATS_CPU: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET_STATS_CPU;
 /// Length of `struct nfgenmsg`.
-const NFGEN_LEN: usize = 4;
+pub(super) const NFGEN_LEN: usize = 4;
 
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
 pub(super) const CTA_TUPLE_REPLY: u16 = 2;
@@ -54,7 +54,7 @@ fn be16(value: &[u8]) -> Option<u16> {
     value.try_into().ok().map(u16::from_be_bytes)
 }
 
-fn be32(value: &[u8]) -> Option<u32> {
+pub(super) fn be32(value: &[u8]) -> Option<u32> {
     value.try_into().ok().map(u32::from_be_bytes)
 }
 

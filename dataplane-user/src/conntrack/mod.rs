@@ -12,6 +12,7 @@ mod flow;
 mod probe;
 mod remove;
 mod socket;
+mod stats;
 pub(crate) mod wire;
 
 pub use blind::{Blind, blind};
@@ -20,6 +21,7 @@ pub use flow::{Flow, TcpState, Tuple, Zone, status};
 pub use probe::by_filter;
 pub use remove::{ByFilter, Deleted, Protocols};
 pub use socket::{Conntrack, Dump, Family, Liberal};
+pub use stats::Stats;
 
 use thiserror::Error;
 

@@ -14,7 +14,7 @@ use super::{
 use crate::netlink::{Broken, Channel};
 
 /// How often a dump that the kernel broke off is begun anew.
-const MAX_ATTEMPTS: u32 = 5;
+pub(super) const MAX_ATTEMPTS: u32 = 5;
 /// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
 pub(super) const BATCH: usize = 64;
 
@@ -174,7 +174,12 @@ impl Conntrack {
     }
 
     /// Sends a dump request and hands over the bodies of all messages of one kind that answer it.
-    fn each(&mut self, request: &[u8], kind: u16, mut body: impl FnMut(&[u8])) -> Result<(), Broken> {
+    pub(super) fn each(
+        &mut self,
+        request: &[u8],
+        kind: u16,
+        mut body: impl FnMut(&[u8]),
+    ) -> Result<(), Broken> {
         let hand_over = |this, payload: &[u8]| {
             if this == kind {
                 body(payload);
@@ -240,7 +245,7 @@ fn identity(flow: &Flow) -> Flow {
     Flow { tcp: None, liberal: false, status: 0, timeout: 0, ..*flow }
 }
 
-fn fatal(broken: Broken) -> Error {
+pub(super) fn fatal(broken: Broken) -> Error {
     let failed = |source| Error::Io { request: "dump", source };
     match broken {
         Broken::Retry => failed(io::Error::from_raw_os_error(libc::EINTR)),

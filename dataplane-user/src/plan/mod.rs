@@ -1,5 +1,6 @@
 //! From who exists and what the operator holds against them to what must lie in the tables. Pure: no clock, no effects.
 
+pub mod audit;
 mod indices;
 mod keep;
 mod tables;

@@ -1,0 +1,151 @@
+//! conntrack's entries: what they pin to a backend that is none any more.
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, HashMap, HashSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use nodefence_common::{Addr, PortKey};
+
+use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject, addresses::protocol_of};
+use crate::{
+    cluster::{ClusterView, Protocol, Scope},
+    conntrack::{Flow, TcpState},
+    plan::Keep,
+};
+
+/// Which entries of flagged nodes may be deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LetGo {
+    /// UDP and SCTP: where kube-proxy forwards by conntrack. In IPVS mode the entries follow IPVS' connections.
+    pub datagrams: bool,
+    /// TCP: there, where packets in the middle of a flow may begin an entry (`nf_conntrack_tcp_loose`); else the client would hang.
+    pub tcp: bool,
+}
+
+/// Which flows are pinned to what they should not be.
+#[derive(Debug)]
+pub struct Pins<'a> {
+    addresses: &'a Addresses<'a>,
+    /// Whether any Service has a UDP port.
+    udp: bool,
+    /// For UDP ports of Services (its index, the port's) the endpoints that serve; made when a flow asks.
+    serving: RefCell<HashMap<(u32, u32), HashSet<SocketAddr>>>,
+    flagged: HashMap<Addr, &'a str>,
+    flagged_ports: HashMap<PortKey, &'a str>,
+    kept: HashSet<PortKey>,
+    let_go: LetGo,
+}
+
+impl<'a> Pins<'a> {
+    /// `flagged`: nodes (indexes into the view's) whose flows are to be let go, but for what is kept.
+    pub fn new(
+        view: &'a ClusterView,
+        addresses: &'a Addresses<'a>,
+        flagged: &BTreeSet<u32>,
+        keep: &Keep,
+        let_go: LetGo,
+    ) -> Self {
+        let udp = view.services.iter().flatten().flat_map(|service| &service.ports);
+        let udp = udp.into_iter().any(|port| port.protocol == Protocol::Udp);
+        let (mut addrs, mut ports) = (HashMap::new(), HashMap::new());
+        let nodes = flagged.iter().filter_map(|node| view.nodes.get(*node as usize));
+        for (node, backend) in nodes.flat_map(|node| node.backends.iter().map(move |backend| (node, backend)))
+        {
+            match backend.scope {
+                Scope::Address => drop(addrs.insert(backend.addr(), node.name.as_str())),
+                Scope::Port(port, protocol) => {
+                    let key = PortKey::endpoint(backend.addr(), port, protocol.number());
+                    ports.insert(key, node.name.as_str());
+                }
+            }
+        }
+        let kept = keep.ports.keys();
+        let kept = kept.map(|kept| PortKey::endpoint(kept.address.into(), kept.port, kept.protocol.number()));
+        Self {
+            addresses,
+            udp,
+            serving: RefCell::default(),
+            flagged: addrs,
+            flagged_ports: ports,
+            kept: kept.collect(),
+            let_go,
+        }
+    }
+
+    /// Whether there is anything to find.
+    pub fn is_empty(&self) -> bool {
+        !self.udp && self.flagged.is_empty() && self.flagged_ports.is_empty()
+    }
+
+    /// What is wrong with a flow.
+    pub fn kind(&self, flow: &Flow) -> Option<Kind> {
+        if self.is_stale(flow) {
+            return Some(Kind::StaleUdp);
+        }
+        self.flagged_node(flow).map(|_| Kind::FlaggedFlow)
+    }
+
+    /// Tells of a flow that something is wrong with.
+    pub fn look(&self, flow: &Flow, out: &mut Found) {
+        let Some(kind) = self.kind(flow) else { return };
+        let service = || {
+            let to = SocketAddr::new(IpAddr::from(flow.orig.dst), flow.orig.dst_port);
+            self.addresses.find(to, flow.orig.protocol).map(|(place, _)| self.addresses.name(place))
+        };
+        out.add(kind, || Difference {
+            kind,
+            subject: Subject::flow(flow),
+            service: service(),
+            detail: match self.flagged_node(flow) {
+                Some(node) if kind == Kind::FlaggedFlow => format!("goes to node {node}, which is flagged"),
+                _ if untranslated(flow) => "is not translated, though the Service has endpoints".to_owned(),
+                _ => "goes to what is no endpoint of the Service that serves".to_owned(),
+            },
+            grace: Grace::Sync,
+            mend: match (kind, flow.tcp) {
+                (Kind::StaleUdp, _) => true,
+                (_, None) => self.let_go.datagrams,
+                (_, Some(_)) => self.let_go.tcp,
+            }
+            .then_some(Mend::Forget(*flow)),
+        });
+    }
+
+    fn is_stale(&self, flow: &Flow) -> bool {
+        if protocol_of(flow.orig.protocol) != Some(Protocol::Udp) {
+            return false;
+        }
+        let to = SocketAddr::new(IpAddr::from(flow.orig.dst), flow.orig.dst_port);
+        let Some((place, _)) = self.addresses.find(to, flow.orig.protocol) else { return false };
+        let mut all = self.serving.borrow_mut();
+        let serving = all.entry((place.service, place.port)).or_insert_with(|| {
+            let service = self.addresses.service(place);
+            // As kube-proxy, whatever policies and hints say: `CleanStaleEntries` (pkg/proxy/conntrack/cleanup.go, Kubernetes 1.36).
+            let serve = service.endpoints.iter().filter(|endpoint| endpoint.ready || endpoint.serving);
+            serve.filter_map(|endpoint| service.socket(place.port as usize, endpoint)).collect()
+        });
+        // A Service without endpoints: what is not translated then meets its refusal.
+        !serving.contains(&flow.backend()) && !(serving.is_empty() && untranslated(flow))
+    }
+
+    /// The flagged node that a Service's flow goes to. An entry in CLOSE or TIME_WAIT carries nothing more.
+    fn flagged_node(&self, flow: &Flow) -> Option<&'a str> {
+        if untranslated(flow)
+            || protocol_of(flow.orig.protocol).is_none()
+            || matches!(flow.tcp, Some(TcpState::Close | TcpState::TimeWait))
+        {
+            return None;
+        }
+        let key = PortKey::endpoint(flow.reply.src, flow.reply.src_port, flow.reply.protocol);
+        if self.kept.contains(&key) {
+            return None;
+        }
+        self.flagged.get(&flow.reply.src).or_else(|| self.flagged_ports.get(&key)).copied()
+    }
+}
+
+/// Whether the answers come from where the client sends to.
+fn untranslated(flow: &Flow) -> bool {
+    (flow.orig.dst, flow.orig.dst_port) == (flow.reply.src, flow.reply.src_port)
+}

@@ -1,0 +1,116 @@
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What is not as it should be.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A real server that outlived its endpoint
+    StaleDestination,
+    /// An endpoint that is no real server
+    MissingDestination,
+    /// A virtual address that has no virtual server
+    MissingService,
+    /// A virtual server whose address no Service has
+    ExtraService,
+    /// A weight of 0 that neither a flag nor a leaving endpoint explains
+    StrayWeight,
+    /// A real server on a flagged node that still gets connections, or has some
+    FlaggedDestination,
+    /// A UDP flow of a Service that is pinned to what is none of its endpoints
+    StaleUdp,
+    /// A translated flow to a flagged node
+    FlaggedFlow,
+    /// An entry of our maps that differs from what was planned
+    MapEntry,
+    /// Conntrack's table is nearly full
+    ConntrackFull,
+    /// Conntrack drops packets, or cannot insert entries
+    ConntrackDrops,
+    /// A sysctl that breaks what nodefence promises
+    Sysctl,
+}
+
+/// What is read at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Part {
+    /// The IPVS tables.
+    Ipvs,
+    /// Conntrack's entries.
+    Conntrack,
+    /// Our own maps.
+    Maps,
+    /// Sysctls and counters.
+    System,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Ipvs, Self::Conntrack, Self::Maps, Self::System];
+
+    /// What is found in it.
+    pub const fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Ipvs => &[
+                Kind::StaleDestination,
+                Kind::MissingDestination,
+                Kind::MissingService,
+                Kind::ExtraService,
+                Kind::StrayWeight,
+                Kind::FlaggedDestination,
+            ],
+            Self::Conntrack => &[Kind::StaleUdp, Kind::FlaggedFlow],
+            Self::Maps => &[Kind::MapEntry],
+            Self::System => &[Kind::ConntrackFull, Kind::ConntrackDrops, Kind::Sysctl],
+        }
+    }
+}
+
+impl Kind {
+    /// Where it is found.
+    pub fn part(self) -> Part {
+        Part::ALL.into_iter().find(|part| part.kinds().contains(&self)).unwrap_or(Part::System)
+    }
+
+    /// What an operator can do about it.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::StaleDestination => {
+                "nodefence repair --kind stale-destination; restart kube-proxy if more come"
+            }
+            Self::MissingDestination => {
+                "nodefence repair --kind missing-destination; restart kube-proxy if more come"
+            }
+            Self::MissingService => {
+                "restart kube-proxy: the address on kube-ipvs0 and its ipsets belong to it, a virtual server alone would not do"
+            }
+            Self::ExtraService => {
+                "restart kube-proxy; if the address is somebody else's (kube-proxy's ipvs.excludeCIDRs), tell the agent: \
+                 --exclude-cidr"
+            }
+            Self::StrayWeight => "nodefence repair --kind stray-weight; restart kube-proxy if more come",
+            Self::FlaggedDestination => "see `IPVS` in nodefence status",
+            Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
+            Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",
+            Self::MapEntry => "nodefence repair --kind map-entry",
+            Self::ConntrackFull => {
+                "raise net.netfilter.nf_conntrack_max (kube-proxy: conntrack.maxPerCore), or find who opens so many flows"
+            }
+            Self::ConntrackDrops => {
+                "conntrack -S shows where; insert_failed: ports of the masquerade run out or clash, drop and early_drop: the table is \
+                 full"
+            }
+            Self::Sysctl => "nodefence repair --kind sysctl; kube-proxy sets those of IPVS when it starts",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // None is hidden, so each has its name.
+        let value = self.to_possible_value();
+        f.pad(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}

@@ -1,0 +1,151 @@
+//! Every difference between the endpoints that kube-proxy ought to use, the kernel's tables and our own maps. Pure: readings in, differences out.
+//!
+//! kube-proxy changes its tables all the time, and what it has not got round to is no fault: a [`Tracker`] says how long a difference has been
+//! there. What is a fault at all is what neither kube-proxy's own way (graceful termination) nor the ledger of the take-out explains.
+
+mod addresses;
+mod cidr;
+mod flows;
+mod kind;
+mod maps;
+mod servers;
+mod system;
+#[cfg(test)]
+mod tests;
+mod tracker;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use nodefence_common::{Addr, PortKey, port_kinds};
+
+pub use addresses::Addresses;
+pub use cidr::Cidr;
+pub use flows::{LetGo, Pins};
+pub use kind::{Kind, Part};
+pub use maps::Maps;
+pub use servers::{Cluster, Servers};
+pub use system::{Drops, System, judge as judge_system};
+pub use tracker::{Observed, State, Tracker};
+
+use crate::{
+    conntrack::Flow,
+    ipvs::{Change, ServiceKey},
+    ledger::Pair,
+};
+
+/// What a difference is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Subject {
+    /// A destination of a virtual server, there or not.
+    Pair(Pair),
+    /// A virtual server, there or not.
+    Server(ServiceKey),
+    /// A conntrack entry; only what tells it from others.
+    Flow(Flow),
+    /// A key of `backends`.
+    Backend(Addr),
+    /// A key of `ports`.
+    Port(PortKey),
+    /// An index of `nodes`.
+    Node(u32),
+    /// A sysctl or a counter, by its name.
+    Named(&'static str),
+}
+
+impl Subject {
+    /// A flow: what of it changes while it lives is left out.
+    pub fn flow(flow: &Flow) -> Self {
+        Self::Flow(Flow { tcp: None, liberal: false, status: 0, timeout: 0, ..*flow })
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pair(pair) => pair.fmt(f),
+            Self::Server(key) => key.fmt(f),
+            Self::Flow(flow) => flow.fmt(f),
+            Self::Backend(addr) => write!(f, "backend {}", IpAddr::from(*addr)),
+            Self::Port(key) => {
+                let what = if key.kind == port_kinds::KEPT { "kept" } else { "port" };
+                let socket = SocketAddr::new(key.addr.into(), key.port);
+                write!(f, "{what} {socket} (protocol {})", key.protocol)
+            }
+            Self::Node(index) => write!(f, "node index {index}"),
+            Self::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+/// When a difference is one at all.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Grace {
+    /// Once kube-proxy has had two of its syncs.
+    Sync,
+    /// Once its graceful termination has looked twice (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go: one minute).
+    Termination,
+    /// Never: it ends in order.
+    Draining,
+}
+
+/// What mends a difference.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Mend {
+    /// A change of the IPVS tables.
+    Ipvs(Change),
+    /// This conntrack entry is deleted.
+    Forget(Flow),
+    /// The maps are written again.
+    Write,
+    /// A sysctl, as a path below `/proc/sys`, gets a value.
+    Set(&'static str, u32),
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Difference {
+    /// Of what kind.
+    pub kind: Kind,
+    /// What it is about.
+    pub subject: Subject,
+    /// Whose Service it is.
+    pub service: Option<String>,
+    /// What is wrong, in words.
+    pub detail: String,
+    /// When it counts.
+    pub grace: Grace,
+    /// What mends it; `None` where nothing of ours does.
+    pub mend: Option<Mend>,
+}
+
+/// Differences of one kind that one reading keeps: where a watch has died every pair may differ.
+pub const AT_MOST: usize = 4_096;
+
+/// What a reading found.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Found {
+    /// At most [`AT_MOST`] of each kind.
+    pub differences: Vec<Difference>,
+    counts: BTreeMap<Kind, usize>,
+}
+
+impl Found {
+    /// Adds one, if there is room.
+    pub fn add(&mut self, kind: Kind, difference: impl FnOnce() -> Difference) {
+        let count = self.counts.entry(kind).or_default();
+        *count += 1;
+        if *count <= AT_MOST {
+            self.differences.push(difference());
+        }
+    }
+
+    /// How many of each kind there was no room for.
+    pub fn left_out(&self) -> BTreeMap<Kind, usize> {
+        let over = self.counts.iter().map(|(kind, count)| (*kind, count.saturating_sub(AT_MOST)));
+        over.filter(|(_, over)| *over > 0).collect()
+    }
+}

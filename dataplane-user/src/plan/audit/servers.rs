@@ -1,0 +1,273 @@
+//! IPVS beside what kube-proxy in that mode ought to have programmed (`syncProxyRules` and `syncEndpoint`, pkg/proxy/ipvs/proxier.go,
+//! Kubernetes 1.36).
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use nodefence_common::{Addr, PortKey};
+
+use super::{
+    Addresses, Cidr, Difference, Found, Grace, Kind, Mend, Subject,
+    addresses::{Place, protocol_of},
+};
+use crate::{
+    cluster::{ClusterView, Endpoint, Family, Protocol as Transport},
+    ipvs::{Change, Destination, Protocol, ServiceKey},
+    ledger::{Entry, Pair},
+    plan::Proxy,
+};
+
+/// What is known beside the tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Cluster<'a> {
+    /// Who exists.
+    pub view: &'a ClusterView,
+    /// The kube-proxy of this node.
+    pub proxy: Proxy<'a>,
+    /// Flagged nodes (indexes into the view's) that are to be taken out.
+    pub flagged: &'a BTreeSet<u32>,
+    /// What the take-out has taken.
+    pub ledger: &'a BTreeMap<Pair, Entry>,
+    /// Virtual addresses of others.
+    pub excluded: &'a [Cidr],
+}
+
+/// Looks at one virtual server after another.
+#[derive(Debug)]
+pub struct Servers<'a> {
+    cluster: Cluster<'a>,
+    addresses: &'a Addresses<'a>,
+    /// Virtual addresses whose server was looked at.
+    seen: HashSet<(SocketAddr, Transport)>,
+    /// Addresses of the node at which kube-proxy serves node ports: its configuration decides which (`nodePortAddresses`).
+    node_addresses: BTreeSet<IpAddr>,
+    flagged_addresses: HashSet<Addr>,
+    flagged_ports: HashSet<PortKey>,
+}
+
+impl<'a> Servers<'a> {
+    /// None seen yet.
+    pub fn new(cluster: Cluster<'a>, addresses: &'a Addresses<'a>) -> Self {
+        let (mut flagged_addresses, mut flagged_ports) = (HashSet::new(), HashSet::new());
+        let flagged = cluster.flagged.iter().filter_map(|node| cluster.view.nodes.get(*node as usize));
+        for backend in flagged.flat_map(|node| &node.backends) {
+            match backend.port_key() {
+                None => drop(flagged_addresses.insert(backend.addr())),
+                Some(key) => drop(flagged_ports.insert(key)),
+            }
+        }
+        let (seen, node_addresses) = Default::default();
+        Self { cluster, addresses, seen, node_addresses, flagged_addresses, flagged_ports }
+    }
+
+    /// Looks at a virtual server and its destinations.
+    pub fn look(&mut self, key: ServiceKey, found: &[Destination], out: &mut Found) {
+        self.look_at_flagged(key, found, out);
+        // kube-proxy has none by mark.
+        let ServiceKey::Address { address, protocol } = key else { return };
+        let number = u8::try_from(protocol.0).unwrap_or(0);
+        let Some((place, node_port)) = self.addresses.find(address, number) else {
+            if !self.cluster.excluded.iter().any(|cidr| cidr.contains(address.ip())) {
+                out.add(Kind::ExtraService, || Difference {
+                    kind: Kind::ExtraService,
+                    subject: Subject::Server(key),
+                    service: None,
+                    detail: format!("no Service has this address; it has {} destinations", found.len()),
+                    grace: Grace::Sync,
+                    mend: None,
+                });
+            }
+            return;
+        };
+        if node_port {
+            self.node_addresses.insert(address.ip());
+        }
+        self.seen.extend(protocol_of(number).map(|transport| (address, transport)));
+        let wanted = self.addresses.wanted(place, Family::of(address.ip()), &self.cluster.proxy);
+        let others = wanted.iter().any(|(_, endpoint)| !self.is_flagged(endpoint));
+        for destination in found {
+            let pair = Pair { service: key, destination: destination.address };
+            match wanted.binary_search_by_key(&destination.address, |(socket, _)| *socket) {
+                Err(_) => self.stale(pair, destination, place, protocol, out),
+                // What is on a flagged node is the take-out's, as long as there are others.
+                Ok(at) if others && self.is_flagged(wanted[at].1) => {}
+                Ok(_) if destination.weight == 0 => self.stray(pair, destination, place, out),
+                Ok(_) => {}
+            }
+        }
+        let there: HashSet<SocketAddr> = found.iter().map(|destination| destination.address).collect();
+        for (socket, endpoint) in &wanted {
+            if !there.contains(socket) && !(others && self.is_flagged(endpoint)) {
+                self.missing(Pair { service: key, destination: *socket }, place, out);
+            }
+        }
+    }
+
+    /// To be called when all were looked at: which virtual servers are missing.
+    pub fn finish(&self, out: &mut Found) {
+        let mut missing: Vec<(SocketAddr, Transport, Place)> = self
+            .addresses
+            .places
+            .iter()
+            .filter(|(key, _)| !self.seen.contains(*key))
+            .map(|((address, transport), place)| (*address, *transport, *place))
+            .collect();
+        for family in Family::ALL {
+            let served: Vec<IpAddr> = self.node_ports_at(family);
+            for ((port, transport), place) in &self.addresses.node_ports {
+                if !self.addresses.service(*place).proxied(family) {
+                    continue;
+                }
+                let all = served.iter().map(|ip| (SocketAddr::new(*ip, *port), *transport, *place));
+                missing.extend(all.filter(|(address, ..)| !self.seen.contains(&(*address, *transport))));
+            }
+        }
+        missing.sort_unstable_by_key(|(address, transport, _)| (*address, *transport));
+        for (address, transport, place) in missing {
+            let protocol = Protocol(transport.number().into());
+            out.add(Kind::MissingService, || Difference {
+                kind: Kind::MissingService,
+                subject: Subject::Server(ServiceKey::Address { address, protocol }),
+                service: Some(self.addresses.name(place)),
+                detail: "no such virtual server".to_owned(),
+                grace: Grace::Sync,
+                mend: None,
+            });
+        }
+    }
+
+    /// Where kube-proxy serves node ports: all such addresses where there is one at least; else the node's own, if it is of that family.
+    fn node_ports_at(&self, family: Family) -> Vec<IpAddr> {
+        let served: Vec<IpAddr> =
+            self.node_addresses.iter().copied().filter(|ip| Family::of(*ip) == family).collect();
+        if !served.is_empty() {
+            return served;
+        }
+        let own = self.cluster.view.node(self.cluster.proxy.node).map(|node| node.address);
+        own.filter(|ip| Family::of(*ip) == family).into_iter().collect()
+    }
+
+    /// A destination that kube-proxy would not have there.
+    fn stale(&self, pair: Pair, found: &Destination, place: Place, protocol: Protocol, out: &mut Found) {
+        let service = self.addresses.service(place);
+        let port = place.port as usize;
+        let listed = service.endpoints.iter().any(|e| service.socket(port, e) == Some(pair.destination));
+        // `IsRsGracefulTerminationNeeded` (pkg/proxy/ipvs/util): UDP and SCTP go at once. Templates do not count (`deleteRsFunc`).
+        let (graceful, connections) = (protocol == Protocol::TCP, found.active + found.inactive);
+        let (grace, mend) = match (found.weight, connections) {
+            (0, 1..) if graceful => (Grace::Draining, None),
+            (0, _) if graceful => (Grace::Termination, Some(delete(&pair))),
+            // It still runs, though nothing new is to go there: as kube-proxy, end it gently.
+            (1.., 1..) if graceful && listed => (Grace::Sync, Some(weigh(&pair, found, 0))),
+            _ => (Grace::Sync, Some(delete(&pair))),
+        };
+        let is =
+            if listed { "is an endpoint that is not to be used" } else { "is no endpoint of the Service" };
+        out.add(Kind::StaleDestination, || Difference {
+            kind: Kind::StaleDestination,
+            subject: Subject::Pair(pair),
+            service: Some(self.addresses.name(place)),
+            detail: format!("{is}; weight {}, {connections} connections", found.weight),
+            grace,
+            mend: mend.filter(|_| !self.cluster.ledger.contains_key(&pair)).map(Mend::Ipvs),
+        });
+    }
+
+    /// A destination of weight 0 that kube-proxy would use.
+    fn stray(&self, pair: Pair, found: &Destination, place: Place, out: &mut Found) {
+        let entry = self.cluster.ledger.get(&pair);
+        if entry.is_some_and(|entry| self.is_out(&entry.node)) {
+            return;
+        }
+        let detail = entry.map_or_else(
+            || "weight 0, and the endpoint is to be used".to_owned(),
+            |entry| format!("weight 0 for node {}, which is not flagged any more", entry.node),
+        );
+        let mend = entry.is_none().then(|| Mend::Ipvs(weigh(&pair, found, 1)));
+        out.add(Kind::StrayWeight, || Difference {
+            kind: Kind::StrayWeight,
+            subject: Subject::Pair(pair),
+            service: Some(self.addresses.name(place)),
+            detail,
+            grace: Grace::Sync,
+            mend,
+        });
+    }
+
+    fn missing(&self, pair: Pair, place: Place, out: &mut Found) {
+        let entry = self.cluster.ledger.get(&pair);
+        if entry.is_some_and(|entry| self.is_out(&entry.node)) {
+            return;
+        }
+        let new = || Change::NewDestination(pair.service, Destination::new(pair.destination, 1));
+        let mend = entry.is_none().then(|| Mend::Ipvs(new()));
+        out.add(Kind::MissingDestination, || Difference {
+            kind: Kind::MissingDestination,
+            subject: Subject::Pair(pair),
+            service: Some(self.addresses.name(place)),
+            detail: "the endpoint is to be used, and is no destination".to_owned(),
+            grace: Grace::Sync,
+            mend,
+        });
+    }
+
+    /// What the take-out ought to have taken: of any service that has somebody else.
+    fn look_at_flagged(&self, key: ServiceKey, found: &[Destination], out: &mut Found) {
+        if self.flagged_addresses.is_empty() && self.flagged_ports.is_empty() {
+            return;
+        }
+        let on_flagged = |destination: &&Destination| self.is_on_flagged(key, destination.address);
+        if !found.iter().any(|destination| !on_flagged(&destination) && destination.weight > 0) {
+            return;
+        }
+        for destination in found.iter().filter(on_flagged) {
+            if destination.weight == 0 && !destination.is_used() {
+                continue;
+            }
+            let connections = destination.active + destination.inactive;
+            let pair = Pair { service: key, destination: destination.address };
+            out.add(Kind::FlaggedDestination, || Difference {
+                kind: Kind::FlaggedDestination,
+                subject: Subject::Pair(pair),
+                service: None,
+                detail: format!(
+                    "on a flagged node; weight {}, {connections} connections, {} templates",
+                    destination.weight, destination.persistent
+                ),
+                grace: Grace::Sync,
+                mend: None,
+            });
+        }
+    }
+
+    fn is_on_flagged(&self, key: ServiceKey, address: SocketAddr) -> bool {
+        let addr = address.ip().into();
+        let by = |protocol| self.flagged_ports.contains(&PortKey::endpoint(addr, address.port(), protocol));
+        self.flagged_addresses.contains(&addr)
+            || match key {
+                ServiceKey::Address { protocol, .. } => u8::try_from(protocol.0).is_ok_and(by),
+                // A mark says nothing of the protocol.
+                ServiceKey::Mark { .. } => [Transport::Tcp, Transport::Udp, Transport::Sctp]
+                    .iter()
+                    .any(|transport| by(transport.number())),
+            }
+    }
+
+    fn is_flagged(&self, endpoint: &Endpoint) -> bool {
+        endpoint.node.is_some_and(|node| self.cluster.flagged.contains(&node))
+    }
+
+    /// Whether the node of this name is to be out.
+    fn is_out(&self, node: &str) -> bool {
+        self.cluster.view.index(node).is_some_and(|index| self.cluster.flagged.contains(&index))
+    }
+}
+
+fn delete(pair: &Pair) -> Change {
+    Change::DeleteDestination(pair.service, pair.destination)
+}
+
+fn weigh(pair: &Pair, found: &Destination, weight: u32) -> Change {
+    Change::SetDestination(pair.service, Destination { weight, ..found.clone() })
+}
