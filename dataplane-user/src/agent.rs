@@ -1,5 +1,6 @@
 //! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
 
+mod audit;
 mod auto;
 mod bridge;
 mod core;
@@ -22,6 +23,7 @@ mod serve;
 mod state;
 mod takeout;
 
+pub use audit::AuditSettings;
 pub use lock::{Lock, LockError};
 pub use own_node::{OwnNodeError, own_node};
 pub use run::{Settings, Wanted, run};

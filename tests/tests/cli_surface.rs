@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Netns, bin};
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 15] = [
     "agent",
     "flag",
     "unflag",
@@ -18,6 +18,8 @@ const VERBS: [&str; 13] = [
     "flows",
     "counters",
     "status",
+    "audit",
+    "repair",
     "detach",
     "doctor",
     "completions",
@@ -95,11 +97,16 @@ fn a_wrong_command_line_is_2() -> Result<()> {
         &[],
         &["flag"],
         &["flag", "node-b", "--for", "soon"],
+        &["repair"],
+        &["repair", "--kind", "everything"],
         &["agent"],
         &["agent", "--cluster-file", "x"],
         &["nodes", "-o", "xml"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--mode", "maybe"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--max-backends", "0"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--fault-after", "0s"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--exclude-cidr", "10.0.0.0"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--repair", "all"],
     ] {
         let output = run(args)?;
         ensure!(output.status.code() == Some(2), "{args:?}: {output:?}");
@@ -110,7 +117,7 @@ fn a_wrong_command_line_is_2() -> Result<()> {
 
 #[test]
 fn without_an_agent_it_is_3() -> Result<()> {
-    for verb in ["nodes", "backends", "flows", "counters", "status"] {
+    for verb in ["nodes", "backends", "flows", "counters", "status", "audit"] {
         let output = run(&[verb, "--socket", "/nonexistent/agent.sock"])?;
         let said = text(&output.stderr);
         ensure!(output.status.code() == Some(3), "{verb}: {output:?}");

@@ -1,6 +1,6 @@
 //! What the agent's tasks and threads share, and the operations on it.
 //!
-//! Locks, in the order in which they may be taken: `dataplane` (whole tables, attaching: seconds), `auto`, `store` (the flags file:
+//! Locks, in the order in which they may be taken: `audit` (readings of all tables), `dataplane` (whole tables, attaching: seconds), `auto`, `store` (the flags file:
 //! a disk may hang), `state` (map writes at most), `findings`. Nobody waits for anything else under `state`, and the log is
 //! written without it.
 
@@ -14,7 +14,8 @@ use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
 
 use super::{
-    auto::Auto, file_flags, idle::Turns, own_node, rescue, run::Settings, state::State, takeout::Bell,
+    audit::Audit, auto::Auto, file_flags, idle::Turns, own_node, rescue, run::Settings, state::State,
+    takeout::Bell,
 };
 use crate::{
     cluster::{ClusterView, FileSource},
@@ -46,6 +47,8 @@ pub(super) struct Core {
     pub(super) injector: Injector,
     /// What the thread that rescues makes known.
     pub(super) rescue: Arc<rescue::Desk>,
+    /// What differs from what it should be, and since when.
+    pub(super) audit: Audit,
     /// Who may ask idle clients now.
     pub(super) turns: Turns,
     /// Told when flags or backends may have changed.
@@ -67,6 +70,7 @@ impl Core {
         store: FlagStore,
     ) -> Self {
         Self {
+            audit: Audit::new(&settings.audit),
             settings,
             own_node,
             started: Timestamp::now(),

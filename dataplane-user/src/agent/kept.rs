@@ -39,6 +39,11 @@ impl Kept {
         &self.keep
     }
 
+    /// This is what lies in the map: what is missing is written again, and the rest let go, when verdicts are renewed.
+    pub(super) fn found(&mut self, there: BTreeSet<PortKey>) {
+        (self.there, self.of) = (there, None);
+    }
+
     /// From now on this is the view's index.
     pub(super) fn set_index(&mut self, index: KeepIndex) {
         self.index = Arc::new(index);

@@ -21,6 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    audit::{self, AuditSettings},
     bridge::{Bridge, alive},
     core::Core,
     file_flags, findings, idle,
@@ -80,6 +81,8 @@ pub struct Settings {
     pub answer: Answer,
     /// What the operator says of kube-proxy's mode.
     pub proxy: proxy::Wanted,
+    /// How the tables are watched for what differs.
+    pub audit: AuditSettings,
     /// How the dataplane is opened.
     pub options: dataplane::Options,
     /// Folder of the lock and the flags.
@@ -158,6 +161,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(findings::follow(Arc::clone(&core), present, stop.clone()));
     tasks.spawn(mode::follow(Arc::clone(&core), stop.clone()));
     tasks.spawn(pinned::follow(Arc::clone(&core), stop.clone()));
+    tasks.spawn(audit::follow(Arc::clone(&core), stop.clone()));
     tasks.spawn(expire(Arc::clone(&core), stop.clone()));
     tasks.spawn(neighbours::follow(Arc::clone(&core), stop.clone()));
     if core.settings.options.log_cuts {

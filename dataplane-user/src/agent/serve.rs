@@ -8,7 +8,7 @@ use std::{
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, idle, rows};
+use super::{audit, core::Core, idle, rows};
 use crate::{
     flags::monotonic_ns,
     report::{AskRow, ErrorKind, Failure, FlagReport, Handler, Reply, Request, UnflagReport},
@@ -131,6 +131,11 @@ impl Handler for Desk {
                 .into(),
             Request::Counters => self.blocking(rows::counters).await.and_then(|rows| rows).into(),
             Request::Status => self.blocking(rows::status).await.into(),
+            Request::Audit => self.blocking(audit::report).await.into(),
+            Request::Repair { kinds, dry_run } => {
+                let kinds = kinds.into_iter().collect();
+                self.blocking(move |core| audit::repair(core, &kinds, dry_run)).await.into()
+            }
             Request::HandOver => {
                 let saved = self.blocking(|core| core.hand_over()).await;
                 if let Ok(Some(problem)) = saved {

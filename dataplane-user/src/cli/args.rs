@@ -7,7 +7,10 @@ use clap::{
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
 
 use crate::{
-    plan::{Answer, Mode},
+    plan::{
+        Answer, Mode,
+        audit::{Cidr, Kind},
+    },
     proxy,
 };
 
@@ -15,7 +18,7 @@ const GLOBAL: &str = "Options of all commands";
 
 const EXIT_CODES: &str = "Exit codes:
   0  done
-  1  something failed; the message says what
+  1  something failed, and the message says what; or audit found faults
   2  the command line is wrong
   3  no agent answers at the socket
   4  refused: it would be unwise, or is not allowed
@@ -178,6 +181,29 @@ pub enum Verb {
     )]
     Status,
 
+    /// Show what differs between endpoints, IPVS, conntrack and our maps, for how long, and what to do about it
+    #[command(
+        after_help = "A difference is a fault once it has been there for two of kube-proxy's syncs (--fault-after of the agent). Exit code 1 \
+                            where there are faults.\n\nExample:\n  nodefence audit -o json"
+    )]
+    Audit,
+
+    /// Mend faults of the kinds that are named
+    #[command(
+        after_help = "Only what `audit` calls a fault is mended. Virtual servers, conntrack's size and destinations of flagged nodes are \
+                            reported, with what to do, and left as they are. Exit code 1 where something could not be mended.\n\n\
+                            Examples:\n  nodefence repair --kind stale-udp --dry-run\n  nodefence repair --kind \
+                            stale-destination,missing-destination"
+    )]
+    Repair {
+        /// What to mend (repeatable, or separated by commas)
+        #[arg(long = "kind", value_name = "KIND", required = true, value_delimiter = ',')]
+        kinds: Vec<Kind>,
+        /// Show what would be done, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+
     /// Remove everything of ours from the kernel
     #[command(
         after_help = "Programs, links, maps, pins and the flags in the run folder are removed; a clsact qdisc only if \
@@ -258,6 +284,18 @@ pub struct AgentArgs {
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub proxy: proxy::Wanted,
 
+    /// Mend faults of these kinds without being asked (see `nodefence repair`); none by default
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub repair: Vec<Kind>,
+
+    /// After how long a difference is a fault for `audit` and `repair`: two of kube-proxy's syncs
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
+    pub fault_after: Duration,
+
+    /// Virtual servers of others, which no Service has (repeatable): kube-proxy's ipvs.excludeCIDRs
+    #[arg(long = "exclude-cidr", value_name = "CIDR")]
+    pub excluded: Vec<Cidr>,
+
     /// Cut transit packets before the stack sees them; attaching makes many drivers rebuild their rings
     #[arg(long, default_value = "off")]
     pub xdp: XdpArg,
@@ -318,6 +356,16 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// After how long a difference is a fault.
+fn patience(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "expected a number with its unit (s, m, h), as in 60s or 5m".to_owned())?;
+    if time < Duration::from_secs(1) || time > Duration::from_secs(24 * 3_600) {
+        return Err("between 1s and 24h: kube-proxy needs its time, and what is older is of no use".into());
+    }
+    Ok(time)
 }
 
 /// Ten years: what is longer was meant otherwise.

@@ -10,7 +10,7 @@ use crate::{
 pub enum Exit {
     /// Done.
     Ok = 0,
-    /// Something failed; the message says what.
+    /// Something failed, and the message says what; or `audit` found faults.
     Error = 1,
     /// The command line is wrong.
     Usage = 2,

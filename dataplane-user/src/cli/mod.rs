@@ -1,6 +1,7 @@
 //! The verbs of the `nodefence` binary. All but `agent`, `detach` and `doctor` only talk to the agent's socket.
 
 mod args;
+mod audit;
 mod doctor;
 mod exit;
 mod output;

@@ -10,18 +10,18 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     args::{AgentArgs, Cli, Format, LogFormat, TcArg, Verb, XdpArg},
-    doctor,
+    audit, doctor,
     exit::Exit,
     output::print,
     tables,
 };
 use crate::{
-    agent::{self, Lock, Settings, Wanted},
+    agent::{self, AuditSettings, Lock, Settings, Wanted},
     dataplane,
     flags::FlagStore,
     report::{
-        BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING, Request, Server,
-        Status, UnflagReport,
+        AuditReport, BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING,
+        RepairReport, Request, Server, Status, UnflagReport,
     },
     takeout,
 };
@@ -59,6 +59,15 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             desk.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
         }
         Verb::Status => desk.ask(&Request::Status, quiet, |status: &Status| tables::status(status))?,
+        Verb::Audit => {
+            let warnings = |report: &AuditReport| warn(&audit::audit_warnings(report));
+            return desk.ask_for(&Request::Audit, warnings, audit::audit, audit::audit_exit);
+        }
+        Verb::Repair { kinds, dry_run } => {
+            let request = Request::Repair { kinds, dry_run };
+            let notes = |report: &RepairReport| warn(&report.notes);
+            return desk.ask_for(&request, notes, audit::repair, audit::repair_exit);
+        }
         Verb::Detach { ref pin_dir } => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
             let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
@@ -112,13 +121,26 @@ impl Desk {
         aside: impl FnOnce(&T),
         table: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
+        self.ask_for(request, aside, table, |_| Exit::Ok).map(drop)
+    }
+
+    /// As [`Desk::ask`]; the answer decides how the command ends.
+    fn ask_for<T: Serialize + DeserializeOwned>(
+        &self,
+        request: &Request,
+        aside: impl FnOnce(&T),
+        table: impl FnOnce(&T) -> String,
+        exit: impl FnOnce(&T) -> Exit,
+    ) -> anyhow::Result<Exit> {
         let mut client = Client::connect(&self.socket)?;
-        if let Request::Flag { wait: true, .. } = request {
+        // The last two read large tables.
+        if let Request::Flag { wait: true, .. } | Request::Audit | Request::Repair { .. } = request {
             client.set_patience(PATIENCE_WITH_ASKING)?;
         }
         let answer: T = client.ask(request)?;
         aside(&answer);
-        print(self.format, &answer, table)
+        print(self.format, &answer, table)?;
+        Ok(exit(&answer))
     }
 }
 
@@ -163,6 +185,11 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
         mode: args.mode,
         answer: args.answer,
         proxy: args.proxy,
+        audit: AuditSettings {
+            fault_after: args.fault_after,
+            repair: args.repair.iter().copied().collect(),
+            excluded: args.excluded.clone(),
+        },
         options,
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),

@@ -93,6 +93,20 @@ impl Dataplane {
         self.maps.backends.iter().collect::<Result<_, _>>().map_err(Error::map(names::BACKENDS))
     }
 
+    /// Hands over every backend in the map, one by one.
+    pub fn each_backend(&self, mut each: impl FnMut(Addr, BackendEntry)) -> Result<(), Error> {
+        let entries = self.maps.backends.iter();
+        let handed = entries.map(|entry| entry.map(|(addr, entry)| each(addr, entry)));
+        handed.collect::<Result<(), _>>().map_err(Error::map(names::BACKENDS))
+    }
+
+    /// Hands over every port in the map, those that are kept too.
+    pub fn each_port(&self, mut each: impl FnMut(PortKey, u32)) -> Result<(), Error> {
+        let entries = self.maps.ports.iter();
+        let handed = entries.map(|entry| entry.map(|(key, flags)| each(key, flags)));
+        handed.collect::<Result<(), _>>().map_err(Error::map(names::PORTS))
+    }
+
     /// What the map keeps, whatever the verdicts say.
     pub fn kept(&self) -> Result<BTreeSet<PortKey>, Error> {
         let keys = self

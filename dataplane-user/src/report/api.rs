@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::plan::audit::Kind;
+
 /// What can be asked of an agent: one JSON object in one line, answered by one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
@@ -40,6 +42,16 @@ pub enum Request {
     Counters,
     /// Answered with a [`super::Status`].
     Status,
+    /// Answered with a [`super::AuditReport`].
+    Audit,
+    /// Mend what differs for long enough. Answered with a [`super::RepairReport`].
+    Repair {
+        /// Of these kinds.
+        kinds: Vec<Kind>,
+        /// Change nothing.
+        #[serde(default)]
+        dry_run: bool,
+    },
     /// Renew once more, give up the lock and end; the dataplane stays. Answered with the agent's process id.
     HandOver,
 }

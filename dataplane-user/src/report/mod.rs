@@ -1,12 +1,14 @@
 //! What the agent tells and is asked: the model of its state, and the local API on a unix socket.
 
 mod api;
+mod audit;
 mod client;
 mod ipvs;
 mod model;
 mod server;
 
 pub use api::{ErrorKind, Failure, Reply, Request};
+pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{

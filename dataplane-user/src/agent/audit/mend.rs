@@ -1,0 +1,221 @@
+//! Mends what has differed for long enough, of the kinds that were named and of no other.
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fs,
+    path::Path,
+};
+
+use nodefence_common::{PortKey, port_flags, port_kinds};
+
+use super::{
+    super::core::{Core, chain},
+    Watch, now,
+    read::Scene,
+    rows::subject,
+};
+use crate::{
+    conntrack::{Conntrack, Flow},
+    ipvs::{self, Change, Ipvs, ServiceKey},
+    ledger::{Ledger, Turn},
+    plan::{
+        Mode,
+        audit::{Difference, Grace, Kind, Mend, Observed, Part, State, Subject},
+    },
+    proxy::Wanted,
+    report::{Outcome, RepairReport, RepairRow},
+};
+
+/// Virtual servers that are changed while the take-out waits.
+const AT_ONCE: usize = 16;
+
+/// Looks anew, mends the faults of these kinds, and looks whether they are gone. Blocking.
+pub(in super::super) fn repair(core: &Core, kinds: &BTreeSet<Kind>, dry_run: bool) -> RepairReport {
+    let mut watch = core.audit.watch();
+    let parts: BTreeSet<Part> = kinds.iter().map(|kind| kind.part()).collect();
+    watch.look(core, parts.iter().copied());
+    let (due, rest): (Vec<Observed>, Vec<Observed>) = watch
+        .tracker
+        .observed(now())
+        .filter(|one| kinds.contains(&one.difference.kind))
+        .partition(|one| one.state == State::Fault);
+    let mut notes: Vec<String> =
+        kinds.iter().filter_map(|kind| Some(format!("{kind}: {}", watch.not_looked_at.get(kind)?))).collect();
+    let may: Vec<Result<(), &'static str>> = due.iter().map(|one| may_mend(core, &one.difference)).collect();
+    let wanted: Vec<&Difference> =
+        due.iter().zip(&may).filter(|(_, may)| may.is_ok()).map(|(one, _)| &one.difference).collect();
+    let mut left = HashMap::new();
+    if !dry_run && !wanted.is_empty() {
+        notes.extend(carry_out(core, &wanted));
+        watch.look(core, parts);
+        let there = watch.tracker.observed(now()).map(|one| one.difference);
+        left.extend(there.map(|now| ((now.kind, now.subject), now.grace)));
+    }
+    let mut rows: Vec<RepairRow> = due
+        .iter()
+        .zip(may)
+        .map(|(Observed { difference, .. }, may)| RepairRow {
+            kind: difference.kind,
+            subject: subject(&difference.subject),
+            service: difference.service.clone(),
+            outcome: match may {
+                Err(_) => Outcome::Left,
+                Ok(()) if dry_run => Outcome::Planned,
+                // What was to be ended gently has begun to end.
+                Ok(()) => match left.get(&(difference.kind, difference.subject)) {
+                    Some(grace) if difference.grace != Grace::Sync || *grace == Grace::Sync => {
+                        Outcome::Failed
+                    }
+                    _ => Outcome::Mended,
+                },
+            },
+            action: match (may, &difference.mend) {
+                (Err(why), _) => why.to_owned(),
+                (Ok(()), mend) => mend.as_ref().map_or_else(String::new, action),
+            },
+        })
+        .collect();
+    rows.sort_by(|a, b| (a.kind, &a.subject).cmp(&(b.kind, &b.subject)));
+    RepairReport { dry_run, rows, not_due: rest.len(), notes }
+}
+
+/// Mends the faults of these kinds that were seen last.
+pub(super) fn mend(core: &Core, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
+    let due: Vec<Observed> = watch
+        .tracker
+        .observed(now())
+        .filter(|one| one.state == State::Fault && kinds.contains(&one.difference.kind))
+        .filter(|one| may_mend(core, &one.difference).is_ok())
+        .collect();
+    if due.is_empty() {
+        return;
+    }
+    for problem in carry_out(core, &due.iter().map(|one| &one.difference).collect::<Vec<_>>()) {
+        tracing::error!(problem, "audit: not all was mended; tried again");
+    }
+    let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
+    watch.look(core, parts);
+}
+
+/// # Errors
+/// Why nothing is done about a fault.
+fn may_mend(core: &Core, difference: &Difference) -> Result<(), &'static str> {
+    match &difference.mend {
+        None => Err(difference.kind.remedy()),
+        Some(_) if core.settings.mode == Mode::Observe => Err("observe mode: nothing is changed"),
+        Some(Mend::Forget(_)) if core.settings.proxy == Wanted::None => {
+            Err("--proxy none: what kube-proxy's tables pin stays")
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+fn action(mend: &Mend) -> String {
+    match mend {
+        Mend::Ipvs(Change::NewDestination(_, new)) => format!("add it with weight {}", new.weight),
+        Mend::Ipvs(Change::SetDestination(_, new)) => format!("set its weight to {}", new.weight),
+        Mend::Ipvs(_) => "delete it".to_owned(),
+        Mend::Forget(_) => "delete its conntrack entry".to_owned(),
+        Mend::Write => "write the maps again".to_owned(),
+        Mend::Set(_, value) => format!("set it to {value}"),
+    }
+}
+
+/// Does what is to be done; gives what went wrong.
+fn carry_out(core: &Core, differences: &[&Difference]) -> Vec<String> {
+    let (mut servers, mut flows) = (BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new(), Vec::new());
+    let (mut write, mut problems) = (false, Vec::new());
+    let mut sysctls = BTreeMap::new();
+    for difference in differences {
+        tracing::info!(kind = %difference.kind, subject = %difference.subject, service = difference.service, "audit: mends");
+        match (&difference.mend, difference.subject) {
+            (Some(Mend::Ipvs(_)), Subject::Pair(pair)) => {
+                servers.entry(pair.service).or_default().insert((difference.kind, difference.subject));
+            }
+            (Some(Mend::Forget(flow)), _) => flows.push(*flow),
+            (Some(Mend::Write), _) => write = true,
+            (Some(Mend::Set(path, value)), _) => drop(sysctls.insert(*path, *value)),
+            (Some(Mend::Ipvs(_)) | None, _) => {}
+        }
+    }
+    if !servers.is_empty() {
+        problems.extend(mend_servers(core, &servers).err());
+    }
+    if !flows.is_empty() {
+        problems.extend(forget(&flows).err());
+    }
+    if write {
+        problems.extend(write_maps(core).err());
+    }
+    for (path, value) in sysctls {
+        let written = fs::write(Path::new("/proc/sys").join(path), value.to_string());
+        problems.extend(written.err().map(|error| format!("write {path}: {error}")));
+    }
+    problems
+}
+
+/// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The take-out and its guard wait meanwhile: what
+/// they own by then is not touched.
+fn mend_servers(core: &Core, servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subject)>>) -> Result<(), String> {
+    let mut ipvs = Ipvs::open().map_err(chain)?;
+    let all: Vec<_> = servers.iter().collect();
+    for batch in all.chunks(AT_ONCE) {
+        let _turn = Turn::take(&core.settings.run_dir).map_err(chain)?;
+        let ledger = Ledger::read(&core.settings.run_dir).map_err(chain)?.entries;
+        let scene = Scene::now(core)?;
+        for (key, wanted) in batch {
+            if ipvs.service(key).map_err(chain)?.is_none() {
+                continue;
+            }
+            let there = ipvs.destinations(key).map_err(chain)?;
+            if there.incomplete || there.malformed > 0 {
+                continue;
+            }
+            let ((), found) =
+                scene.servers(core, &ledger, |servers, found| servers.look(**key, &there.items, found));
+            let called_for = found.differences.into_iter().filter(|d| wanted.contains(&(d.kind, d.subject)));
+            let changes: Vec<Change> = called_for
+                .filter_map(|difference| match difference.mend {
+                    Some(Mend::Ipvs(change)) => Some(change),
+                    _ => None,
+                })
+                .collect();
+            let applied = ipvs.apply(&changes);
+            if let Some(failure) = applied.failure {
+                return Err(chain(failure));
+            }
+            if let Some(ipvs::Outcome::Refused(errno)) =
+                applied.outcomes.iter().find(|outcome| matches!(outcome, ipvs::Outcome::Refused(_)))
+            {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                return Err(format!("{key}: the kernel refused a change: {error}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn forget(flows: &[Flow]) -> Result<(), String> {
+    let deleted = Conntrack::open().and_then(|mut conntrack| conntrack.delete(flows)).map_err(chain)?;
+    match deleted.refused {
+        0 => Ok(()),
+        count => Err(format!("the kernel would not delete {count} conntrack entries")),
+    }
+}
+
+fn write_maps(core: &Core) -> Result<(), String> {
+    let mut dataplane = core.dataplane();
+    let mut ports = Vec::new();
+    dataplane.each_port(|key, flags| ports.push((key, flags))).map_err(chain)?;
+    {
+        let mut state = core.state();
+        let wanted = state.kept.keep().keys();
+        // What is wanted and has another value is written again, as if it were missing.
+        let there = |(key, flags): &(PortKey, u32)| {
+            key.kind == port_kinds::KEPT && (*flags == port_flags::KEEP || !wanted.contains(key))
+        };
+        let there = ports.iter().filter(|port| there(port)).map(|(key, _)| *key).collect();
+        state.kept.found(there);
+    }
+    core.write_tables(&mut dataplane);
+    core.state().write_error.clone().map_or(Ok(()), Err)
+}

@@ -1,0 +1,235 @@
+//! Reads what differs, part by part.
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::IpAddr,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    super::{
+        core::{Core, chain},
+        own_node::local_addresses,
+    },
+    now,
+};
+use crate::{
+    cluster::ClusterView,
+    conntrack::{Conntrack, Family},
+    flags::monotonic_ns,
+    ipvs::{Ipvs, is_loaded},
+    ledger::{Entry, Ledger, Pair},
+    plan::{
+        Keep, Mode, Proxy,
+        audit::{
+            Addresses, Cluster, Drops, Found, Kind, LetGo, Maps, Part, Pins, Servers, System, judge_system,
+        },
+    },
+    proxy::Mode as ProxyMode,
+};
+
+/// What a part had.
+pub(super) struct Reading {
+    /// `None` where it changed too fast to be read whole.
+    pub(super) found: Option<Found>,
+    /// Of its kinds those that were not looked at, and why.
+    pub(super) not_looked_at: BTreeMap<Kind, String>,
+}
+
+/// Reads a part. Blocking.
+///
+/// # Errors
+/// Why nothing of it can be looked at.
+pub(super) fn read(core: &Core, part: Part, drops: &mut Drops, window: Duration) -> Result<Reading, String> {
+    let scene = Scene::now(core)?;
+    let mut not_looked_at = BTreeMap::new();
+    let found = match part {
+        Part::Ipvs => ipvs(&scene, core)?,
+        Part::Conntrack => conntrack(&scene)?,
+        Part::Maps => Some(maps(core)?),
+        Part::System => Some(system(&scene, drops, window)),
+    };
+    if scene.view.services.is_none() && part == Part::Conntrack {
+        not_looked_at.insert(Kind::StaleUdp, NO_SERVICES.to_owned());
+    }
+    if !scene.enforce {
+        let why = "observe mode: flows and destinations of flagged nodes stay as they are";
+        let flagged = [Kind::FlaggedDestination, Kind::FlaggedFlow];
+        let here = flagged.into_iter().filter(|kind| kind.part() == part);
+        not_looked_at.extend(here.map(|kind| (kind, why.to_owned())));
+    }
+    if found.is_none() {
+        let why = "changed too fast to be read whole; what was known before is shown";
+        not_looked_at.extend(part.kinds().iter().map(|kind| (*kind, why.to_owned())));
+    }
+    Ok(Reading { found, not_looked_at })
+}
+
+const NO_SERVICES: &str = "the cluster file has no `services`";
+
+/// What is known beside the tables.
+pub(super) struct Scene {
+    pub(super) view: Arc<ClusterView>,
+    own_node: String,
+    /// Flagged nodes; none where nothing is to be done about them.
+    pub(super) flagged: BTreeSet<u32>,
+    keep: Arc<Keep>,
+    pub(super) mode: Option<ProxyMode>,
+    why: String,
+    enforce: bool,
+    local: BTreeSet<IpAddr>,
+}
+
+impl Scene {
+    pub(super) fn now(core: &Core) -> Result<Self, String> {
+        let proxy = core.proxy();
+        let local = local_addresses().map_err(|error| format!("this machine's addresses: {error}"))?;
+        let enforce = core.settings.mode == Mode::Enforce;
+        let state = core.state();
+        let armed = state.armed.keys().filter(|_| enforce);
+        Ok(Self {
+            flagged: armed.filter_map(|name| state.view.index(name)).collect(),
+            view: Arc::clone(&state.view),
+            keep: Arc::clone(state.kept.keep()),
+            own_node: core.own_node.clone(),
+            mode: proxy.mode,
+            why: proxy.to_string(),
+            enforce,
+            local: local.iter().map(IpAddr::to_canonical).collect(),
+        })
+    }
+
+    fn addresses(&self) -> Addresses<'_> {
+        Addresses::new(self.view.services.as_deref().unwrap_or_default(), &self.local)
+    }
+
+    /// Judges virtual servers; `look` shows them one by one.
+    pub(super) fn servers<T>(
+        &self,
+        core: &Core,
+        ledger: &BTreeMap<Pair, Entry>,
+        look: impl FnOnce(&mut Servers<'_>, &mut Found) -> T,
+    ) -> (T, Found) {
+        let addresses = self.addresses();
+        let cluster = Cluster {
+            view: &self.view,
+            proxy: Proxy::of(&self.view, &self.own_node, ProxyMode::Ipvs),
+            flagged: &self.flagged,
+            ledger,
+            excluded: &core.settings.audit.excluded,
+        };
+        let mut found = Found::default();
+        let done = look(&mut Servers::new(cluster, &addresses), &mut found);
+        (done, found)
+    }
+}
+
+fn ipvs(scene: &Scene, core: &Core) -> Result<Option<Found>, String> {
+    if scene.mode != Some(ProxyMode::Ipvs) {
+        return Err(format!("kube-proxy does not forward by IPVS: {}", scene.why));
+    }
+    if scene.view.services.is_none() {
+        return Err(NO_SERVICES.to_owned());
+    }
+    if !is_loaded() {
+        return Err("IPVS is not loaded in this kernel".to_owned());
+    }
+    // Before the tables: what is taken out in between is in no ledger that was read, and seen again next time.
+    let ledger = Ledger::read(&core.settings.run_dir).map_err(chain)?.entries;
+    let mut ipvs = Ipvs::open().map_err(chain)?;
+    let listed = ipvs.services().map_err(chain)?;
+    let mut whole = !listed.incomplete && listed.malformed == 0;
+    let (read, found) = scene.servers(core, &ledger, |servers, found| {
+        for service in listed.items {
+            let destinations = ipvs.destinations(&service.key)?;
+            whole &= !destinations.incomplete && destinations.malformed == 0;
+            // The kernel lists the destinations of a service that is gone as none.
+            if destinations.items.is_empty() && ipvs.service(&service.key)?.is_none() {
+                continue;
+            }
+            servers.look(service.key, &destinations.items, found);
+        }
+        servers.finish(found);
+        Ok(())
+    });
+    read.map_err(|error: crate::ipvs::Error| chain(error))?;
+    Ok(whole.then_some(found))
+}
+
+fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {
+    // Asking for the list would load the module.
+    let Some(entries) = number("net/netfilter/nf_conntrack_count") else {
+        return Err("conntrack is not loaded in this kernel".to_owned());
+    };
+    let addresses = scene.addresses();
+    let dnat = matches!(scene.mode, Some(ProxyMode::Iptables | ProxyMode::Nftables));
+    let loose = number("net/netfilter/nf_conntrack_tcp_loose") != Some(0);
+    let let_go = LetGo { datagrams: dnat, tcp: dnat && loose };
+    let pins = Pins::new(&scene.view, &addresses, &scene.flagged, &scene.keep, let_go);
+    let mut found = Found::default();
+    if entries == 0 || pins.is_empty() {
+        return Ok(Some(found));
+    }
+    let mut conntrack = Conntrack::open().map_err(chain)?;
+    let mut whole = true;
+    for family in [Family::V4, Family::V6] {
+        // Judged as it streams in: nothing else of the table stays in memory.
+        let dump = conntrack.dump(family, |flow| {
+            pins.look(flow, &mut found);
+            false
+        });
+        whole &= !dump.map_err(chain)?.incomplete;
+    }
+    Ok(whole.then_some(found))
+}
+
+fn maps(core: &Core) -> Result<Found, String> {
+    let dataplane = core.dataplane();
+    let (view, indices, keep, armed) = {
+        let state = core.state();
+        let keep = Arc::clone(state.kept.keep());
+        (Arc::clone(&state.view), Arc::clone(&state.indices), keep, state.armed.clone())
+    };
+    let policy = core.settings.policy(&core.own_node);
+    let flagged = |name: &str| armed.contains_key(name);
+    let mut maps = Maps::new(&view, &indices, &policy, flagged, &keep.keys(), monotonic_ns());
+    let mut found = Found::default();
+    dataplane.each_backend(|addr, entry| maps.backend(addr, entry, &mut found)).map_err(chain)?;
+    dataplane.each_port(|key, flags| maps.port(key, flags, &mut found)).map_err(chain)?;
+    for (index, entry) in dataplane.nodes().map_err(chain)? {
+        maps.node(index, &entry, &mut found);
+    }
+    maps.finish(&mut found);
+    Ok(found)
+}
+
+fn system(scene: &Scene, drops: &mut Drops, window: Duration) -> Found {
+    let entries = number("net/netfilter/nf_conntrack_count");
+    let system = System {
+        mode: scene.mode,
+        sysctls: System::paths()
+            .map(|path| {
+                read_number(&Path::new("/proc/sys").join(path)).and_then(|value| value.try_into().ok())
+            })
+            .collect(),
+        entries,
+        most: number("net/netfilter/nf_conntrack_max"),
+        counts: entries.and_then(|_| Conntrack::open().and_then(|mut conntrack| conntrack.stats()).ok()),
+    };
+    if let Some(counts) = system.counts {
+        drops.note(counts, now(), window);
+    }
+    let mut found = Found::default();
+    judge_system(&system, drops, &mut found);
+    found
+}
+
+fn number(below_sys: &str) -> Option<u64> {
+    read_number(&Path::new("/proc/sys").join(below_sys))
+}
+
+fn read_number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,108 @@
+//! What was seen, as the rows that `audit` prints.
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use clap::ValueEnum as _;
+
+use super::{super::core::Core, Watch, now};
+use crate::{
+    plan::audit::{Kind, Observed, Part, State, Subject},
+    report::{AuditReport, DifferenceRow, KindRow},
+};
+
+/// Rows of one kind.
+const LISTED: usize = 1_000;
+
+/// Looks at everything, and tells what is not as it should be. Blocking.
+pub(in super::super) fn report(core: &Core) -> AuditReport {
+    let mut watch = core.audit.watch();
+    watch.look(core, Part::ALL);
+    let at = now();
+    let observed: Vec<Observed> = watch.tracker.observed(at).collect();
+    let mut kinds: Vec<KindRow> =
+        Kind::value_variants().iter().map(|kind| kind_row(&watch, *kind, at)).collect();
+    for one in &observed {
+        if let Some(row) = kinds.iter_mut().find(|row| row.kind == one.difference.kind) {
+            *match one.state {
+                State::Fault => &mut row.faults,
+                State::New => &mut row.new,
+                State::Draining => &mut row.draining,
+            } += 1;
+        }
+    }
+    let mut differences = Vec::new();
+    for (kind, mut rows) in by_kind(&observed, at) {
+        // The oldest faults first.
+        rows.sort_by(|a, b| (a.state, b.age_seconds, &a.subject).cmp(&(b.state, a.age_seconds, &b.subject)));
+        let cut: usize = rows.iter().skip(LISTED).map(|row| row.count).sum();
+        rows.truncate(LISTED);
+        differences.extend(rows);
+        if let Some(row) = kinds.iter_mut().find(|row| row.kind == kind) {
+            row.not_listed += cut;
+        }
+    }
+    differences.sort_by_key(|row| (row.state, row.kind));
+    AuditReport {
+        node: core.own_node.clone(),
+        fault_after_seconds: watch.tracker.fault_after().as_secs_f64(),
+        faults: kinds.iter().map(|row| row.faults).sum(),
+        kinds,
+        differences,
+        repairs: core.settings.audit.repair.iter().copied().collect(),
+    }
+}
+
+fn kind_row(watch: &Watch, kind: Kind, at: Duration) -> KindRow {
+    let since = watch.tracker.watched(kind.part());
+    KindRow {
+        kind,
+        not_looked_at: watch.not_looked_at.get(&kind).cloned(),
+        watched_seconds: since.map(|since| at.saturating_sub(since).as_secs()),
+        faults: 0,
+        new: 0,
+        draining: 0,
+        not_listed: watch.tracker.left_out().get(&kind).copied().unwrap_or(0),
+    }
+}
+
+/// Rows of each kind; flows that differ in the same way in one.
+fn by_kind(observed: &[Observed], at: Duration) -> BTreeMap<Kind, Vec<DifferenceRow>> {
+    let mut merged: BTreeMap<(Kind, State, String), DifferenceRow> = BTreeMap::new();
+    for one in observed {
+        let (kind, subject) = (one.difference.kind, subject(&one.difference.subject));
+        let age = at.saturating_sub(one.since).as_secs();
+        let row = merged.entry((kind, one.state, subject.clone())).or_insert_with(|| DifferenceRow {
+            kind,
+            state: one.state,
+            age_seconds: age,
+            subject,
+            count: 0,
+            service: one.difference.service.clone(),
+            detail: one.difference.detail.clone(),
+            remedy: kind.remedy().to_owned(),
+        });
+        row.count += 1;
+        row.age_seconds = row.age_seconds.max(age);
+    }
+    let mut rows: BTreeMap<Kind, Vec<DifferenceRow>> = BTreeMap::new();
+    for ((kind, ..), row) in merged {
+        rows.entry(kind).or_default().push(row);
+    }
+    rows
+}
+
+/// Of a flow only where it was sent and where it goes: there may be thousands from as many clients.
+pub(super) fn subject(subject: &Subject) -> String {
+    let Subject::Flow(flow) = subject else { return subject.to_string() };
+    let protocol = match flow.orig.protocol {
+        6 => "TCP".to_owned(),
+        17 => "UDP".to_owned(),
+        132 => "SCTP".to_owned(),
+        other => format!("protocol {other}"),
+    };
+    let to = SocketAddr::new(IpAddr::from(flow.orig.dst), flow.orig.dst_port);
+    format!("flow {protocol} {to} -> {}", flow.backend())
+}

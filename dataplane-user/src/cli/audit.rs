@@ -1,0 +1,141 @@
+//! `audit` and `repair`: what they print and how they end.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use super::{
+    exit::Exit,
+    output::{columns, or_dash, printable, seconds},
+};
+use crate::{
+    plan::audit::{Kind, State},
+    report::{AuditReport, Outcome, RepairReport, RepairRow},
+};
+
+/// Faults are an error, as a command that finds none is none.
+pub(super) fn audit_exit(report: &AuditReport) -> Exit {
+    if report.faults == 0 { Exit::Ok } else { Exit::Error }
+}
+
+/// What was to be mended and was not is an error.
+pub(super) fn repair_exit(report: &RepairReport) -> Exit {
+    let failed = report.rows.iter().any(|row| row.outcome == Outcome::Failed);
+    if failed { Exit::Error } else { Exit::Ok }
+}
+
+/// What must be known to believe a report without faults.
+pub(super) fn audit_warnings(report: &AuditReport) -> Vec<String> {
+    let fault_after = report.fault_after_seconds;
+    let watched = report.kinds.iter().filter_map(|row| row.watched_seconds).min();
+    let early = watched.filter(|watched| (*watched as f64) < fault_after).map(|watched| {
+        format!(
+            "the agent has watched for {} only: a difference is no fault before {}",
+            seconds(watched),
+            seconds(fault_after.ceil() as u64)
+        )
+    });
+    early.into_iter().collect()
+}
+
+pub(super) fn audit(report: &AuditReport) -> String {
+    let mut text = String::new();
+    if !report.differences.is_empty() {
+        let rows = report.differences.iter().map(|row| {
+            [
+                row.kind.to_string(),
+                state(row.state).to_owned(),
+                seconds(row.age_seconds),
+                match row.count {
+                    1 => row.subject.clone(),
+                    count => format!("{} ({count})", row.subject),
+                },
+                or_dash(row.service.as_ref()),
+                row.detail.clone(),
+            ]
+        });
+        text = columns(["KIND", "STATE", "AGE", "SUBJECT", "SERVICE", "WHAT"], rows);
+        text.push_str("\n\n");
+        let remedies: BTreeMap<Kind, &str> = report
+            .differences
+            .iter()
+            .filter(|row| row.state != State::Draining)
+            .map(|row| (row.kind, row.remedy.as_str()))
+            .collect();
+        for (kind, remedy) in remedies {
+            let _ = writeln!(text, "{kind} -> {remedy}");
+        }
+    }
+    let mut why: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for row in &report.kinds {
+        if row.not_listed > 0 {
+            let _ = writeln!(text, "{}: {} more are not listed", row.kind, row.not_listed);
+        }
+        if let Some(reason) = &row.not_looked_at {
+            why.entry(reason).or_default().push(row.kind.to_string());
+        }
+    }
+    for (reason, kinds) in why {
+        let _ = writeln!(text, "not looked at: {} ({})", kinds.join(", "), printable(reason));
+    }
+    let sum = |count: fn(&crate::report::KindRow) -> usize| report.kinds.iter().map(count).sum::<usize>();
+    let _ = write!(
+        text,
+        "{} faults, {} younger than that, {} draining",
+        report.faults,
+        sum(|row| row.new),
+        sum(|row| row.draining)
+    );
+    let _ = write!(text, " (a fault after {})", seconds(report.fault_after_seconds.ceil() as u64));
+    if !report.repairs.is_empty() {
+        let kinds: Vec<String> = report.repairs.iter().map(Kind::to_string).collect();
+        let _ = write!(text, "; the agent mends {}", kinds.join(", "));
+    }
+    text
+}
+
+const fn state(state: State) -> &'static str {
+    match state {
+        State::Fault => "fault",
+        State::New => "new",
+        State::Draining => "draining",
+    }
+}
+
+pub(super) fn repair(report: &RepairReport) -> String {
+    let mut text = String::new();
+    if !report.rows.is_empty() {
+        // One line for all flows to one backend.
+        let mut merged: BTreeMap<(Kind, &str, Outcome), (usize, &RepairRow)> = BTreeMap::new();
+        for row in &report.rows {
+            merged.entry((row.kind, &row.subject, row.outcome)).or_insert((0, row)).0 += 1;
+        }
+        let rows = merged.into_iter().map(|((kind, subject, outcome), (count, row))| {
+            [
+                kind.to_string(),
+                match outcome {
+                    Outcome::Planned => "planned",
+                    Outcome::Mended => "mended",
+                    Outcome::Failed => "failed",
+                    Outcome::Left => "left",
+                }
+                .to_owned(),
+                if count == 1 { subject.to_owned() } else { format!("{subject} ({count})") },
+                or_dash(row.service.as_ref()),
+                row.action.clone(),
+            ]
+        });
+        text = columns(["KIND", "OUTCOME", "SUBJECT", "SERVICE", "ACTION"], rows);
+        text.push_str("\n\n");
+    }
+    let count = |outcome| report.rows.iter().filter(|row| row.outcome == outcome).count();
+    let done = match report.dry_run {
+        true => format!("{} would be mended", count(Outcome::Planned)),
+        false => format!("{} mended, {} failed", count(Outcome::Mended), count(Outcome::Failed)),
+    };
+    let _ = write!(
+        text,
+        "{done}, {} left; {} differences are no faults, or not yet",
+        count(Outcome::Left),
+        report.not_due
+    );
+    text
+}

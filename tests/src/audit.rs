@@ -1,0 +1,169 @@
+//! `nodefence audit` and `repair` in tests.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::{
+    Agent, Cluster, Family,
+    client::wait_until,
+    topology::{Node, Service},
+};
+
+/// Both IP versions.
+pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+/// The cluster's file with its Services, whose endpoints are on these nodes. `more` is added to what is said of an endpoint, by the Service's and the node's name.
+pub fn cluster_file(
+    cluster: &Cluster,
+    nodes: &[&Node],
+    more: &dyn Fn(&str, &str) -> Option<&'static str>,
+) -> String {
+    let mut text = cluster.cluster_file() + "services:\n";
+    for service in Service::ALL {
+        let (port, target, node_port) = service.ports();
+        let [v4, v6] = BOTH.map(|family| service.cluster_ip(family));
+        let name = format!("{service:?}").to_lowercase();
+        text += &format!(
+            "  - name: default/{name}
+    clusterIPs: [{v4}, '{v6}']
+    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
+    endpoints:\n",
+            service.protocol(),
+        );
+        for node in nodes {
+            let Some(more) = more(&name, node.name) else { continue };
+            for family in BOTH {
+                let host = service == Service::Host;
+                let address = if host { node.address(family) } else { node.pod_address(family) };
+                text += &format!(
+                    "      - {{ address: '{address}', node: {}, hostNetwork: {host}{more} }}\n",
+                    node.name
+                );
+            }
+        }
+    }
+    text
+}
+
+/// Every endpoint, and nothing special about it.
+pub fn plain(_: &str, _: &str) -> Option<&'static str> {
+    Some("")
+}
+
+/// Puts another cluster file in the place of the agent's.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn rewrite(agent: &Agent, text: &str) -> Result<()> {
+    let aside = agent.cluster_file().with_extension("new");
+    std::fs::write(&aside, text)?;
+    Ok(std::fs::rename(aside, agent.cluster_file())?)
+}
+
+/// What an `audit` told.
+#[derive(Debug)]
+pub struct Audit {
+    /// Its exit code.
+    pub code: i32,
+    /// The report.
+    pub report: Value,
+}
+
+impl Audit {
+    /// Asks for one.
+    ///
+    /// # Errors
+    /// Where there is no report.
+    pub fn of(agent: &Agent) -> Result<Self> {
+        let output = agent.cli(&["audit", "-o", "json"])?;
+        let report = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("{}\n{}", String::from_utf8_lossy(&output.stderr), agent.log()))?;
+        let this = Self { code: output.status.code().context("killed")?, report };
+        let faults = this.report["faults"].as_u64().context("no number of faults")?;
+        ensure!(this.code == i32::from(faults > 0), "exit code {} with {faults} faults", this.code);
+        for row in this.rows() {
+            let told = row["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty())
+                && row["age_seconds"].is_u64();
+            ensure!(told, "{row}");
+        }
+        Ok(this)
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Value> {
+        self.report["differences"].as_array().into_iter().flatten()
+    }
+
+    /// What is in that state: kind and subject.
+    pub fn in_state(&self, state: &str) -> Vec<String> {
+        let text = |row: &Value| {
+            format!(
+                "{} {}",
+                row["kind"].as_str().unwrap_or_default(),
+                row["subject"].as_str().unwrap_or_default()
+            )
+        };
+        let mut all: Vec<String> = self.rows().filter(|row| row["state"] == state).map(text).collect();
+        all.sort();
+        all
+    }
+
+    /// The row of a difference.
+    pub fn row(&self, kind_and_subject: &str) -> Option<&Value> {
+        self.rows().find(|row| {
+            kind_and_subject
+                == format!(
+                    "{} {}",
+                    row["kind"].as_str().unwrap_or_default(),
+                    row["subject"].as_str().unwrap_or_default()
+                )
+        })
+    }
+
+    /// Why a kind is not looked at.
+    pub fn not_looked_at(&self, kind: &str) -> Option<&str> {
+        let kinds = self.report["kinds"].as_array().into_iter().flatten();
+        kinds.filter(|row| row["kind"] == kind).find_map(|row| row["not_looked_at"].as_str())
+    }
+}
+
+/// Waits until the faults are exactly these.
+///
+/// # Errors
+/// Where they are others; with all that differs, and the agent's log.
+pub fn wait_faults(agent: &Agent, faults: &[&str], limit: Duration) -> Result<Audit> {
+    let mut faults: Vec<String> = faults.iter().map(|&fault| fault.to_owned()).collect();
+    faults.sort();
+    let found = || Audit::of(agent).is_ok_and(|audit| audit.in_state("fault") == faults);
+    wait_until("these faults and no others", limit, found).with_context(|| {
+        let last = Audit::of(agent).map(|audit| format!("{:#}", audit.report["differences"]));
+        format!("expected {faults:#?}; found {}\n{}", last.unwrap_or_default(), agent.log())
+    })?;
+    Audit::of(agent)
+}
+
+/// Asks for a repair; how often each outcome came, by kind and outcome.
+///
+/// # Errors
+/// Where the agent does not answer, or the exit code does not fit.
+pub fn repair(agent: &Agent, args: &[&str]) -> Result<BTreeMap<String, usize>> {
+    let output = agent.cli(&[&["repair", "-o", "json"], args].concat())?;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("{}\n{}", String::from_utf8_lossy(&output.stderr), agent.log()))?;
+    let mut counts = BTreeMap::new();
+    for row in report["rows"].as_array().context("no rows")? {
+        let (kind, outcome) =
+            (row["kind"].as_str().context("kind")?, row["outcome"].as_str().context("outcome")?);
+        ensure!(row["action"].as_str().is_some_and(|action| !action.is_empty()), "{row}");
+        *counts.entry(format!("{kind} {outcome}")).or_default() += 1;
+    }
+    let failed = counts.keys().any(|key| key.ends_with(" failed"));
+    ensure!(output.status.code() == Some(i32::from(failed)), "{report:#}\n{}", agent.log());
+    Ok(counts)
+}
+
+/// [`repair`]'s answer, as it is written in a test.
+pub fn outcomes<const N: usize>(all: [(&str, usize); N]) -> BTreeMap<String, usize> {
+    all.into_iter().map(|(key, count)| (key.to_owned(), count)).collect()
+}

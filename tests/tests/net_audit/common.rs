@@ -1,0 +1,102 @@
+//! A cluster, an agent that finds faults soon, and what conntrack has.
+
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence::conntrack::{Conntrack, Family as Half, Flow};
+use nodefence_tests::{
+    Agent, Cluster, Family, Options, Place,
+    audit::{Audit, BOTH, cluster_file, plain},
+    client::UdpConn,
+    topology::Service,
+};
+
+/// Generous: guests stand still now and then.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+
+/// So soon a difference is a fault here.
+pub(super) const FAULT_AFTER: &str = "2s";
+
+pub(super) fn cluster() -> Result<Cluster> {
+    let cluster = Cluster::new(Options::default())?;
+    // What nobody sends on must not lapse while it is looked at.
+    cluster.a.ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
+    cluster.a.ns.sysctl("netfilter/nf_conntrack_udp_timeout_stream", "600")?;
+    Ok(cluster)
+}
+
+pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
+    let file = cluster_file(cluster, &[&cluster.b, &cluster.c], &plain);
+    let mut args = vec!["--fault-after", FAULT_AFTER];
+    if !extra.contains(&"--proxy") {
+        args.extend(["--proxy", "nftables"]);
+    }
+    args.extend(extra);
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
+}
+
+/// Looks until everything has been watched for longer than a fault takes; nothing may differ.
+pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        let audit = Audit::of(agent)?;
+        ensure!(audit.in_state("fault").is_empty(), "{:#}\n{}", audit.report["differences"], agent.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let audit = Audit::of(agent)?;
+    ensure!(audit.report["differences"] == serde_json::json!([]), "{:#}", audit.report["differences"]);
+    Ok(())
+}
+
+/// UDP clients of the DNS Service, `count` for each backend and IP version; each has got an answer.
+pub(super) fn dns_clients(cluster: &Cluster, count: usize) -> Result<Vec<UdpConn>> {
+    let mut all = Vec::new();
+    for family in BOTH {
+        let dns = cluster.service(Service::Dns, Place::Outside, family);
+        for name in ["node-b", "node-c"] {
+            for _ in 0..count {
+                all.push(UdpConn::connect_to(&cluster.client, dns, name, LIMIT)?);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Node A's entries whose answers come from this address.
+pub(super) fn entries(cluster: &Cluster, from: IpAddr) -> Result<Vec<Flow>> {
+    cluster.a.ns.run(move || {
+        let half = if from.is_ipv4() { Half::V4 } else { Half::V6 };
+        let dump = Conntrack::open()?.dump(half, |flow| flow.reply.src == from.into())?;
+        Ok(dump.flows)
+    })
+}
+
+/// Of all that is not node B's pod: what must not change.
+pub(super) fn others(cluster: &Cluster) -> Result<BTreeSet<String>> {
+    let b = BOTH.map(|family| cluster.b.pod_address(family));
+    let flows = cluster.a.ns.run(move || -> Result<Vec<Flow>> {
+        let mut all = Vec::new();
+        for half in [Half::V4, Half::V6] {
+            let others = |flow: &Flow| flow.orig.protocol == 17 && !b.contains(&IpAddr::from(flow.reply.src));
+            all.extend(Conntrack::open()?.dump(half, others)?.flows);
+        }
+        Ok(all)
+    })?;
+    Ok(flows.iter().map(|flow| format!("{flow} {:#x}", flow.id)).collect())
+}
+
+pub(super) fn count_to_b(cluster: &Cluster) -> Result<usize> {
+    let mut count = 0;
+    for family in BOTH {
+        let from = entries(cluster, cluster.b.pod_address(family)).context("entries of B")?;
+        count += from.iter().filter(|flow| flow.orig.protocol == 17).count();
+    }
+    Ok(count)
+}
+
+/// Subject of what goes from a node port of node A to B's DNS server.
+pub(super) fn dns_to_b(cluster: &Cluster, family: Family) -> String {
+    let to = cluster.service(Service::Dns, Place::Outside, family);
+    let b = std::net::SocketAddr::new(cluster.b.pod_address(family), Service::Dns.ports().1);
+    format!("flow UDP {to} -> {b}")
+}

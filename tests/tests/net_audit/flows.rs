@@ -1,0 +1,166 @@
+//! What conntrack pins.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{
+    Cluster, Conn, Family, Place,
+    audit::{Audit, BOTH, cluster_file, outcomes, plain, repair, rewrite, wait_faults},
+    client::wait_until,
+    topology::Service,
+};
+
+use super::common::{
+    LIMIT, agent, cluster, count_to_b, dns_clients, dns_to_b, entries, nothing_for_a_while, others,
+};
+
+/// The DNS Service without node B.
+fn without_b(cluster: &Cluster) -> String {
+    cluster_file(cluster, &[&cluster.b, &cluster.c], &|service, node| {
+        (service != "dns" || node != "node-b").then_some("")
+    })
+}
+
+#[test]
+fn a_clean_node_has_nothing_to_tell() -> Result<()> {
+    let cluster = cluster()?;
+    let agent = agent(&cluster, &[])?;
+    let _clients = dns_clients(&cluster, 2)?;
+    let web = cluster.service(Service::Web, Place::Outside, Family::V4);
+    let _conns = [Conn::connect(&cluster.client, web, LIMIT)?, Conn::connect(&cluster.client, web, LIMIT)?];
+    nothing_for_a_while(&agent)?;
+    // IPVS kinds are not looked at, and that is said.
+    let audit = Audit::of(&agent)?;
+    let why = audit.not_looked_at("missing-service").context("no reason")?;
+    ensure!(why.contains("does not forward by IPVS: nftables"), "{why}");
+    ensure!(audit.not_looked_at("stale-udp").is_none() && audit.not_looked_at("map-entry").is_none());
+    let table = agent.expect(&["audit"])?;
+    ensure!(table.contains("0 faults, 0 younger than that, 0 draining (a fault after 2s)"), "{table}");
+    ensure!(table.contains("not looked at: stale-destination, missing-destination"), "{table}");
+    // A flag is no fault either: what it pins is let go.
+    agent.expect(&["flag", "node-b", "--wait"])?;
+    nothing_for_a_while(&agent)?;
+    agent.unflag("node-b")?;
+    nothing_for_a_while(&agent)
+}
+
+#[test]
+fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
+    let cluster = cluster()?;
+    let agent = agent(&cluster, &[])?;
+    let _clients = dns_clients(&cluster, 3)?;
+    ensure!(count_to_b(&cluster)? >= 6);
+    rewrite(&agent, &without_b(&cluster))?;
+    let faults = BOTH.map(|family| format!("stale-udp {}", dns_to_b(&cluster, family)));
+    // Not at once: kube-proxy has its time.
+    let young = || Audit::of(&agent).is_ok_and(|audit| audit.in_state("new") == faults);
+    wait_until("they are seen, and are no faults yet", LIMIT, young).with_context(|| agent.log())?;
+    let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
+    let row = audit.row(&faults[0]).context("no row")?;
+    ensure!(row["service"] == "default/dns" && row["count"].as_u64() >= Some(3), "{row}");
+    ensure!(row["age_seconds"].as_u64() >= Some(2), "{row}");
+    ensure!(row["detail"] == "goes to what is no endpoint of the Service that serves", "{row}");
+    let table = agent.cli(&["audit"])?;
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    ensure!(table.contains("stale-udp -> nodefence repair --kind stale-udp"), "{table}");
+
+    let (before, theirs) = (count_to_b(&cluster)?, others(&cluster)?);
+    let other_kinds = ["--kind", "flagged-flow,map-entry", "--kind", "sysctl", "--kind", "stale-destination"];
+    ensure!(repair(&agent, &other_kinds)? == outcomes([]));
+    ensure!(
+        repair(&agent, &["--kind", "stale-udp", "--dry-run"])? == outcomes([("stale-udp planned", before)])
+    );
+    ensure!(count_to_b(&cluster)? == before, "a dry run changes nothing");
+    ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp mended", before)]));
+    ensure!(count_to_b(&cluster)? == 0);
+    ensure!(others(&cluster)? == theirs, "entries of others");
+    nothing_for_a_while(&agent)
+}
+
+#[test]
+fn where_it_is_configured_the_agent_lets_go_by_itself() -> Result<()> {
+    let cluster = cluster()?;
+    let agent = agent(&cluster, &["--repair", "stale-udp,sysctl"])?;
+    let _clients = dns_clients(&cluster, 2)?;
+    let theirs = others(&cluster)?;
+    rewrite(&agent, &without_b(&cluster))?;
+    wait_until("nothing is pinned to B", LIMIT, || count_to_b(&cluster).is_ok_and(|count| count == 0))
+        .with_context(|| agent.log())?;
+    ensure!(others(&cluster)? == theirs, "entries of others");
+    ensure!(Audit::of(&agent)?.report["repairs"] == serde_json::json!(["stale-udp", "sysctl"]));
+    nothing_for_a_while(&agent)
+}
+
+#[test]
+fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
+    for extra in
+        [&["--mode", "observe", "--repair", "stale-udp"][..], &["--proxy", "none", "--repair", "stale-udp"]]
+    {
+        let cluster = cluster()?;
+        let agent = agent(&cluster, extra)?;
+        let _clients = dns_clients(&cluster, 2)?;
+        rewrite(&agent, &without_b(&cluster))?;
+        let faults = BOTH.map(|family| format!("stale-udp {}", dns_to_b(&cluster, family)));
+        wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
+        let before = count_to_b(&cluster)?;
+        ensure!(
+            repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp left", before)]),
+            "{extra:?}"
+        );
+        std::thread::sleep(Duration::from_secs(3));
+        ensure!(count_to_b(&cluster)? == before, "{extra:?}");
+    }
+    Ok(())
+}
+
+/// Nobody lets go what is pinned to a flagged node where the operator says that tables are none of ours: that is found. TCP entries that appear from
+/// nowhere are mended.
+#[test]
+fn flows_to_a_flagged_node_are_found() -> Result<()> {
+    let cluster = cluster()?;
+    let agent = agent(&cluster, &["--proxy", "none"])?;
+    let _clients = dns_clients(&cluster, 2)?;
+    agent.flag("node-b")?;
+    let faults = BOTH.map(|family| format!("flagged-flow {}", dns_to_b(&cluster, family)));
+    let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
+    let row = audit.row(&faults[1]).context("no row")?;
+    ensure!(
+        row["detail"] == "goes to node node-b, which is flagged" && row["service"] == "default/dns",
+        "{row}"
+    );
+    let before = count_to_b(&cluster)?;
+    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow left", before)]));
+    ensure!(count_to_b(&cluster)? == before);
+    agent.unflag("node-b")?;
+    wait_faults(&agent, &[], LIMIT).map(drop)
+}
+
+#[test]
+fn a_tcp_entry_to_a_flagged_node_is_let_go_where_that_does_no_harm() -> Result<()> {
+    let cluster = cluster()?;
+    let agent = agent(&cluster, &[])?;
+    agent.expect(&["flag", "node-b", "--wait"])?;
+    let (b, c) = (cluster.b.pod_address(Family::V4), cluster.c.pod_address(Family::V4));
+    for (backend, port) in [(b, 40_001), (b, 40_002), (c, 40_003)] {
+        cluster.a.ns.exec(&format!(
+            "conntrack -I -p tcp --state ESTABLISHED -t 600 -s 192.0.2.2 -d 10.96.0.10 --sport {port} --dport 80 -r {backend} -q 192.0.2.2 \
+             --reply-port-src 8080 --reply-port-dst {port} -u SEEN_REPLY,ASSURED"
+        ))?;
+    }
+    let fault = "flagged-flow flow TCP 10.96.0.10:80 -> 10.244.2.2:8080";
+    let audit = wait_faults(&agent, &[fault], LIMIT)?;
+    ensure!(audit.row(fault).is_some_and(|row| row["count"] == 2 && row["service"] == "default/web"));
+    let ours = |from| {
+        entries(&cluster, from).map(|flows| flows.iter().filter(|flow| flow.orig.protocol == 6).count())
+    };
+    // Their packets would be INVALID then, and dropped.
+    cluster.a.ns.sysctl("netfilter/nf_conntrack_tcp_loose", "0")?;
+    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow left", 2)]));
+    ensure!(ours(b)? == 2);
+    cluster.a.ns.sysctl("netfilter/nf_conntrack_tcp_loose", "1")?;
+    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow mended", 2)]));
+    ensure!(ours(b)? == 0 && ours(c)? == 1);
+    let file = cluster_file(&cluster, &[&cluster.b, &cluster.c], &plain);
+    rewrite(&agent, &file)?;
+    nothing_for_a_while(&agent)
+}

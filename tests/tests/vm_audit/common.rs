@@ -1,0 +1,57 @@
+//! A cluster behind IPVS, an agent that finds faults soon, and what the tables say.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nodefence_tests::{
+    Agent, Cluster, Netns, Options, Proxy,
+    audit::{Audit, cluster_file, plain},
+};
+
+/// Generous: an emulated guest stands still for seconds where its host is busy.
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
+
+/// So soon a difference is a fault here.
+const FAULT_AFTER: &str = "3s";
+
+pub(super) fn cluster() -> Result<Cluster> {
+    let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
+    let ns = &cluster.a.ns;
+    // As kube-proxy sets them.
+    ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
+    ns.sysctl("ipv4/vs/expire_quiescent_template", "1")?;
+    // What nobody sends on must not lapse while it is looked at.
+    ns.sysctl("netfilter/nf_conntrack_udp_timeout", "900")?;
+    ns.sysctl("netfilter/nf_conntrack_udp_timeout_stream", "900")?;
+    Ok(cluster)
+}
+
+pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
+    let file = cluster_file(cluster, &[&cluster.b, &cluster.c], &plain);
+    let args = [&["--proxy", "ipvs", "--fault-after", FAULT_AFTER], extra].concat();
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
+}
+
+/// Looks for longer than a fault takes; there may be none, and at the end no difference either.
+pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let audit = Audit::of(agent)?;
+        ensure!(audit.in_state("fault").is_empty(), "{:#}\n{}", audit.report["differences"], agent.log());
+        if begun.elapsed() > Duration::from_secs(8) {
+            ensure!(
+                audit.report["differences"] == serde_json::json!([]),
+                "{:#}",
+                audit.report["differences"]
+            );
+            return Ok(());
+        }
+    }
+}
+
+/// Lines of `ipvsadm -Sn`, in order.
+pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
+    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
+    lines.sort();
+    Ok(lines)
+}

@@ -1,0 +1,72 @@
+//! Beside the take-out: what it owns is explained, what it could not do is found.
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{
+    Conn, Family, Place,
+    audit::{Audit, outcomes, repair, wait_faults},
+    client::{UdpConn, wait_until},
+    topology::Service,
+};
+
+use super::common::{LIMIT, agent, cluster, nothing_for_a_while, saved};
+
+#[test]
+fn what_the_take_out_owns_is_no_fault() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    // What others weighed 0 before the flag is not ours, and stays found.
+    let agent = agent(&cluster, &[])?;
+    let web = cluster.service(Service::Web, Place::Pod, Family::V4);
+    let _conn = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
+    let before = saved(ns)?;
+    agent.expect(&["flag", "node-b", "--wait"])?;
+    let out =
+        || saved(ns).is_ok_and(|table| table.iter().filter(|line| line.ends_with("-w 0")).count() >= 12);
+    wait_until("node B is out", LIMIT, out).with_context(|| agent.log())?;
+    nothing_for_a_while(&agent)?;
+    ensure!(
+        repair(&agent, &["--kind", "stray-weight,missing-destination,stale-destination"])? == outcomes([])
+    );
+    // Both: whom nothing else is left to has all it had.
+    agent.expect(&["flag", "node-c", "--force"])?;
+    wait_until("all is kept", LIMIT, || saved(ns).is_ok_and(|table| table == before))
+        .with_context(|| agent.log())?;
+    nothing_for_a_while(&agent)?;
+    agent.unflag("node-c")?;
+    agent.unflag("node-b")?;
+    wait_until("all is as it was", LIMIT, || saved(ns).is_ok_and(|table| table == before))
+        .with_context(|| agent.log())?;
+    nothing_for_a_while(&agent)
+}
+
+/// With `expire_nodest_conn` 0 the kernel keeps connections: the take-out says so, and the audit finds what is left.
+#[test]
+fn what_the_take_out_cannot_do_is_found() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    ns.sysctl("ipv4/vs/expire_nodest_conn", "0")?;
+    let agent = agent(&cluster, &[])?;
+    let dns = cluster.service(Service::Dns, Place::Pod, Family::V4);
+    let client = UdpConn::connect_to(cluster.at(Place::Pod), dns, "node-b", LIMIT)?;
+    let sysctl = "sysctl net.ipv4.vs.expire_nodest_conn";
+    wait_faults(&agent, &[sysctl], LIMIT)?;
+    agent.flag("node-b")?;
+    let pinned = [
+        "flagged-destination UDP 10.96.0.10:53 -> 10.244.2.2:5300",
+        "flagged-flow flow UDP 10.96.0.10:53 -> 10.244.2.2:5300",
+        sysctl,
+    ];
+    let audit = wait_faults(&agent, &pinned, LIMIT)?;
+    let row = audit.row(pinned[0]).context("no row")?;
+    ensure!(row["detail"] == "on a flagged node; weight 0, 1 connections, 0 templates", "{row}");
+    // Both are the take-out's.
+    let left = outcomes([("flagged-destination left", 1), ("flagged-flow left", 1)]);
+    ensure!(repair(&agent, &["--kind", "flagged-destination,flagged-flow"])? == left);
+    // It goes on once it can.
+    ensure!(repair(&agent, &["--kind", "sysctl"])? == outcomes([("sysctl mended", 1)]));
+    wait_faults(&agent, &[], LIMIT)?;
+    ensure!(client.who()? == "node-c");
+    nothing_for_a_while(&agent)?;
+    ensure!(Audit::of(&agent)?.code == 0);
+    Ok(())
+}
