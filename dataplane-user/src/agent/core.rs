@@ -436,3 +436,13 @@ pub(super) fn not_found(node: &str) -> Failure {
         format!("there is no node `{node}` in the cluster file (see `nodefence nodes`)"),
     )
 }
+
+/// The nice value of threads that do little and that senders wait for.
+const PRECEDENCE: i32 = -20;
+
+/// Gives the calling thread precedence: on a machine that has more to do than processors to do it, packets would wait for it.
+pub(super) fn precedence() {
+    if let Err(error) = rustix::process::setpriority_process(None, PRECEDENCE) {
+        tracing::debug!(%error, thread = std::thread::current().name(), "no precedence for a thread");
+    }
+}

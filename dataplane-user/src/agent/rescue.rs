@@ -10,9 +10,9 @@ use std::{
 
 use nodefence_common::{RESCUE_LEASE_NS, RescueHead};
 
-use super::core::Core;
+use super::core::{Core, precedence};
 use crate::{
-    conntrack::{Flow, Tuple, status},
+    conntrack::{Flow, Tuple},
     dataplane::Rescues,
     flags::monotonic_ns,
     plan::{Answer, Mode},
@@ -23,11 +23,14 @@ use crate::{
 
 mod devices;
 mod packets;
+mod waiting;
 
 use packets::Helper;
 
 /// How often the lease is renewed while nothing comes.
 const BEAT: Duration = Duration::from_millis(50);
+/// How often to look whether what packets wait for has been done.
+const LOOK: Duration = Duration::from_millis(2);
 /// Packets taken before the lease is looked at again.
 const BATCH: usize = 256;
 /// How soon what failed at the beginning is tried again.
@@ -49,9 +52,6 @@ pub(super) enum Own {
 const MOVED_NS: u64 = 1_000_000_000;
 /// How many are, for each half of the memory: 10 MiB.
 const MOVED: usize = 65_536;
-
-/// The thread's nice value: it does little, and senders wait for it.
-const PRIORITY: i32 = -20;
 
 /// What the agent's other parts see of it.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Desk {
     pub(super) fn remember(&self, flows: &[Flow]) {
         let now = monotonic_ns();
         let mut moved = self.moved();
-        for flow in flows.iter().filter(|flow| flow.status & status::DST_NAT != 0) {
+        for flow in flows.iter().filter(|flow| flow.is_balanced()) {
             moved.put(flow.reply, flow.orig, now);
         }
     }
@@ -151,10 +151,7 @@ impl Rescue {
             let stop = Arc::clone(&stop);
             std::thread::Builder::new().name("rescue".into()).spawn(move || {
                 let desk = Arc::clone(&core.rescue);
-                // Only of this thread: on a machine that has more to do than processors to do it, packets would wait, and the lease lapse.
-                if let Err(error) = rustix::process::setpriority_process(None, PRIORITY) {
-                    tracing::debug!(%error, "the thread that rescues has no precedence");
-                }
+                precedence();
                 // Without this thread the lease lapses: what would be rescued is refused.
                 if let Err(error) = (Worker { core, rescues }).run(&stop) {
                     tracing::error!(%error, "nothing is rescued any more");
@@ -184,8 +181,10 @@ fn unwanted(core: &Core) -> Option<&'static str> {
         return Some("the cluster file says nothing of Services");
     }
     match core.proxy().mode {
-        Some(proxy::Mode::Nftables | proxy::Mode::Iptables) => None,
-        Some(proxy::Mode::Ipvs) => Some("kube-proxy forwards by IPVS"),
+        Some(proxy::Mode::Ipvs) if !core.takeout.progress().flushes => {
+            Some("net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections")
+        }
+        Some(_) => None,
         None => Some("how kube-proxy forwards is not known, or not to be looked at"),
     }
 }
@@ -230,11 +229,12 @@ impl Worker {
                 desk.set_idle(None);
             }
             able.look();
+            able.again();
             let more = (0..BATCH).all(|_| self.rescues.next(|head, frame| able.handle(head, frame)));
             if able.broken {
                 helper = None;
             } else if !more {
-                self.rescues.wait(BEAT)?;
+                self.rescues.wait(if able.waits() { LOOK } else { BEAT })?;
             }
         }
         Ok(self.rescues.lease(0)?)

@@ -8,7 +8,7 @@ use nodefence_common::VERDICT_LIFETIME_NS;
 pub(super) use bell::Bell;
 
 use super::{
-    core::{Core, chain},
+    core::{Core, chain, precedence},
     idle,
 };
 use crate::{
@@ -22,9 +22,9 @@ use crate::{
     },
     proxy,
     report::{IpvsRow, KeptServiceRow, TakeOutRow},
-    takeout::{Drive, Failure, Kernel, Ledgers, ground},
+    takeout::{Drive, Failure, Kernel, Known, Ledgers, ground},
 };
-use bell::Ending;
+use bell::{Ending, Progress};
 
 /// Longest time between two looks at what is flagged, and between two renewals of the lease.
 const LOOK: Duration = Duration::from_millis(500);
@@ -49,6 +49,7 @@ impl TakingOut {
     pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let working = Arc::clone(core);
         let thread = std::thread::Builder::new().name("takeout".into()).spawn(move || {
+            precedence();
             Work::new(working).run();
         })?;
         Ok(Self { core: Arc::clone(core), thread })
@@ -224,7 +225,7 @@ impl Work {
             self.first = false;
             return Ok(false);
         }
-        let kernel = Kernel::open()?;
+        let kernel = Kernel::open(known(&self.core))?;
         let core = Arc::clone(&self.core);
         let until = Box::new(move || core.state().renewed.saturating_add(VERDICT_LIFETIME_NS));
         let Some((ledgers, loaded)) = Ledgers::open(run_dir, until)? else {
@@ -253,7 +254,7 @@ impl Work {
     /// The tables do not answer: another socket, or none where IPVS is not loaded any more.
     fn reopen(&mut self, error: &ipvs::Error) {
         let Some(drive) = &mut self.drive else { return };
-        match Kernel::open() {
+        match Kernel::open(known(&self.core)) {
             Ok(kernel) => drive.replace_tables(kernel),
             Err(ipvs::Error::NotLoaded) => {
                 // All of it went with the tables.
@@ -294,9 +295,9 @@ impl Work {
 
     fn tell(&self) {
         let report = self.drive.as_ref().map(|drive| drive.machine.report()).unwrap_or_default();
-        let loaded = is_loaded();
+        let (loaded, flushes) = (is_loaded(), ground(true).flushes);
         let observes = self.core.settings.mode == Mode::Observe;
-        let lowered_only = loaded && !self.flagged.is_empty() && !observes && !ground(true).flushes;
+        let lowered_only = loaded && !self.flagged.is_empty() && !observes && !flushes;
         let row = IpvsRow {
             loaded,
             note: lowered_only.then(|| {
@@ -307,8 +308,21 @@ impl Work {
             changes: self.changes,
             nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
         };
-        self.core.takeout.board().row = row;
+        let balanced = self.drive.as_ref().map(|drive| drive.machine.balanced()).unwrap_or_default();
+        let mut board = self.core.takeout.board();
+        board.row = row;
+        board.progress = Progress { balanced: Arc::new(balanced), flushes };
     }
+}
+
+/// A packet that is handed over just now is rescued by its entry, or by what is known of it.
+fn known(core: &Arc<Core>) -> Known {
+    let core = Arc::clone(core);
+    Box::new(move |flows| {
+        if core.rescue.takes() {
+            core.rescue.remember(flows);
+        }
+    })
 }
 
 /// The guard has put back what was taken, or another agent has the ledger: nothing that was believed holds.

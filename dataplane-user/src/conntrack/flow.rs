@@ -130,6 +130,12 @@ impl Flow {
     pub fn backend(&self) -> SocketAddr {
         SocketAddr::new(self.reply.src.into(), self.reply.src_port)
     }
+
+    /// Whether it goes elsewhere than its sender said. IPVS changes the reply direction and sets no mark of NAT (`ip_vs_update_conntrack`,
+    /// net/netfilter/ipvs/ip_vs_nfct.c), so the directions are compared.
+    pub fn is_balanced(&self) -> bool {
+        (self.reply.src, self.reply.src_port) != (self.orig.dst, self.orig.dst_port)
+    }
 }
 
 impl fmt::Display for Tuple {

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::{
     cluster::{ClusterView, Endpoint, Family, Protocol, Service, TrafficPolicy},
-    conntrack::{Flow, status},
+    conntrack::Flow,
     plan::{Proxy, Target, usable},
     proxy,
 };
@@ -45,8 +45,8 @@ pub struct Choice<'a> {
 /// Why a packet is not balanced anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NoChoice {
-    /// It was sent to the backend itself, or IPVS translated it.
-    #[error("not translated by nftables or iptables")]
+    /// It was sent to the backend itself.
+    #[error("not translated")]
     Untranslated,
     /// No Service has the address that it was sent to.
     #[error("no known Service")]
@@ -89,8 +89,7 @@ impl VirtualAddresses {
         flow: &Flow,
         flagged: &BTreeSet<u32>,
     ) -> Result<Choice<'a>, NoChoice> {
-        // IPVS changes the reply direction (`ip_vs_update_conntrack`, ip_vs_nfct.c) and sets no such mark.
-        if flow.status & status::DST_NAT == 0 {
+        if !flow.is_balanced() {
             return Err(NoChoice::Untranslated);
         }
         let (place, service) = self.find(view, flow).ok_or(NoChoice::Unknown)?;

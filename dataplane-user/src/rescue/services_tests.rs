@@ -1,6 +1,7 @@
 use nodefence_common::Addr;
 
 use super::*;
+use crate::conntrack::status;
 use crate::{cluster::parse, conntrack::Tuple, proxy::Mode};
 
 const FILE: &str = "nodes:
@@ -92,14 +93,16 @@ fn what_is_no_service_s_is_left_alone() {
 }
 
 #[test]
-fn only_what_was_translated_by_rules_moves() {
-    let mut direct = flow("10.96.0.10:80", "10.244.2.2:8080", 6);
-    for other in [0, status::SRC_NAT, status::SEEN_REPLY | status::ASSURED] {
-        direct.status = other;
+fn only_what_was_translated_moves() {
+    // IPVS sets no mark of NAT, and a source that was hidden is no other destination.
+    for mark in [0, status::SRC_NAT, status::SRC_NAT | status::DST_NAT | status::ASSURED] {
+        let mut balanced = flow("10.96.0.10:80", "10.244.2.2:8080", 6);
+        balanced.status = mark;
+        assert_eq!(choice(&balanced, &["b"]), Ok((2, 3)));
+        let mut direct = flow("10.244.2.2:8080", "10.244.2.2:8080", 6);
+        direct.status = mark;
         assert_eq!(choice(&direct, &["b"]), Err(NoChoice::Untranslated));
     }
-    direct.status = status::SRC_NAT | status::DST_NAT | status::ASSURED;
-    assert_eq!(choice(&direct, &["b"]), Ok((2, 3)));
 }
 
 #[test]

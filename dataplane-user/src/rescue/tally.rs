@@ -29,7 +29,7 @@ macro_rules! fates {
 fates! {
     /// put in again where it came from; one that met the cut again counts again.
     PutIn, "rescued";
-    /// refused, sent to the backend itself or translated by IPVS.
+    /// refused, sent to the backend itself.
     Untranslated, "rescue_untranslated";
     /// refused, sent to no virtual address of a known Service.
     Unknown, "rescue_unknown";

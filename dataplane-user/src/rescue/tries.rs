@@ -135,6 +135,11 @@ impl Tries {
         if self.0.put(ends, series, now) { Ok(series.count) } else { Err(Spent::Memory) }
     }
 
+    /// Whether one was taken for this packet already.
+    pub fn has(&mut self, ends: &Tuple, now: u64) -> bool {
+        self.0.get(ends, now).is_some_and(|series| now.saturating_sub(series.first) < SERIES_NS)
+    }
+
     /// How many packets are remembered.
     pub fn len(&self) -> usize {
         self.0.len()

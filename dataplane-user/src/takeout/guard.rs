@@ -162,7 +162,7 @@ pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
 
 /// Puts everything back; gives what could not be, with the kernel's error number where there is one. Without IPVS there is nothing to put back.
 fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, ipvs::Error> {
-    let restored = match Kernel::open() {
+    let restored = match Kernel::open(Box::new(|_| {})) {
         Ok(mut kernel) => restore(&mut kernel, entries)?,
         Err(ipvs::Error::NotLoaded) => return Ok(BTreeMap::new()),
         Err(error) => return Err(error),

@@ -1,20 +1,24 @@
 use std::{collections::HashSet, fs, time::Duration};
 
-use nodefence_common::Addr;
+use nodefence_common::{Addr, PortKey};
 
 use super::Tables;
 use crate::{
-    conntrack::{Conntrack, Family as Half, Flow, TcpState},
+    conntrack::{Backends, Conntrack, Family as Half, Flow, Protocols, TcpState},
     flags::monotonic_ns,
     ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Protocol, Service, ServiceKey},
     ledger::Pair,
     plan::takeout::{Counts, Ground},
 };
 
+/// Told of conntrack entries before they are deleted.
+pub type Known = Box<dyn FnMut(&[Flow]) + Send>;
+
 /// The tables of the network namespace that it was opened in. Blocking.
 pub struct Kernel {
     ipvs: Ipvs,
     conntrack: Option<Conntrack>,
+    known: Known,
 }
 
 impl Kernel {
@@ -22,8 +26,27 @@ impl Kernel {
     ///
     /// # Errors
     /// As [`Ipvs::open`]. Without conntrack a fixed time is waited instead of counting.
-    pub fn open() -> Result<Self, ipvs::Error> {
-        Ok(Self { ipvs: Ipvs::open()?, conntrack: Conntrack::open().ok() })
+    pub fn open(known: Known) -> Result<Self, ipvs::Error> {
+        Ok(Self { ipvs: Ipvs::open()?, conntrack: Conntrack::open().ok(), known })
+    }
+
+    /// Deletes the entries of datagrams to destinations that were just deleted. IPVS does so with their connections, some milliseconds later, and until then
+    /// it drops what comes by an entry that is confirmed (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c): without one it sends it elsewhere at once.
+    fn forget_datagrams(&mut self, changes: &[Change]) {
+        let mut gone = Backends::new();
+        for change in changes {
+            let Change::DeleteDestination(ServiceKey::Address { protocol, .. }, destination) = change else {
+                continue;
+            };
+            if matches!(*protocol, Protocol::UDP | Protocol::SCTP) {
+                let address = destination.ip().into();
+                gone.add_port(PortKey::endpoint(address, destination.port(), protocol.0 as u8));
+            }
+        }
+        let Some(conntrack) = self.conntrack.as_mut().filter(|_| !gone.is_empty()) else { return };
+        if let Err(error) = conntrack.delete_known(&gone, Protocols::Datagrams, &mut self.known) {
+            tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
+        }
     }
 }
 
@@ -55,7 +78,9 @@ impl Tables for Kernel {
     }
 
     fn apply(&mut self, changes: &[Change]) -> Applied {
-        self.ipvs.apply(changes)
+        let applied = self.ipvs.apply(changes);
+        self.forget_datagrams(changes);
+        applied
     }
 
     /// By address and port of the service and the source of the answers: what is sent to a backend directly stays. A firewall mark says
@@ -94,7 +119,8 @@ fn is_address(key: &ServiceKey) -> bool {
     matches!(key, ServiceKey::Address { .. })
 }
 
-fn pair_of(flow: &Flow) -> Pair {
+/// Of which pair a flow is, where it was sent to an address.
+pub fn pair_of(flow: &Flow) -> Pair {
     let address = (std::net::IpAddr::from(flow.orig.dst), flow.orig.dst_port).into();
     let protocol = Protocol(flow.orig.protocol.into());
     Pair { service: ServiceKey::Address { address, protocol }, destination: flow.backend() }

@@ -14,5 +14,5 @@ mod world;
 pub use book::Ledgers;
 pub use drive::{Book, Drive, Failure, Round, Tables};
 pub use guard::{guard, put_all_back, spawn_guard};
-pub use kernel::{Kernel, ground};
+pub use kernel::{Kernel, Known, ground, pair_of};
 pub use restore::{Restored, restore};

@@ -1,14 +1,19 @@
 //! What is done with one packet.
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use nodefence_common::{Addr, Event, EventKind, HEAD_LEN, Reason, RescueHead};
 
-use super::{Own, devices::Devices, length};
+use super::{Own, devices::Devices, length, waiting::Waiting};
 use crate::{
     agent::core::Core,
     cluster::ClusterView,
-    conntrack::{self, Conntrack, Flow, Tuple, status},
+    conntrack::{self, Conntrack, Flow, Tuple},
     flags::monotonic_ns,
+    ledger::Pair,
     plan::Proxy,
     proxy,
     rescue::{
@@ -18,6 +23,7 @@ use crate::{
         services::{NoChoice, VirtualAddresses},
         tries::{Spent, Tries, tries},
     },
+    takeout::pair_of,
 };
 
 /// What was handed over longer ago (ns) is dropped: its sender is about to repeat it, or did.
@@ -33,6 +39,11 @@ pub(super) struct Helper {
     view: Arc<ClusterView>,
     addresses: VirtualAddresses,
     flagged: BTreeSet<u32>,
+    /// How kube-proxy forwards.
+    mode: proxy::Mode,
+    /// IPVS: the pairs whose connections find another destination.
+    balanced: Arc<HashSet<Pair>>,
+    waiting: Waiting,
     icmp: (u64, u32),
     /// The conntrack socket failed.
     pub(super) broken: bool,
@@ -56,6 +67,9 @@ impl Helper {
             view,
             addresses,
             flagged: BTreeSet::new(),
+            mode: proxy::Mode::Nftables,
+            balanced: Arc::default(),
+            waiting: Waiting::default(),
             icmp: (0, 0),
             broken: false,
         })
@@ -63,6 +77,10 @@ impl Helper {
 
     /// Takes notice of the view and of the flags as they are now.
     pub(super) fn look(&mut self) {
+        self.mode = self.core.proxy().mode.unwrap_or(self.mode);
+        if self.mode == proxy::Mode::Ipvs {
+            self.balanced = self.core.takeout.progress().balanced;
+        }
         let state = self.core.state();
         let view = Arc::clone(&state.view);
         self.flagged = state.armed.keys().filter_map(|node| view.index(node)).collect();
@@ -74,11 +92,33 @@ impl Helper {
     }
 
     pub(super) fn handle(&mut self, head: &RescueHead, frame: &[u8]) {
+        self.take(head, frame, false);
+    }
+
+    /// Looks at those again that wait.
+    pub(super) fn again(&mut self) {
+        for (head, frame) in self.waiting.due(monotonic_ns(), &self.balanced) {
+            self.take(&head, &frame, true);
+        }
+    }
+
+    /// Whether any waits.
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// `waited`: it is not the first time that it is looked at.
+    fn take(&mut self, head: &RescueHead, frame: &[u8], waited: bool) {
         let now = monotonic_ns();
         let fate = if now.saturating_sub(head.time_ns) > LATE_NS {
             Fate::Late
         } else {
-            self.rescue(head, frame, now).unwrap_or_else(|why| self.refuse(head, frame, why, now))
+            match self.rescue(head, frame, waited, now) {
+                Ok(fate) => fate,
+                Err(Stop::Wait) if self.waiting.put(head, frame, now) => return,
+                Err(Stop::Wait) => self.refuse(head, frame, Fate::Tries, now),
+                Err(Stop::Refuse(why)) => self.refuse(head, frame, why, now),
+            }
         };
         self.core.rescue.tally.add(fate, length(head, frame));
     }
@@ -87,13 +127,13 @@ impl Helper {
     ///
     /// # Errors
     /// Why it is to be refused. Its conntrack entry is still there then, so that the answer is translated.
-    fn rescue(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> Result<Fate, Fate> {
+    fn rescue(&mut self, head: &RescueHead, frame: &[u8], waited: bool, now: u64) -> Result<Fate, Stop> {
         let bytes = frame.get(usize::from(head.l3_offset)..).ok_or(Fate::Untranslated)?;
         let packet = Packet::parse(bytes).map_err(|_| Fate::Untranslated)?;
         let reply = packet.reply();
         let entry = self.conntrack.by_reply(&reply).map_err(|error| self.give_up(&error))?;
         let ends = match &entry {
-            Some(entry) => self.may_move(entry, now)?,
+            Some(entry) => self.may_move(entry, waited, now)?,
             // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
             None => self.core.rescue.moved().get(&reply, now).ok_or(Fate::Untranslated)?,
         };
@@ -125,7 +165,7 @@ impl Helper {
     fn own_fate(&mut self, ends: &Tuple) -> Fate {
         if self.core.rescue.own() == Own::Unknown {
             let own = match self.conntrack.by_original(ends) {
-                Ok(Some(entry)) if entry.status & status::DST_NAT != 0 => Own::Balanced,
+                Ok(Some(entry)) if entry.is_balanced() => Own::Balanced,
                 Ok(_) => Own::Repeated,
                 // Looked at again with the next one.
                 Err(_) => Own::Unknown,
@@ -141,28 +181,35 @@ impl Helper {
     }
 
     /// The ends of the flow as its client knows them, where it may find another backend.
-    fn may_move(&mut self, entry: &Flow, now: u64) -> Result<Tuple, Fate> {
+    fn may_move(&mut self, entry: &Flow, waited: bool, now: u64) -> Result<Tuple, Stop> {
         let view = Arc::clone(&self.view);
-        // What iptables and nftables may pick is the same.
-        let proxy = Proxy::of(&view, &self.core.own_node, proxy::Mode::Nftables);
+        let proxy = Proxy::of(&view, &self.core.own_node, self.mode);
         let choice = self.addresses.choice(&view, &proxy, entry, &self.flagged);
         let choice = choice.map_err(|why| match why {
             NoChoice::Untranslated => Fate::Untranslated,
             NoChoice::Unknown => Fate::Unknown,
             NoChoice::NothingElse => Fate::NothingElse,
         })?;
+        if self.mode == proxy::Mode::Ipvs {
+            // IPVS has no call that deletes one connection. It lets go of it once its destination is taken out, and not of one that was made at
+            // that moment: what comes back waits for the next look at the tables.
+            let pair = pair_of(entry);
+            if !self.balanced.contains(&pair) || (!waited && self.tries.has(&entry.orig, now)) {
+                return Err(Stop::Wait);
+            }
+        }
         let limit = tries(choice.flagged, choice.usable);
         match self.tries.take(entry.orig, limit, now) {
             Ok(_) => {}
-            Err(Spent::Memory) => return Err(Fate::Memory),
-            Err(Spent::Tries | Spent::Time) => return Err(Fate::Tries),
+            Err(Spent::Memory) => return Err(Fate::Memory.into()),
+            Err(Spent::Tries | Spent::Time) => return Err(Fate::Tries.into()),
         }
         // Each pick of the hung endpoint has the client kept there again.
         if let Some(endpoint) = &choice.kept_at
             && let Err(error) = forget(self.core.proxy().mode, endpoint)
         {
             tracing::debug!(%error, "kube-proxy's affinity cannot be emptied");
-            return Err(Fate::Affinity);
+            return Err(Fate::Affinity.into());
         }
         Ok(entry.orig)
     }
@@ -238,6 +285,20 @@ fn answer_event(head: &RescueHead, frame: &[u8]) -> Event {
         head_len: len as u16,
         zero: 0,
         head: bytes,
+    }
+}
+
+/// Why a packet is not put in again.
+enum Stop {
+    /// Its sender is told at once.
+    Refuse(Fate),
+    /// It may be, a little later.
+    Wait,
+}
+
+impl From<Fate> for Stop {
+    fn from(fate: Fate) -> Self {
+        Self::Refuse(fate)
     }
 }
 

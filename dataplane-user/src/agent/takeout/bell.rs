@@ -1,10 +1,10 @@
 use std::{
-    collections::BTreeMap,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use crate::report::IpvsRow;
+use crate::{ledger::Pair, report::IpvsRow};
 
 /// What the thread is told, and what it tells.
 #[derive(Default)]
@@ -20,6 +20,16 @@ pub(super) struct Board {
     /// When (CLOCK_MONOTONIC, ns) the last round of asking that has ended began, by node.
     pub(super) asked: BTreeMap<String, u64>,
     pub(super) row: IpvsRow,
+    pub(super) progress: Progress,
+}
+
+/// How far it is, for whoever waits for that.
+#[derive(Clone, Default)]
+pub(in crate::agent) struct Progress {
+    /// Pairs whose connections find another destination when they are begun anew.
+    pub(in crate::agent) balanced: Arc<HashSet<Pair>>,
+    /// Whether the kernel lets go of connections to what is deleted.
+    pub(in crate::agent) flushes: bool,
 }
 
 /// What becomes of what is taken out when the agent ends.
@@ -51,6 +61,11 @@ impl Bell {
     /// For `status`.
     pub(in crate::agent) fn row(&self) -> IpvsRow {
         self.board().row.clone()
+    }
+
+    /// How far it is.
+    pub(in crate::agent) fn progress(&self) -> Progress {
+        self.board().progress.clone()
     }
 
     pub(super) fn end(&self, ending: Ending) {

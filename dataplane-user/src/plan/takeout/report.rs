@@ -1,10 +1,16 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     time::Duration,
 };
 
-use super::{TakeOut, owned::Step};
-use crate::ipvs::ServiceKey;
+use super::{
+    TakeOut,
+    owned::{Owned, Step},
+};
+use crate::{
+    ipvs::{Protocol, ServiceKey},
+    ledger::Pair,
+};
 
 /// A service whose destinations on flagged nodes are left in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +43,18 @@ pub struct Report {
 }
 
 impl TakeOut {
+    /// Pairs whose connections find another destination when they are begun anew. A SYN that comes again for a connection to weight 0 is scheduled
+    /// anew, a datagram only where the destination is gone, or was meanwhile (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c; expire_nodest_conn).
+    pub fn balanced(&self) -> HashSet<Pair> {
+        let udp = |pair: &Pair| matches!(pair.service, ServiceKey::Address { protocol, .. } if protocol == Protocol::UDP);
+        let is = |(pair, owned): &(&Pair, &Owned)| match owned.step {
+            Step::Lowering => false,
+            Step::Draining => !udp(pair),
+            Step::Flushing { .. } | Step::Resting | Step::Gone => true,
+        };
+        self.owned.iter().filter(is).map(|(pair, _)| *pair).collect()
+    }
+
     /// By node. A node that is not flagged any more is there as long as something of it is to be put back.
     pub fn report(&self) -> BTreeMap<String, Report> {
         let mut all: BTreeMap<String, Report> =

@@ -1,0 +1,93 @@
+//! Packets that IPVS would send to the flagged node again: they wait until the take-out has come to their destination.
+use std::{collections::HashSet, mem, sync::Arc};
+
+use nodefence_common::RescueHead;
+
+use crate::{ledger::Pair, rescue::tries::TIME_LIMIT_NS};
+
+/// How many wait at most: 2 MiB.
+const MOST: usize = 1024;
+/// How soon (ns) they are looked at again where nothing new is known: a connection may have been made at the moment in which its destination was
+/// taken out, and is gone a moment later.
+const AGAIN_NS: u64 = 20_000_000;
+
+/// Those that wait.
+#[derive(Default)]
+pub(super) struct Waiting {
+    packets: Vec<(RescueHead, Vec<u8>)>,
+    /// What was known when they were last looked at, and when that was.
+    known: Arc<HashSet<Pair>>,
+    looked: u64,
+}
+
+impl Waiting {
+    /// `false` where there is no room, or it has waited long enough.
+    pub(super) fn put(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
+        let young = now.saturating_sub(head.time_ns) < TIME_LIMIT_NS;
+        let fits = young && self.packets.len() < MOST;
+        if fits {
+            self.packets.push((*head, frame.to_vec()));
+        }
+        fits
+    }
+
+    /// All of them, where it is time to look at them again.
+    pub(super) fn due(&mut self, now: u64, balanced: &Arc<HashSet<Pair>>) -> Vec<(RescueHead, Vec<u8>)> {
+        if self.packets.is_empty() {
+            return Vec::new();
+        }
+        let news = !Arc::ptr_eq(&self.known, balanced);
+        if !news && now.saturating_sub(self.looked) < AGAIN_NS {
+            return Vec::new();
+        }
+        (self.known, self.looked) = (Arc::clone(balanced), now);
+        mem::take(&mut self.packets)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(time_ns: u64) -> RescueHead {
+        RescueHead {
+            time_ns,
+            ifindex: 1,
+            ingress_ifindex: 2,
+            node: 3,
+            frame_len: 4,
+            vlan_tci: 0,
+            vlan_proto: 0,
+            l3_offset: 14,
+            zero: 0,
+        }
+    }
+
+    #[test]
+    fn they_are_looked_at_when_something_is_new_and_now_and_then() {
+        let (mut waiting, mut known) = (Waiting::default(), Arc::new(HashSet::new()));
+        assert!(waiting.due(0, &known).is_empty() && waiting.is_empty());
+        assert!(waiting.put(&head(0), &[7], 5));
+        assert_eq!(waiting.due(10, &known).len(), 1, "nothing was known before");
+        assert!(waiting.is_empty());
+        assert!(waiting.put(&head(0), &[7], 11));
+        assert!(waiting.due(12, &known).is_empty());
+        known = Arc::new(HashSet::new());
+        assert_eq!(waiting.due(13, &known).len(), 1);
+        assert!(waiting.put(&head(0), &[7], 14));
+        assert!(waiting.due(13 + AGAIN_NS - 1, &known).is_empty());
+        assert_eq!(waiting.due(13 + AGAIN_NS, &known)[0].1, [7]);
+    }
+
+    #[test]
+    fn neither_too_long_nor_too_many() {
+        let mut waiting = Waiting::default();
+        assert!(!waiting.put(&head(0), &[], TIME_LIMIT_NS));
+        assert!((0..MOST).all(|_| waiting.put(&head(0), &[], 1)));
+        assert!(!waiting.put(&head(0), &[], 1));
+    }
+}
