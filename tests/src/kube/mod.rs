@@ -18,6 +18,7 @@ pub mod objects;
 pub mod pinned;
 pub mod proxy;
 mod relay;
+pub mod rolling;
 pub mod rules;
 pub mod usable;
 

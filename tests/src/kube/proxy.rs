@@ -135,6 +135,22 @@ impl KubeProxy {
         self.dir.path().join("log")
     }
 
+    /// Stops it where it stands, as a watch that has died does: what it has programmed stays as it is.
+    ///
+    /// # Errors
+    /// Where it is gone.
+    pub fn freeze(&self) -> Result<()> {
+        self.proc.freeze()
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// Where it is gone.
+    pub fn thaw(&self) -> Result<()> {
+        self.proc.thaw()
+    }
+
     /// Asks it to end (SIGTERM) and waits. Its rules stay.
     ///
     /// # Errors
