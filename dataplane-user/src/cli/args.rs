@@ -218,7 +218,11 @@ pub enum Verb {
 
     /// Put back into IPVS what has lapsed; started by the agent
     #[command(hide = true)]
-    Guard,
+    Guard {
+        /// Process id of the agent
+        #[arg(long)]
+        parent: u32,
+    },
 
     /// Say what keeps nodefence from working on this node, with the remedy
     #[command(

@@ -80,9 +80,9 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             Server::remove_stale(&cli.socket())?;
             print(cli.output, &Detached { removed, put_back, flags_file }, tables::detach)?;
         }
-        Verb::Guard => {
+        Verb::Guard { parent } => {
             init_log(LogFormat::Text);
-            takeout::guard(&cli.run_dir)?;
+            takeout::guard(&cli.run_dir, parent)?;
         }
         Verb::Doctor { ref interface, ref pin_dir } => {
             return doctor::run(cli.output, interface, pin_dir, &cli.socket());

@@ -96,6 +96,10 @@ impl Book for Ledgers {
         Ok(Some(turn))
     }
 
+    fn hold(&mut self) -> Result<(), Error> {
+        self.turn().map(drop)
+    }
+
     fn note(&mut self, records: &[Record]) -> Result<(), Error> {
         self.ledger.append(records)
     }

@@ -18,6 +18,8 @@ const ALL_EVERY: Duration = Duration::from_secs(1);
 /// At most one part in this many of the time goes into reading what is ours back, and into reading everything.
 const SHARE_OF_OWNED: u32 = 10;
 const SHARE_OF_ALL: u32 = 20;
+/// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
+const HOLD_EVERY: Duration = Duration::from_millis(500);
 
 /// The tables: the kernel's, or a test's.
 pub trait Tables {
@@ -60,6 +62,12 @@ pub trait Book {
     /// # Errors
     /// Where it was not all written: then nothing may be done.
     fn begin(&mut self, records: &[Record]) -> Result<Option<Self::Turn>, ledger::Error>;
+
+    /// Prolongs the lease, if it still holds; else the next [`Self::begin`] says so.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    fn hold(&mut self) -> Result<(), ledger::Error>;
 
     /// Writes what was done.
     ///
@@ -109,13 +117,15 @@ pub struct Drive<T, B> {
     services: BTreeMap<ServiceKey, Service>,
     next_owned: Duration,
     next_all: Duration,
+    held: Duration,
 }
 
 impl<T: Tables, B: Book> Drive<T, B> {
     /// Begins with a reading of everything.
     pub fn new(machine: TakeOut, tables: T, book: B) -> Self {
         let (next_owned, next_all) = (Duration::ZERO, Duration::ZERO);
-        Self { machine, tables, book, services: BTreeMap::new(), next_owned, next_all }
+        let held = tables.now();
+        Self { machine, tables, book, services: BTreeMap::new(), next_owned, next_all, held }
     }
 
     /// The ledger.
@@ -181,7 +191,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         Ok(round)
     }
 
-    fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), ipvs::Error> {
+    fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {
         let listed = self.tables.services()?;
         let keys: BTreeSet<ServiceKey> = listed.items.iter().map(|service| service.key).collect();
         if !listed.incomplete {
@@ -200,7 +210,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
         key: ServiceKey,
         counts: Option<&Counts>,
         acts: &mut Vec<Act>,
-    ) -> Result<(), ipvs::Error> {
+    ) -> Result<(), Failure> {
+        self.hold()?;
         let found = self.tables.destinations(&key)?;
         if found.malformed > 0 || found.incomplete {
             // Nothing is concluded from half a list.
@@ -219,6 +230,15 @@ impl<T: Tables, B: Book> Drive<T, B> {
         }
         if let Some(service) = self.services.get(&key) {
             self.machine.look(service, &found.items, counts, self.tables.now(), acts);
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self) -> Result<(), ledger::Error> {
+        let now = self.tables.now();
+        if now.saturating_sub(self.held) >= HOLD_EVERY {
+            self.held = now;
+            self.book.hold()?;
         }
         Ok(())
     }

@@ -24,8 +24,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(200);
 /// How long to wait after something could not be put back.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long a guard without anything to guard stays, so that flags that come and go start no process each.
-const IDLE: Duration = Duration::from_secs(10);
+/// How long another agent must have had the ledger before the guard of a dead one leaves it to that agent's guard, which is started within that time.
+const RIVAL: Duration = Duration::from_secs(1);
 
 /// Starts a guard for the ledger in a run folder, from this very program.
 ///
@@ -35,6 +35,8 @@ pub fn spawn_guard(run_dir: &Path) -> io::Result<Child> {
     // The program that runs, also where another one lies in its place by now.
     Command::new("/proc/self/exe")
         .arg("guard")
+        .arg("--parent")
+        .arg(std::process::id().to_string())
         .arg("--run-dir")
         .arg(run_dir)
         .stdin(Stdio::null())
@@ -42,41 +44,42 @@ pub fn spawn_guard(run_dir: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Watches over the ledger in a run folder until there is nothing left in it to guard.
+/// Watches over the ledger in a run folder as long as the agent, process `parent`, lives, and then until there is nothing left in it to guard.
 ///
 /// # Errors
 /// Where the folder cannot be used.
-pub fn guard(run_dir: &Path) -> Result<(), ledger::Error> {
+pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
     // Whoever ends the agent's session or its group means the agent. This one ends by itself, once nothing is left to be put back.
     let _leader_already = setsid();
     let mut ends = SigSet::empty();
     ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     let _not_blocked = ends.thread_block();
-    let parent = getppid();
     let mut lock = None;
     let lease_file = LeaseFile::open(run_dir)?;
-    let first_epoch = lease_file.read()?.epoch;
-    let (mut empty_since, mut told) = (Instant::now(), String::new());
+    let (mut rival_since, mut told): (Option<Instant>, _) = (None, String::new());
     loop {
         if lock.is_none() {
             // An earlier agent's guard may be at work.
             lock = Owner::take_guard(run_dir)?;
         }
-        let orphaned = getppid() != parent;
+        // Told by whoever started it: that one may have died before this could be asked.
+        let orphaned = u32::try_from(getppid().as_raw()) != Ok(parent);
         if Ledger::is_empty(run_dir)? {
-            if orphaned || empty_since.elapsed() > IDLE {
+            if orphaned {
                 return Ok(());
             }
             thread::sleep(TICK);
             continue;
         }
-        empty_since = Instant::now();
-        let lease = lease_file.read()?;
-        if lease.holds(monotonic_ns()) {
-            if orphaned && lease.epoch != first_epoch {
-                // Another agent has it, with a guard of its own.
+        // Not by the lease's epoch: that rises as well where the agent that died had lapsed before.
+        if orphaned && Owner::take(run_dir, Duration::ZERO)?.is_none() {
+            if rival_since.get_or_insert_with(Instant::now).elapsed() > RIVAL {
                 return Ok(());
             }
+        } else {
+            rival_since = None;
+        }
+        if lease_file.read()?.holds(monotonic_ns()) {
             thread::sleep(TICK);
             continue;
         }

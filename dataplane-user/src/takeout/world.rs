@@ -252,6 +252,10 @@ impl Book for Pages {
         self.write(records).map(Some)
     }
 
+    fn hold(&mut self) -> Result<(), ledger::Error> {
+        Ok(())
+    }
+
     fn note(&mut self, records: &[Record]) -> Result<(), ledger::Error> {
         self.write(records)
     }
