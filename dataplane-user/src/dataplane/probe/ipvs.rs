@@ -8,8 +8,6 @@ use std::{
     time::Duration,
 };
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkBuffer};
-use netlink_sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_GENERIC};
 use nix::{
     mount::{MsFlags, mount},
     time::{ClockId, clock_gettime},
@@ -17,16 +15,15 @@ use nix::{
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
 
 use crate::{
-    conntrack::wire::{message, nest, put},
+    conntrack::wire::put,
     dataplane::{
         Dataplane, Options,
         netlink::{CREATE, EXCL, Netlink, Request},
     },
+    ipvs::{BadName, Change, Destination, Ipvs, Outcome, Protocol, Service, ServiceKey},
     plan::Tables,
 };
 
-/// Exists where IPVS is loaded. Asking the kernel for it by name would load it.
-const LOADED: &str = "/proc/thread-self/net/ip_vs";
 /// An untranslated answer is no answer: how long to wait for one.
 const SILENCE: Duration = Duration::from_millis(400);
 
@@ -39,9 +36,7 @@ const VIRTUAL: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const VIRTUAL_PORT: u16 = 80;
 const REAL_PORT: u16 = 8080;
 
-pub(super) fn is_loaded() -> bool {
-    Path::new(LOADED).exists()
-}
+pub(super) use crate::ipvs::is_loaded;
 
 pub(super) fn probe() -> Result<bool, String> {
     let private_bpf = private_mounts()?;
@@ -152,85 +147,19 @@ fn flagged() -> Result<Tables, String> {
     })
 }
 
-/// The two messages that IPVS needs (include/uapi/linux/ip_vs.h): a virtual server, and a real server behind it by NAT.
+/// A virtual server, and a real server behind it by NAT, as kube-proxy makes them.
 fn virtual_server() -> Result<(), String> {
-    const NEW_SERVICE: u8 = 1;
-    const NEW_DEST: u8 = 5;
-    const SERVICE: u16 = 1;
-    const DEST: u16 = 2;
-
-    let family = family_id("IPVS")?;
-    let address = |ip: Ipv4Addr| {
-        let mut bytes = [0; 16];
-        bytes[..4].copy_from_slice(&ip.octets());
-        bytes
-    };
-    let key = |out: &mut Vec<u8>| {
-        put(out, 1, &(libc::AF_INET as u16).to_ne_bytes());
-        put(out, 2, &(libc::IPPROTO_TCP as u16).to_ne_bytes());
-        put(out, 3, &address(VIRTUAL));
-        put(out, 4, &VIRTUAL_PORT.to_be_bytes());
-    };
-    generic(family, NEW_SERVICE, |out| {
-        nest(out, SERVICE, |out| {
-            key(out);
-            put(out, 6, b"rr\0");
-            put(out, 7, &[0; 8]);
-            put(out, 8, &0_u32.to_ne_bytes());
-            put(out, 9, &u32::MAX.to_ne_bytes());
-        });
-    })
-    .map_err(|error| format!("make a virtual server: {error}"))?;
-    generic(family, NEW_DEST, |out| {
-        nest(out, SERVICE, key);
-        nest(out, DEST, |out| {
-            put(out, 1, &address(REAL));
-            put(out, 2, &REAL_PORT.to_be_bytes());
-            // Masquerading, weight 1, no thresholds.
-            for (kind, value) in [(3, 0_u32), (4, 1), (5, 0), (6, 0)] {
-                put(out, kind, &value.to_ne_bytes());
-            }
-        });
-    })
-    .map_err(|error| format!("make a real server: {error}"))?;
-    Ok(())
-}
-
-/// Number of a generic netlink family (`CTRL_CMD_GETFAMILY`, genetlink.h).
-fn family_id(name: &str) -> Result<u16, String> {
-    const CONTROL: u16 = 0x10;
-    const GET_FAMILY: u8 = 3;
-    const FAMILY_ID: u16 = 1;
-    const FAMILY_NAME: u16 = 2;
-    let text = [name.as_bytes(), &[0]].concat();
-    let answer = generic(CONTROL, GET_FAMILY, |out| put(out, FAMILY_NAME, &text))
-        .map_err(|error| format!("find the {name} netlink family: {error}"))?;
-    crate::dataplane::netlink::attrs(answer.get(4..).unwrap_or_default())
-        .find(|(kind, _)| *kind == FAMILY_ID)
-        .and_then(|(_, value)| value.try_into().ok().map(u16::from_ne_bytes))
-        .ok_or_else(|| format!("the kernel did not tell the number of the {name} netlink family"))
-}
-
-/// Sends one generic netlink command; the body of the first answer that is no acknowledgement.
-fn generic(family: u16, command: u8, body: impl FnOnce(&mut Vec<u8>)) -> io::Result<Vec<u8>> {
-    const NLMSG_ERROR: u16 = 2;
-    const VERSION: u8 = 1;
-    let mut socket = Socket::new(NETLINK_GENERIC)?;
-    socket.bind_auto()?;
-    socket.connect(&NetlinkAddr::new(0, 0))?;
-    // struct genlmsghdr has the size of struct nfgenmsg: command, version, two reserved bytes.
-    let mut request = message(family, NLM_F_REQUEST | NLM_F_ACK, command, 0, 1, body);
-    request[17] = VERSION;
-    socket.send(&request, 0)?;
-    let mut answer = Vec::new();
-    loop {
-        let (bytes, _) = socket.recv_from_full()?;
-        let message = NetlinkBuffer::new_checked(&bytes[..]).map_err(io::Error::other)?;
-        if message.message_type() != NLMSG_ERROR {
-            answer = message.payload().to_vec();
-            continue;
-        }
-        let code = message.payload().first_chunk().map_or(0, |&code| i32::from_ne_bytes(code));
-        return if code == 0 { Ok(answer) } else { Err(io::Error::from_raw_os_error(-code)) };
+    let key =
+        ServiceKey::Address { protocol: Protocol::TCP, address: SocketAddr::from((VIRTUAL, VIRTUAL_PORT)) };
+    let scheduler = "rr".parse().map_err(|error: BadName| error.to_string())?;
+    let real = Destination::new(SocketAddr::from((REAL, REAL_PORT)), 1);
+    let changes = [Change::NewService(Service::new(key, scheduler)), Change::NewDestination(key, real)];
+    let applied = Ipvs::open().map_err(|error| error.to_string())?.apply(&changes);
+    if let Some(failure) = applied.failure {
+        return Err(format!("make a virtual server: {failure}"));
+    }
+    match applied.outcomes.iter().find(|outcome| **outcome != Outcome::Done) {
+        Some(outcome) => Err(format!("make a virtual server: {outcome:?}")),
+        None => Ok(()),
     }
 }
