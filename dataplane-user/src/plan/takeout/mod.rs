@@ -39,8 +39,9 @@ use hash::Hashing;
 use owned::{Owned, Step};
 
 /// Up to so long after the flag TCP connections are left in place, so that idle clients can be asked for their numbers: the question is
-/// translated by the connection.
-pub const ASKING: Duration = Duration::from_secs(1);
+/// translated by the connection, and whoever was not asked by then hears nothing. A round over 100,000 flows takes more than a second, and so does
+/// any on a machine that has too much to do.
+pub const ASKING: Duration = Duration::from_secs(5);
 /// How soon what was changed is looked at.
 const SOON: Duration = Duration::from_millis(5);
 /// How long a change that the kernel refused is not tried again.
