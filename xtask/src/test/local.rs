@@ -19,8 +19,8 @@ pub(crate) const FUZZ_COUNT: &str = "NODEFENCE_FUZZ_PACKETS";
 /// Enough to reach each branch, short enough for `--quick` and for an emulated processor.
 pub(crate) const FUZZ_SHORT: &str = "20000";
 
-/// Environment of the tests that let a link be down: with it for a minute, at the kernel's own pace.
-const LONG: &str = "NODEFENCE_LONG_TESTS";
+/// Environment of the tests that take long with it: a link is down for a minute, at the kernel's own pace; ten minutes of rolling restarts in a guest.
+pub(crate) const LONG: &str = "NODEFENCE_LONG_TESTS";
 /// Tests that wait for a minute whatever the environment says; `--quick` leaves them out.
 const SLOW: [&str; 1] = ["down_for_a_minute"];
 

@@ -12,6 +12,7 @@ mod pair;
 mod qemu;
 mod verdict;
 
+use std::env;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ use crate::say;
 use crate::setup::{self, Need};
 use crate::test::executables::{self, Built, Level};
 use crate::test::libtest::Outcome;
+use crate::test::local::LONG;
 use crate::test::tally::Stage;
 use crate::workspace::Workspace;
 
@@ -209,8 +211,9 @@ impl Bench<'_> {
     /// Boots one guest and reads its results to the end.
     fn run(&self, kernel: &Prepared, label: &str, boot: &Boot<'_>) -> Result<Ran> {
         say!("{label}: booting {}", kernel.release);
+        let long = if env::var_os(LONG).is_some() { "nodefence.long_tests=1" } else { "" };
         // Of a parameter that stands twice init takes the last.
-        let parameters = format!("nodefence.threads={} {}", self.options.threads, boot.parameters);
+        let parameters = format!("nodefence.threads={} {long} {}", self.options.threads, boot.parameters);
         let guest = qemu::Guest {
             kernel,
             parts: &[&[self.base], boot.parts].concat(),
