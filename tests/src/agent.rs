@@ -3,7 +3,7 @@
 use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -141,12 +141,19 @@ impl Agent {
     /// # Errors
     /// Where the binary is missing.
     pub fn cli(&self, args: &[&str]) -> Result<Output> {
+        // Waited for outside of the namespace's thread, which others need meanwhile.
+        Ok(self.begin(args)?.wait_with_output()?)
+    }
+
+    /// As [`Agent::cli`], and does not wait for its end.
+    ///
+    /// # Errors
+    /// As [`Agent::cli`].
+    pub fn begin(&self, args: &[&str]) -> Result<Child> {
         let mut command = Command::new(bin("nodefence")?);
         command.args(args).arg("--socket").arg(self.socket());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Waited for outside of the namespace's thread, which others need meanwhile.
-        let child = self.ns.run(move || command.spawn())?;
-        Ok(child.wait_with_output()?)
+        Ok(self.ns.run(move || command.spawn())?)
     }
 
     /// As [`Agent::cli`], and it must succeed; its standard output.

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
+    sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, socket},
 };
 
 use crate::Netns;
@@ -55,7 +55,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// A TCP connection to a `nodefence-peer`.
+/// A TCP connection to a `nodefence-peer`, or an SCTP association.
 #[derive(Debug)]
 pub struct Conn {
     /// The socket.
@@ -68,10 +68,21 @@ impl Conn {
     /// # Errors
     /// What the kernel says.
     pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
+        let this = Self::connect_by(ns, to, limit, None)?;
+        this.stream.set_nodelay(true)?;
+        Ok(this)
+    }
+
+    fn connect_by(
+        ns: &Netns,
+        to: SocketAddr,
+        limit: Duration,
+        protocol: Option<SockProtocol>,
+    ) -> std::io::Result<Self> {
         // Only the socket is made in the namespace's thread: a connection that waits holds up nobody else there.
         let domain = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = ns.run(move || socket(domain, SockType::Stream, flags, None))?;
+        let socket = ns.run(move || socket(domain, SockType::Stream, flags, protocol))?;
         match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
             Ok(()) => {}
             Err(Errno::EINPROGRESS) => {
@@ -87,7 +98,6 @@ impl Conn {
             return Err(error);
         }
         stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         Ok(Self { stream })
@@ -98,8 +108,20 @@ impl Conn {
     /// # Errors
     /// Where a connection fails otherwise, or 200 of them all went elsewhere.
     pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
+        Self::until(to, name, || Self::connect(ns, to, limit))
+    }
+
+    /// As [`Conn::connect_to`], an SCTP association in place of a TCP connection.
+    ///
+    /// # Errors
+    /// As there, and where the kernel has no SCTP.
+    pub fn sctp_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
+        Self::until(to, name, || Self::connect_by(ns, to, limit, Some(SockProtocol::Sctp)))
+    }
+
+    fn until(to: SocketAddr, name: &str, connect: impl Fn() -> std::io::Result<Self>) -> Result<Self> {
         for _ in 0..200 {
-            let mut conn = match Self::connect(ns, to, limit) {
+            let mut conn = match connect() {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 conn => conn.with_context(|| format!("connect to {to}"))?,
             };

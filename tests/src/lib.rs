@@ -4,6 +4,7 @@
 //! mounts, pins, child processes) is gone when the test's process is, however that ended.
 
 pub mod agent;
+pub mod ambush;
 pub mod audit;
 pub mod bare;
 pub mod bin_path;

@@ -1,26 +1,30 @@
-//! A backend for the tests and the demo: TCP on some ports, UDP on others, over IPv4 and IPv6.
+//! A backend for the tests and the demo: TCP on some ports, UDP or SCTP on others, over IPv4 and IPv6.
 //!
 //! `nodefence-peer NAME tcp=8080 udp=5300 ...`; writes one line to standard output once all ports are open.
 //!
-//! TCP requests, any number on one connection (lengths are 4 bytes, network order):
+//! TCP and SCTP requests, any number on one connection (lengths are 4 bytes, network order):
 //! `w` who are you: the name and a line end; `e` length payload: the payload back; `s` length payload: read it all, one
 //! byte `k` back; `d` length: so many bytes of [`pattern`] back; `p` long poll: never answered.
 //! UDP: each datagram is answered with the name, a space and the datagram.
 
 use std::{
     io::{Read, Write},
-    net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket},
+    net::{Ipv6Addr, SocketAddrV6, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsRawFd as _,
     thread,
 };
 
 use anyhow::{Context as _, Result, bail};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrIn6, bind, listen, socket,
+};
 use nodefence_tests::client::pattern;
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
-    let name = words.next().context("usage: nodefence-peer NAME [tcp=PORT|udp=PORT]...")?;
+    let name = words.next().context("usage: nodefence-peer NAME [tcp=PORT|sctp=PORT|udp=PORT]...")?;
     for word in words {
-        let (protocol, port) = word.split_once('=').context("expected tcp=PORT or udp=PORT")?;
+        let (protocol, port) = word.split_once('=').context("expected tcp=PORT, sctp=PORT or udp=PORT")?;
         let at = (Ipv6Addr::UNSPECIFIED, port.parse::<u16>().context("port")?);
         let name = name.clone();
         match protocol {
@@ -28,11 +32,15 @@ fn main() -> Result<()> {
                 let listener = TcpListener::bind(at)?;
                 thread::spawn(move || tcp(&listener, &name));
             }
+            "sctp" => {
+                let listener = sctp(at.1)?;
+                thread::spawn(move || tcp(&listener, &name));
+            }
             "udp" => {
                 let socket = UdpSocket::bind(at)?;
                 thread::spawn(move || udp(&socket, &name));
             }
-            _ => bail!("expected tcp=PORT or udp=PORT, got {word}"),
+            _ => bail!("expected tcp=PORT, sctp=PORT or udp=PORT, got {word}"),
         }
     }
     println!("ready");
@@ -40,6 +48,15 @@ fn main() -> Result<()> {
     loop {
         thread::park();
     }
+}
+
+/// A socket of the kind that is used as one of TCP.
+fn sctp(port: u16) -> Result<TcpListener> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Inet6, SockType::Stream, flags, SockProtocol::Sctp).context("SCTP")?;
+    bind(socket.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0)))?;
+    listen(&socket, Backlog::new(64)?)?;
+    Ok(socket.into())
 }
 
 fn tcp(listener: &TcpListener, name: &str) {

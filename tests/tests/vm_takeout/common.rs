@@ -5,14 +5,19 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::{Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until};
+use anyhow::{Context as _, Result, bail, ensure};
+use nodefence_tests::{
+    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, topology::Service as Topology,
+};
 use serde_json::Value;
 
 /// Generous: an emulated guest stands still for seconds where its host is busy.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// What the emulation may add to what is promised.
 pub(super) const EMULATION: Duration = Duration::from_secs(10);
+
+/// Verdicts lapse 3 s after their last renewal; with the guard's work it is 5 s.
+pub(super) const LAPSE: Duration = Duration::from_secs(5);
 
 /// Beside the cluster's own services: one of everything on both nodes' pods, with thresholds, tunnels, persistence and a mark.
 const MORE: &str = "\
@@ -61,7 +66,22 @@ pub(super) fn agent(cluster: &Cluster) -> Result<Agent> {
 }
 
 /// Lines of `ipvsadm -Sn`, in order, and what it says of thresholds.
+///
+/// Before Linux 7.1 namespaces share one table, and a list misses or repeats services while others come and go: so two readings must
+/// agree.
 pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
+    let mut last = saved_once(ns)?;
+    for _ in 0..10 {
+        let again = saved_once(ns)?;
+        if again == last {
+            return Ok(again);
+        }
+        last = again;
+    }
+    bail!("the table does not stand still")
+}
+
+fn saved_once(ns: &Netns) -> Result<Vec<String>> {
     let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
     let thresholds = ns.exec("ipvsadm -Ln --thresholds")?;
     let limits = thresholds.lines().filter(|line| line.trim_start().starts_with("->"));
@@ -119,13 +139,18 @@ pub(super) fn status(agent: &Agent) -> Result<Value> {
     Ok(status["ipvs"].clone())
 }
 
-/// Waits until all of node B is out and nothing is waited for.
+/// Whether all of node B is out and nothing is waited for.
+pub(super) fn is_out(cluster: &Cluster, agent: &Agent) -> bool {
+    weighted_on_b(&cluster.a.ns).is_ok_and(|left| left.is_empty())
+        && status(agent).is_ok_and(|status| {
+            let row = &status["nodes"]["node-b"];
+            row["waiting"] == 0 && row["taken"].as_u64() > Some(0)
+        })
+}
+
+/// Waits until it is.
 pub(super) fn wait_out(cluster: &Cluster, agent: &Agent) -> Result<Duration> {
-    let out = || -> Result<bool> {
-        let row = status(agent)?["nodes"]["node-b"].clone();
-        Ok(weighted_on_b(&cluster.a.ns)?.is_empty() && row["waiting"] == 0 && row["taken"].as_u64() > Some(0))
-    };
-    wait_until("node B is taken out", LIMIT, || out().unwrap_or(false)).with_context(|| {
+    wait_until("node B is taken out", LIMIT, || is_out(cluster, agent)).with_context(|| {
         format!("{:?}\n{:?}\n{}", status(agent), cluster.a.ns.exec("ipvsadm -Ln"), agent.log())
     })
 }
@@ -149,4 +174,55 @@ pub(super) fn untouched(agent: &Agent) -> Result<()> {
     let row = status(agent)?;
     ensure!(row["problems"] == serde_json::json!([]), "{row}");
     Ok(())
+}
+
+/// An agent that reads this cluster file.
+pub(super) fn agent_of(cluster: &Cluster, file: &str) -> Result<Agent> {
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), file, &["--proxy", "ipvs"])
+}
+
+/// The cluster's file with its Services; the endpoint in the pod of node B is in the state that `of_b` adds.
+pub(super) fn with_services(cluster: &Cluster, of_b: &str) -> String {
+    let mut text = cluster.cluster_file() + "services:\n";
+    for (name, service) in [("web", Topology::Web), ("dns", Topology::Dns), ("host", Topology::Host)] {
+        let (port, target, node_port) = service.ports();
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| service.cluster_ip(family));
+        text += &format!(
+            "  - name: default/{name}
+    clusterIPs: [{v4}, '{v6}']
+    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
+    endpoints:\n",
+            service.protocol()
+        );
+        for (node, state) in [(&cluster.b, of_b), (&cluster.c, "")] {
+            for family in [Family::V4, Family::V6] {
+                let (address, more) = match service {
+                    Topology::Host => (node.address(family), ", hostNetwork: true"),
+                    Topology::Web | Topology::Dns => (node.pod_address(family), state),
+                };
+                text += &format!("      - {{ address: '{address}', node: {}{more} }}\n", node.name);
+            }
+        }
+    }
+    text
+}
+
+/// Gives the agent another cluster file, and waits until it has taken it.
+pub(super) fn rewrite(agent: &Agent, text: &str) -> Result<()> {
+    let loaded = || -> Result<Value> {
+        let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
+        Ok(status["cluster"]["loaded"].clone())
+    };
+    let before = loaded()?;
+    // It is told in whole seconds.
+    std::thread::sleep(Duration::from_secs(1));
+    let aside = agent.cluster_file().with_extension("new");
+    std::fs::write(&aside, text)?;
+    std::fs::rename(aside, agent.cluster_file())?;
+    wait_until("the file is taken", LIMIT, || loaded().is_ok_and(|now| now != before)).map(drop)
+}
+
+/// What the ledger says.
+pub(super) fn ledger(agent: &Agent) -> Result<String> {
+    Ok(std::fs::read_to_string(agent.socket().with_file_name("ledger.log"))?)
 }

@@ -1,13 +1,12 @@
 //! What is taken out does not outlive the flag's deadline, whatever becomes of the agent.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use super::common::{EMULATION, LIMIT, agent, cluster, saved, untouched, wait_out, wait_same, weighted_on_b};
-
-/// Verdicts lapse 3 s after their last renewal; with the guard's work it is 5 s.
-const LAPSE: Duration = Duration::from_secs(5);
+use super::common::{
+    EMULATION, LAPSE, LIMIT, agent, cluster, saved, untouched, wait_out, wait_same, weighted_on_b,
+};
 
 #[test]
 fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
@@ -33,7 +32,7 @@ fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
     let before = saved(ns)?;
-    let agent = agent(&cluster)?;
+    let mut agent = agent(&cluster)?;
     agent.flag("node-b")?;
     wait_out(&cluster, &agent)?;
     for _ in 0..2 {
@@ -43,6 +42,11 @@ fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
         agent.proc()?.thaw()?;
         wait_out(&cluster, &agent)?;
     }
+    // Killed after it had lapsed: its guard is still the one.
+    agent.kill();
+    wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+    agent.restart(&[])?;
+    wait_out(&cluster, &agent)?;
     // Stopped while it is at work.
     agent.unflag("node-b")?;
     agent.proc()?.freeze()?;

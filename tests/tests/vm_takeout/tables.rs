@@ -1,17 +1,22 @@
 //! Flag and unflag: nothing of the node's is left, nothing of others' is touched, everything comes back as it was.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
+use nodefence::ipvs::{self, Change, Destination, Ipvs, ServiceKey};
 use nodefence_tests::{
-    Conn, Family, Outcome, Place,
-    client::{UdpConn, wait_until},
+    Conn, Family, Netns, Outcome, Place,
+    client::{UdpConn, try_new, wait_until},
     topology::Service,
 };
 
 use super::common::{
     EMULATION, LIMIT, ONLY_B, addresses, agent, agent_with, cluster, connections, saved, status, untouched,
-    wait_out, wait_same, weighted_on_b,
+    wait_out, wait_same,
 };
 
 #[test]
@@ -89,44 +94,106 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     untouched(&agent)
 }
 
-/// Somebody who adds every destination again with weight 1, again and again: each is undone, and the rest of the table is left alone.
+/// Somebody who gives every destination of the node weight 1 every second, added anew or as it stands: each is undone, and meanwhile the
+/// cut holds.
 #[test]
 fn who_adds_them_again_is_undone() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
     let before = saved(ns)?;
     let agent = agent(&cluster)?;
+    let all = ns.run(|| Ok::<_, nodefence::ipvs::Error>(Ipvs::open()?.snapshot()?.services))?;
+    let of_b = addresses(&cluster.b);
+    let mut wanted = Vec::new();
+    for (key, server) in &all {
+        let (mine, others): (Vec<_>, Vec<_>) =
+            server.destinations.iter().partition(|destination| of_b.contains(&destination.address.ip()));
+        if others.iter().any(|destination| destination.weight > 0) {
+            wanted.extend(mine.into_iter().filter(|d| d.weight > 0).map(|d| (*key, d.clone())));
+        }
+    }
+    ensure!(wanted.len() > 15, "{wanted:?}");
     agent.flag("node-b")?;
     wait_out(&cluster, &agent)?;
-    let pairs = [
-        "-t 10.96.0.10:80 -r 10.244.2.2:8080",
-        "-u 10.96.0.10:53 -r 10.244.2.2:5300",
-        "-t 10.96.0.32:80 -r 10.244.2.2:8080",
-    ];
-    let mut slowest = Duration::ZERO;
-    for round in 0..6 {
-        let mut script = String::new();
-        for pair in pairs {
-            let there = ns.exec("ipvsadm -Sn")?.contains(&format!("-a {pair}"));
-            // Added anew, or only weighed again.
-            if there && round % 2 == 0 {
-                script += &format!("-d {pair}\n");
+    let (web, stop) = (cluster.service(Service::Web, Place::Pod, Family::V4), AtomicBool::new(false));
+    let slowest = std::thread::scope(|scope| -> Result<Duration> {
+        let client = scope.spawn(|| {
+            let (mut asked, mut hung) = (0, Vec::new());
+            while !stop.load(Ordering::Relaxed) {
+                let (outcome, name) = try_new(cluster.at(Place::Pod), web, LIMIT);
+                asked += 1;
+                // Refused by the cut, or answered by a live one.
+                let good = outcome == Outcome::Refused
+                    || outcome == Outcome::Reset
+                    || name.as_deref() == Some("node-c");
+                hung.extend((!good).then_some((outcome, name)));
             }
-            let verb = if there && round % 2 == 1 { "-e" } else { "-a" };
-            script += &format!("{verb} {pair} -m -w 1\n");
-        }
-        ns.feed("ipvsadm -R", &script).with_context(|| script.clone())?;
-        let added = Instant::now();
-        wait_until("it is undone", LIMIT, || weighted_on_b(ns).is_ok_and(|left| left.is_empty()))
-            .with_context(|| agent.log())?;
-        slowest = slowest.max(added.elapsed());
-    }
-    println!("undone within {slowest:?}");
-    // Half a second is promised; starting ipvsadm takes much of that where the processor is emulated.
+            (asked, hung)
+        });
+        let undone = adversary(ns, &wanted);
+        stop.store(true, Ordering::Relaxed);
+        let (asked, hung) = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))?;
+        ensure!(asked > 10 && hung.is_empty(), "{asked} new flows, and of these {hung:?}");
+        undone.with_context(|| agent.log())
+    })?;
+    println!("{} pairs, undone within {slowest:?}", wanted.len());
     ensure!(slowest < Duration::from_millis(500) + EMULATION / 4, "undone only after {slowest:?}");
     wait_out(&cluster, &agent)?;
     agent.unflag("node-b")?;
-    wait_same(&cluster, &before, LIMIT, &agent.log()).map(drop)
+    // What others want is what is put back.
+    let raised = |line: &String| {
+        let is_theirs = line.contains("10.244.2.2:") && !line.ends_with("-w 0");
+        match line.rsplit_once(" -w ") {
+            Some((pair, _)) if is_theirs => format!("{pair} -w 1"),
+            _ => line.clone(),
+        }
+    };
+    let mut expected: Vec<String> = before.iter().map(raised).collect();
+    expected.sort();
+    wait_same(&cluster, &expected, LIMIT, &agent.log()).map(drop)
+}
+
+/// Ten times, a second apart. The longest time until all of it was undone.
+fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<Duration> {
+    let mut slowest = Duration::ZERO;
+    for round in 0..10 {
+        let begun = Instant::now();
+        let mut changes = Vec::new();
+        for (key, destination) in wanted {
+            let raised = Destination { weight: 1, ..destination.clone() };
+            if round % 2 == 0 {
+                changes.push(Change::DeleteDestination(*key, destination.address));
+            } else {
+                changes.push(Change::SetDestination(*key, raised.clone()));
+            }
+            changes.push(Change::NewDestination(*key, raised));
+        }
+        let wanted = wanted.to_vec();
+        let undone = ns.run(move || -> Result<Duration> {
+            let mut ipvs = Ipvs::open()?;
+            let applied = ipvs.apply(&changes);
+            ensure!(applied.failure.is_none(), "{:?}", applied.failure);
+            let done = applied.outcomes.iter().filter(|outcome| **outcome == ipvs::Outcome::Done).count();
+            ensure!(done >= wanted.len(), "only {done} changes were made");
+            let added = Instant::now();
+            loop {
+                let mut weighted = 0;
+                for key in wanted.iter().map(|(key, _)| key).collect::<BTreeSet<_>>() {
+                    let found = ipvs.destinations(key)?.items;
+                    let ours =
+                        |d: &&Destination| wanted.iter().any(|(k, w)| k == key && w.address == d.address);
+                    weighted += found.iter().filter(ours).filter(|d| d.weight > 0).count();
+                }
+                if weighted == 0 {
+                    return Ok(added.elapsed());
+                }
+                ensure!(added.elapsed() < LIMIT, "{weighted} are not undone");
+            }
+        })?;
+        slowest = slowest.max(undone);
+        std::thread::sleep(Duration::from_secs(1).saturating_sub(begun.elapsed()));
+    }
+    Ok(slowest)
 }
 
 /// Both nodes flagged, in either order: nobody is left, so traffic is let through, and the status says why.

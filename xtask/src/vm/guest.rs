@@ -251,7 +251,7 @@ run() {
     title=$1; program=$2; shift 2
     echo "@@begin $title" >/dev/ttyS1
     cd /tmp
-    timeout -s KILL ${NODEFENCE_LIMIT:-1500} $program --test-threads $threads "$@" </dev/null >/dev/ttyS1 2>&1
+    timeout -s KILL ${NODEFENCE_LIMIT:-1500} $program --show-output --test-threads $threads "$@" </dev/null >/dev/ttyS1 2>&1
     echo "@@end $title $?" >/dev/ttyS1
 }
 . /nodefence/${NODEFENCE_RUNS:-runs}

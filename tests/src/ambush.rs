@@ -1,0 +1,196 @@
+//! Waits for a process at the n-th of the steps that one of its threads takes, and stops or kills it there.
+#![expect(unsafe_code, reason = "nix hands out what the kernel says of a system call as a union")]
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Sender, channel},
+    },
+    thread::JoinHandle,
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    errno::Errno,
+    sys::{
+        ptrace::{self, Options},
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+
+/// What becomes of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blow {
+    /// SIGKILL: the step is not done.
+    Kill,
+    /// SIGSTOP: the step is done, and no other.
+    Stop,
+}
+
+/// Somebody who waits for a step. A step is a system call that others can see the effect of: lines in a file, a file put in another's place,
+/// a new process, a change of an IPVS destination.
+#[derive(Debug)]
+pub struct Ambush {
+    thread: Option<JoinHandle<Result<()>>>,
+    lifted: Arc<AtomicBool>,
+    hit: Arc<AtomicBool>,
+}
+
+impl Ambush {
+    /// For the `nth` step (from 1 on) of the thread with that name.
+    ///
+    /// # Errors
+    /// Where there is no such thread, or it may not be traced.
+    pub fn lay(pid: Pid, thread: &str, nth: usize, blow: Blow) -> Result<Self> {
+        let tid = thread_of(pid, thread)?;
+        let (lifted, hit) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (watched_lifted, watched_hit) = (Arc::clone(&lifted), Arc::clone(&hit));
+        let (ready, laid) = channel();
+        // Tracing belongs to a thread.
+        let thread = std::thread::Builder::new().name("ambush".into()).spawn(move || {
+            let mut watch =
+                Watch { pid, tid, left: nth, blow, memory: File::open(format!("/proc/{pid}/mem"))? };
+            let struck = watch.run(&watched_lifted, &ready);
+            // A thread that is not there any more was killed by others.
+            watched_hit.store(struck?, Ordering::Release);
+            Ok(())
+        })?;
+        let this = Self { thread: Some(thread), lifted, hit };
+        match laid.recv() {
+            Ok(()) => Ok(this),
+            Err(_) => {
+                this.lift().context("trace the thread")?;
+                bail!("the thread ended before it could be traced")
+            }
+        }
+    }
+
+    /// Whether the step was reached.
+    pub fn hit(&self) -> bool {
+        self.hit.load(Ordering::Acquire)
+    }
+
+    /// Lets the process go on unseen; whether the step was reached.
+    ///
+    /// # Errors
+    /// Where tracing failed.
+    pub fn lift(mut self) -> Result<bool> {
+        self.lifted.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.join().map_err(|_| anyhow::anyhow!("the ambush panicked"))??;
+        }
+        Ok(self.hit())
+    }
+}
+
+impl Drop for Ambush {
+    fn drop(&mut self) {
+        // The thread sees it at the next system call.
+        self.lifted.store(true, Ordering::Release);
+    }
+}
+
+fn thread_of(pid: Pid, name: &str) -> Result<Pid> {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?;
+        if fs::read_to_string(task.path().join("comm"))?.trim_end() == name {
+            let tid = task.file_name().to_string_lossy().parse()?;
+            return Ok(Pid::from_raw(tid));
+        }
+    }
+    bail!("process {pid} has no thread {name}")
+}
+
+struct Watch {
+    pid: Pid,
+    tid: Pid,
+    left: usize,
+    blow: Blow,
+    memory: File,
+}
+
+impl Watch {
+    /// Whether it came to the step.
+    fn run(&mut self, lifted: &AtomicBool, ready: &Sender<()>) -> Result<bool> {
+        ptrace::seize(self.tid, Options::PTRACE_O_TRACESYSGOOD)?;
+        ptrace::interrupt(self.tid)?;
+        loop {
+            let pass_on = match waitpid(self.tid, Some(WaitPidFlag::__WALL)) {
+                Ok(WaitStatus::PtraceSyscall(_)) => {
+                    if self.is_step()? {
+                        self.left -= 1;
+                        if self.left == 0 {
+                            self.strike()?;
+                            return Ok(true);
+                        }
+                    }
+                    None
+                }
+                Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+                Ok(WaitStatus::PtraceEvent(..)) => {
+                    let _told_before = ready.send(());
+                    None
+                }
+                Ok(_) | Err(Errno::ECHILD) => return Ok(false),
+                Err(Errno::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if lifted.load(Ordering::Acquire) {
+                ptrace::detach(self.tid, pass_on)?;
+                return Ok(false);
+            }
+            ptrace::syscall(self.tid, pass_on)?;
+        }
+    }
+
+    fn strike(&self) -> Result<()> {
+        let signal = match self.blow {
+            Blow::Kill => Signal::SIGKILL,
+            Blow::Stop => Signal::SIGSTOP,
+        };
+        kill(self.pid, signal)?;
+        match ptrace::detach(self.tid, None) {
+            // Dead already.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the thread is about to take a step.
+    fn is_step(&self) -> Result<bool> {
+        let info = ptrace::syscall_info(self.tid)?;
+        if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+            return Ok(false);
+        }
+        // SAFETY: `op` says which of the union's fields the kernel wrote, and all of them are plain numbers.
+        let entry = unsafe { info.u.entry };
+        Ok(match entry.nr as libc::c_long {
+            // Not what it tells on its terminal. The lease, written with an offset again and again, is no step.
+            libc::SYS_write => entry.args[0] > 2,
+            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_renameat | libc::SYS_renameat2 => true,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_rename | libc::SYS_vfork => true,
+            libc::SYS_sendto => self.is_change(entry.args[1])?,
+            _ => false,
+        })
+    }
+
+    /// Whether a netlink message begins there that adds, changes or deletes an IPVS destination (`IPVS_CMD_NEW_DEST` to `IPVS_CMD_DEL_DEST`,
+    /// linux/ip_vs.h).
+    fn is_change(&self, at: u64) -> Result<bool> {
+        const HEADER: usize = 16;
+        const NEW_DEST: u8 = 5;
+        const DEL_DEST: u8 = 7;
+        // Families of generic netlink get small numbers; conntrack's requests carry their subsystem above these.
+        const FIRST_OF_NETFILTER: u16 = 0x100;
+        let mut bytes = [0; HEADER + 4];
+        self.memory.read_exact_at(&mut bytes, at).context("read what is sent")?;
+        let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
+        Ok(kind < FIRST_OF_NETFILTER && (NEW_DEST..=DEL_DEST).contains(&bytes[HEADER]))
+    }
+}

@@ -1,0 +1,140 @@
+//! UDP, SCTP and templates go at once, TCP when its clients have been asked; what others have is counted exactly.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{
+    Cluster, Conn, Family, Netns, Place, Proc, bin,
+    client::{UdpConn, wait_until},
+    topology::Service,
+};
+
+use super::common::{
+    EMULATION, LIMIT, addresses, agent, cluster, connections, saved, untouched, wait_out, wait_same,
+};
+
+/// What is promised of flows that nobody is asked about, and of TCP after the asking.
+const AT_ONCE: Duration = Duration::from_millis(200);
+/// Up to so long TCP flows wait for their clients to be asked.
+const ASKING: Duration = Duration::from_secs(1);
+
+/// Entries of services whose answers come from there, by protocol and original direction. SCTP speaks to the pods themselves as well, whose
+/// addresses the server tells: those are no service's.
+fn entries(ns: &Netns, from: &[IpAddr]) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for family in ["ipv4", "ipv6"] {
+        for line in ns.exec(&format!("conntrack -L -f {family}"))?.lines() {
+            let nth = |name: &str, n: usize| -> Result<IpAddr> {
+                let mut values = line.split_whitespace().filter_map(|word| word.strip_prefix(name));
+                Ok(values.nth(n).with_context(|| line.to_owned())?.parse()?)
+            };
+            let (service, backend) = (nth("dst=", 0)?, nth("src=", 1)?);
+            if !from.contains(&backend) || service == backend || line.contains(" CLOSE ") {
+                continue;
+            }
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let tuple = words.iter().filter(|word| word.contains('=')).take(4);
+            found.insert(format!("{} {}", words[0], tuple.copied().collect::<Vec<_>>().join(" ")));
+        }
+    }
+    Ok(found)
+}
+
+/// What stays the same of a connection as long as it is there.
+fn names(lines: &[String]) -> BTreeSet<String> {
+    lines.iter().map(|line| line.split_whitespace().take(7).collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn of(lines: &[String], protocol: &str) -> usize {
+    lines.iter().filter(|line| line.starts_with(protocol)).count()
+}
+
+fn serve_sctp(cluster: &Cluster) -> Result<Vec<Proc>> {
+    let serve = |node: &nodefence_tests::Node| {
+        let mut command = Command::new(bin("nodefence-peer")?);
+        command.arg(node.name).arg("sctp=3868");
+        Proc::spawn_ready(&node.pod, command)
+    };
+    [&cluster.b, &cluster.c].into_iter().map(serve).collect()
+}
+
+#[test]
+fn in_time_and_nothing_else() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    let _servers = serve_sctp(&cluster)?;
+    ns.ip("addr add 10.96.0.31/32 dev kube-ipvs0")?;
+    let before = saved(ns)?;
+    let agent = agent(&cluster)?;
+    let diameter: SocketAddr = "10.96.0.31:3868".parse()?;
+    let pod = cluster.at(Place::Pod);
+    let (mut idle, mut open, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
+    for name in ["node-b", "node-c"] {
+        for _ in 0..3 {
+            for family in [Family::V4, Family::V6] {
+                let web = cluster.service(Service::Web, Place::Pod, family);
+                let dns = cluster.service(Service::Dns, Place::Pod, family);
+                let mut conn = Conn::connect_to(pod, web, name, LIMIT)?;
+                if name == "node-b" {
+                    conn.long_poll()?;
+                    idle.push(conn);
+                } else {
+                    open.push(conn);
+                }
+                datagrams.push(UdpConn::connect_to(pod, dns, name, LIMIT)?);
+            }
+            open.push(Conn::sctp_to(pod, diameter, name, LIMIT)?);
+        }
+    }
+    let (to_b, to_c) = (addresses(&cluster.b), addresses(&cluster.c));
+    let (mine, theirs) = (connections(ns, &to_b)?, names(&connections(ns, &to_c)?));
+    ensure!(of(&mine, "TCP") >= 6 && of(&mine, "UDP") >= 6 && of(&mine, "SCTP") >= 3, "{mine:?}");
+    let kept = entries(ns, &to_c)?;
+    ensure!(entries(ns, &to_b)?.len() >= 15 && kept.len() >= 15, "{kept:?}");
+
+    let flagged = Instant::now();
+    agent.flag("node-b")?;
+    let gone = |of_others: bool| {
+        let left = connections(ns, &to_b)?;
+        let count = if of_others { left.len() - of(&left, "TCP") } else { left.len() };
+        anyhow::Ok(count == 0)
+    };
+    wait_until("UDP and SCTP are gone", LIMIT, || gone(true).unwrap_or(false))
+        .with_context(|| agent.log())?;
+    let at_once = flagged.elapsed();
+    wait_until("TCP is gone", LIMIT, || gone(false).unwrap_or(false)).with_context(|| agent.log())?;
+    let all = flagged.elapsed();
+    wait_until("conntrack has none", LIMIT, || entries(ns, &to_b).is_ok_and(|left| left.is_empty()))
+        .with_context(|| format!("{:?}", entries(ns, &to_b)))?;
+    let both = flagged.elapsed();
+    println!(
+        "UDP and SCTP gone after {at_once:?}, TCP after {all:?}, from conntrack after {both:?}, with the CLI's start and the asking"
+    );
+    ensure!(at_once < AT_ONCE + EMULATION, "{at_once:?}");
+    ensure!(both < ASKING + AT_ONCE + EMULATION, "{both:?}");
+
+    // Whoever had node C before has it now, and each of these flows still works.
+    let now = names(&connections(ns, &to_c)?);
+    ensure!(theirs.is_subset(&now), "lost {:?}", theirs.difference(&now));
+    let now = entries(ns, &to_c)?;
+    ensure!(kept.is_subset(&now), "conntrack lost {:?}", kept.difference(&now));
+    let mut answered = 0;
+    for conn in &mut open {
+        answered += usize::from(conn.who().is_ok_and(|name| name == "node-c"));
+    }
+    // Six over TCP, three over SCTP; the three SCTP associations with node B are no more.
+    ensure!(answered == 9, "{answered} of 9 flows to node C answered");
+    for conn in &datagrams {
+        wait_until("node C answers", LIMIT, || conn.who().is_ok_and(|who| who == "node-c"))?;
+    }
+    ensure!(Conn::sctp_to(pod, diameter, "node-c", LIMIT).is_ok(), "no new association");
+    wait_out(&cluster, &agent)?;
+    agent.unflag("node-b")?;
+    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    untouched(&agent)
+}

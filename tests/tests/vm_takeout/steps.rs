@@ -1,0 +1,111 @@
+//! The agent is killed, or stopped, at every step of the take-out and of the way back.
+
+use std::{process::Child, time::Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Place,
+    ambush::{Ambush, Blow},
+    client::UdpConn,
+    topology::Service,
+};
+
+use super::common::{EMULATION, LAPSE, LIMIT, agent, cluster, is_out, saved, untouched, wait_out, wait_same};
+
+/// Gives the agent a command and waits until the blow has fallen at the `nth` step of what follows, or until all of it is done. Whether
+/// it has fallen, and the command, which may wait for its answer.
+fn struck(
+    agent: &Agent,
+    nth: usize,
+    blow: Blow,
+    verb: &str,
+    done: impl Fn() -> bool,
+) -> Result<(bool, Child)> {
+    let ambush = Ambush::lay(agent.proc()?.pid(), "takeout", nth, blow)?;
+    let told = agent.begin(&[verb, "node-b"])?;
+    let begun = Instant::now();
+    while !ambush.hit() && !done() {
+        ensure!(begun.elapsed() < LIMIT, "step {nth}: neither reached nor passed\n{}", agent.log());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok((ambush.lift()?, told))
+}
+
+fn flows_to_b(cluster: &Cluster) -> Result<(Conn, UdpConn)> {
+    let at = |service| cluster.service(service, Place::Pod, Family::V4);
+    Ok((
+        Conn::connect_to(cluster.at(Place::Pod), at(Service::Web), "node-b", LIMIT)?,
+        UdpConn::connect_to(cluster.at(Place::Pod), at(Service::Dns), "node-b", LIMIT)?,
+    ))
+}
+
+fn at_every_step(blow: Blow) -> Result<()> {
+    let cluster = cluster()?;
+    let before = saved(&cluster.a.ns)?;
+    let mut agent = agent(&cluster)?;
+    let (mut steps_out, mut steps_back) = (None, None);
+    for nth in 1.. {
+        for (verb, steps) in [("flag", &mut steps_out), ("unflag", &mut steps_back)] {
+            let flags = verb == "flag";
+            let what = format!("{verb}, {blow:?} at step {nth}");
+            // Without connections there is nothing to delete.
+            let _held = if flags { Some(flows_to_b(&cluster)?) } else { None };
+            let settled = || {
+                let is_back = || saved(&cluster.a.ns).is_ok_and(|now| now == before);
+                if flags { is_out(&cluster, &agent) } else { is_back() }
+            };
+            if steps.is_some() {
+                agent.expect(&[verb, "node-b"])?;
+            } else {
+                let (hit, mut told) = struck(&agent, nth, blow, verb, settled)?;
+                let guarded = |log: &str| -> Result<()> {
+                    let took = wait_same(&cluster, &before, LAPSE + EMULATION, log);
+                    println!("{what}: put back {:?} later", took.with_context(|| what.clone())?);
+                    Ok(())
+                };
+                match blow {
+                    _ if !hit => *steps = Some(nth - 1),
+                    Blow::Kill => {
+                        agent.kill();
+                        // By turns the guard puts things back, or the next agent is there before it.
+                        if (nth % 2 == 0) == flags {
+                            guarded(&agent.log())?;
+                        }
+                        agent.restart(&[])?;
+                    }
+                    Blow::Stop => {
+                        // Until each thread has noticed.
+                        agent.proc()?.freeze()?;
+                        let guarded = guarded(&agent.log());
+                        agent.proc()?.thaw()?;
+                        guarded?;
+                    }
+                }
+                told.wait()?;
+            }
+            if flags {
+                wait_out(&cluster, &agent).context(what)?;
+            } else {
+                wait_same(&cluster, &before, LIMIT, &agent.log()).context(what)?;
+                untouched(&agent)?;
+            }
+        }
+        if let (Some(out), Some(back)) = (steps_out, steps_back) {
+            println!("{blow:?} at {out} steps of the take-out and {back} of the way back");
+            // Lines, a guard and three rounds of changes on the way out, changes and a line on the way back: else steps were not seen.
+            ensure!(out >= 6 && back >= 2, "too few steps");
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn killed_at_every_step() -> Result<()> {
+    at_every_step(Blow::Kill)
+}
+
+#[test]
+fn stopped_at_every_step() -> Result<()> {
+    at_every_step(Blow::Stop)
+}

@@ -1,0 +1,176 @@
+//! A node is taken out of IPVS that has as much on it as in a large cluster. Runs in VMs (`cargo xtask vm-test`), and in a file of its own: before
+//! Linux 7.1 all namespaces share one table of connections, so that other tests would walk through this one's.
+
+use std::{
+    fmt::Write as _,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence::conntrack::{Conntrack, Family as Half};
+use nodefence_tests::{Agent, Cluster, Netns, Options, Proxy, client::wait_until};
+use serde_json::Value;
+
+/// Generous: an emulated guest stands still for seconds where its host is busy.
+const LIMIT: Duration = Duration::from_secs(240);
+
+const SERVICES: usize = 1_000;
+const NODE_PORTS: usize = 200;
+/// Endpoints of each service on each of the two nodes.
+const EACH: usize = 4;
+/// Pods of each node that they share.
+const PODS: usize = 250;
+const FLOWS: usize = 50_000;
+/// What is promised on real processors.
+const PROMISED: Duration = Duration::from_secs(3);
+/// What the emulation may add.
+const EMULATION: Duration = Duration::from_secs(60);
+
+/// The pod of an endpoint, and its port: no two endpoints of one service are the same.
+fn endpoint(node: u8, service: usize, at: usize) -> Result<SocketAddr> {
+    let number = (service * EACH + at) % PODS;
+    let port = 7_000 + (service * EACH + at) / PODS;
+    Ok((IpAddr::from([10, 244, node, u8::try_from(number)? + 3]), u16::try_from(port)?).into())
+}
+
+fn cluster_ip(service: usize) -> Result<SocketAddr> {
+    Ok((IpAddr::from([10, 97, u8::try_from(service / 250)?, u8::try_from(service % 250)? + 1]), 53).into())
+}
+
+fn rules() -> Result<String> {
+    let mut text = String::new();
+    for service in 0..SERVICES {
+        let mut servers = vec![cluster_ip(service)?];
+        if service < NODE_PORTS {
+            servers.push((IpAddr::from([10, 2, 0, 11]), u16::try_from(31_000 + service)?).into());
+        }
+        for server in servers {
+            writeln!(text, "-A -u {server} -s rr")?;
+            for node in [2, 3] {
+                for at in 0..EACH {
+                    writeln!(text, "-a -u {server} -r {} -m -w 1", endpoint(node, service, at)?)?;
+                }
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// IPVS connections to pods of a node.
+fn connections(ns: &Netns, node: u8) -> Result<usize> {
+    let text = ns.run(|| std::fs::read_to_string("/proc/thread-self/net/ip_vs_conn"))?;
+    let destination = format!(" 0AF4{node:02X}");
+    // Protocol, client, its port, service, its port, destination.
+    let is = |line: &&str| line.get(31..).is_some_and(|rest| rest.starts_with(&destination));
+    Ok(text.lines().filter(is).count())
+}
+
+/// Conntrack entries whose answers come from pods of a node.
+fn entries(ns: &Netns, node: u8) -> Result<usize> {
+    ns.run(move || {
+        let mut count = 0;
+        let dump = Conntrack::open()?.dump(Half::V4, |flow| {
+            let from: Option<[u8; 4]> = match IpAddr::from(flow.reply.src) {
+                IpAddr::V4(v4) => Some(v4.octets()),
+                IpAddr::V6(_) => None,
+            };
+            count += usize::from(from.is_some_and(|o| o[..3] == [10, 244, node]));
+            false
+        })?;
+        ensure!(!dump.incomplete, "conntrack changes too fast");
+        Ok(count)
+    })
+}
+
+/// One datagram for each flow, from the node itself.
+fn send(ns: &Netns) -> Result<()> {
+    let targets: Vec<SocketAddr> = (0..SERVICES).map(cluster_ip).collect::<Result<_>>()?;
+    ns.run(move || {
+        for _ in 0..FLOWS / SERVICES {
+            let socket = UdpSocket::bind(("10.2.0.11", 0))?;
+            for target in &targets {
+                socket.send_to(b"x", target)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn saved(ns: &Netns) -> Result<Vec<String>> {
+    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
+    lines.sort();
+    Ok(lines)
+}
+
+/// What `status` says of node B in IPVS.
+fn row(agent: &Agent) -> Result<Value> {
+    let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
+    Ok(status["ipvs"]["nodes"]["node-b"].clone())
+}
+
+#[test]
+fn a_thousand_services() -> Result<()> {
+    let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
+    let ns = &cluster.a.ns;
+    // As kube-proxy sets it.
+    ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
+    ns.ip("route add local 10.97.0.0/16 dev lo")?;
+    // Nobody answers: such entries live for 30 s, and sending that much takes longer where it is emulated.
+    ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
+    // The pods are addresses alone: what is sent to them ends at their nodes.
+    for node in [&cluster.b, &cluster.c] {
+        node.ns.nft(
+            "table inet pods {
+                chain in { type filter hook prerouting priority -400; udp dport 7000-7099 drop; }
+            }",
+        )?;
+    }
+    ns.feed("ipvsadm -R", &rules()?)?;
+    let mut file = cluster.cluster_file();
+    for (node, address) in [(2, "10.244.2.2"), (3, "10.244.3.2")] {
+        let first = format!("      - address: \"{address}\"\n");
+        let mut all = first.clone();
+        for pod in 0..PODS {
+            writeln!(all, "      - address: \"10.244.{node}.{}\"", pod + 3)?;
+        }
+        ensure!(file.contains(&first));
+        file = file.replace(&first, &all);
+    }
+    let before = saved(ns)?;
+    let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &["--proxy", "ipvs"])?;
+    send(ns)?;
+    let (mine, theirs) = (connections(ns, 2)?, connections(ns, 3)?);
+    ensure!(mine + theirs == FLOWS && mine > FLOWS / 3, "{mine} and {theirs} flows");
+    ensure!(entries(ns, 2)? >= mine);
+
+    let flagged = Instant::now();
+    agent.flag("node-b")?;
+    let told = flagged.elapsed();
+    let gone = wait_until("its flows are gone", LIMIT, || connections(ns, 2).is_ok_and(|left| left == 0));
+    gone.with_context(|| format!("{:?}\n{}", connections(ns, 2), agent.log()))?;
+    let of_ipvs = flagged.elapsed();
+    wait_until("conntrack has none", LIMIT, || entries(ns, 2).is_ok_and(|left| left == 0))?;
+    let of_both = flagged.elapsed();
+    wait_until("all is out", LIMIT, || row(&agent).is_ok_and(|row| row["waiting"] == 0))
+        .with_context(|| agent.log())?;
+    let row = row(&agent)?;
+    println!(
+        "{} pairs, {mine} of {FLOWS} flows: the CLI back after {told:?}, IPVS without them after {of_ipvs:?}, conntrack after {of_both:?}, \
+         tombstones after {:?}",
+        row["taken"],
+        flagged.elapsed()
+    );
+    // 4 in each of 1,200, and the cluster's own.
+    ensure!(row["taken"].as_u64() >= Some(((SERVICES + NODE_PORTS) * EACH) as u64), "{row}");
+    ensure!(of_both < PROMISED + EMULATION, "{of_both:?}");
+    let now = connections(ns, 3)?;
+    ensure!(now == theirs, "{theirs} flows to node C became {now}");
+
+    let unflagged = Instant::now();
+    agent.unflag("node-b")?;
+    wait_until("nothing is ours", LIMIT, || self::row(&agent).is_ok_and(|row| row.is_null()))?;
+    println!("put back {:?} after", unflagged.elapsed());
+    ensure!(saved(ns)? == before, "the table is not as it was");
+    Ok(())
+}
