@@ -18,4 +18,5 @@ pub mod plan;
 pub mod proxy;
 pub mod report;
 pub mod rescue;
+mod sysctl;
 pub mod takeout;

@@ -59,6 +59,8 @@ pub struct World {
     pub nodes: HashMap<u32, Node>,
     /// MAC address of the device that XDP runs on.
     pub mac: [u8; 6],
+    /// Whether user space takes packets to rescue.
+    pub rescues: bool,
 }
 
 /// Where a packet is seen.
@@ -186,6 +188,16 @@ fn judge_ip(world: &World, hook: Hook, frame: &[u8], at: usize, family: u8) -> J
     if node.order == Order::Drop || group || seen.waypoint || !answerable(&seen.src) || !answerable(&seen.dst)
     {
         return dropped("dropped");
+    }
+    // What opens a connection, or is a datagram, as its sender made it; XDP sees it before anything could have translated it.
+    let opens = found.tcp.as_ref().is_some_and(|tcp| tcp.flags & 0x17 == 2);
+    if world.rescues
+        && hook != Hook::Xdp
+        && !seen.extended
+        && (opens || seen.protocol == 17)
+        && frame.len() - at <= 2_048
+    {
+        return dropped("rescue");
     }
     match (&found.tcp, seen.protocol) {
         (Some(tcp), _) => judge_tcp(frame, at, &seen, tcp),

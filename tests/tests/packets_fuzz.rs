@@ -52,7 +52,7 @@ fn the_programs_do_what_the_model_does() -> Result<()> {
     let seed = number("NODEFENCE_FUZZ_SEED", rand::rng().random())?;
     println!("{packets} packets, NODEFENCE_FUZZ_SEED={seed}");
     let threads: Vec<_> = (0..THREADS)
-        .map(|i| thread::spawn(move || run(seed.wrapping_add(i), packets.div_ceil(THREADS))))
+        .map(|i| thread::spawn(move || run(seed.wrapping_add(i), packets.div_ceil(THREADS), i % 2 == 1)))
         .collect();
     let mut fates = HashMap::<&str, u64>::new();
     for handle in threads {
@@ -74,9 +74,12 @@ fn the_programs_do_what_the_model_does() -> Result<()> {
     Ok(())
 }
 
-fn run(seed: u64, packets: u64) -> Result<HashMap<&'static str, u64>> {
-    let world = whole_world();
+fn run(seed: u64, packets: u64, rescues: bool) -> Result<HashMap<&'static str, u64>> {
+    let world = World { rescues, ..whole_world() };
     let mut programs = Programs::load()?;
+    if rescues {
+        programs.take_rescues_until(u64::MAX)?;
+    }
     install(&mut programs, &world)?;
     programs.configure(Config { flags: 0, icmp_per_second: u32::MAX, samples_per_second: 0, zero: 0 })?;
     let mut random = StdRng::seed_from_u64(seed);
@@ -119,6 +122,10 @@ fn run(seed: u64, packets: u64) -> Result<HashMap<&'static str, u64>> {
         *counts.entry(fate).or_default() += 1;
         if i % 512 == 0 {
             programs.events()?;
+        }
+        // The ring holds 498 of the longest records.
+        if rescues && i % 256 == 0 {
+            programs.rescues()?;
         }
     }
     for reason in Reason::ALL {

@@ -1,7 +1,6 @@
 //! What pins clients to a flagged node where kube-proxy forwards by nftables or iptables: its affinity, and conntrack's entries. Its rules are never
 //! touched, and they go on listing the node's endpoints; so what they pin anew is let go again as long as the flag holds.
 use std::{
-    fs,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -19,6 +18,7 @@ use crate::{
     plan,
     proxy::{self, Affinity, Endpoint, Mode},
     report::PinnedRow,
+    sysctl,
 };
 
 /// How often what was pinned anew is let go, and by how much longer the pause is than the work: 5 % of a processor at most.
@@ -26,7 +26,7 @@ const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const PAUSE: u32 = 19;
 
 /// Whether TCP packets in the middle of a flow may begin an entry.
-const LOOSE: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_loose";
+const LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
 /// Which mode, where there is anything to do: not in observe mode, and not where IPVS forwards or nobody knows what does.
 fn mode(core: &Core) -> Option<Mode> {
@@ -123,11 +123,9 @@ pub(super) fn before_asking(core: &Core, node: &str) {
 /// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
 pub(super) fn after_asking(core: &Core, node: &str) {
     let (Some(_), Some(flagged)) = (mode(core), Flagged::of(core, |name| name == node)) else { return };
-    let done = match fs::read_to_string(LOOSE) {
+    let done = match sysctl::number(LOOSE) {
         // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
-        Ok(loose) if loose.trim() == "0" => {
-            Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned())
-        }
+        Some(0) => Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned()),
         _ => flagged.delete(core, Protocols::Tcp),
     };
     let mut state = core.state();

@@ -116,6 +116,11 @@ impl Protocol {
             Self::Sctp => 132,
         }
     }
+
+    /// The protocol with that number.
+    pub fn of(number: u8) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.number() == number)
+    }
 }
 
 impl FromStr for Protocol {

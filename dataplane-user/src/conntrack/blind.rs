@@ -1,15 +1,15 @@
 //! What makes flows invisible to conntrack, so that they cannot be asked and are cut only when they next send.
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt, fs, path::Path};
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, wire::message};
-use crate::netlink::{attributes, is_end, messages};
+use crate::{
+    netlink::{attributes, is_end, messages},
+    sysctl,
+};
 
 const NFT_MSG_GETRULE: u16 = 10 << 8 | 7;
 const NFT_MSG_NEWRULE: u16 = 10 << 8 | 6;
@@ -65,13 +65,12 @@ impl fmt::Display for Blind {
 /// Looks for reasons in the calling thread's network namespace. What cannot be read is no reason.
 pub fn blind() -> Vec<Blind> {
     let mut reasons = Vec::new();
-    let sysctl = Path::new("/proc/sys/net");
-    match read_number(&sysctl.join("netfilter/nf_conntrack_count")) {
+    match sysctl::number("net/netfilter/nf_conntrack_count") {
         None => reasons.push(Blind::NoConntrack),
         Some(0) => reasons.push(Blind::Empty),
         Some(_) => {}
     }
-    if read_number(&sysctl.join("ipv4/vs/conntrack")) == Some(0) {
+    if sysctl::number("net/ipv4/vs/conntrack") == Some(0) {
         reasons.push(Blind::IpvsWithout);
     }
     match exempting_rules() {
@@ -87,10 +86,6 @@ pub fn blind() -> Vec<Blind> {
         reasons.push(Blind::LegacyRawTable);
     }
     reasons
-}
-
-fn read_number(path: &PathBuf) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Table and chain of each nftables rule with `notrack`, or with iptables-nft's targets of that effect; each chain once.

@@ -4,6 +4,7 @@ use std::{
 };
 
 use super::offload;
+use crate::sysctl;
 
 /// A kernel's version as far as it decides anything here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -163,15 +164,15 @@ impl Facts {
             capabilities,
             lockdown: lockdown(),
             conntrack: Path::new("/proc/sys/net/netfilter/nf_conntrack_max").exists(),
-            tcp_loose: sysctl("netfilter/nf_conntrack_tcp_loose"),
+            tcp_loose: number("netfilter/nf_conntrack_tcp_loose"),
             ipvs: Path::new("/proc/sys/net/ipv4/vs").exists(),
-            vs_conntrack: sysctl("ipv4/vs/conntrack"),
-            expire_nodest_conn: sysctl("ipv4/vs/expire_nodest_conn"),
-            rp_filter_all: sysctl("ipv4/conf/all/rp_filter"),
+            vs_conntrack: number("ipv4/vs/conntrack"),
+            expire_nodest_conn: number("ipv4/vs/expire_nodest_conn"),
+            rp_filter_all: number("ipv4/conf/all/rp_filter"),
             devices: names
                 .into_iter()
                 .map(|name| DeviceFacts {
-                    rp_filter: sysctl(&format!("ipv4/conf/{name}/rp_filter")),
+                    rp_filter: number(&format!("ipv4/conf/{name}/rp_filter")),
                     hw_tc_offload: offload::hw_tc_offload(&name).map_err(|error| error.to_string()),
                     name,
                 })
@@ -180,8 +181,8 @@ impl Facts {
     }
 }
 
-fn sysctl(below_net: &str) -> Option<u32> {
-    fs::read_to_string(Path::new("/proc/sys/net").join(below_net)).ok()?.trim().parse().ok()
+fn number(below_net: &str) -> Option<u32> {
+    sysctl::number(&format!("net/{below_net}"))?.try_into().ok()
 }
 
 fn lockdown() -> Lockdown {

@@ -1,5 +1,6 @@
 //! From who exists and what the operator holds against them to what must lie in the tables. Pure: no clock, no effects.
 
+mod addresses;
 pub mod audit;
 mod indices;
 mod keep;
@@ -15,6 +16,7 @@ mod tests;
 #[cfg(test)]
 mod usable_tests;
 
+pub use addresses::{Place, VirtualAddresses};
 pub use indices::{Full, Indices, Slot, name_field};
 pub use keep::{Keep, KeepIndex, KeptFor, KeptPort, Why, keep};
 pub use tables::Tables;

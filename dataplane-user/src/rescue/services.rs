@@ -1,35 +1,14 @@
 //! Which Service a translated packet was for, and whether kube-proxy may pick something else for it. Pure.
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use thiserror::Error;
 
 use crate::{
     cluster::{ClusterView, Endpoint, Family, Protocol, Service, TrafficPolicy},
     conntrack::Flow,
-    plan::{Proxy, Target, usable},
+    plan::{Place, Proxy, Target, VirtualAddresses, usable},
     proxy,
 };
-
-/// Where a virtual address leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    /// Index in the view.
-    service: u32,
-    /// Index into its ports.
-    port: u32,
-    /// A cluster IP: the internal traffic policy applies.
-    internal: bool,
-}
-
-/// Every virtual address of a view. kube-proxy serves node ports on any address of the node, so these are known by their port alone.
-#[derive(Clone, Debug, Default)]
-pub struct VirtualAddresses {
-    places: HashMap<(IpAddr, u16, Protocol), Place>,
-    node_ports: HashMap<(u16, Protocol), Place>,
-}
 
 /// What kube-proxy may pick.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,85 +35,61 @@ pub enum NoChoice {
     NothingElse,
 }
 
-impl VirtualAddresses {
-    /// Of this view.
-    pub fn new(view: &ClusterView) -> Self {
-        let mut all = Self::default();
-        for (s, service) in (0..).zip(view.services.iter().flatten()) {
-            for (p, port) in (0..).zip(&service.ports) {
-                let outside = service.external_ips.iter().chain(&service.load_balancer_ips);
-                let addresses = service.cluster_ips.iter().map(|ip| (ip, true));
-                for (ip, internal) in addresses.chain(outside.map(|ip| (ip, false))) {
-                    let place = Place { service: s, port: p, internal };
-                    all.places.entry((*ip, port.port, port.protocol)).or_insert(place);
-                }
-                if let Some(node_port) = port.node_port {
-                    let place = Place { service: s, port: p, internal: false };
-                    all.node_ports.entry((node_port, port.protocol)).or_insert(place);
-                }
-            }
-        }
-        all
+/// What kube-proxy may pick for a flow that is begun anew, while `flagged` (indexes into the view's nodes) bear flags. `addresses` are
+/// those of `view`.
+///
+/// # Errors
+/// [`NoChoice`].
+pub fn choice<'a>(
+    addresses: &VirtualAddresses,
+    view: &'a ClusterView,
+    proxy: &Proxy<'_>,
+    flow: &Flow,
+    flagged: &BTreeSet<u32>,
+) -> Result<Choice<'a>, NoChoice> {
+    if !flow.is_balanced() {
+        return Err(NoChoice::Untranslated);
     }
+    let (place, service) = find(addresses, view, flow).ok_or(NoChoice::Unknown)?;
+    let port = place.port as usize;
+    let family = Family::of(flow.orig.dst.into());
+    // Of traffic to an external address that comes from pods or the node itself kube-proxy takes no notice of the policy: which one
+    // applied is seen by where it went.
+    let lists = [place.policy, TrafficPolicy::Cluster]
+        .map(|policy| usable(&Target { service, port, family, policy }, proxy, |_| true));
+    let backend = flow.backend();
+    let went = |list: &&Vec<&Endpoint>| list.iter().any(|e| service.socket(port, e) == Some(backend));
+    let list = lists.iter().find(went).unwrap_or(&lists[0]);
+    let on_flagged = list.iter().filter(|e| e.node.is_some_and(|node| flagged.contains(&node))).count();
+    if on_flagged == list.len() {
+        return Err(NoChoice::NothingElse);
+    }
+    let of = &service.ports[port];
+    let kept_at = service.affinity.map(|_| proxy::Endpoint {
+        service: &service.name,
+        port: &of.name,
+        protocol: of.protocol,
+        socket: backend,
+    });
+    Ok(Choice { flagged: on_flagged, usable: list.len(), kept_at })
+}
 
-    /// What kube-proxy may pick for a flow that is begun anew, while `flagged` (indexes into the view's nodes) bear flags. `view` is the one that
-    /// this was made of.
-    ///
-    /// # Errors
-    /// [`NoChoice`].
-    pub fn choice<'a>(
-        &self,
-        view: &'a ClusterView,
-        proxy: &Proxy<'_>,
-        flow: &Flow,
-        flagged: &BTreeSet<u32>,
-    ) -> Result<Choice<'a>, NoChoice> {
-        if !flow.is_balanced() {
-            return Err(NoChoice::Untranslated);
-        }
-        let (place, service) = self.find(view, flow).ok_or(NoChoice::Unknown)?;
-        let port = place.port as usize;
-        let family = Family::of(flow.orig.dst.into());
-        let policy = if place.internal { service.internal } else { service.external };
-        // Of traffic to an external address that comes from pods or the node itself kube-proxy takes no notice of the policy: which one
-        // applied is seen by where it went.
-        let lists = [policy, TrafficPolicy::Cluster]
-            .map(|policy| usable(&Target { service, port, family, policy }, proxy, |_| true));
-        let backend = flow.backend();
-        let went = |list: &&Vec<&Endpoint>| list.iter().any(|e| service.socket(port, e) == Some(backend));
-        let list = lists.iter().find(went).unwrap_or(&lists[0]);
-        let on_flagged = list.iter().filter(|e| e.node.is_some_and(|node| flagged.contains(&node))).count();
-        if on_flagged == list.len() {
-            return Err(NoChoice::NothingElse);
-        }
-        let of = &service.ports[port];
-        let kept_at = service.affinity.map(|_| proxy::Endpoint {
-            service: &service.name,
-            port: &of.name,
-            protocol: of.protocol,
-            socket: backend,
-        });
-        Ok(Choice { flagged: on_flagged, usable: list.len(), kept_at })
+fn find<'a>(
+    addresses: &VirtualAddresses,
+    view: &'a ClusterView,
+    flow: &Flow,
+) -> Option<(Place, &'a Service)> {
+    let protocol = Protocol::of(flow.orig.protocol)?;
+    let service = |place: Place| Some((place, view.services.as_ref()?.get(place.service as usize)?));
+    let key = (SocketAddr::new(flow.orig.dst.into(), flow.orig.dst_port), protocol);
+    if let Some(place) = addresses.places.get(&key) {
+        return service(*place);
     }
-
-    fn find<'a>(&self, view: &'a ClusterView, flow: &Flow) -> Option<(Place, &'a Service)> {
-        let protocol = match flow.orig.protocol {
-            6 => Protocol::Tcp,
-            17 => Protocol::Udp,
-            132 => Protocol::Sctp,
-            _ => return None,
-        };
-        let service = |place: Place| Some((place, view.services.as_ref()?.get(place.service as usize)?));
-        let key = (IpAddr::from(flow.orig.dst), flow.orig.dst_port, protocol);
-        if let Some(place) = self.places.get(&key) {
-            return service(*place);
-        }
-        // The address may be any: that the Service has such an endpoint says that it is a node's.
-        let (place, found) = service(*self.node_ports.get(&(flow.orig.dst_port, protocol))?)?;
-        let backend: SocketAddr = flow.backend();
-        let ours = found.endpoints.iter().any(|e| found.socket(place.port as usize, e) == Some(backend));
-        ours.then_some((place, found))
-    }
+    // The address may be any: that the Service has such an endpoint says that it is a node's.
+    let (place, found) = service(*addresses.node_ports.get(&(flow.orig.dst_port, protocol))?)?;
+    let backend: SocketAddr = flow.backend();
+    let ours = found.endpoints.iter().any(|e| found.socket(place.port as usize, e) == Some(backend));
+    ours.then_some((place, found))
 }
 
 #[cfg(test)]

@@ -66,7 +66,13 @@ fn choice(flow: &Flow, flagged: &[&str]) -> Result<(usize, usize), NoChoice> {
     let view = parse(FILE, false).unwrap();
     let flagged = flagged.iter().map(|name| view.index(name).unwrap()).collect();
     let proxy = Proxy::of(&view, "a", Mode::Nftables);
-    let found = VirtualAddresses::new(&view).choice(&view, &proxy, flow, &flagged);
+    let found = super::choice(
+        &VirtualAddresses::new(view.services.as_deref().unwrap()),
+        &view,
+        &proxy,
+        flow,
+        &flagged,
+    );
     found.map(|choice| (choice.flagged, choice.usable))
 }
 
@@ -134,7 +140,15 @@ fn a_client_that_is_kept_at_an_endpoint_is_told_of() {
     let kept_at = |to| {
         let flow = flow(to, "10.244.2.2:8080", 6);
         let flagged = [view.index("b").unwrap()].into();
-        VirtualAddresses::new(&view).choice(&view, &proxy, &flow, &flagged).unwrap().kept_at
+        super::choice(
+            &VirtualAddresses::new(view.services.as_deref().unwrap()),
+            &view,
+            &proxy,
+            &flow,
+            &flagged,
+        )
+        .unwrap()
+        .kept_at
     };
     let socket = socket("10.244.2.2:8080");
     let endpoint = proxy::Endpoint { service: "default/sticky", port: "", protocol: Protocol::Tcp, socket };

@@ -1,4 +1,4 @@
-use std::{collections::HashSet, fs, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use nodefence_common::{Addr, PortKey};
 
@@ -9,6 +9,7 @@ use crate::{
     ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Protocol, Service, ServiceKey},
     ledger::Pair,
     plan::takeout::{Counts, Ground},
+    sysctl,
 };
 
 /// Told of conntrack entries before they are deleted.
@@ -52,12 +53,12 @@ impl Kernel {
 
 /// How the kernel is set in the calling thread's network namespace.
 pub fn ground(enforce: bool) -> Ground {
-    Ground { enforce, flushes: sysctl("expire_nodest_conn") }
+    Ground { enforce, flushes: is_on("expire_nodest_conn") }
 }
 
-fn sysctl(name: &str) -> bool {
-    let text = fs::read_to_string(format!("/proc/sys/net/ipv4/vs/{name}"));
-    text.is_ok_and(|text| text.trim() != "0")
+/// Whether a switch of IPVS is on.
+fn is_on(name: &str) -> bool {
+    sysctl::number(&format!("net/ipv4/vs/{name}")).is_some_and(|value| value != 0)
 }
 
 impl Tables for Kernel {
@@ -87,7 +88,7 @@ impl Tables for Kernel {
     /// nothing of addresses. Behind tunnels the answers do not show the backend: none are found, and the destination's counters decide.
     fn count(&mut self, pairs: &[Pair]) -> Counts {
         let Some(conntrack) = &mut self.conntrack else { return Counts::new() };
-        if !sysctl("conntrack") {
+        if !is_on("conntrack") {
             return Counts::new();
         }
         let mut counts: Counts =

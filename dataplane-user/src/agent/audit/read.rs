@@ -1,9 +1,7 @@
 //! Reads what differs, part by part.
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     net::IpAddr,
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -28,6 +26,7 @@ use crate::{
         },
     },
     proxy::Mode as ProxyMode,
+    sysctl,
 };
 
 /// What a part had.
@@ -160,12 +159,12 @@ fn ipvs(scene: &Scene, core: &Core) -> Result<Option<Found>, String> {
 
 fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {
     // Asking for the list would load the module.
-    let Some(entries) = number("net/netfilter/nf_conntrack_count") else {
+    let Some(entries) = sysctl::number("net/netfilter/nf_conntrack_count") else {
         return Err("conntrack is not loaded in this kernel".to_owned());
     };
     let addresses = scene.addresses();
     let dnat = matches!(scene.mode, Some(ProxyMode::Iptables | ProxyMode::Nftables));
-    let loose = number("net/netfilter/nf_conntrack_tcp_loose") != Some(0);
+    let loose = sysctl::number("net/netfilter/nf_conntrack_tcp_loose") != Some(0);
     let let_go = LetGo { datagrams: dnat, tcp: dnat && loose };
     let pins = Pins::new(&scene.view, &addresses, &scene.flagged, &scene.keep, let_go);
     let mut found = Found::default();
@@ -206,16 +205,14 @@ fn maps(core: &Core) -> Result<Found, String> {
 }
 
 fn system(scene: &Scene, drops: &mut Drops, window: Duration) -> Found {
-    let entries = number("net/netfilter/nf_conntrack_count");
+    let entries = sysctl::number("net/netfilter/nf_conntrack_count");
     let system = System {
         mode: scene.mode,
         sysctls: System::paths()
-            .map(|path| {
-                read_number(&Path::new("/proc/sys").join(path)).and_then(|value| value.try_into().ok())
-            })
+            .map(|path| sysctl::number(path).and_then(|value| value.try_into().ok()))
             .collect(),
         entries,
-        most: number("net/netfilter/nf_conntrack_max"),
+        most: sysctl::number("net/netfilter/nf_conntrack_max"),
         counts: entries.and_then(|_| Conntrack::open().and_then(|mut conntrack| conntrack.stats()).ok()),
     };
     if let Some(counts) = system.counts {
@@ -224,12 +221,4 @@ fn system(scene: &Scene, drops: &mut Drops, window: Duration) -> Found {
     let mut found = Found::default();
     judge_system(&system, drops, &mut found);
     found
-}
-
-fn number(below_sys: &str) -> Option<u64> {
-    read_number(&Path::new("/proc/sys").join(below_sys))
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }

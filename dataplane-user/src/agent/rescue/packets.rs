@@ -14,13 +14,13 @@ use crate::{
     conntrack::{self, Conntrack, Flow, Tuple},
     flags::monotonic_ns,
     ledger::Pair,
-    plan::Proxy,
+    plan::{Proxy, VirtualAddresses},
     proxy,
     rescue::{
         Fate,
         own::OwnPackets,
         packet::{Packet, ethernet},
-        services::{NoChoice, VirtualAddresses},
+        services::{NoChoice, choice},
         tries::{Spent, Tries, tries},
     },
     takeout::pair_of,
@@ -57,7 +57,7 @@ impl Helper {
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
         let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
         let view = Arc::clone(&core.state().view);
-        let addresses = VirtualAddresses::new(&view);
+        let addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
         Ok(Self {
             core,
             conntrack,
@@ -86,7 +86,7 @@ impl Helper {
         self.flagged = state.armed.keys().filter_map(|node| view.index(node)).collect();
         drop(state);
         if !Arc::ptr_eq(&view, &self.view) {
-            self.addresses = VirtualAddresses::new(&view);
+            self.addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
             self.view = view;
         }
     }
@@ -184,7 +184,7 @@ impl Helper {
     fn may_move(&mut self, entry: &Flow, waited: bool, now: u64) -> Result<Tuple, Stop> {
         let view = Arc::clone(&self.view);
         let proxy = Proxy::of(&view, &self.core.own_node, self.mode);
-        let choice = self.addresses.choice(&view, &proxy, entry, &self.flagged);
+        let choice = choice(&self.addresses, &view, &proxy, entry, &self.flagged);
         let choice = choice.map_err(|why| match why {
             NoChoice::Untranslated => Fate::Untranslated,
             NoChoice::Unknown => Fate::Unknown,

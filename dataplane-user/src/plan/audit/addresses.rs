@@ -1,65 +1,50 @@
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
 };
 
 use crate::{
-    cluster::{Endpoint, Family, Protocol, Service, TrafficPolicy},
-    plan::{Proxy, Target, usable},
+    cluster::{Endpoint, Family, Protocol, Service},
+    plan::{Place, Proxy, Target, VirtualAddresses, usable},
 };
-
-/// Which port of which Service a virtual address leads to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
-    /// Index among the Services.
-    pub(super) service: u32,
-    /// Index into its ports.
-    pub(super) port: u32,
-    /// Which endpoints may be used.
-    pub(super) policy: TrafficPolicy,
-}
 
 /// Every virtual address that kube-proxy serves on this node.
 #[derive(Clone, Debug)]
 pub struct Addresses<'a> {
     services: &'a [Service],
-    /// Cluster IPs, external IPs and those of load balancers.
-    pub(super) places: HashMap<(SocketAddr, Protocol), Place>,
-    pub(super) node_ports: HashMap<(u16, Protocol), Place>,
+    all: VirtualAddresses,
     local: &'a BTreeSet<IpAddr>,
 }
 
 impl<'a> Addresses<'a> {
     /// Of these Services, on a node with these addresses.
     pub fn new(services: &'a [Service], local: &'a BTreeSet<IpAddr>) -> Self {
-        let mut this = Self { services, places: HashMap::new(), node_ports: HashMap::new(), local };
-        for (s, service) in (0..).zip(services) {
-            let outside = service.external_ips.iter().chain(&service.load_balancer_ips);
-            let own = service.cluster_ips.iter().map(|ip| (*ip, service.internal));
-            let all: Vec<_> = own.chain(outside.map(|ip| (*ip, service.external))).collect();
-            for (p, port) in (0..).zip(&service.ports) {
-                for (ip, policy) in all.iter().filter(|(ip, _)| service.proxied(Family::of(*ip))) {
-                    let place = Place { service: s, port: p, policy: *policy };
-                    this.places.entry((SocketAddr::new(*ip, port.port), port.protocol)).or_insert(place);
-                }
-                if let Some(node_port) = port.node_port {
-                    let place = Place { service: s, port: p, policy: service.external };
-                    this.node_ports.insert((node_port, port.protocol), place);
-                }
-            }
-        }
-        this
+        Self { services, all: VirtualAddresses::new(services), local }
+    }
+
+    /// Cluster IPs, external IPs and those of load balancers.
+    pub(super) fn places(&self) -> impl Iterator<Item = (&(SocketAddr, Protocol), &Place)> {
+        self.all.places.iter().filter(|((address, _), place)| self.serves(**place, *address))
+    }
+
+    /// Node ports.
+    pub(super) fn node_ports(&self) -> impl Iterator<Item = (&(u16, Protocol), &Place)> {
+        self.all.node_ports.iter()
+    }
+
+    fn serves(&self, place: Place, address: SocketAddr) -> bool {
+        self.service(place).proxied(Family::of(address.ip()))
     }
 
     /// Where an address and an IP protocol number lead. A node port has every address of the node.
     pub(super) fn find(&self, address: SocketAddr, protocol: u8) -> Option<(Place, bool)> {
-        let protocol = protocol_of(protocol)?;
-        if let Some(place) = self.places.get(&(address, protocol)) {
+        let protocol = Protocol::of(protocol)?;
+        let place = self.all.places.get(&(address, protocol));
+        if let Some(place) = place.filter(|place| self.serves(**place, address)) {
             return Some((*place, false));
         }
-        let place = self.node_ports.get(&(address.port(), protocol))?;
-        let served =
-            self.local.contains(&address.ip()) && self.service(*place).proxied(Family::of(address.ip()));
+        let place = self.all.node_ports.get(&(address.port(), protocol))?;
+        let served = self.local.contains(&address.ip()) && self.serves(*place, address);
         served.then_some((*place, true))
     }
 
@@ -91,9 +76,4 @@ impl<'a> Addresses<'a> {
         wanted.sort_unstable_by_key(|(socket, _)| *socket);
         wanted
     }
-}
-
-/// The transport protocol with this number (IANA).
-pub(super) fn protocol_of(number: u8) -> Option<Protocol> {
-    [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|protocol| protocol.number() == number)
 }

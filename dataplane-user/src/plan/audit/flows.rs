@@ -7,7 +7,7 @@ use std::{
 
 use nodefence_common::{Addr, PortKey};
 
-use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject, addresses::protocol_of};
+use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
     cluster::{ClusterView, Protocol, Scope},
     conntrack::{Flow, TcpState},
@@ -99,7 +99,7 @@ impl<'a> Pins<'a> {
             service: service(),
             detail: match self.flagged_node(flow) {
                 Some(node) if kind == Kind::FlaggedFlow => format!("goes to node {node}, which is flagged"),
-                _ if untranslated(flow) => "is not translated, though the Service has endpoints".to_owned(),
+                _ if !flow.is_balanced() => "is not translated, though the Service has endpoints".to_owned(),
                 _ => "goes to what is no endpoint of the Service that serves".to_owned(),
             },
             grace: Grace::Sync,
@@ -113,7 +113,7 @@ impl<'a> Pins<'a> {
     }
 
     fn is_stale(&self, flow: &Flow) -> bool {
-        if protocol_of(flow.orig.protocol) != Some(Protocol::Udp) {
+        if Protocol::of(flow.orig.protocol) != Some(Protocol::Udp) {
             return false;
         }
         let to = SocketAddr::new(IpAddr::from(flow.orig.dst), flow.orig.dst_port);
@@ -126,13 +126,13 @@ impl<'a> Pins<'a> {
             serve.filter_map(|endpoint| service.socket(place.port as usize, endpoint)).collect()
         });
         // A Service without endpoints: what is not translated then meets its refusal.
-        !serving.contains(&flow.backend()) && !(serving.is_empty() && untranslated(flow))
+        !serving.contains(&flow.backend()) && !(serving.is_empty() && !flow.is_balanced())
     }
 
     /// The flagged node that a Service's flow goes to. An entry in CLOSE or TIME_WAIT carries nothing more.
     fn flagged_node(&self, flow: &Flow) -> Option<&'a str> {
-        if untranslated(flow)
-            || protocol_of(flow.orig.protocol).is_none()
+        if !flow.is_balanced()
+            || Protocol::of(flow.orig.protocol).is_none()
             || matches!(flow.tcp, Some(TcpState::Close | TcpState::TimeWait))
         {
             return None;
@@ -143,9 +143,4 @@ impl<'a> Pins<'a> {
         }
         self.flagged.get(&flow.reply.src).or_else(|| self.flagged_ports.get(&key)).copied()
     }
-}
-
-/// Whether the answers come from where the client sends to.
-fn untranslated(flow: &Flow) -> bool {
-    (flow.orig.dst, flow.orig.dst_port) == (flow.reply.src, flow.reply.src_port)
 }

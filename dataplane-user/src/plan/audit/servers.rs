@@ -7,15 +7,12 @@ use std::{
 
 use nodefence_common::{Addr, PortKey};
 
-use super::{
-    Addresses, Cidr, Difference, Found, Grace, Kind, Mend, Subject,
-    addresses::{Place, protocol_of},
-};
+use super::{Addresses, Cidr, Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
     cluster::{ClusterView, Endpoint, Family, Protocol as Transport},
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::{Entry, Pair},
-    plan::Proxy,
+    plan::{Place, Proxy},
 };
 
 /// What is known beside the tables.
@@ -83,7 +80,7 @@ impl<'a> Servers<'a> {
         if node_port {
             self.node_addresses.insert(address.ip());
         }
-        self.seen.extend(protocol_of(number).map(|transport| (address, transport)));
+        self.seen.extend(Transport::of(number).map(|transport| (address, transport)));
         let wanted = self.addresses.wanted(place, Family::of(address.ip()), &self.cluster.proxy);
         let others = wanted.iter().any(|(_, endpoint)| !self.is_flagged(endpoint));
         for destination in found {
@@ -108,14 +105,13 @@ impl<'a> Servers<'a> {
     pub fn finish(&self, out: &mut Found) {
         let mut missing: Vec<(SocketAddr, Transport, Place)> = self
             .addresses
-            .places
-            .iter()
+            .places()
             .filter(|(key, _)| !self.seen.contains(*key))
             .map(|((address, transport), place)| (*address, *transport, *place))
             .collect();
         for family in Family::ALL {
             let served: Vec<IpAddr> = self.node_ports_at(family);
-            for ((port, transport), place) in &self.addresses.node_ports {
+            for ((port, transport), place) in self.addresses.node_ports() {
                 if !self.addresses.service(*place).proxied(family) {
                     continue;
                 }

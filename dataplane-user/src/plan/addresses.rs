@@ -1,0 +1,63 @@
+//! Which port of which Service a virtual address leads to.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use crate::cluster::{Family, Protocol, Service, TrafficPolicy};
+
+/// A port of a Service, as one of its virtual addresses leads to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Index among the Services.
+    pub service: u32,
+    /// Index into its ports.
+    pub port: u32,
+    /// Which endpoints may be used: a cluster IP's policy is the internal one, any other's the external one.
+    pub policy: TrafficPolicy,
+}
+
+/// Every virtual address of Services, also those of families in which kube-proxy leaves them alone ([`Service::proxied`]). It serves node ports at
+/// addresses of the node, so these are known by their port alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VirtualAddresses {
+    /// Cluster IPs, external IPs and those of load balancers.
+    pub places: HashMap<(SocketAddr, Protocol), Place>,
+    /// Node ports.
+    pub node_ports: HashMap<(u16, Protocol), Place>,
+}
+
+impl VirtualAddresses {
+    /// Of these Services.
+    pub fn new(services: &[Service]) -> Self {
+        let mut all = Self::default();
+        for (s, service) in (0..).zip(services) {
+            let outside = service.external_ips.iter().chain(&service.load_balancer_ips);
+            let own = service.cluster_ips.iter().map(|ip| (*ip, service.internal));
+            let addresses: Vec<(IpAddr, TrafficPolicy)> =
+                own.chain(outside.map(|ip| (*ip, service.external))).collect();
+            for (p, port) in (0..).zip(&service.ports) {
+                for (ip, policy) in &addresses {
+                    let place = Place { service: s, port: p, policy: *policy };
+                    all.places.entry((SocketAddr::new(*ip, port.port), port.protocol)).or_insert(place);
+                }
+                if let Some(node_port) = port.node_port {
+                    let place = Place { service: s, port: p, policy: service.external };
+                    all.node_ports.entry((node_port, port.protocol)).or_insert(place);
+                }
+            }
+        }
+        all
+    }
+
+    /// Where kube-proxy serves the address, or its port as a node port, for one of these Services (of which this was made).
+    pub fn at(&self, services: &[Service], address: SocketAddr, protocol: Protocol) -> Option<Place> {
+        let serves = |place: &&Place| {
+            let service = services.get(place.service as usize);
+            service.is_some_and(|service| service.proxied(Family::of(address.ip())))
+        };
+        let place = self.places.get(&(address, protocol)).filter(serves);
+        place.or_else(|| self.node_ports.get(&(address.port(), protocol)).filter(serves)).copied()
+    }
+}
