@@ -68,6 +68,8 @@ reasons! {
     Kept = 14, "kept";
     /// Dropped and handed to user space, which puts it in again where it came from, or injects the answer.
     Rescue = 15, "rescue";
+    /// Passed on to a flagged backend on this machine: a socket of the machine is connected to it without translation, as the kubelet's probes are.
+    OwnSocket = 16, "own_socket";
 }
 
 impl Reason {

@@ -7,6 +7,8 @@ use crate::{
 pub mod backend_flags {
     /// A host-network backend: it shares its address with its node, so only the ports in `ports` are its own.
     pub const PORT_SCOPED: u32 = 1;
+    /// It is on this machine: its kubelet's probes, and all else that sockets of the machine send to it without translation, pass.
+    pub const OWN: u32 = 2;
 }
 
 /// Bits of a value of `ports`.

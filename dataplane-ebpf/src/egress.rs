@@ -5,7 +5,7 @@ use aya_ebpf::{
     macros::classifier,
     programs::TcContext,
 };
-use nodefence_common::Reason;
+use nodefence_common::{Reason, backend_flags};
 use nodefence_ebpf::{
     bytes::Reader as _,
     decide::{Answer, Decision, Scope, Standing, decide, kept_reason, portless},
@@ -14,6 +14,7 @@ use nodefence_ebpf::{
 
 use crate::{
     judge::{Hit, confirmed, kept, look_up, port_listed, standing_of},
+    own::sent_as_it_is,
     packet::{Direct, Skb},
     report::{count, count_raw, sample_skb, take_icmp},
     rescue::hand_over,
@@ -90,6 +91,10 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
         }
         Standing::Subject(action) => action,
     };
+    if hit.flags & backend_flags::OWN != 0 && sent_as_it_is(skb, hit) != 0 {
+        count(Reason::OwnSocket, bytes);
+        return TC_ACT_UNSPEC;
+    }
     let mut packet = Packet::empty();
     if !read::<ETHERNET>(skb, u64::from(hit.l3) | u64::from(hit.v6) << 32, &mut packet) {
         count(Reason::Unparsed, bytes);

@@ -14,6 +14,16 @@ fn clients_go_on_in_iptables_mode() -> Result<()> {
 }
 
 #[test]
+fn clients_of_the_hung_node_go_on_in_nftables_mode() -> Result<()> {
+    hang::clients_of_the_hung_node_go_on(Mode::Nftables)
+}
+
+#[test]
+fn clients_of_the_hung_node_go_on_in_iptables_mode() -> Result<()> {
+    hang::clients_of_the_hung_node_go_on(Mode::Iptables)
+}
+
+#[test]
 fn the_next_query_is_answered_in_nftables_mode() -> Result<()> {
     hang::the_next_query_is_answered(Mode::Nftables)
 }

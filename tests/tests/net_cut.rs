@@ -67,9 +67,9 @@ fn drop_answers_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A flag on the agent's own node is shown, not enforced.
+/// A flag on the agent's own node concerns its own backends alone.
 #[test]
-fn the_own_node_is_not_cut() -> Result<()> {
+fn the_own_node_goes_on_to_forward() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent()?;
     let refused = agent.cli(&["flag", "node-a"])?;

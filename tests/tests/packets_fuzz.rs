@@ -64,7 +64,9 @@ fn the_programs_do_what_the_model_does() -> Result<()> {
     println!("{fates:?}");
     // The test would prove little if its packets did not reach every rule.
     ensure!(packets < 1_000 || fates.contains_key("stamped"), "no packet was noted at ingress");
-    for reason in Reason::ALL.iter().filter(|r| !matches!(r, Reason::IcmpLimited | Reason::Failed)) {
+    // The kernel's test run has no socket that is connected to anything.
+    let out_of_reach = |r: &Reason| matches!(r, Reason::IcmpLimited | Reason::Failed | Reason::OwnSocket);
+    for reason in Reason::ALL.iter().filter(|r| !out_of_reach(r)) {
         ensure!(
             packets < 100_000 || fates.contains_key(reason.name()),
             "no packet was counted as {}",

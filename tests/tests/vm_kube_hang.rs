@@ -31,6 +31,21 @@ fn clients_go_on_in_nftables_mode() -> Result<()> {
 }
 
 #[test]
+fn clients_of_the_hung_node_go_on_in_ipvs_mode() -> Result<()> {
+    hang::clients_of_the_hung_node_go_on(Mode::Ipvs)
+}
+
+#[test]
+fn clients_of_the_hung_node_go_on_in_iptables_mode() -> Result<()> {
+    hang::clients_of_the_hung_node_go_on(Mode::Iptables)
+}
+
+#[test]
+fn clients_of_the_hung_node_go_on_in_nftables_mode() -> Result<()> {
+    in_nftables_mode(hang::clients_of_the_hung_node_go_on)
+}
+
+#[test]
 fn the_next_query_is_answered_in_ipvs_mode() -> Result<()> {
     hang::the_next_query_is_answered(Mode::Ipvs)
 }

@@ -191,7 +191,7 @@ impl Core {
     fn may_flag(&self, state: &State, node: &str, now: Clocks) -> Result<(), Failure> {
         if node == self.own_node {
             let message = format!(
-                "`{node}` is the node this agent runs on: its verdict would be stored and shown, not enforced \
+                "`{node}` is the node this agent runs on: whoever enters here would be cut off from its pods \
                  (--force to do so)"
             );
             return Err(Failure::new(ErrorKind::Refused, message));

@@ -33,14 +33,18 @@ pub(super) struct Way {
 const MAX_TAGS: usize = 2;
 
 impl Coverage {
-    /// Looks up where packets to all nodes but the own one, and to their backends, leave.
+    /// Looks up where packets to nodes and their backends leave; to all of them but `skipped`.
     ///
     /// # Errors
     /// Where the kernel cannot be asked.
-    pub(super) fn look_up(view: &ClusterView, own_node: &str, devices: &[Interface]) -> Result<Self, Error> {
+    pub(super) fn look_up(
+        view: &ClusterView,
+        skipped: Option<&str>,
+        devices: &[Interface],
+    ) -> Result<Self, Error> {
         let mut lookup = route::Lookup::open()?;
         let (mut this, mut known) = (Self::default(), HashSet::new());
-        for node in view.nodes.iter().filter(|node| node.name != own_node) {
+        for node in view.nodes.iter().filter(|node| Some(&*node.name) != skipped) {
             for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
                 if let Entry::Vacant(unknown) = this.routes.entry(address) {
                     let route = lookup.route(address)?.map(Arc::new);

@@ -46,7 +46,7 @@ pub(super) fn dangers(view: &ClusterView, own_node: &str, now: Timestamp) -> Vec
     }
     if hold.iter().any(|flag| flag.node == own_node) {
         dangers.push(format!(
-            "the cluster file flags `{own_node}`, the node this agent runs on: its verdict is stored and shown, not enforced here"
+            "the cluster file flags `{own_node}`, the node this agent runs on: whoever enters here is cut off from its pods"
         ));
     }
     if !over.is_empty() {

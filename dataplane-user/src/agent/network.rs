@@ -59,9 +59,14 @@ pub(super) fn refresh(core: &Core) {
 }
 
 fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
-    let view = Arc::clone(&core.state().view);
+    let (view, own_flagged) = {
+        let state = core.state();
+        (Arc::clone(&state.view), state.covers_own || state.armed.contains_key(&core.own_node))
+    };
     let devices = interfaces::list()?;
-    let mut coverage = Coverage::look_up(&view, &core.own_node, &devices)?;
+    // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
+    let skipped = (!own_flagged).then_some(&*core.own_node);
+    let mut coverage = Coverage::look_up(&view, skipped, &devices)?;
     let Wanted { names: named, auto } = &core.settings.interfaces;
     let mut dataplane = core.dataplane();
     let mut wanted = named.clone();

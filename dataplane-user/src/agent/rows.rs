@@ -75,7 +75,7 @@ fn node_row(core: &Core, seen: &Seen, node: &Node, now: Clocks) -> NodeRow {
     let flag = seen.flags.get(&node.name, now);
     let action = match flag {
         None => "pass",
-        Some(_) => action_name(core.settings.policy(&core.own_node).action(&node.name)),
+        Some(_) => action_name(core.settings.policy(&core.own_node).action()),
     };
     NodeRow {
         name: node.name.clone(),
@@ -173,17 +173,14 @@ pub(super) fn flag_report(
     let node = seen.view.node(name)?;
     let row = node_row(core, &seen, node, now);
     let mut warnings = Vec::new();
-    let mut uncovered: Vec<String> = Vec::new();
-    if row.own {
-        warnings
-            .push("this is the agent's own node: the verdict is stored and shown, not enforced".to_owned());
-    } else {
-        uncovered = node
-            .backends
-            .iter()
-            .filter_map(|b| seen.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
-            .collect();
-    }
+    // Backends in the own node's host network share its addresses: what goes to them leaves by no device.
+    let leaves = |backend: &&Backend| !row.own || backend.scope == Scope::Address;
+    let mut uncovered: Vec<String> = node
+        .backends
+        .iter()
+        .filter(leaves)
+        .filter_map(|b| seen.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
+        .collect();
     if !uncovered.is_empty() {
         let message = format!(
             "no attached device covers {} of its {} backends: traffic to them is not cut here",

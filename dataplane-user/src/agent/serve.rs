@@ -8,7 +8,7 @@ use std::{
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{audit, core::Core, idle, rows};
+use super::{audit, core::Core, idle, network, rows};
 use crate::{
     flags::monotonic_ns,
     report::{AskRow, ErrorKind, Failure, FlagReport, Handler, Reply, Request, UnflagReport},
@@ -44,7 +44,21 @@ impl Desk {
     /// was read.
     async fn flag(&self, flag: Flag, wait: bool, received: Instant) -> Result<FlagReport, Failure> {
         let Flag { node, lasts, reason, force } = flag;
-        let (took, replaced) = self.core.flag(&node, lasts, &reason, force, received)?;
+        if force && node == self.core.own_node {
+            // Before the verdict, so that what comes after it is cut.
+            self.blocking(|core| {
+                core.state().covers_own = true;
+                network::refresh(core);
+            })
+            .await?;
+        }
+        let flagged = self.core.flag(&node, lasts, &reason, force, received);
+        if node == self.core.own_node {
+            self.core.state().covers_own = false;
+            // A look that had begun before may have forgotten its pods again.
+            self.core.view_changed.notify_one();
+        }
+        let (took, replaced) = flagged?;
         let asking = self.ask(&node);
         let mut warnings = Vec::new();
         match timeout(WAIT_FOR_FILE, self.blocking(|core| core.save_flags())).await {
@@ -85,7 +99,7 @@ impl Desk {
     fn ask(&self, node: &str) -> Result<JoinHandle<Option<AskRow>>, &'static str> {
         let (core, name) = (Arc::clone(&self.core), node.to_owned());
         let asking = tokio::spawn(idle::ask_for_request(core, name));
-        idle::pointless(&self.core, node).map_or(Ok(asking), Err)
+        idle::pointless(&self.core).map_or(Ok(asking), Err)
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {

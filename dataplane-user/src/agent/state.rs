@@ -92,6 +92,8 @@ pub(super) struct State {
     pub(super) uncovered: usize,
     /// What is done about the neighbour entries of flagged nodes.
     pub(super) neighbours: Vec<NeighbourRow>,
+    /// The cut is to reach the own node's pods: it is about to bear a flag.
+    pub(super) covers_own: bool,
     /// The last round of asking, by node.
     pub(super) asked: BTreeMap<String, AskRow>,
     /// What was last let go of what kube-proxy's tables pinned to a node.
@@ -134,6 +136,7 @@ impl State {
             coverage: Arc::default(),
             uncovered: 0,
             neighbours: Vec::new(),
+            covers_own: false,
             asked: BTreeMap::new(),
             pinned: BTreeMap::new(),
         }

@@ -189,7 +189,7 @@ impl Work {
             .map(|name| {
                 let since = *self.since.entry(name.clone()).or_insert(now);
                 let over = asked.get(&name).is_some_and(|begun| begun + EARLY_NS >= since);
-                let asked = over || idle::pointless(&self.core, &name).is_some();
+                let asked = over || idle::pointless(&self.core).is_some();
                 (name, asked)
             })
             .collect();

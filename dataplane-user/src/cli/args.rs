@@ -148,8 +148,7 @@ pub enum Verb {
 
     /// List nodes and their flags
     #[command(
-        after_help = "ACTION is what happens to packets for the node: pass, refuse, drop, observe (counted only) or ignore (the \
-                            agent's own node).\n\nExample:\n  nodefence nodes -o json"
+        after_help = "ACTION is what happens to packets for the node: pass, refuse, drop or observe (counted only).\n\nExample:\n  nodefence nodes -o json"
     )]
     Nodes,
 

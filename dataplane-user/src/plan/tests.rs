@@ -42,10 +42,12 @@ fn the_action_follows_the_policy() {
         let entry = |name: &str| tables.nodes[&indices.get(name).unwrap().index];
         assert_eq!((entry("n1").verdict, entry("n1").action), (Verdict::Flagged as u32, action as u32));
         assert_eq!(entry("n1").until, 77);
-        assert_eq!(
-            (entry("n0").verdict, entry("n0").action),
-            (Verdict::Flagged as u32, Action::Ignore as u32)
-        );
+        // The own node as any other.
+        assert_eq!((entry("n0").verdict, entry("n0").action), (Verdict::Flagged as u32, action as u32));
+        let own = |node: &Node| {
+            node.backends.iter().all(|b| tables.backends[&b.addr()].flags & backend_flags::OWN != 0)
+        };
+        assert_eq!(view.nodes.iter().map(own).collect::<Vec<_>>(), [true, false, false]);
         assert_eq!((entry("n2").verdict, entry("n2").until), (Verdict::Healthy as u32, 0));
     }
 }

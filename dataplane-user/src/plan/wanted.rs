@@ -35,7 +35,7 @@ pub enum Answer {
 /// How flags are carried out on this node.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
-    /// This node's name: a verdict on it is stored and shown, never enforced.
+    /// This node's name: sockets of this machine still reach its backends where nothing translates what they send.
     pub own_node: &'a str,
     /// Whether to cut.
     pub mode: Mode,
@@ -44,10 +44,9 @@ pub struct Policy<'a> {
 }
 
 impl Policy<'_> {
-    /// What is done with packets to the flagged node `name`.
-    pub fn action(&self, name: &str) -> Action {
+    /// What is done with packets to a flagged node.
+    pub fn action(&self) -> Action {
         match (self.mode, self.answer) {
-            _ if name == self.own_node => Action::Ignore,
             (Mode::Observe, _) => Action::Observe,
             (Mode::Enforce, Answer::Refuse) => Action::Refuse,
             (Mode::Enforce, Answer::Drop) => Action::Drop,
@@ -59,7 +58,7 @@ impl Policy<'_> {
 pub fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64>) -> NodeEntry {
     let (verdict, action, until) = match until {
         None => (Verdict::Healthy, Action::Refuse, 0),
-        Some(until) => (Verdict::Flagged, policy.action(name), until),
+        Some(until) => (Verdict::Flagged, policy.action(), until),
     };
     NodeEntry {
         verdict: verdict as u32,
@@ -86,10 +85,11 @@ pub fn tables(
         let until = flagged(&node.name).then_some(until);
         tables.nodes.insert(slot.index, node_entry(&node.name, slot, policy, until));
         for backend in &node.backends {
-            let flags = match backend.scope {
+            let scope = match backend.scope {
                 Scope::Address => 0,
                 Scope::Port(..) => backend_flags::PORT_SCOPED,
             };
+            let flags = scope | if node.name == policy.own_node { backend_flags::OWN } else { 0 };
             let entry = BackendEntry { node: slot.index, generation: slot.generation, flags };
             tables.backends.insert(backend.addr(), entry);
             if let Some(key) = backend.port_key() {

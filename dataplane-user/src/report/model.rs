@@ -46,7 +46,7 @@ pub struct NodeRow {
     pub backends: usize,
     /// Whether the agent runs on it.
     pub own: bool,
-    /// What the datapath does with packets to it: pass, refuse, drop, observe, or ignore (the own node).
+    /// What the datapath does with packets to it: pass, refuse, drop or observe.
     pub action: String,
     /// How many ports of its backends pass all the same, because a Service has nothing else.
     pub kept: usize,

@@ -1,4 +1,4 @@
-//! Clients that use a Service through a real kube-proxy on node A while node B hangs.
+//! Clients that use a Service through a real kube-proxy on node A while node B hangs, or A itself.
 
 use std::{
     sync::{
@@ -10,10 +10,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nodefence_common::Reason;
 
 use super::{Beside, Mode};
 use crate::{
-    Conn, Family, Netns, Options, Outcome, Overlay, Place,
+    Conn, Family, Netns, Node, Options, Outcome, Overlay, Place,
     client::{UdpConn, wait_until},
     emulated, tcp_info,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
@@ -110,8 +111,8 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
     thread.join().ok().context("a thread panicked")
 }
 
-/// Sends [`CLIENTS`] clients from `place`, hangs node B, and holds against it what they have seen.
-fn hangs(beside: &Beside, place: Place) -> Result<()> {
+/// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints.
+fn hangs(beside: &Beside, place: Place, hung: &Node, live: &Node) -> Result<()> {
     let cluster = &beside.cluster;
     let watched = Watched {
         ns: cluster.at(place),
@@ -124,10 +125,10 @@ fn hangs(beside: &Beside, place: Place) -> Result<()> {
         let new = scope.spawn(|| watched.new_connections());
         let hang = || -> Result<Instant> {
             sleep(Duration::from_millis(700));
-            cluster.b.freeze()?;
+            hung.freeze()?;
             sleep(UNNOTICED);
             watched.flagged.get_or_init(Instant::now);
-            beside.agent.flag(cluster.b.name)?;
+            beside.agent.expect(&["flag", hung.name, "--force"])?;
             let flagged = Instant::now();
             sleep(AFTER);
             Ok(flagged)
@@ -147,21 +148,22 @@ fn hangs(beside: &Beside, place: Place) -> Result<()> {
     let (after, before): (Vec<&New>, Vec<&New>) = new.iter().partition(|one| one.begun >= flagged);
     let slowest = after.iter().map(|one| one.took).max().unwrap_or_default();
     println!(
-        "{}, {place:?}: {resets} of {CLIENTS} clients reset, waited {longest:?} after the flag at most; {} new connections after it, the slowest \
+        "{}, {place:?}, {} hangs: {resets} of {CLIENTS} clients reset, waited {longest:?} after the flag at most; {} new connections after it, the slowest \
          took {slowest:?}",
         beside.proxy.mode,
+        hung.name,
         after.len()
     );
     ensure!(longest <= stall(), "a client waited {longest:?}");
-    // Half of them are at B, give or take three (one standard deviation).
-    ensure!(resets >= 5, "{resets} clients were reset: B was not picked");
+    // Half of them are there, give or take three (one standard deviation).
+    ensure!(resets >= 5, "{resets} clients were reset: {} was not picked", hung.name);
     for one in before {
         let seen = one.outcome == Outcome::Answered || one.outcome == Outcome::Reset;
         ensure!(seen && one.begun + one.took <= flagged + stall(), "{} before the flag", one.text(flagged));
     }
     ensure!(after.len() >= 10, "{} new connections", after.len());
     for one in after {
-        let sound = one.outcome == Outcome::Answered && one.who == cluster.c.name && one.again == 0;
+        let sound = one.outcome == Outcome::Answered && one.who == live.name && one.again == 0;
         ensure!(sound && (emulated() || one.took < Duration::from_millis(900)), "{}", one.text(flagged));
     }
     Ok(())
@@ -178,13 +180,13 @@ impl New {
     }
 }
 
-/// Node B is well again, and clients are sent there.
-fn recovers(beside: &Beside) -> Result<()> {
+/// The node is well again, and clients are sent there.
+fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
     let cluster = &beside.cluster;
-    cluster.b.thaw()?;
-    beside.agent.unflag(cluster.b.name)?;
+    hung.thaw()?;
+    beside.agent.unflag(hung.name)?;
     let to = cluster.service(Service::Web, Place::Outside, Family::V4);
-    Conn::connect_to(&cluster.client, to, cluster.b.name, LIMIT).context("node B is well again").map(drop)
+    Conn::connect_to(&cluster.client, to, hung.name, LIMIT).context("the node is well again").map(drop)
 }
 
 /// Waits for an agent that rescues.
@@ -206,9 +208,42 @@ fn told(beside: &Beside, place: Place) -> String {
 pub fn clients_go_on(mode: Mode) -> Result<()> {
     let beside = Beside::new(mode, false, &[])?;
     rescues(&beside)?;
+    let (b, c) = (&beside.cluster.b, &beside.cluster.c);
     for place in Place::ALL {
-        hangs(&beside, place).with_context(|| told(&beside, place))?;
-        recovers(&beside)?;
+        hangs(&beside, place, b, c).with_context(|| told(&beside, place))?;
+        recovers(&beside, b)?;
+    }
+    Ok(())
+}
+
+/// Whether clients that enter through a node whose own pods hang go on, while the agent there lives: what the rules send to these pods goes elsewhere. What the
+/// node itself sends straight to them still gets there, as the kubelet's probes do.
+///
+/// # Errors
+/// Where it is not so.
+pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
+    let mut beside = Beside::new(mode, false, &["--interface", "auto"])?;
+    beside.cluster.serve_on_a()?;
+    rescues(&beside)?;
+    let (a, c) = (&beside.cluster.a, &beside.cluster.c);
+    beside.set_endpoints(&[a, c])?;
+    let to = beside.cluster.service(Service::Web, Place::Outside, Family::V4);
+    wait_until("kube-proxy and the agent follow", Duration::from_secs(60), || {
+        let names = (0..20).map(|_| Conn::connect(&beside.cluster.client, to, LIMIT)?.who());
+        let names: std::io::Result<Vec<String>> = names.collect();
+        let known = beside.agent.expect(&["backends"]).is_ok_and(|text| text.contains("10.244.1.2"));
+        known && names.is_ok_and(|names| names.iter().all(|name| name != beside.cluster.b.name))
+    })?;
+    for place in [Place::Outside, Place::Node] {
+        hangs(&beside, place, a, c).with_context(|| told(&beside, place))?;
+        let pod = (a.pod_address(Family::V4), Service::Web.ports().1).into();
+        Conn::connect(&a.ns, pod, LIMIT).context("a probe of the kubelet's")?;
+        ensure!(beside.agent.counter(Reason::OwnSocket)? > 0, "{}", told(&beside, place));
+        let Err(error) = Conn::connect(&beside.cluster.c.ns, pod, LIMIT) else {
+            bail!("a pod of the flagged node was reached from elsewhere")
+        };
+        ensure!(Outcome::of(&error) == Outcome::Refused, "{error}");
+        recovers(&beside, a)?;
     }
     Ok(())
 }
@@ -237,7 +272,7 @@ pub fn the_next_query_is_answered(mode: Mode) -> Result<()> {
             longest = longest.max(begun.elapsed());
         }
         println!("{mode}, {place:?}: the next queries were answered within {longest:?}");
-        recovers(&beside)?;
+        recovers(&beside, &cluster.b)?;
     }
     Ok(())
 }

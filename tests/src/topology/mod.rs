@@ -259,6 +259,14 @@ impl Cluster {
         Ok(this)
     }
 
+    /// Starts servers on node A too, in its pod and on itself.
+    ///
+    /// # Errors
+    /// Where one does not come up.
+    pub fn serve_on_a(&mut self) -> Result<()> {
+        self.a.serve()
+    }
+
     /// [`Options::interfaces`].
     pub fn interfaces(&self) -> Vec<&'static str> {
         self.options.interfaces()
