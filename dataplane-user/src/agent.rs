@@ -7,6 +7,7 @@ mod core;
 mod coverage;
 mod file_flags;
 mod findings;
+mod flagging;
 mod idle;
 mod kept;
 mod lock;

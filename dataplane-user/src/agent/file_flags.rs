@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::core::too_many;
+use super::flagging::too_many;
 use crate::cluster::{ClusterView, FileFlag};
 
 /// How many nodes the log names.

@@ -243,7 +243,7 @@ pub(super) fn unflag_report(
 pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
     let view = Arc::clone(&core.state().view);
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
-        return Err(super::core::not_found(name));
+        return Err(super::flagging::not_found(name));
     }
     let mut owners = std::collections::HashMap::new();
     for node in view.nodes.iter().filter(|node| only.is_none_or(|name| name == node.name)) {
