@@ -1,11 +1,10 @@
 //! Results as columns and lines, for people.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::PathBuf};
 
-use super::{
-    output::{columns, or_dash, printable, seconds},
-    verbs::Detached,
-};
+use serde::Serialize;
+
+use super::output::{columns, or_dash, printable, seconds};
 use crate::{
     dataplane::DetachReport,
     flags::Origin,
@@ -196,6 +195,18 @@ pub(super) fn unflag(report: &UnflagReport) -> String {
         (None, true) => format!("node {}: traffic passes again", report.node),
         (None, false) => format!("node {} was not flagged", report.node),
     }
+}
+
+/// What `detach` took away.
+#[derive(Serialize)]
+pub(super) struct Detached {
+    /// From the kernel.
+    #[serde(flatten)]
+    pub(super) removed: DetachReport,
+    /// Destinations that were put back into IPVS.
+    pub(super) put_back: usize,
+    /// The file that kept the CLI's flags, where there was one.
+    pub(super) flags_file: Option<PathBuf>,
 }
 
 pub(super) fn detach(detached: &Detached) -> String {

@@ -78,7 +78,7 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             let flags_file = store.remove()?.then(|| store.path().to_owned());
             // An agent that was killed left it.
             Server::remove_stale(&cli.socket())?;
-            print(cli.output, &Detached { removed, put_back, flags_file }, tables::detach)?;
+            print(cli.output, &tables::Detached { removed, put_back, flags_file }, tables::detach)?;
         }
         Verb::Guard { parent } => {
             init_log(LogFormat::Text);
@@ -95,18 +95,6 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Man { dir } => man(dir.as_deref())?,
     }
     Ok(Exit::Ok)
-}
-
-/// What `detach` took away.
-#[derive(Serialize)]
-pub(super) struct Detached {
-    /// From the kernel.
-    #[serde(flatten)]
-    pub(super) removed: dataplane::DetachReport,
-    /// Destinations that were put back into IPVS.
-    pub(super) put_back: usize,
-    /// The file that kept the CLI's flags, where there was one.
-    pub(super) flags_file: Option<PathBuf>,
 }
 
 struct Desk {

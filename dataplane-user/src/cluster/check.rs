@@ -10,10 +10,11 @@ use super::{
     check_service::ServiceNames,
     error::Problem,
     place::{Place, Placed},
+    protocol::Protocol,
     raw::RawBackend,
     service::Service,
     values::{check_node_name, parse_address, parse_port, parse_time},
-    view::{Backend, ClusterView, FileFlag, Node, Protocol, Scope},
+    view::{Backend, ClusterView, FileFlag, Node, Scope},
 };
 
 /// Who holds a backend address, and where the file says so.

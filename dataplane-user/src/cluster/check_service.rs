@@ -9,10 +9,11 @@ use super::{
     check::{Checker, protocol_of},
     error::Problem,
     place::{Place, Placed},
+    protocol::Protocol,
     raw::{RawEndpoint, RawHints, RawPort, RawService},
     service::{DEFAULT_AFFINITY, Endpoint, Family, Hints, Service, ServicePort, TrafficPolicy},
     values::{check_service_name, is_label, parse_address, parse_number, parse_port},
-    view::{Backend, Protocol, Scope},
+    view::{Backend, Scope},
 };
 
 /// The longest affinity that Kubernetes allows, in seconds (`validateClientIPAffinityConfig`, pkg/apis/core/validation).

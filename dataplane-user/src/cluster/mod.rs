@@ -6,6 +6,7 @@ mod error;
 mod explain;
 mod file;
 mod place;
+mod protocol;
 mod raw;
 mod service;
 mod source;
@@ -20,7 +21,8 @@ mod tests;
 
 pub use error::{Error, Problem};
 pub use file::parse;
+pub use protocol::Protocol;
 pub use service::{DEFAULT_AFFINITY, Endpoint, Family, Hints, Service, ServicePort, TrafficPolicy};
 pub use source::{FileSource, MAX_FILE_BYTES};
-pub use view::{Backend, ClusterView, FileFlag, Node, Protocol, Scope};
+pub use view::{Backend, ClusterView, FileFlag, Node, Scope};
 pub use watch::Watch;

@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::view::Protocol;
+use super::protocol::Protocol;
 
 /// How long a client keeps its endpoint where a Service has affinity and says no time
 /// (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).

@@ -1,10 +1,9 @@
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{fmt, net::IpAddr};
 
 use jiff::Timestamp;
 use nodefence_common::{Addr, PortKey};
-use serde::{Deserialize, Serialize};
 
-use super::service::Service;
+use super::{protocol::Protocol, service::Service};
 
 /// Everyone that exists, checked: names and addresses are unique, no backend belongs to two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,57 +91,6 @@ impl fmt::Display for Backend {
             (Scope::Port(port, protocol), IpAddr::V4(v4)) => write!(f, "{v4}:{port}/{protocol}"),
             (Scope::Port(port, protocol), IpAddr::V6(v6)) => write!(f, "[{v6}]:{port}/{protocol}"),
         }
-    }
-}
-
-/// A transport protocol that Services know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP.
-    Sctp,
-}
-
-impl Protocol {
-    /// The IP protocol number (IANA).
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-            Self::Sctp => 132,
-        }
-    }
-
-    /// The protocol with that number.
-    pub fn of(number: u8) -> Option<Self> {
-        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.number() == number)
-    }
-}
-
-impl FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.to_ascii_lowercase().as_str() {
-            "tcp" => Ok(Self::Tcp),
-            "udp" => Ok(Self::Udp),
-            "sctp" => Ok(Self::Sctp),
-            _ => Err(format!("`{text}` is no protocol: expected tcp, udp or sctp")),
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Sctp => "sctp",
-        })
     }
 }
 

@@ -4,8 +4,8 @@ use nodefence_common::Addr;
 
 use super::{
     Flow, TcpState, Tuple, Zone,
+    family::Family,
     flow::TCP,
-    socket::Family,
     wire::{message, nest, put},
 };
 use crate::netlink::attributes;

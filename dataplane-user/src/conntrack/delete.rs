@@ -9,8 +9,8 @@ use super::{
         CTA_ID, CTA_IP_V4_SRC, CTA_IP_V6_SRC, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
         CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE, SUBSYS_CTNETLINK, put_tuple,
     },
+    family::Family,
     flow::{TCP, UDP},
-    socket::Family,
     wire::{message, nest, put},
 };
 

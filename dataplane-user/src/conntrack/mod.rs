@@ -7,6 +7,7 @@
 mod blind;
 mod codec;
 mod delete;
+mod family;
 mod filter;
 mod flow;
 mod probe;
@@ -16,11 +17,12 @@ mod stats;
 pub(crate) mod wire;
 
 pub use blind::{Blind, blind};
+pub use family::Family;
 pub use filter::Backends;
 pub use flow::{Flow, TcpState, Tuple, Zone, status};
 pub use probe::by_filter;
 pub use remove::{ByFilter, Deleted, Protocols};
-pub use socket::{Conntrack, Dump, Family, Liberal};
+pub use socket::{Conntrack, Dump, Liberal};
 pub use stats::Stats;
 
 use thiserror::Error;

@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     Backends, Conntrack, Error, Flow,
     delete::{Filter, entry_request, filter_request},
+    family::Family,
     flow::{SCTP, TCP, UDP},
-    socket::{BATCH, Family},
+    socket::BATCH,
 };
 
 /// Requests by filter for one half of the table. Each walks the whole table in the kernel, where a dump walks it once and then costs

@@ -4,10 +4,9 @@ use std::{
 };
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use nodefence_common::Addr;
 
 use super::{
-    Error, Flow, Tuple, Zone,
+    Error, Family, Flow, Tuple, Zone,
     codec::{self, Direction},
     flow::TCP,
 };
@@ -17,23 +16,6 @@ use crate::netlink::{Broken, Channel};
 pub(super) const MAX_ATTEMPTS: u32 = 5;
 /// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
 pub(super) const BATCH: usize = 64;
-
-/// Which half of the table to list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Family {
-    /// IPv4.
-    V4 = libc::AF_INET as u8,
-    /// IPv6.
-    V6 = libc::AF_INET6 as u8,
-}
-
-impl Family {
-    /// The half in which flows of this address are.
-    pub fn of(addr: Addr) -> Self {
-        if addr.as_v4().is_some() { Self::V4 } else { Self::V6 }
-    }
-}
 
 /// What a dump found.
 #[derive(Clone, Debug, Default)]
