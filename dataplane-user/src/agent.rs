@@ -21,10 +21,12 @@ mod rescue;
 mod rows;
 mod run;
 mod serve;
+mod settings;
 mod state;
 mod takeout;
 
 pub use audit::AuditSettings;
 pub use lock::{Lock, LockError};
 pub use own_node::{OwnNodeError, own_node};
-pub use run::{Settings, Wanted, run};
+pub use run::run;
+pub use settings::{Settings, Wanted};

@@ -11,7 +11,7 @@ use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
 
 use super::{
-    audit::Audit, auto::Auto, file_flags, idle::Turns, own_node, rescue, run::Settings, state::State,
+    audit::Audit, auto::Auto, file_flags, idle::Turns, own_node, rescue, settings::Settings, state::State,
     takeout::Bell,
 };
 use crate::{

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use nodefence_common::{Config, config_flags};
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, run::Settings};
+use super::{core::Core, settings::Settings};
 use crate::dataplane::probe::{Findings, Present};
 
 /// How often to look whether something came that the findings were gathered without.

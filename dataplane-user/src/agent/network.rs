@@ -8,7 +8,7 @@ use std::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, coverage::Coverage, rows, run::Wanted};
+use super::{core::Core, coverage::Coverage, rows, settings::Wanted};
 use crate::{
     dataplane::{InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
     report::{InterfaceRow, ProgramRow},

@@ -9,7 +9,7 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use super::run::{Settings, Wanted};
+use super::settings::{Settings, Wanted};
 use crate::{
     dataplane::{self, interfaces},
     flags::FlagStore,

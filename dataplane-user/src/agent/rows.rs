@@ -11,7 +11,7 @@ use super::{
     file_flags,
 };
 use crate::{
-    cluster::{Backend, ClusterView, Node, Scope},
+    cluster::{Backend, ClusterView, Node, Protocol, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
     flags::{Clocks, Flag, Flags, Origin, monotonic_ns},
     plan::{Indices, Keep},
@@ -275,12 +275,8 @@ pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
 fn flow_row(flow: &Flow, node: &str) -> FlowRow {
     let end = |addr: nodefence_common::Addr, port| std::net::SocketAddr::new(IpAddr::from(addr), port);
     FlowRow {
-        protocol: match flow.orig.protocol {
-            6 => "tcp".to_owned(),
-            17 => "udp".to_owned(),
-            132 => "sctp".to_owned(),
-            other => other.to_string(),
-        },
+        protocol: Protocol::of(flow.orig.protocol)
+            .map_or_else(|| flow.orig.protocol.to_string(), |protocol| protocol.to_string()),
         client: end(flow.orig.src, flow.orig.src_port),
         service: end(flow.orig.dst, flow.orig.dst_port),
         backend: flow.backend(),

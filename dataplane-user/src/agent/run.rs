@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,7 +20,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    audit::{self, AuditSettings},
+    audit,
     bridge::{Bridge, alive},
     core::Core,
     file_flags, findings, idle,
@@ -31,18 +30,18 @@ use super::{
     pinned, preflight,
     rescue::Rescue,
     serve::Desk,
+    settings::Settings,
     state::State,
     takeout::TakingOut,
 };
 use crate::{
     cluster::{ClusterView, FileFlag, FileSource, Watch},
     dataplane::{
-        self, Dataplane, EventStream, Injector,
+        Dataplane, EventStream, Injector,
         probe::{Findings, Present},
     },
     flags::{Adopted, Clocks, FlagStore, Flags, monotonic_ns},
-    plan::{Answer, Indices, Mode, Slot},
-    proxy,
+    plan::{Indices, Slot},
     report::{Client, ClientError, Request, Server},
 };
 
@@ -54,44 +53,6 @@ const WIND_UP: Duration = Duration::from_secs(1);
 
 /// What to do about another agent.
 const ADVICE: &str = "end it, or start this one with --take-over";
-
-/// Which devices to attach to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// These.
-    pub names: Vec<String>,
-    /// And those by which packets to nodes and backends leave.
-    pub auto: bool,
-}
-
-/// How the agent runs.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Who exists.
-    pub cluster_file: PathBuf,
-    /// Whether a cluster without nodes is believed.
-    pub allow_empty: bool,
-    /// Where to attach.
-    pub interfaces: Wanted,
-    /// This node's name; `None` to find it by its address.
-    pub node: Option<String>,
-    /// Whether to cut.
-    pub mode: Mode,
-    /// What senders are told.
-    pub answer: Answer,
-    /// What the operator says of kube-proxy's mode.
-    pub proxy: proxy::Wanted,
-    /// How the tables are watched for what differs.
-    pub audit: AuditSettings,
-    /// How the dataplane is opened.
-    pub options: dataplane::Options,
-    /// Folder of the lock and the flags.
-    pub run_dir: PathBuf,
-    /// The socket.
-    pub socket: PathBuf,
-    /// Whether to take over from an agent that runs.
-    pub take_over: bool,
-}
 
 /// Runs the agent until a signal, or until another agent takes over. The dataplane stays in the kernel.
 ///

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use nodefence_common::{Addr, NodeEntry, PortKey, VERDICT_LIFETIME_NS};
 
-use super::{coverage::Coverage, kept::Kept, run::Settings};
+use super::{coverage::Coverage, kept::Kept, settings::Settings};
 use crate::{
     cluster::{ClusterView, Node},
     dataplane::{self, NodeWriter, WriteReport},

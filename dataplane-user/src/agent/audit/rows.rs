@@ -9,6 +9,7 @@ use clap::ValueEnum as _;
 
 use super::{super::core::Core, Watch, now};
 use crate::{
+    ipvs::Protocol,
     plan::audit::{Kind, Observed, Part, State, Subject},
     report::{AuditReport, DifferenceRow, KindRow},
 };
@@ -97,12 +98,8 @@ fn by_kind(observed: &[Observed], at: Duration) -> BTreeMap<Kind, Vec<Difference
 /// Of a flow only where it was sent and where it goes: there may be thousands from as many clients.
 pub(super) fn subject(subject: &Subject) -> String {
     let Subject::Flow(flow) = subject else { return subject.to_string() };
-    let protocol = match flow.orig.protocol {
-        6 => "TCP".to_owned(),
-        17 => "UDP".to_owned(),
-        132 => "SCTP".to_owned(),
-        other => format!("protocol {other}"),
-    };
+    // In the words of the virtual servers beside it.
+    let protocol = Protocol(flow.orig.protocol.into());
     let to = SocketAddr::new(IpAddr::from(flow.orig.dst), flow.orig.dst_port);
     format!("flow {protocol} {to} -> {}", flow.backend())
 }

@@ -1,0 +1,117 @@
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+};
+
+use super::*;
+use crate::report::{Client, ClientError};
+
+struct Echo;
+
+impl Handler for Echo {
+    async fn handle(&self, request: Request) -> Reply {
+        Reply::ok(&format!("{request:?}"))
+    }
+}
+
+fn serve() -> (tempfile::TempDir, PathBuf, tokio::runtime::Runtime) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.sock");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
+    runtime.spawn(async move { server.serve(Arc::new(Echo)).await });
+    (dir, path, runtime)
+}
+
+#[test]
+fn the_silent_hold_nobody_up() {
+    let (_dir, path, _runtime) = serve();
+    let begun = Instant::now();
+    let silent: Vec<UnixStream> =
+        (0..3 * MAX_CONNECTIONS).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let answer: String = Client::connect(&path).unwrap().ask(&Request::Nodes).unwrap();
+    assert_eq!(answer, "Nodes");
+    // Half of the time that all of these were listened to.
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    // They are sent away by and by.
+    for mut stream in silent {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+}
+
+/// Counts what it carries out.
+struct Counted(AtomicU64);
+
+impl Handler for Counted {
+    async fn handle(&self, _: Request) -> Reply {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Reply::ok(&self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn a_request_whose_sender_has_left_is_not_carried_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
+    // Nobody serves yet: the process stands still.
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let request = serde_json::to_string(&Request::HandOver).unwrap();
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    drop(stream);
+    let counted = Arc::new(Counted(AtomicU64::new(0)));
+    std::thread::spawn(move || runtime.block_on(server.serve(counted)));
+    assert_eq!(Client::connect(&path).unwrap().ask::<u64>(&Request::Nodes).unwrap(), 1);
+}
+
+#[test]
+fn who_has_just_come_is_heard() {
+    let (_dir, path, _runtime) = serve();
+    let clients: Vec<Client> = (0..MAX_CONNECTIONS + 8).map(|_| Client::connect(&path).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for mut client in clients {
+            scope.spawn(move || {
+                std::thread::sleep(SPARED / 4);
+                assert_eq!(client.ask::<String>(&Request::Nodes).unwrap(), "Nodes");
+            });
+        }
+    });
+}
+
+#[test]
+fn one_connection_serves_for_several_requests() {
+    let (_dir, path, _runtime) = serve();
+    let mut client = Client::connect(&path).unwrap();
+    for _ in 0..3 {
+        assert_eq!(client.ask::<String>(&Request::Status).unwrap(), "Status");
+    }
+}
+
+#[test]
+fn an_agent_that_stands_still_is_said_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.sock");
+    let _listens = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let mut client = Client::connect(&path).unwrap();
+    client.set_patience(Duration::from_millis(50)).unwrap();
+    let error = client.ask::<String>(&Request::Nodes).unwrap_err();
+    assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("agent.sock has not answered within 50ms; is it stopped"), "{text}");
+}
+
+#[test]
+fn garbage_is_answered() {
+    let (_dir, path, _runtime) = serve();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"hello\n\xff\xfe\n").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    let answers: Vec<&str> = answers.lines().collect();
+    assert!(answers.len() == 2 && answers.iter().all(|answer| answer.contains("no request")), "{answers:?}");
+    assert!(answers[1].contains("UTF-8"), "{answers:?}");
+}
