@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
 use nodefence_common::Reason;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{Netns, Proc, bin, client::wait_until};
@@ -104,14 +105,23 @@ impl Agent {
         // The CLI is asked only once there is someone to ask: starting it again and again would slow down the agent it waits for.
         let there = UnixStream::connect(self.socket()).is_ok();
         let answer = there.then(|| self.cli(&["status", "-o", "json"]).ok()).flatten();
-        let status =
-            answer.and_then(|output| serde_json::from_slice::<serde_json::Value>(&output.stdout).ok());
+        let status = answer.and_then(|output| serde_json::from_slice::<Value>(&output.stdout).ok());
         status.is_some_and(|status| status["pid"] == pid)
     }
 
     /// The cluster file; it may be rewritten (by rename) while the agent runs.
     pub fn cluster_file(&self) -> PathBuf {
         self.dir.path().join("cluster.yaml")
+    }
+
+    /// Puts another cluster file in the place of its own, at once, as it should be done.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn rewrite_cluster_file(&self, text: &str) -> Result<()> {
+        let aside = self.cluster_file().with_extension("new");
+        std::fs::write(&aside, text)?;
+        Ok(std::fs::rename(aside, self.cluster_file())?)
     }
 
     /// The agent's socket.
@@ -174,6 +184,14 @@ impl Agent {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// As [`Agent::expect`], or where the answer is no JSON.
+    pub fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.expect(&["status", "-o", "json"])?)?)
+    }
+
     /// Flags a node by the CLI.
     ///
     /// # Errors
@@ -196,7 +214,7 @@ impl Agent {
     /// # Errors
     /// As [`Agent::expect`], where the answer is no JSON, or where the counter is not listed.
     pub fn counter(&self, reason: Reason) -> Result<u64> {
-        let json: serde_json::Value = serde_json::from_str(&self.expect(&["counters", "-o", "json"])?)?;
+        let json: Value = serde_json::from_str(&self.expect(&["counters", "-o", "json"])?)?;
         let rows = json.as_array().or_else(|| json.get("counters")?.as_array());
         let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason.name()));
         row.and_then(|row| row["packets"].as_u64())

@@ -5,62 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::{
-    Agent, Cluster, Family,
-    client::wait_until,
-    topology::{Node, Service},
-};
+use crate::{Agent, Family, client::wait_until};
 
 /// Both IP versions.
 pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
-
-/// The cluster's file with its Services, whose endpoints are on these nodes. `more` is added to what is said of an endpoint, by the Service's and the node's name.
-pub fn cluster_file(
-    cluster: &Cluster,
-    nodes: &[&Node],
-    more: &dyn Fn(&str, &str) -> Option<&'static str>,
-) -> String {
-    let mut text = cluster.cluster_file() + "services:\n";
-    for service in Service::ALL {
-        let (port, target, node_port) = service.ports();
-        let [v4, v6] = BOTH.map(|family| service.cluster_ip(family));
-        let name = format!("{service:?}").to_lowercase();
-        text += &format!(
-            "  - name: default/{name}
-    clusterIPs: [{v4}, '{v6}']
-    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
-    endpoints:\n",
-            service.protocol(),
-        );
-        for node in nodes {
-            let Some(more) = more(&name, node.name) else { continue };
-            for family in BOTH {
-                let host = service == Service::Host;
-                let address = if host { node.address(family) } else { node.pod_address(family) };
-                text += &format!(
-                    "      - {{ address: '{address}', node: {}, hostNetwork: {host}{more} }}\n",
-                    node.name
-                );
-            }
-        }
-    }
-    text
-}
-
-/// Every endpoint, and nothing special about it.
-pub fn plain(_: &str, _: &str) -> Option<&'static str> {
-    Some("")
-}
-
-/// Puts another cluster file in the place of the agent's.
-///
-/// # Errors
-/// Where it cannot be written.
-pub fn rewrite(agent: &Agent, text: &str) -> Result<()> {
-    let aside = agent.cluster_file().with_extension("new");
-    std::fs::write(&aside, text)?;
-    Ok(std::fs::rename(aside, agent.cluster_file())?)
-}
 
 /// What an `audit` told.
 #[derive(Debug)]

@@ -320,5 +320,5 @@ fn cut_everywhere(cluster: &Cluster, agent: &mut Agent) -> Result<(serde_json::V
         unreachable: agent.counter(Reason::Unreachable)?,
         handed: agent.counter(Reason::Handed)?,
     };
-    Ok((serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?, counts))
+    Ok((agent.status()?, counts))
 }

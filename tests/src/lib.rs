@@ -13,6 +13,7 @@ pub mod checks;
 pub mod client;
 pub mod cut;
 mod each_topology;
+pub mod ipvs;
 pub mod kube;
 pub mod model;
 pub mod netns;

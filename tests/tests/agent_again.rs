@@ -1,6 +1,6 @@
 //! Who waits is told, also where the flag is older than the cut: after a restart, a reload or a device that came late.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
@@ -55,8 +55,7 @@ impl Drop for Idle<'_> {
 
 /// What `status` says of the last round of asking for node B; null before the first.
 fn asked(agent: &Agent) -> Result<Value> {
-    let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
-    Ok(status["asked"]["node-b"].clone())
+    Ok(agent.status()?["asked"]["node-b"].clone())
 }
 
 /// Flagged by an agent that resets nobody, which is then replaced by one that does.
@@ -121,9 +120,7 @@ fn a_backend_that_is_added_to_a_flagged_node() -> Result<()> {
     let mut idle = Idle::new(&cluster)?;
     agent.expect(&["flag", "node-b", "--wait"])?;
     idle.still_wait()?;
-    let aside = agent.cluster_file().with_extension("new");
-    fs::write(&aside, whole)?;
-    fs::rename(&aside, agent.cluster_file())?;
+    agent.rewrite_cluster_file(&whole)?;
     idle.are_told(&agent)
 }
 
@@ -141,10 +138,7 @@ fn a_route_that_comes_after_the_flag() -> Result<()> {
         let pod = cluster.b.pod_address(family);
         cluster.a.ns.ip(&format!("route add {pod}/{bits} dev aside0"))?;
     }
-    wait_until("the routes are seen", SOON, || {
-        let status = agent.expect(&["status", "-o", "json"]).unwrap_or_default();
-        serde_json::from_str::<Value>(&status).is_ok_and(|status| status["uncovered"] == 2)
-    })?;
+    wait_until("the routes are seen", SOON, || agent.status().is_ok_and(|status| status["uncovered"] == 2))?;
     let report = agent.expect(&["flag", "node-b", "--wait", "-o", "json"])?;
     let report: Value = serde_json::from_str(&report)?;
     ensure!(report["asked"]["unreachable"].as_u64().is_some_and(|flows| flows >= 2), "{report}");

@@ -1,6 +1,6 @@
 //! How a running agent follows its cluster file.
 
-use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
+use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
@@ -29,28 +29,17 @@ fn start(file: &str) -> Result<Agent> {
     Agent::start(&ns, "node-a", &["v0"], file)
 }
 
-fn json(agent: &Agent, args: &[&str]) -> Result<Value> {
-    Ok(serde_json::from_str(&agent.expect(&[args, &["-o", "json"]].concat())?)?)
-}
-
 /// Waits until a field of `status` below `cluster` satisfies `test`.
 fn wait_cluster(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Result<()> {
-    wait_until(what, SEEN, || json(agent, &["status"]).is_ok_and(|status| test(&status["cluster"])))
+    wait_until(what, SEEN, || agent.status().is_ok_and(|status| test(&status["cluster"])))
         .with_context(|| agent.log())
         .map(drop)
 }
 
 fn node(agent: &Agent, name: &str) -> Result<Value> {
-    let nodes = json(agent, &["nodes"])?;
+    let nodes: Value = serde_json::from_str(&agent.expect(&["nodes", "-o", "json"])?)?;
     let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
     node.cloned().with_context(|| format!("no node {name}"))
-}
-
-/// Writes aside and renames, as it should be done.
-fn replace(file: &Path, text: &str) -> Result<()> {
-    let aside = file.with_extension("new");
-    fs::write(&aside, text)?;
-    Ok(fs::rename(&aside, file)?)
 }
 
 #[test]
@@ -63,7 +52,7 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
         ("nodes: []\n", "--allow-empty"),
         ("nodes:\n- {name: node-a, address: 10.9.0.1}\n- {name: node-a, address: 10.9.0.2}\n", "line 3"),
     ] {
-        replace(&agent.cluster_file(), bad)?;
+        agent.rewrite_cluster_file(bad)?;
         wait_cluster(&agent, says, |cluster| {
             cluster["error"]
                 .as_str()
@@ -72,7 +61,7 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
         ensure!(node(&agent, "node-b")?["action"] == "refuse");
         ensure!(node(&agent, "node-b")?["backends"] == 2);
     }
-    replace(&agent.cluster_file(), THREE)?;
+    agent.rewrite_cluster_file(THREE)?;
     wait_cluster(&agent, "good again", |cluster| cluster["error"].is_null())?;
     fs::remove_file(agent.cluster_file())?;
     wait_cluster(&agent, "missing", |cluster| !cluster["error"].is_null())?;
@@ -122,7 +111,7 @@ fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> 
 - {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
 - {name: node-a, address: 10.9.0.1}
 ";
-    replace(&agent.cluster_file(), reordered)?;
+    agent.rewrite_cluster_file(reordered)?;
     wait_until("node-x", SEEN, || node(&agent, "node-x").is_ok())?;
     let x = node(&agent, "node-x")?;
     ensure!(node(&agent, "node-c")?["index"] == c["index"], "node-c moved");
@@ -137,18 +126,18 @@ fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> 
 fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     let agent = start(THREE)?;
     let flagged = format!("{THREE}flags:\n- {{node: node-b, until: 2999-01-01T00:00:00Z, reason: disk}}\n");
-    replace(&agent.cluster_file(), &flagged)?;
+    agent.rewrite_cluster_file(&flagged)?;
     wait_until("flagged", SEEN, || node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse"))?;
     let b = node(&agent, "node-b")?;
     ensure!(b["flag"]["origin"] == "cluster-file" && b["flag"]["reason"] == "disk", "{b}");
     // The CLI cannot take the file's flag back, and says so.
     let told = agent.cli(&["unflag", "node-b"])?;
     ensure!(String::from_utf8_lossy(&told.stderr).contains("the cluster file flags it too"), "{told:?}");
-    replace(&agent.cluster_file(), THREE)?;
+    agent.rewrite_cluster_file(THREE)?;
     wait_until("free", SEEN, || node(&agent, "node-b").is_ok_and(|node| node["action"] == "pass"))?;
     // A flag whose time is over is none.
     let over = flagged.replace("2999", "1999");
-    replace(&agent.cluster_file(), &format!("# over\n{over}"))?;
+    agent.rewrite_cluster_file(&format!("# over\n{over}"))?;
     wait_cluster(&agent, "read", |cluster| cluster["error"].is_null())?;
     ensure!(node(&agent, "node-b")?["action"] == "pass");
     Ok(())
@@ -161,25 +150,25 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     agent.expect(&["flag", "node-b", "--reason", "disk"])?;
     let without: String =
         THREE.lines().filter(|line| !line.contains("node-b")).map(|line| format!("{line}\n")).collect();
-    replace(&agent.cluster_file(), &without)?;
+    agent.rewrite_cluster_file(&without)?;
     wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
     // Longer than flags are looked through.
     std::thread::sleep(Duration::from_millis(2500));
-    ensure!(json(&agent, &["status"])?["flagged_unknown"]["node-b"]["reason"] == "disk");
+    ensure!(agent.status()?["flagged_unknown"]["node-b"]["reason"] == "disk");
     ensure!(
         agent
             .expect(&["status"])?
             .contains("node-b (not in the cluster file): flagged until unflagged: disk")
     );
-    replace(&agent.cluster_file(), THREE)?;
+    agent.rewrite_cluster_file(THREE)?;
     wait_until("flagged again", SEEN, || {
         node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse")
     })?;
     // Nor does it need to be there for the flag to be taken back.
-    replace(&agent.cluster_file(), &without)?;
+    agent.rewrite_cluster_file(&without)?;
     wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
     agent.unflag("node-b")?;
-    ensure!(json(&agent, &["status"])?["flagged_unknown"] == serde_json::json!({}));
+    ensure!(agent.status()?["flagged_unknown"] == serde_json::json!({}));
     Ok(())
 }
 
@@ -187,7 +176,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
 fn a_second_address_of_this_machine_is_no_pod() -> Result<()> {
     let agent = start(THREE)?;
     let local = THREE.replace("address: 10.9.0.1}", "address: 10.9.0.77, backends: [{address: 10.9.0.1}]}");
-    replace(&agent.cluster_file(), &local)?;
+    agent.rewrite_cluster_file(&local)?;
     wait_cluster(&agent, "refused", |cluster| {
         cluster["error"].as_str().is_some_and(|error| {
             error.contains("cluster.yaml: backend 10.9.0.1 of node `node-a` is an address of this machine")
@@ -227,7 +216,7 @@ fn reloads_cut_nobody_else() -> Result<()> {
         } else {
             format!("{head}\n{}{extra}", blocks.concat())
         };
-        replace(&agent.cluster_file(), &text)?;
+        agent.rewrite_cluster_file(&text)?;
         wait_cluster(&agent, "this round's file", |cluster| cluster["nodes"] == 3 + round % 7)?;
         let outcome = try_new(&cluster.a.pod, backend, SOON).0;
         ensure!(outcome == Outcome::Refused, "round {round}: {outcome:?} from a flagged node");

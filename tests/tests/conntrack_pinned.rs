@@ -18,7 +18,6 @@ use nodefence_tests::{
     client::{UdpConn, wait_until},
     topology::Service,
 };
-use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(5);
 /// A query that is not answered is sent again after this.
@@ -36,10 +35,6 @@ fn entries(cluster: &Cluster, from: IpAddr) -> Vec<Flow> {
 
 fn names(flows: &[Flow]) -> BTreeSet<String> {
     flows.iter().map(|flow| format!("{flow} {:#x}", flow.id)).collect()
-}
-
-fn status(agent: &Agent) -> Result<Value> {
-    Ok(serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?)
 }
 
 /// Sends queries from one port until one is answered: by node C.
@@ -62,7 +57,7 @@ fn answered_by_c(client: &UdpConn) -> Result<()> {
 fn a_dns_client_with_one_port_is_answered_by_a_live_backend() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent_with(&["--proxy", "auto"])?;
-    ensure!(status(&agent)?["proxy"]["mode"] == "nftables", "{}", status(&agent)?["proxy"]);
+    ensure!(agent.status()?["proxy"]["mode"] == "nftables", "{}", agent.status()?["proxy"]);
     for family in [Family::V4, Family::V6] {
         let dns = cluster.service(Service::Dns, Place::Outside, family);
         let client = UdpConn::connect_to(&cluster.client, dns, "node-b", LIMIT)?;
@@ -86,7 +81,7 @@ fn a_dns_client_with_one_port_is_answered_by_a_live_backend() -> Result<()> {
         for other in &others {
             ensure!(other.who()? == "node-c");
         }
-        let row = status(&agent)?["pinned"]["node-b"].clone();
+        let row = agent.status()?["pinned"]["node-b"].clone();
         let (datagrams, by_filter) = (row["datagrams"].as_u64(), row["by_filter"].as_u64());
         ensure!(datagrams.context("datagrams")? + by_filter.context("by_filter")? > 0, "{row}");
         ensure!(row["problem"].is_null() && row["refused"] == 0, "{row}");
@@ -157,7 +152,7 @@ fn a_client_that_sticks_to_a_flagged_backend_moves() -> Result<()> {
     for _ in 0..10 {
         ensure!(UdpConn::connect(&cluster.client, dns, LIMIT)?.who()? == "node-c");
     }
-    ensure!(status(&agent)?["pinned"]["node-b"]["affinity"] == 1, "{}", status(&agent)?["pinned"]);
+    ensure!(agent.status()?["pinned"]["node-b"]["affinity"] == 1, "{}", agent.status()?["pinned"]);
     ensure!(ruleset(&cluster)? == before, "nothing but elements changes");
     Ok(())
 }
@@ -191,7 +186,7 @@ fn tcp_flows_are_let_go_after_the_asking() -> Result<()> {
     for conn in &mut conns[20..] {
         conn.echo(b"untouched")?;
     }
-    let row = status(&agent)?["pinned"]["node-b"].clone();
+    let row = agent.status()?["pinned"]["node-b"].clone();
     ensure!(row["tcp"].as_u64() >= Some(20) || row["by_filter"].as_u64() > Some(0), "{row}");
     Ok(())
 }
@@ -210,7 +205,7 @@ fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
         ensure!(names(&entries(&cluster, cluster.b.pod_address(Family::V4))) == before, "{extra:?}");
         let set = cluster.a.ns.exec(&format!("nft list set ip kube-proxy {}", sets[0]))?;
         ensure!(set.contains("expires"), "{set}");
-        let status = status(&agent)?;
+        let status = agent.status()?;
         ensure!(status["pinned"].as_object().is_some_and(serde_json::Map::is_empty), "{}", status["pinned"]);
         let told = agent.expect(&["status"])?;
         ensure!(told.contains("datapath only (--proxy says so)") == (extra[1] == "none"), "{told}");

@@ -1,6 +1,6 @@
 //! Fail open: what a Service has nothing else for is not cut, and is again once there is something else.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_common::Reason;
@@ -8,77 +8,32 @@ use nodefence_tests::{
     Agent, Cluster, Family, Options, Outcome, Place,
     checks::{Case, SOON, reset_at_next_packet},
     client::{UdpConn, try_new, wait_until},
-    topology::{Node, Service},
+    topology::Service,
 };
-use serde_json::Value;
 
 /// A new file is looked at within a second; the rest is for a slow machine.
 const TAKEN: Duration = Duration::from_secs(10);
 
-fn endpoints(nodes: &[&Node], service: Service) -> String {
-    let mut text = String::new();
-    for node in nodes {
-        for family in [Family::V4, Family::V6] {
-            let (address, host_network) = match service {
-                Service::Host => (node.address(family), true),
-                Service::Web | Service::Dns => (node.pod_address(family), false),
-            };
-            text += &format!(
-                "      - {{ address: '{address}', node: {}, hostNetwork: {host_network} }}\n",
-                node.name
-            );
-        }
-    }
-    text
-}
-
 /// The cluster's file with its Services, `web` with endpoints on these nodes; `host` has one on B alone, `dns` on B and C.
-fn file(cluster: &Cluster, web: &[&Node]) -> String {
-    let mut text = cluster.cluster_file() + "services:\n";
-    let all = [
-        ("default/web", Service::Web, web),
-        ("default/dns", Service::Dns, &[&cluster.b, &cluster.c]),
-        ("default/host", Service::Host, &[&cluster.b]),
-    ];
-    for (name, service, nodes) in all {
-        let (port, target, node_port) = service.ports();
-        let ip = |family| service.cluster_ip(family);
-        text += &format!(
-            "  - name: {name}
-    clusterIPs: [{}, '{}']
-    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
-    endpoints:\n{}",
-            ip(Family::V4),
-            ip(Family::V6),
-            service.protocol(),
-            endpoints(nodes, service)
-        );
-    }
-    text
-}
-
-fn rewrite(agent: &Agent, text: &str) -> Result<()> {
-    let aside = agent.cluster_file().with_extension("new");
-    std::fs::write(&aside, text)?;
-    Ok(std::fs::rename(aside, agent.cluster_file())?)
-}
-
-fn status(agent: &Agent) -> Result<Value> {
-    Ok(serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?)
+fn file(cluster: &Cluster, web: &[&str]) -> String {
+    cluster.services_file_with(|service, node| {
+        let there = match service {
+            Service::Web => web.contains(&node.name),
+            Service::Dns => true,
+            Service::Host => node.name == "node-b",
+        };
+        there.then_some("")
+    })
 }
 
 /// Whether a new connection from a pod of node A to B's own server passes.
 fn passes(cluster: &Cluster, service: Service, family: Family) -> bool {
-    let address = match service {
-        Service::Host => cluster.b.address(family),
-        Service::Web | Service::Dns => cluster.b.pod_address(family),
-    };
-    let to: SocketAddr = (address, service.ports().1).into();
-    try_new(&cluster.a.pod, to, Duration::from_secs(1)).0 == Outcome::Answered
+    try_new(&cluster.a.pod, cluster.b.endpoint(service, family), Duration::from_secs(1)).0
+        == Outcome::Answered
 }
 
 fn datagram_passes(cluster: &Cluster) -> bool {
-    let to = (cluster.b.pod_address(Family::V4), Service::Dns.ports().1).into();
+    let to = cluster.b.endpoint(Service::Dns, Family::V4);
     UdpConn::connect(&cluster.a.pod, to, Duration::from_secs(1))
         .is_ok_and(|conn| conn.request() == Outcome::Answered)
 }
@@ -86,7 +41,7 @@ fn datagram_passes(cluster: &Cluster) -> bool {
 #[test]
 fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let alone = file(&cluster, &[&cluster.b]);
+    let alone = file(&cluster, &["node-b"]);
     let agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &alone)?;
     let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
     let mut open = case.to_b(Service::Web)?;
@@ -110,7 +65,7 @@ fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
     ensure!(agent.counter(Reason::Reset)? == 0);
     ensure!(!datagram_passes(&cluster), "the port of a Service with another endpoint passes");
 
-    let told = status(&agent)?;
+    let told = agent.status()?;
     ensure!(told["kept"] == 4 && told["flagged"][0]["kept"] == 4, "{told}");
     let row = told["kept_examples"].as_array().and_then(|rows| {
         rows.iter().find(|row| row["address"] == cluster.b.pod_address(Family::V4).to_string())
@@ -123,18 +78,18 @@ fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
     ensure!(text.contains(line), "{text}");
     ensure!(agent.expect(&["nodes"])?.contains("refuse, 4 ports kept"));
 
-    rewrite(&agent, &file(&cluster, &[&cluster.b, &cluster.c]))?;
+    agent.rewrite_cluster_file(&file(&cluster, &["node-b", "node-c"]))?;
     wait_until("the cut", TAKEN, || !passes(&cluster, Service::Web, Family::V4))?;
     reset_at_next_packet(&mut open)?;
     ensure!(!passes(&cluster, Service::Web, Family::V6));
     ensure!(host.request() == Outcome::Answered, "the other Service still has nothing else");
-    ensure!(status(&agent)?["kept"] == 2, "{}", status(&agent)?);
+    ensure!(agent.status()?["kept"] == 2, "{}", agent.status()?);
 
-    rewrite(&agent, &alone)?;
+    agent.rewrite_cluster_file(&alone)?;
     wait_until("kept again", TAKEN, || passes(&cluster, Service::Web, Family::V4))?;
-    ensure!(status(&agent)?["kept"] == 4);
+    ensure!(agent.status()?["kept"] == 4);
     agent.unflag("node-b")?;
-    ensure!(status(&agent)?["kept"] == 0);
+    ensure!(agent.status()?["kept"] == 0);
     Ok(())
 }
 
@@ -142,7 +97,7 @@ fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
 #[test]
 fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let both = file(&cluster, &[&cluster.b, &cluster.c]);
+    let both = file(&cluster, &["node-b", "node-c"]);
     let agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &both)?;
     agent.flag("node-b")?;
     ensure!(!passes(&cluster, Service::Web, Family::V4));
@@ -158,7 +113,7 @@ fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
 #[test]
 fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let mut agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &file(&cluster, &[&cluster.b]))?;
+    let mut agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &file(&cluster, &["node-b"]))?;
     let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
     let mut open = case.to_b(Service::Web)?;
     agent.flag("node-b")?;
@@ -166,7 +121,7 @@ fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
     ensure!(open.request() == Outcome::Answered, "cut by a restart");
     ensure!(agent.counter(Reason::Reset)? == 0);
     // What the new agent need not keep any more goes, though its predecessor wrote it.
-    rewrite(&agent, &file(&cluster, &[&cluster.b, &cluster.c]))?;
+    agent.rewrite_cluster_file(&file(&cluster, &["node-b", "node-c"]))?;
     wait_until("the cut", SOON.max(TAKEN), || !passes(&cluster, Service::Web, Family::V4))?;
     reset_at_next_packet(&mut open).map(drop)
 }

@@ -22,41 +22,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 const NO_RETRANSMIT: Duration = Duration::from_millis(900);
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-fn services(cluster: &Cluster, more: &str) -> String {
-    let mut text = cluster.cluster_file() + "services:\n";
-    for service in Service::ALL {
-        let (port, target, node_port) = service.ports();
-        let [v4, v6] = BOTH.map(|family| service.cluster_ip(family));
-        text += &format!(
-            "  - name: default/{}
-    clusterIPs: [{v4}, '{v6}']
-    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
-{more}    endpoints:\n",
-            format!("{service:?}").to_lowercase(),
-            service.protocol(),
-        );
-        for node in [&cluster.b, &cluster.c] {
-            for family in BOTH {
-                let host = service == Service::Host;
-                let address = if host { node.address(family) } else { node.pod_address(family) };
-                text += &format!(
-                    "      - {{ address: '{address}', node: {}, hostNetwork: {host} }}\n",
-                    node.name
-                );
-            }
-        }
-    }
-    text
-}
-
 fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
-    let file = services(cluster, "");
     let extra = [&["--proxy", "auto"], extra].concat();
-    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &extra)
-}
-
-fn status(agent: &Agent) -> Result<Value> {
-    Ok(serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?)
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &cluster.services_file(), &extra)
 }
 
 /// A counter of the agent's own.
@@ -67,7 +35,7 @@ fn own_counter(agent: &Agent, name: &str) -> Result<u64> {
 }
 
 fn armed(agent: &Agent) -> Result<()> {
-    let ready = || status(agent).is_ok_and(|status| status["rescue"]["idle"].is_null());
+    let ready = || agent.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
     wait_until("an agent that rescues", LIMIT, ready).map(drop).with_context(|| agent.log())
 }
 
@@ -146,7 +114,7 @@ fn hung(options: Options, count: usize) -> Result<()> {
     {
         ensure!(own_counter(&agent, name)? == 0, "{}", agent.expect(&["counters"])?);
     }
-    let told = status(&agent)?;
+    let told = agent.status()?;
     ensure!(told["rescue"]["own"] == "balanced anew", "{told}");
     ensure!(agent.expect(&["status"])?.contains("are balanced anew (of own sockets: balanced anew)"));
     Ok(())
@@ -404,7 +372,8 @@ fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
 #[test]
 fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let file = services(&cluster, "    sessionAffinity: ClientIP\n");
+    let file =
+        cluster.services_file().replace("    endpoints:", "    sessionAffinity: ClientIP\n    endpoints:");
     let set = |node: &Node| {
         let socket = (node.pod_address(Family::V4), Service::Web.ports().1).into();
         Endpoint { service: "default/web", port: "", protocol: Protocol::Tcp, socket }.set()

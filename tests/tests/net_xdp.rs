@@ -20,8 +20,7 @@ fn agent(cluster: &Cluster, mode: &str) -> Result<Agent> {
     let devices: &[&str] = if mode == "native" { &["out0"] } else { &["out0", "eth0"] };
     let agent =
         Agent::start_with(&cluster.a.ns, "node-a", devices, &cluster.cluster_file(), &["--xdp", mode])?;
-    let status: serde_json::Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
-    let xdp = status["interfaces"][0]["xdp"].to_string();
+    let xdp = agent.status()?["interfaces"][0]["xdp"].to_string();
     ensure!(xdp.contains(mode), "XDP is not attached ({mode}): {xdp}");
     Ok(agent)
 }

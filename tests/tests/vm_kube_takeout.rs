@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use nodefence_tests::{
     Family, Netns, Node,
     client::wait_until,
+    ipvs::saved,
     kube::{Beside, Mode},
     topology::Service,
 };
@@ -28,12 +29,6 @@ const BLIND: Duration = Duration::from_secs(2);
 /// Endpoints change so often.
 const CHANGES: u32 = 200;
 const EVERY: Duration = Duration::from_millis(50);
-
-fn saved(ns: &Netns) -> Result<Vec<String>> {
-    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
-    lines.sort();
-    Ok(lines)
-}
 
 /// Destinations on a node that new connections go to.
 fn weighted(ns: &Netns, node: &Addresses) -> Result<Vec<String>> {

@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, Map, MapData};
 use nodefence_common::{Config, config_flags};
 use nodefence_tests::{Agent, Netns, client::wait_until};
-use serde_json::Value;
 
 /// In the order in which they can be loaded.
 const MODULES: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
@@ -68,10 +67,7 @@ fn ipvs_that_comes_late_is_probed() -> Result<()> {
          link set v1 up
          addr add 10.9.0.1/24 dev v0")?;
     let agent = Agent::start(&ns, "node-a", &["v0"], "nodes:\n- {name: node-a, address: 10.9.0.1}\n")?;
-    let finding = || -> Result<Value> {
-        let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
-        Ok(status["probe"]["ipvs_translates"].clone())
-    };
+    let finding = || agent.status().map(|status| status["probe"]["ipvs_translates"].clone());
     ensure!(finding()?["not_needed"].is_string(), "without IPVS: {}", finding()?);
     drop(unloaded);
     let found = || finding().is_ok_and(|finding| finding["found"].is_boolean());

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence::conntrack::{Conntrack, Family as Half};
-use nodefence_tests::{Agent, Cluster, Netns, Options, Proxy, client::wait_until};
+use nodefence_tests::{Agent, Cluster, Netns, Options, Proxy, client::wait_until, ipvs::saved};
 use serde_json::Value;
 
 /// Generous: an emulated guest stands still for seconds where its host is busy.
@@ -97,16 +97,9 @@ fn send(ns: &Netns) -> Result<()> {
     })
 }
 
-fn saved(ns: &Netns) -> Result<Vec<String>> {
-    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
-    lines.sort();
-    Ok(lines)
-}
-
 /// What `status` says of node B in IPVS.
 fn row(agent: &Agent) -> Result<Value> {
-    let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
-    Ok(status["ipvs"]["nodes"]["node-b"].clone())
+    Ok(agent.status()?["ipvs"]["nodes"]["node-b"].clone())
 }
 
 #[test]

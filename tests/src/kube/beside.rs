@@ -61,9 +61,7 @@ impl Beside {
     /// Where the API server refuses them.
     pub fn set_endpoints(&self, nodes: &[&Node]) -> Result<()> {
         slice(&self.control, Service::Web, nodes)?;
-        let aside = self.agent.cluster_file().with_extension("new");
-        std::fs::write(&aside, file(&self.cluster, self.affinity, nodes).to_string())?;
-        Ok(std::fs::rename(aside, self.agent.cluster_file())?)
+        self.agent.rewrite_cluster_file(&file(&self.cluster, self.affinity, nodes).to_string())
     }
 
     /// Deletes a Service from the API server, and makes it anew.
@@ -93,7 +91,7 @@ impl Beside {
     /// # Errors
     /// Where it does not answer.
     pub fn status(&self) -> Result<Value> {
-        Ok(serde_json::from_str(&self.agent.expect(&["status", "-o", "json"])?)?)
+        self.agent.status()
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Agent, Cluster, Conn, Family, Options, Place, Proxy,
-    audit::{Audit, repair, rewrite},
+    audit::{Audit, repair},
     client::wait_until,
     topology::Service,
 };
@@ -127,7 +127,7 @@ struct World {
 impl World {
     fn tell(&self, more: &str) -> Result<()> {
         self.control.slice(&self.pods.slice())?;
-        rewrite(&self.agent, &self.pods.file(&self.cluster, more))
+        self.agent.rewrite_cluster_file(&self.pods.file(&self.cluster, more))
     }
 
     /// Connections and datagrams from everywhere, some of them to pods that have just ended.

@@ -7,6 +7,7 @@
 //! ```
 //! The same with IPv6: 2001:db8::/64 outside, fd00:2::/64 between the nodes, fd00:244:N::/64 for pods.
 
+mod file;
 mod links;
 mod proxy;
 
@@ -134,6 +135,15 @@ impl Service {
         }
     }
 
+    /// In the cluster file it is below `default/`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Web => "web",
+            Self::Dns => "dns",
+            Self::Host => "host",
+        }
+    }
+
     /// `tcp` or `udp`.
     pub const fn protocol(self) -> &'static str {
         match self {
@@ -190,6 +200,15 @@ impl Node {
             Family::V4 => [10, 244, self.index, 2].into(),
             Family::V6 => [0xfd00, 0x244, u16::from(self.index), 0, 0, 0, 0, 2].into(),
         }
+    }
+
+    /// Where its endpoint of a Service is.
+    pub fn endpoint(&self, service: Service, family: Family) -> SocketAddr {
+        let address = match service {
+            Service::Host => self.address(family),
+            Service::Web | Service::Dns => self.pod_address(family),
+        };
+        (address, service.ports().1).into()
     }
 
     fn serve(&mut self) -> Result<()> {
@@ -289,28 +308,6 @@ impl Cluster {
             (Place::Outside, Family::V6) => ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], node_port).into(),
             _ => (service.cluster_ip(family), port).into(),
         }
-    }
-
-    /// The cluster file that describes it.
-    pub fn cluster_file(&self) -> String {
-        let mut text = String::from("nodes:\n");
-        for node in [&self.a, &self.b, &self.c] {
-            text +=
-                &format!("  - name: {}\n    address: {}\n    backends:", node.name, node.address(Family::V4));
-            if node.index == 1 {
-                text += " []\n";
-                continue;
-            }
-            text += "\n";
-            for family in [Family::V4, Family::V6] {
-                text += &format!("      - address: \"{}\"\n", node.pod_address(family));
-                text += &format!(
-                    "      - {{ address: \"{}\", port: 9100, protocol: tcp, hostNetwork: true }}\n",
-                    node.address(family)
-                );
-            }
-        }
-        text
     }
 
     /// Starts the agent on node A, attached to all of [`Cluster::interfaces`].

@@ -23,7 +23,7 @@ fn nftables(cluster: &Cluster, family: Family) -> Result<String> {
     let (mut chains, mut by_cluster_ip, mut by_node_port) = (String::new(), vec![], vec![]);
     for service in Service::ALL {
         let (port, _, node_port) = service.ports();
-        let (protocol, name) = (service.protocol(), format!("{service:?}").to_lowercase());
+        let (protocol, name) = (service.protocol(), service.name());
         let mut choice = vec![];
         for (at, node) in [&cluster.b, &cluster.c].into_iter().enumerate() {
             let endpoint = endpoint(cluster, service, at, family);
@@ -108,11 +108,7 @@ fn ranges(family: Family) -> (&'static str, &'static str, &'static str) {
 
 fn endpoint(cluster: &Cluster, service: Service, at: usize, family: Family) -> SocketAddr {
     let node = if at == 0 { &cluster.b } else { &cluster.c };
-    let address = match service {
-        Service::Host => node.address(family),
-        Service::Web | Service::Dns => node.pod_address(family),
-    };
-    (address, service.ports().1).into()
+    node.endpoint(service, family)
 }
 
 /// Virtual servers for ClusterIPs (on a dummy device, as kube-proxy holds them) and NodePorts; IPVS picks and translates

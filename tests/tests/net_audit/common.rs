@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::conntrack::{Conntrack, Family as Half, Flow};
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Place,
-    audit::{Audit, BOTH, cluster_file, plain},
+    audit::{Audit, BOTH},
     client::UdpConn,
     topology::Service,
 };
@@ -26,13 +26,12 @@ pub(super) fn cluster() -> Result<Cluster> {
 }
 
 pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
-    let file = cluster_file(cluster, &[&cluster.b, &cluster.c], &plain);
     let mut args = vec!["--fault-after", FAULT_AFTER];
     if !extra.contains(&"--proxy") {
         args.extend(["--proxy", "nftables"]);
     }
     args.extend(extra);
-    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &cluster.services_file(), &args)
 }
 
 /// Looks until everything has been watched for longer than a fault takes; nothing may differ.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Cluster, Conn, Family, Place,
-    audit::{Audit, BOTH, cluster_file, outcomes, plain, repair, rewrite, wait_faults},
+    audit::{Audit, BOTH, outcomes, repair, wait_faults},
     client::wait_until,
     topology::Service,
 };
@@ -16,9 +16,8 @@ use super::common::{
 
 /// The DNS Service without node B.
 fn without_b(cluster: &Cluster) -> String {
-    cluster_file(cluster, &[&cluster.b, &cluster.c], &|service, node| {
-        (service != "dns" || node != "node-b").then_some("")
-    })
+    cluster
+        .services_file_with(|service, node| (service != Service::Dns || node.name != "node-b").then_some(""))
 }
 
 #[test]
@@ -50,7 +49,7 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
     let agent = agent(&cluster, &[])?;
     let _clients = dns_clients(&cluster, 3)?;
     ensure!(count_to_b(&cluster)? >= 6);
-    rewrite(&agent, &without_b(&cluster))?;
+    agent.rewrite_cluster_file(&without_b(&cluster))?;
     let faults = BOTH.map(|family| format!("stale-udp {}", dns_to_b(&cluster, family)));
     // Not at once: kube-proxy has its time.
     let young = || Audit::of(&agent).is_ok_and(|audit| audit.in_state("new") == faults);
@@ -83,7 +82,7 @@ fn where_it_is_configured_the_agent_lets_go_by_itself() -> Result<()> {
     let agent = agent(&cluster, &["--repair", "stale-udp,sysctl"])?;
     let _clients = dns_clients(&cluster, 2)?;
     let theirs = others(&cluster)?;
-    rewrite(&agent, &without_b(&cluster))?;
+    agent.rewrite_cluster_file(&without_b(&cluster))?;
     wait_until("nothing is pinned to B", LIMIT, || count_to_b(&cluster).is_ok_and(|count| count == 0))
         .with_context(|| agent.log())?;
     ensure!(others(&cluster)? == theirs, "entries of others");
@@ -99,7 +98,7 @@ fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
         let cluster = cluster()?;
         let agent = agent(&cluster, extra)?;
         let _clients = dns_clients(&cluster, 2)?;
-        rewrite(&agent, &without_b(&cluster))?;
+        agent.rewrite_cluster_file(&without_b(&cluster))?;
         let faults = BOTH.map(|family| format!("stale-udp {}", dns_to_b(&cluster, family)));
         wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
         let before = count_to_b(&cluster)?;
@@ -160,7 +159,6 @@ fn a_tcp_entry_to_a_flagged_node_is_let_go_where_that_does_no_harm() -> Result<(
     cluster.a.ns.sysctl("netfilter/nf_conntrack_tcp_loose", "1")?;
     ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow mended", 2)]));
     ensure!(ours(b)? == 0 && ours(c)? == 1);
-    let file = cluster_file(&cluster, &[&cluster.b, &cluster.c], &plain);
-    rewrite(&agent, &file)?;
+    agent.rewrite_cluster_file(&cluster.services_file())?;
     nothing_for_a_while(&agent)
 }

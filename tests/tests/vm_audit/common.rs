@@ -3,10 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use nodefence_tests::{
-    Agent, Cluster, Netns, Options, Proxy,
-    audit::{Audit, cluster_file, plain},
-};
+use nodefence_tests::{Agent, Cluster, Options, Proxy, audit::Audit};
 
 /// Generous: an emulated guest stands still for seconds where its host is busy.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
@@ -27,9 +24,8 @@ pub(super) fn cluster() -> Result<Cluster> {
 }
 
 pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
-    let file = cluster_file(cluster, &[&cluster.b, &cluster.c], &plain);
     let args = [&["--proxy", "ipvs", "--fault-after", FAULT_AFTER], extra].concat();
-    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &cluster.services_file(), &args)
 }
 
 /// Looks for longer than a fault takes; there may be none, and at the end no difference either.
@@ -47,11 +43,4 @@ pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-/// Lines of `ipvsadm -Sn`, in order.
-pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
-    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
-    lines.sort();
-    Ok(lines)
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Cluster, Conn, Family, Place,
-    audit::{Audit, cluster_file, outcomes, plain, repair, rewrite, wait_faults},
+    audit::{Audit, outcomes, repair, wait_faults},
     topology::Service,
 };
 
@@ -13,8 +13,8 @@ const PAIR: &str = "TCP 10.96.0.10:80 -> 10.244.2.2:8080";
 
 /// The web Service's endpoint on node B ends.
 fn leaving(cluster: &Cluster) -> String {
-    cluster_file(cluster, &[&cluster.b, &cluster.c], &|service, node| match (service, node) {
-        ("web", "node-b") => Some(", ready: false, serving: true, terminating: true"),
+    cluster.services_file_with(|service, node| match (service, node.name) {
+        (Service::Web, "node-b") => Some(", ready: false, serving: true, terminating: true"),
         _ => Some(""),
     })
 }
@@ -40,7 +40,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     let agent = agent(&cluster, &[])?;
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let mut conn = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
-    rewrite(&agent, &leaving(&cluster))?;
+    agent.rewrite_cluster_file(&leaving(&cluster))?;
     let fault = format!("stale-destination {PAIR}");
     // All four virtual servers have it; the one with the connection is ended gently, the others are not needed any more.
     let others =
@@ -75,7 +75,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     conn.echo(b"goes on")?;
 
     // The endpoint comes back: weight 0 is nobody's now, and where it is gone it is missing.
-    rewrite(&agent, &cluster_file(&cluster, &[&cluster.b, &cluster.c], &plain))?;
+    agent.rewrite_cluster_file(&cluster.services_file())?;
     let stray = format!("stray-weight {PAIR}");
     let missing: Vec<String> =
         all[1..].iter().map(|fault| fault.replace("stale-destination", "missing-destination")).collect();

@@ -5,10 +5,11 @@ use nodefence_tests::{
     Conn, Family, Place,
     audit::{Audit, outcomes, repair, wait_faults},
     client::{UdpConn, wait_until},
+    ipvs::saved,
     topology::Service,
 };
 
-use super::common::{LIMIT, agent, cluster, nothing_for_a_while, saved};
+use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 
 #[test]
 fn what_the_take_out_owns_is_no_fault() -> Result<()> {

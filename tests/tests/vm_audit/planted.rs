@@ -5,10 +5,11 @@ use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Place,
     audit::{Audit, BOTH, outcomes, repair, wait_faults},
     client::UdpConn,
+    ipvs::saved,
     topology::Service,
 };
 
-use super::common::{LIMIT, agent, cluster, nothing_for_a_while, saved};
+use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 
 /// How it is planted, what is found, and what puts it right where `repair` does not.
 struct Planted {

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::{Change, Destination, Family, Flags, Outcome, Protocol, Service, ServiceKey, flags};
+use nodefence_tests::ipvs::saved;
 
 use super::{
     common::{alone, apply, apply_all, at, namespace, service, snapshot, with},
-    ipvsadm::{EVERYTHING, same, saved, sorted, thresholds},
+    ipvsadm::{EVERYTHING, same, sorted, thresholds},
 };
 
 #[test]

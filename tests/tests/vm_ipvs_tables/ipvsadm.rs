@@ -41,11 +41,6 @@ pub(super) const EVERYTHING: &str = "\
 -a -f 4096 -6 -r [2001:db8:1::1]:0 -g -w 1
 ";
 
-/// Lines of `ipvsadm -Sn` (what `ipvsadm-save -n` prints), in order. Thresholds are not among them.
-pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
-    Ok(sorted(ns.exec("ipvsadm -Sn")?.lines().map(str::to_owned)))
-}
-
 pub(super) fn sorted(lines: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut lines: Vec<String> = lines.into_iter().map(|line| line.trim().to_owned()).collect();
     lines.sort();

@@ -17,10 +17,11 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::{
     Applied, Change, Config, Destination, Error, Family, Ipvs, Outcome, Protocol, ServiceKey,
 };
+use nodefence_tests::ipvs::saved;
 
 use super::{
     common::{alone, apply_all, at, namespace, service, snapshot, with},
-    ipvsadm::{EVERYTHING, rendered, rendered_thresholds, same, saved, thresholds},
+    ipvsadm::{EVERYTHING, rendered, rendered_thresholds, same, thresholds},
 };
 
 #[test]

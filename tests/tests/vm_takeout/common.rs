@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, topology::Service as Topology,
+    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, ipvs, topology::Service,
 };
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
 }
 
 fn saved_once(ns: &Netns) -> Result<Vec<String>> {
-    let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
+    let mut lines = ipvs::saved(ns)?;
     let thresholds = ns.exec("ipvsadm -Ln --thresholds")?;
     let limits = thresholds.lines().filter(|line| line.trim_start().starts_with("->"));
     // Destination, upper, lower; the counters are not what is compared.
@@ -135,8 +135,7 @@ pub(super) fn addresses(node: &nodefence_tests::Node) -> Vec<IpAddr> {
 
 /// What `status` says of IPVS.
 pub(super) fn status(agent: &Agent) -> Result<Value> {
-    let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
-    Ok(status["ipvs"].clone())
+    Ok(agent.status()?["ipvs"].clone())
 }
 
 /// Whether all of node B is out and nothing is waited for.
@@ -181,44 +180,20 @@ pub(super) fn agent_of(cluster: &Cluster, file: &str) -> Result<Agent> {
     Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), file, &["--proxy", "ipvs"])
 }
 
-/// The cluster's file with its Services; the endpoint in the pod of node B is in the state that `of_b` adds.
+/// The cluster's file with its Services; the endpoints in the pod of node B are in the state that `of_b` adds.
 pub(super) fn with_services(cluster: &Cluster, of_b: &str) -> String {
-    let mut text = cluster.cluster_file() + "services:\n";
-    for (name, service) in [("web", Topology::Web), ("dns", Topology::Dns), ("host", Topology::Host)] {
-        let (port, target, node_port) = service.ports();
-        let [v4, v6] = [Family::V4, Family::V6].map(|family| service.cluster_ip(family));
-        text += &format!(
-            "  - name: default/{name}
-    clusterIPs: [{v4}, '{v6}']
-    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
-    endpoints:\n",
-            service.protocol()
-        );
-        for (node, state) in [(&cluster.b, of_b), (&cluster.c, "")] {
-            for family in [Family::V4, Family::V6] {
-                let (address, more) = match service {
-                    Topology::Host => (node.address(family), ", hostNetwork: true"),
-                    Topology::Web | Topology::Dns => (node.pod_address(family), state),
-                };
-                text += &format!("      - {{ address: '{address}', node: {}{more} }}\n", node.name);
-            }
-        }
-    }
-    text
+    cluster.services_file_with(|service, node| {
+        Some(if service != Service::Host && node.name == "node-b" { of_b } else { "" })
+    })
 }
 
 /// Gives the agent another cluster file, and waits until it has taken it.
 pub(super) fn rewrite(agent: &Agent, text: &str) -> Result<()> {
-    let loaded = || -> Result<Value> {
-        let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
-        Ok(status["cluster"]["loaded"].clone())
-    };
+    let loaded = || agent.status().map(|status| status["cluster"]["loaded"].clone());
     let before = loaded()?;
     // It is told in whole seconds.
     std::thread::sleep(Duration::from_secs(1));
-    let aside = agent.cluster_file().with_extension("new");
-    std::fs::write(&aside, text)?;
-    std::fs::rename(aside, agent.cluster_file())?;
+    agent.rewrite_cluster_file(text)?;
     wait_until("the file is taken", LIMIT, || loaded().is_ok_and(|now| now != before)).map(drop)
 }
 

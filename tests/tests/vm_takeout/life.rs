@@ -3,19 +3,25 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use nodefence_tests::{Agent, Cluster};
 
 use super::common::{
     EMULATION, LAPSE, LIMIT, agent, cluster, saved, untouched, wait_out, wait_same, weighted_on_b,
 };
 
-#[test]
-fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
+/// A cluster whose node B is out, its table from before, and the agent that did it.
+fn taken_out() -> Result<(Cluster, Vec<String>, Agent)> {
     let cluster = cluster()?;
-    let ns = &cluster.a.ns;
-    let before = saved(ns)?;
-    let mut agent = agent(&cluster)?;
+    let before = saved(&cluster.a.ns)?;
+    let agent = agent(&cluster)?;
     agent.flag("node-b")?;
     wait_out(&cluster, &agent)?;
+    Ok((cluster, before, agent))
+}
+
+#[test]
+fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
+    let (cluster, before, mut agent) = taken_out()?;
     agent.kill();
     let took = wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
     println!("undone {took:?} after SIGKILL");
@@ -29,12 +35,7 @@ fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
 
 #[test]
 fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
-    let cluster = cluster()?;
-    let ns = &cluster.a.ns;
-    let before = saved(ns)?;
-    let mut agent = agent(&cluster)?;
-    agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    let (cluster, before, mut agent) = taken_out()?;
     for _ in 0..2 {
         agent.proc()?.freeze()?;
         let took = wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
@@ -58,15 +59,10 @@ fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
 
 #[test]
 fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()> {
-    let cluster = cluster()?;
-    let ns = &cluster.a.ns;
-    let before = saved(ns)?;
-    let mut agent = agent(&cluster)?;
-    agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    let (cluster, before, mut agent) = taken_out()?;
     // The successor's programs take their time; what is out stays out all the while.
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let watched = std::sync::Arc::clone(ns);
+    let watched = std::sync::Arc::clone(&cluster.a.ns);
     let watch = std::thread::spawn(move || -> Result<Vec<String>> {
         while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
             let found = weighted_on_b(&watched)?;

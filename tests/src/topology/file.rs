@@ -1,0 +1,63 @@
+//! The cluster files that describe the small cluster.
+
+use super::{Cluster, Family, Node, Service};
+
+const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+impl Cluster {
+    /// Its nodes and their backends.
+    pub fn cluster_file(&self) -> String {
+        let mut text = String::from("nodes:\n");
+        for node in [&self.a, &self.b, &self.c] {
+            text +=
+                &format!("  - name: {}\n    address: {}\n    backends:", node.name, node.address(Family::V4));
+            if node.index == 1 {
+                text += " []\n";
+                continue;
+            }
+            text += "\n";
+            for family in BOTH {
+                text += &format!("      - address: \"{}\"\n", node.pod_address(family));
+                text += &format!(
+                    "      - {{ address: \"{}\", port: 9100, protocol: tcp, hostNetwork: true }}\n",
+                    node.address(family)
+                );
+            }
+        }
+        text
+    }
+
+    /// The same with its Services, each with endpoints on B and C.
+    pub fn services_file(&self) -> String {
+        self.services_file_with(|_, _| Some(""))
+    }
+
+    /// The same; `more` is added to what is said of a Service's endpoint on a node, and where there is none it has no endpoint there.
+    pub fn services_file_with<'t>(&self, more: impl Fn(Service, &Node) -> Option<&'t str>) -> String {
+        let mut text = self.cluster_file() + "services:\n";
+        for service in Service::ALL {
+            let (port, target, node_port) = service.ports();
+            let [v4, v6] = BOTH.map(|family| service.cluster_ip(family));
+            text += &format!(
+                "  - name: default/{}
+    clusterIPs: [{v4}, '{v6}']
+    ports: [{{ port: {port}, targetPort: {target}, nodePort: {node_port}, protocol: {} }}]
+    endpoints:\n",
+                service.name(),
+                service.protocol(),
+            );
+            for node in [&self.b, &self.c] {
+                let Some(more) = more(service, node) else { continue };
+                for family in BOTH {
+                    text += &format!(
+                        "      - {{ address: '{}', node: {}, hostNetwork: {}{more} }}\n",
+                        node.endpoint(service, family).ip(),
+                        node.name,
+                        service == Service::Host,
+                    );
+                }
+            }
+        }
+        text
+    }
+}
