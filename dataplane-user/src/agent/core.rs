@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     audit::Audit, auto::Auto, file_flags, idle::Turns, own_node, rescue, settings::Settings, state::State,
@@ -53,6 +54,19 @@ pub(super) struct Core {
     pub(super) view_changed: Notify,
     /// Told when somebody was flagged otherwise than by a request.
     pub(super) flagged: Notify,
+    /// Cancelled where a thread of the agent's panicked.
+    pub(super) panicked: CancellationToken,
+}
+
+/// Has the agent end where the thread that holds it panics: nobody else would do its work, and `status` would go on to show what it last did.
+pub(super) struct EndsTheAgent(CancellationToken);
+
+impl Drop for EndsTheAgent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.cancel();
+        }
+    }
 }
 
 impl Core {
@@ -83,7 +97,13 @@ impl Core {
             takeout: Bell::default(),
             view_changed: Notify::new(),
             flagged: Notify::new(),
+            panicked: CancellationToken::new(),
         }
+    }
+
+    /// For a thread to hold as long as it works.
+    pub(super) fn or_end(&self) -> EndsTheAgent {
+        EndsTheAgent(self.panicked.clone())
     }
 
     /// A thread that panicked under the lock does not take the agent's eyes: every value in it is written whole.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     core::{Core, chain},
     coverage::Coverage,
-    pinned,
+    network, pinned,
 };
 use crate::{
     cluster::Node,
@@ -49,8 +49,12 @@ async fn ask_in_turn(core: Arc<Core>, node: String, turns: Arc<Semaphore>) -> Op
     // Nobody closes it.
     let turn = turns.acquire_owned().await.ok()?;
     let asking = tokio::task::spawn_blocking(move || {
+        if node == core.own_node {
+            // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
+            network::refresh(&core);
+        }
         pinned::before_asking(&core, &node);
-        let row = ask(&core, &node);
+        let row = ask(&core, &node).and_then(|row| ask_where_reached_late(&core, &node, row));
         pinned::after_asking(&core, &node);
         drop(turn);
         row
@@ -59,6 +63,21 @@ async fn ask_in_turn(core: Arc<Core>, node: String, turns: Arc<Semaphore>) -> Op
         Ok(row) => row,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+/// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
+fn ask_where_reached_late(core: &Core, node: &str, row: AskRow) -> Option<AskRow> {
+    if row.unreachable == 0 {
+        return Some(row);
+    }
+    let before = Arc::clone(&core.state().coverage);
+    network::refresh(core);
+    let (view, now) = {
+        let state = core.state();
+        (Arc::clone(&state.view), Arc::clone(&state.coverage))
+    };
+    let more = view.node(node).is_some_and(|node| now.reaches_more_of(node, &before));
+    if more { ask(core, node) } else { Some(row) }
 }
 
 /// Asks the idle clients of nodes that were flagged otherwise than by a request (the cluster file, a flag adopted from an

@@ -150,6 +150,7 @@ impl Rescue {
         let thread = {
             let stop = Arc::clone(&stop);
             std::thread::Builder::new().name("rescue".into()).spawn(move || {
+                let _or_end = core.or_end();
                 let desk = Arc::clone(&core.rescue);
                 precedence();
                 // Without this thread the lease lapses: what would be rescued is refused.

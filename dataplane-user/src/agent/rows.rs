@@ -108,8 +108,7 @@ fn backend_row(
         Scope::Address => (None, None),
         Scope::Port(port, protocol) => (Some(port), Some(protocol)),
     };
-    // Packets to the own node's backends do not leave.
-    let covered = (node.name != own_node).then(|| coverage.of(backend.address));
+    let covered = leaves(own_node, node, backend, flagged).then(|| coverage.of(backend.address));
     let (interface, uncovered) = match covered {
         None => (None, None),
         Some(Ok(way)) => (Some(coverage.name(way.attached)), None),
@@ -124,6 +123,12 @@ fn backend_row(
         interface,
         uncovered,
     }
+}
+
+/// Whether packets to a backend leave by a device that is to be attached. To the own node's pods they do so by the pods' own,
+/// while it bears a flag; those in its host network share its addresses: what goes to them leaves by no device.
+fn leaves(own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> bool {
+    node.name != own_node || flagged && backend.scope == Scope::Address
 }
 
 /// The view, what covers it and who bears a flag: copied, so that a long list does not hold the state's lock.
@@ -149,11 +154,12 @@ pub(super) fn backends(core: &Core) -> Vec<BackendRow> {
 pub(super) fn uncovered(core: &Core) -> (usize, Vec<BackendRow>) {
     let (view, coverage, flagged) = looked_at(core);
     let (mut count, mut examples) = (0, Vec::new());
-    for node in view.nodes.iter().filter(|node| node.name != core.own_node) {
-        for backend in node.backends.iter().filter(|backend| coverage.of(backend.address).is_err()) {
+    for node in &view.nodes {
+        let flagged = flagged.contains(&node.name);
+        let leaving = node.backends.iter().filter(|backend| leaves(&core.own_node, node, backend, flagged));
+        for backend in leaving.filter(|backend| coverage.of(backend.address).is_err()) {
             count += 1;
             if examples.len() < EXAMPLES {
-                let flagged = flagged.contains(&node.name);
                 examples.push(backend_row(&coverage, &core.own_node, node, backend, flagged));
             }
         }
@@ -173,12 +179,10 @@ pub(super) fn flag_report(
     let node = seen.view.node(name)?;
     let row = node_row(core, &seen, node, now);
     let mut warnings = Vec::new();
-    // Backends in the own node's host network share its addresses: what goes to them leaves by no device.
-    let leaves = |backend: &&Backend| !row.own || backend.scope == Scope::Address;
     let mut uncovered: Vec<String> = node
         .backends
         .iter()
-        .filter(leaves)
+        .filter(|backend| leaves(&core.own_node, node, backend, true))
         .filter_map(|b| seen.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
         .collect();
     if !uncovered.is_empty() {

@@ -147,12 +147,14 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         "the agent runs"
     );
     let desk = Arc::new(Desk::new(Arc::clone(&core), stop.clone()));
+    let panicked = core.panicked.clone();
     let ended = tokio::select! {
         // In this order: once the end was asked for, tasks end too.
         biased;
         result = signals() => result,
         () = stop.cancelled() => Ok("another agent takes over"),
         () = server.serve(desk) => Ok("the socket is gone"),
+        () = panicked.cancelled() => Err(anyhow::anyhow!("a thread panicked; see above")),
         () = renewal.ended() => Err(anyhow::anyhow!("the thread that renews verdicts ended; they lapse in 3 s")),
         Some(ended) = tasks.join_next() => match ended {
             Ok(Ok(())) => Ok("a task ended"),

@@ -49,6 +49,7 @@ impl TakingOut {
     pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let working = Arc::clone(core);
         let thread = std::thread::Builder::new().name("takeout".into()).spawn(move || {
+            let _or_end = working.or_end();
             precedence();
             Work::new(working).run();
         })?;

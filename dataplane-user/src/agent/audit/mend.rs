@@ -105,6 +105,9 @@ fn may_mend(core: &Core, difference: &Difference) -> Result<(), &'static str> {
         Some(Mend::Forget(_)) if core.settings.proxy == Wanted::None => {
             Err("--proxy none: what kube-proxy's tables pin stays")
         }
+        Some(Mend::Ipvs(_) | Mend::Forget(_)) if core.state().file_error.is_some() => {
+            Err("the cluster file cannot be read: what it said before may have changed since")
+        }
         Some(_) => Ok(()),
     }
 }
