@@ -64,6 +64,16 @@ impl Beside {
         self.agent.rewrite_cluster_file(&file(&self.cluster, self.affinity, nodes).to_string())
     }
 
+    /// Has the cluster file flag these nodes. `nodes`: as last told by [`Self::set_endpoints`].
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn flag_in_file(&self, nodes: &[&Node], flagged: &[&Node]) -> Result<()> {
+        let mut file = file(&self.cluster, self.affinity, nodes);
+        file["flags"] = flagged.iter().map(|node| json!({"node": node.name})).collect();
+        self.agent.rewrite_cluster_file(&file.to_string())
+    }
+
     /// Deletes a Service from the API server, and makes it anew.
     ///
     /// # Errors

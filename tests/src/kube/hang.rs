@@ -112,7 +112,13 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
 }
 
 /// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints.
-fn hangs(beside: &Beside, place: Place, hung: &Node, live: &Node) -> Result<()> {
+fn hangs(
+    beside: &Beside,
+    place: Place,
+    hung: &Node,
+    live: &Node,
+    flag: impl Fn() -> Result<()>,
+) -> Result<()> {
     let cluster = &beside.cluster;
     let watched = Watched {
         ns: cluster.at(place),
@@ -128,7 +134,7 @@ fn hangs(beside: &Beside, place: Place, hung: &Node, live: &Node) -> Result<()> 
             hung.freeze()?;
             sleep(UNNOTICED);
             watched.flagged.get_or_init(Instant::now);
-            beside.agent.expect(&["flag", hung.name, "--force"])?;
+            flag()?;
             let flagged = Instant::now();
             sleep(AFTER);
             Ok(flagged)
@@ -184,7 +190,7 @@ impl New {
 fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
     let cluster = &beside.cluster;
     hung.thaw()?;
-    beside.agent.unflag(hung.name)?;
+    beside.agent.expect(&["unflag", hung.name])?;
     let to = cluster.service(Service::Web, Place::Outside, Family::V4);
     Conn::connect_to(&cluster.client, to, hung.name, LIMIT).context("the node is well again").map(drop)
 }
@@ -210,7 +216,7 @@ pub fn clients_go_on(mode: Mode) -> Result<()> {
     rescues(&beside)?;
     let (b, c) = (&beside.cluster.b, &beside.cluster.c);
     for place in Place::ALL {
-        hangs(&beside, place, b, c).with_context(|| told(&beside, place))?;
+        hangs(&beside, place, b, c, || beside.agent.flag(b.name)).with_context(|| told(&beside, place))?;
         recovers(&beside, b)?;
     }
     Ok(())
@@ -234,8 +240,24 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
         let known = beside.agent.expect(&["backends"]).is_ok_and(|text| text.contains("10.244.1.2"));
         known && names.is_ok_and(|names| names.iter().all(|name| name != beside.cluster.b.name))
     })?;
-    for place in [Place::Outside, Place::Node] {
-        hangs(&beside, place, a, c).with_context(|| told(&beside, place))?;
+    let by_command = || beside.agent.expect(&["flag", a.name, "--force"]).map(drop);
+    let by_file = || {
+        beside.flag_in_file(&[a, c], &[a])?;
+        wait_until("its pods are cut off", LIMIT, || {
+            let rows = beside
+                .agent
+                .expect(&["backends", "-o", "json"])
+                .and_then(|text| Ok(serde_json::from_str(&text)?));
+            let rows: Vec<serde_json::Value> = rows.unwrap_or_default();
+            let its = rows.iter().filter(|row| row["node"] == a.name && row["port"].is_null());
+            let cut: Vec<bool> =
+                its.map(|row| row["flagged"] == true && row["interface"].is_string()).collect();
+            !cut.is_empty() && cut.iter().all(|cut| *cut)
+        })
+        .map(drop)
+    };
+    for (place, flag) in [(Place::Outside, &by_command as &dyn Fn() -> Result<()>), (Place::Node, &by_file)] {
+        hangs(&beside, place, a, c, flag).with_context(|| told(&beside, place))?;
         let pod = (a.pod_address(Family::V4), Service::Web.ports().1).into();
         Conn::connect(&a.ns, pod, LIMIT).context("a probe of the kubelet's")?;
         ensure!(beside.agent.counter(Reason::OwnSocket)? > 0, "{}", told(&beside, place));
@@ -243,6 +265,7 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
             bail!("a pod of the flagged node was reached from elsewhere")
         };
         ensure!(Outcome::of(&error) == Outcome::Refused, "{error}");
+        beside.flag_in_file(&[a, c], &[])?;
         recovers(&beside, a)?;
     }
     Ok(())
