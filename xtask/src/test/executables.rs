@@ -49,13 +49,18 @@ pub(crate) struct Built {
     pub(crate) programs: Vec<PathBuf>,
 }
 
-/// Builds tests (those of `packages`, which cargo takes: `--workspace`, `--package x`) and the programs they start.
-pub(crate) fn build(workspace: &Workspace, packages: &[&str]) -> Result<Built> {
-    let bins = ["build", "--package", "nodefence", "--package", "nodefence-tests", "--bins"];
-    let programs = messages(workspace.cargo().args(bins))?;
-    let programs =
-        programs.iter().filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect();
-    let messages = messages(workspace.cargo().args(["test", "--no-run"]).args(packages))?;
+/// The programs that tests start.
+const PROGRAMS: [&str; 3] = ["nodefence", "nodefence-kube-host", "nodefence-peer"];
+
+/// Builds tests (those that `which` names to cargo: `--tests`, `--test=*`) and the programs they start. All of it in one call and of all packages:
+/// which features their dependencies have depends on what is built together, and what has others is built twice.
+pub(crate) fn build(workspace: &Workspace, which: &str) -> Result<Built> {
+    let mut command = workspace.cargo();
+    command.args(["build", "--workspace", which]).args(PROGRAMS.map(|name| format!("--bin={name}")));
+    let messages = messages(&mut command)?;
+    let tests = |message: &&Value| message["profile"]["test"] == true;
+    let programs = messages.iter().filter(|message| !tests(message));
+    let programs = programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect();
     let mut tests: Vec<Executable> = messages.iter().filter_map(executable).collect();
     tests.sort_by(|a, b| (&a.package, &a.name).cmp(&(&b.package, &b.name)));
     Ok(Built { tests, programs })

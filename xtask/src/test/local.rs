@@ -1,8 +1,10 @@
 //! Test executables on this machine.
 
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use super::executables::{Built, Executable, Level};
 use super::libtest::{Outcome, Parser};
@@ -21,69 +23,139 @@ pub(crate) const FUZZ_SHORT: &str = "20000";
 
 /// Environment of the tests that take long with it: a link is down for a minute, at the kernel's own pace; ten minutes of rolling restarts in a guest.
 pub(crate) const LONG: &str = "NODEFENCE_LONG_TESTS";
-/// Tests that wait for a minute whatever the environment says; `--quick` leaves them out.
-const SLOW: [&str; 1] = ["down_for_a_minute"];
 
-/// Runs every executable of one level, one after the other.
-pub(crate) fn stage(
-    name: &str,
-    built: &Built,
-    level: Level,
-    filter: Option<&str>,
-    quick: bool,
-) -> Result<Stage> {
-    let mut stage = Stage::new(name);
-    let started = Instant::now();
-    for executable in built.tests.iter().filter(|executable| executable.level == level) {
-        let mut names = executable.names(filter)?;
-        if quick {
-            names.retain(|name| !SLOW.contains(&name.as_str()));
-        }
-        if !names.is_empty() {
-            run(executable, &names, filter.is_some(), quick, &mut stage)?;
-        }
-    }
-    stage.took = started.elapsed();
-    Ok(stage)
+/// Executables whose tests wait for most of their time, the longest first. They run beside the others.
+const WAITING: [&str; 4] = ["kube_audit", "hold_neighbour", "net_link_down", "net_audit"];
+/// So many of them at once: more would have others meet their start, which is busy.
+const LANES: usize = 2;
+/// Tests of such a one at once.
+const TOGETHER: &str = "4";
+
+/// What of the executables is meant, and how they run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Local<'a> {
+    pub(crate) built: &'a Built,
+    /// Only tests whose `file::name` contains this.
+    pub(crate) filter: Option<&'a str>,
+    pub(crate) quick: bool,
 }
 
-fn run(executable: &Executable, names: &[String], some: bool, quick: bool, stage: &mut Stage) -> Result<()> {
-    let title = executable.title();
-    say!("{title}: {} tests", names.len());
-    let started = Instant::now();
-    let mut command = executable.command();
-    if quick {
-        command.env(FUZZ_COUNT, FUZZ_SHORT);
-        for name in SLOW {
-            command.args(["--skip", name]);
+/// An executable with its tests.
+type Chosen<'a> = (&'a Executable, Vec<String>);
+
+impl<'a> Local<'a> {
+    /// Runs every executable of one level, one after the other.
+    pub(crate) fn stage(&self, name: &str, level: Level) -> Result<Stage> {
+        let chosen = self.chosen(level)?;
+        self.one_by_one(name, chosen.iter())
+    }
+
+    /// A stage for each of these levels, one after the other; beside them, in a stage of their own, the executables of all of them that mostly wait.
+    pub(crate) fn stages(&self, levels: &[(&str, Level)]) -> Result<Vec<Stage>> {
+        let (mut waiting, mut others) = (Vec::new(), Vec::new());
+        for (name, level) in levels {
+            let (wait, work): (Vec<Chosen<'a>>, Vec<_>) =
+                self.chosen(*level)?.into_iter().partition(|(executable, _)| rank(executable).is_some());
+            waiting.extend(wait);
+            others.push((*name, work));
         }
-    } else {
-        command.env(LONG, "1");
+        waiting.sort_by_key(|(executable, _)| rank(executable));
+        let started = Instant::now();
+        let queue = Mutex::new(waiting.iter());
+        thread::scope(|scope| {
+            let lanes: Vec<_> = (0..LANES.min(waiting.len()))
+                .map(|_| {
+                    // The lock is held while one is taken, not while it runs.
+                    let next = || queue.lock().ok()?.next();
+                    scope.spawn(move || self.one_by_one("waiting", std::iter::from_fn(next)))
+                })
+                .collect();
+            let mut stages = Vec::new();
+            for (name, work) in &others {
+                stages.push(self.one_by_one(name, work.iter())?);
+            }
+            let mut waited = Stage::new("waiting");
+            waited.note = "beside those above".to_owned();
+            for lane in lanes {
+                waited.add(lane.join().map_err(|_| anyhow!("a thread of the tests that wait panicked"))??);
+            }
+            waited.took = started.elapsed();
+            if !waiting.is_empty() {
+                stages.push(waited);
+            }
+            Ok(stages)
+        })
     }
-    if some {
-        command.arg("--exact").args(names);
-    }
-    let mut parser = Parser::default();
-    let mut printed = Vec::new();
-    let ended = process::stream(&mut command, LIMIT, |line| {
-        parser.line(line);
-        printed.push(line.to_owned());
-    })?;
-    let before = stage.failures.len();
-    judge(&title, names, &parser, stage);
-    match ended {
-        None => stage.fail(format!("{title}: not done after {} s, killed", LIMIT.as_secs())),
-        // A crash outside any test, or an abort in the middle of one.
-        Some(status) if !status.success() && stage.failures.len() == before => {
-            stage.fail(format!("{title}: ended with {status}"));
+
+    fn chosen(&self, level: Level) -> Result<Vec<Chosen<'a>>> {
+        let mut chosen = Vec::new();
+        for executable in self.built.tests.iter().filter(|executable| executable.level == level) {
+            let names = executable.names(self.filter)?;
+            if !names.is_empty() {
+                chosen.push((executable, names));
+            }
         }
-        Some(_) => {}
+        Ok(chosen)
     }
-    if stage.failures.len() > before {
-        eprintln!("{}", printed.join("\n"));
+
+    fn one_by_one<'b>(&self, name: &str, chosen: impl Iterator<Item = &'b Chosen<'a>>) -> Result<Stage>
+    where
+        'a: 'b,
+    {
+        let mut stage = Stage::new(name);
+        let started = Instant::now();
+        for (executable, names) in chosen {
+            self.run(executable, names, &mut stage)?;
+        }
+        stage.took = started.elapsed();
+        Ok(stage)
     }
-    say!("{title}: {} failed, {:.1} s", stage.failures.len() - before, started.elapsed().as_secs_f64());
-    Ok(())
+
+    fn run(&self, executable: &Executable, names: &[String], stage: &mut Stage) -> Result<()> {
+        let title = executable.title();
+        say!("{title}: {} tests", names.len());
+        let started = Instant::now();
+        let mut command = executable.command();
+        if self.quick {
+            command.env(FUZZ_COUNT, FUZZ_SHORT);
+        } else {
+            command.env(LONG, "1");
+        }
+        if rank(executable).is_some() {
+            command.args(["--test-threads", TOGETHER]);
+        }
+        if self.filter.is_some() {
+            command.arg("--exact").args(names);
+        }
+        let mut parser = Parser::default();
+        let mut printed = Vec::new();
+        let ended = process::stream(&mut command, LIMIT, |line| {
+            parser.line(line);
+            printed.push(line.to_owned());
+        })?;
+        let before = stage.failures.len();
+        judge(&title, names, &parser, stage);
+        match ended {
+            None => stage.fail(format!("{title}: not done after {} s, killed", LIMIT.as_secs())),
+            // A crash outside any test, or an abort in the middle of one.
+            Some(status) if !status.success() && stage.failures.len() == before => {
+                stage.fail(format!("{title}: ended with {status}"));
+            }
+            Some(_) => {}
+        }
+        if stage.failures.len() > before {
+            eprintln!("{}", printed.join("\n"));
+        }
+        let took = started.elapsed();
+        say!("{title}: {} failed, {:.1} s", stage.failures.len() - before, took.as_secs_f64());
+        stage.files.push((title, took));
+        Ok(())
+    }
+}
+
+/// Its place among those that wait.
+fn rank(executable: &Executable) -> Option<usize> {
+    WAITING.iter().position(|name| *name == executable.name)
 }
 
 /// One count per expected test; a test without an outcome has failed.

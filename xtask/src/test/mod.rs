@@ -8,10 +8,10 @@ pub(crate) mod tally;
 mod checks;
 
 use std::process::ExitCode;
-use std::time::Instant;
 
 use anyhow::{Result, bail};
 use executables::{Built, Level};
+use local::Local;
 use tally::Stage;
 
 use crate::setup::{self, Need};
@@ -21,7 +21,7 @@ use crate::{assets, process, say, vm};
 /// What of it is wanted.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// No VMs, no real Kubernetes, a short fuzz, no test that waits for minutes.
+    /// No VMs, no real Kubernetes, a short fuzz, no waits of minutes.
     pub(crate) quick: bool,
     /// Only tests whose `file::name` contains this, and no checks.
     pub(crate) filter: Option<String>,
@@ -43,15 +43,29 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         stages.extend(checks::all(workspace)?);
     }
     say!("building tests and agent");
-    let built = executables::build(workspace, &["--workspace"])?;
-    stages.push(local::stage("unit", &built, Level::Unit, filter, options.quick)?);
+    let built = executables::build(workspace, "--tests")?;
+    let local = Local { built: &built, filter, quick: options.quick };
+    stages.push(local.stage("unit", Level::Unit)?);
     if filter.is_none() {
         stages.push(local::documentation(workspace)?);
     }
-    stages.push(local::stage("packets", &built, Level::Packets, filter, options.quick)?);
-    stages.push(local::stage("namespaces", &built, Level::Namespaces, filter, options.quick)?);
+    stages.push(local.stage("packets", Level::Packets)?);
+    let mut levels = vec![("namespaces", Level::Namespaces)];
+    let mut refused = None;
     if !options.quick {
-        stages.push(kubernetes(workspace, &built, filter)?);
+        match kubernetes(workspace, &built, filter) {
+            Ok(()) => levels.push((KUBERNETES, Level::Kubernetes)),
+            Err(error) => {
+                process::check_interrupt()?;
+                let mut stage = Stage::new(KUBERNETES);
+                stage.fail(format!("{error:#}"));
+                refused = Some(stage);
+            }
+        }
+    }
+    stages.extend(local.stages(&levels)?);
+    stages.extend(refused);
+    if !options.quick {
         let matrix = vm::Options {
             kernels: Vec::new(),
             test: options.filter.clone(),
@@ -67,26 +81,16 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     Ok(finish(&stages))
 }
 
-/// The tests beside real parts of Kubernetes. Where those cannot be had the stage fails, and the others run.
-fn kubernetes(workspace: &Workspace, built: &Built, filter: Option<&str>) -> Result<Stage> {
-    let name = "kubernetes";
-    let wanted = built.tests.iter().filter(|executable| executable.level == Level::Kubernetes);
-    let mut names = wanted.map(|executable| executable.names(filter));
-    if !names.any(|names| names.is_ok_and(|names| !names.is_empty())) {
-        return Ok(Stage::new(name));
-    }
-    let started = Instant::now();
-    let mut stage = match assets::ensure(workspace) {
-        Ok(_) => local::stage(name, built, Level::Kubernetes, filter, false)?,
-        Err(error) => {
-            process::check_interrupt()?;
-            let mut stage = Stage::new(name);
-            stage.fail(format!("{error:#}"));
-            stage
+const KUBERNETES: &str = "kubernetes";
+
+/// Makes the real parts of Kubernetes ready, where a test wants them. Where they cannot be had that stage fails, and the others run.
+fn kubernetes(workspace: &Workspace, built: &Built, filter: Option<&str>) -> Result<()> {
+    for executable in built.tests.iter().filter(|executable| executable.level == Level::Kubernetes) {
+        if !executable.names(filter)?.is_empty() {
+            return assets::ensure(workspace).map(drop);
         }
-    };
-    stage.took = started.elapsed();
-    Ok(stage)
+    }
+    Ok(())
 }
 
 /// Prints the summary; the exit code says whether anything failed.

@@ -13,7 +13,12 @@ pub(crate) struct Stage {
     /// Said beside the row, for example what could not be reached.
     pub(crate) note: String,
     pub(crate) took: Duration,
+    /// How long each test executable of it ran.
+    pub(crate) files: Vec<(String, Duration)>,
 }
+
+/// So many of the slowest executables are named.
+const SLOWEST: usize = 10;
 
 impl Stage {
     pub(crate) fn new(name: impl Into<String>) -> Self {
@@ -27,18 +32,28 @@ impl Stage {
     pub(crate) fn fail(&mut self, what: impl Into<String>) {
         self.failures.push(what.into());
     }
+
+    /// Takes over what another one counted, but for its name and time.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failures.extend(other.failures);
+        self.files.extend(other.files);
+    }
 }
 
-/// The table of all stages, each failure by name, and `N passed, N failed` as the last line.
+/// The table of all stages, the slowest test executables, each failure by name, and `N passed, N failed` as the last line.
 pub(crate) fn summary(stages: &[Stage]) -> String {
     let mut text = String::new();
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
     let _infallible =
         writeln!(text, "\n{:<width$}  {:>6}  {:>6}  {:>7}", "STAGE", "PASSED", "FAILED", "SECONDS");
-    for Stage { name, passed, failures, note, took } in stages {
+    for Stage { name, passed, failures, note, took, files: _ } in stages {
         let seconds = took.as_secs_f64();
         let row = format!("{name:<width$}  {passed:>6}  {:>6}  {seconds:>7.1}  {note}", failures.len());
         let _infallible = writeln!(text, "{}", row.trim_end());
+    }
+    for (took, stage, file) in slowest(stages) {
+        let _infallible = writeln!(text, "SLOWEST {:>7.1} s  {stage}: {file}", took.as_secs_f64());
     }
     for stage in stages {
         for failure in &stage.failures {
@@ -48,6 +63,16 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
     let passed: usize = stages.iter().map(|stage| stage.passed).sum();
     let _infallible = writeln!(text, "{passed} passed, {} failed", failed(stages));
     text
+}
+
+fn slowest(stages: &[Stage]) -> Vec<(Duration, &str, &str)> {
+    let mut all: Vec<(Duration, &str, &str)> = stages
+        .iter()
+        .flat_map(|stage| stage.files.iter().map(|(file, took)| (*took, &*stage.name, &**file)))
+        .collect();
+    all.sort_by(|a, b| b.cmp(a));
+    all.truncate(SLOWEST);
+    all
 }
 
 /// All failures of all stages.
@@ -70,5 +95,20 @@ mod tests {
         let text = summary(&[one, two]);
         assert_eq!(text.lines().last(), Some("3 passed, 1 failed"));
         assert!(text.contains("FAILED  vm 5.10: net_reset: no result"), "{text}");
+    }
+
+    #[test]
+    fn the_slowest_are_named_in_order() {
+        let mut stages = [Stage::new("unit"), Stage::new("vm 6.1")];
+        for seconds in 1..=SLOWEST as u64 {
+            let file = format!("tests::file_{seconds}");
+            stages[(seconds % 2) as usize].files.push((file, Duration::from_secs(seconds)));
+        }
+        stages[0].files.push(("tests::quick".to_owned(), Duration::from_millis(10)));
+        let text = summary(&stages);
+        let named: Vec<&str> = text.lines().filter(|line| line.starts_with("SLOWEST")).collect();
+        assert_eq!(named.len(), SLOWEST, "{text}");
+        assert_eq!(named[0], "SLOWEST    10.0 s  unit: tests::file_10");
+        assert!(named[1].ends_with("vm 6.1: tests::file_9") && !text.contains("quick"), "{text}");
     }
 }

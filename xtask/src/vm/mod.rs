@@ -62,7 +62,7 @@ pub(crate) struct Options {
 pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Vm])?;
     say!("building tests and agent");
-    let built = executables::build(workspace, &["--package", "nodefence-tests", "--tests"])?;
+    let built = executables::build(workspace, "--test=*")?;
     let stages = matrix(workspace, &built, options)?;
     if stages.is_empty() {
         bail!(
@@ -167,6 +167,8 @@ struct Ran {
     reader: verdict::Reader,
     log: PathBuf,
     ended: qemu::Ended,
+    /// How long each executable ran.
+    files: Vec<(String, Duration)>,
 }
 
 impl Bench<'_> {
@@ -224,7 +226,7 @@ impl Bench<'_> {
             host: boot.host,
         };
         let mut reader = verdict::Reader::default();
-        let mut begun = Instant::now();
+        let (mut begun, mut files) = (Instant::now(), Vec::new());
         let log = self.folder.join(format!("{label}.log"));
         let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let ended = guest.boot(LIMIT, |line| {
@@ -233,18 +235,21 @@ impl Bench<'_> {
             match reader.line(line) {
                 Some(Told::Test(test, outcome)) => println!("{label:<7} {test} ... {}", word(&outcome)),
                 Some(Told::Ended(title)) => {
-                    say!("{label}: {title}: {:.1} s", begun.elapsed().as_secs_f64());
+                    let took = begun.elapsed();
+                    say!("{label}: {title}: {:.1} s", took.as_secs_f64());
+                    files.push((title, took));
                     begun = Instant::now();
                 }
                 None => {}
             }
         })?;
-        Ok(Ran { label: label.to_owned(), reader, log, ended })
+        Ok(Ran { label: label.to_owned(), reader, log, ended, files })
     }
 
     /// Adds a guest's results to `stage`; keeps its logs where something failed.
     fn judge(&self, ran: &Ran, runs: &[Run], stage: &mut Stage) -> Result<()> {
-        let Ran { label, reader, log, ended } = ran;
+        let Ran { label, reader, log, ended, files } = ran;
+        stage.files.extend(files.iter().cloned());
         let before = stage.failures.len();
         let console = fs::read(&ended.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
