@@ -21,37 +21,36 @@ pub(super) const SET: &str = "kubes";
 const HOST: &str = "nodefence-kube-host";
 /// QEMU's user network: its host is the namespace's loopback. `tests/src/kube/control.rs` has the server's port.
 const API_SERVER: &str = "10.0.2.2:6443";
-const NAME: &str = "vm kube";
+/// What their stages are called.
+pub(super) const NAME: &str = "vm kube";
+
+/// What such a guest needs beside the others' things.
+pub(super) struct Parts<'a> {
+    /// Part of the initramfs with kube-proxy; removed with this.
+    file: PathBuf,
+    host: &'a Path,
+}
+
+impl<'a> Parts<'a> {
+    /// Makes them ready, in `folder`.
+    pub(super) fn new(workspace: &Workspace, built: &'a Built, folder: &Path) -> Result<Self> {
+        let host = built.programs.iter().find(|program| program.ends_with(HOST));
+        let host = host.with_context(|| format!("cargo has not built {HOST}"))?;
+        let this = Self { file: folder.join("assets.cpio"), host };
+        guest::write_assets(&this.file, &[assets::ensure(workspace)?.join("kube-proxy")])?;
+        Ok(this)
+    }
+}
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        let _gone = fs::remove_file(&self.file);
+    }
+}
 
 impl Bench<'_> {
-    /// A stage for each kernel. Where the programs cannot be had one failed stage says so.
-    pub(super) fn kubes(
-        &self,
-        workspace: &Workspace,
-        built: &Built,
-        kernels: &[Kernel],
-        runs: &[Run],
-    ) -> Vec<Stage> {
-        let part = self.folder.join("assets.cpio");
-        let host = match self.kube_parts(workspace, built, &part) {
-            Ok(host) => host,
-            Err(error) => return vec![super::or_failed(NAME.to_owned(), Err(error))],
-        };
-        let stages = self.all(kernels, NAME, |kernel| self.kube(kernel, runs, &part, host));
-        if !self.options.keep {
-            let _gone = fs::remove_file(&part);
-        }
-        stages
-    }
-
-    fn kube_parts<'a>(&self, workspace: &Workspace, built: &'a Built, part: &Path) -> Result<&'a PathBuf> {
-        let assets = assets::ensure(workspace)?;
-        guest::write_assets(part, &[assets.join("kube-proxy")])?;
-        let host = built.programs.iter().find(|program| program.ends_with(HOST));
-        host.with_context(|| format!("cargo has not built {HOST}"))
-    }
-
-    fn kube(&self, kernel: Kernel, runs: &[Run], part: &Path, host: &Path) -> Result<Stage> {
+    /// Runs the tests in a guest beside an API server of its own.
+    pub(super) fn kube(&self, kernel: Kernel, runs: &[Run], parts: &Parts<'_>) -> Result<Stage> {
         let started = Instant::now();
         let prepared = kernel.prepare()?;
         let mut stage = Stage::new(format!("{NAME} {}", kernel.label()));
@@ -61,9 +60,9 @@ impl Bench<'_> {
             parameters: &format!(
                 "nodefence.runs={SET} nodefence.api_server={API_SERVER} nodefence.threads=1"
             ),
-            parts: &[part],
+            parts: &[&parts.file],
             network: &["-netdev", "user,id=host", "-device", "virtio-net-pci,netdev=host"].map(str::to_owned),
-            host: Some(host),
+            host: Some(parts.host),
         };
         let ran = self.run(&prepared, &format!("{}-kube", kernel.label()), &boot)?;
         self.judge(&ran, runs, &mut stage)?;

@@ -10,6 +10,7 @@ mod mirror;
 mod modules;
 mod pair;
 mod qemu;
+mod queue;
 mod verdict;
 
 use std::env;
@@ -17,14 +18,13 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use guest::Run;
 pub(crate) use kernel::Kernel;
 use kernel::Prepared;
+use queue::Kind;
 use verdict::Told;
 
 use crate::process;
@@ -36,8 +36,6 @@ use crate::test::local::LONG;
 use crate::test::tally::Stage;
 use crate::workspace::Workspace;
 
-/// VMs at the same time; under TCG each keeps one processor busy.
-const AT_ONCE: usize = 2;
 /// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
 pub(crate) const THREADS: usize = 2;
 /// Test files whose subject is files, sockets and the command line: another kernel changes nothing for them.
@@ -73,7 +71,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     Ok(crate::test::finish(&stages))
 }
 
-/// All kernels, two at a time, one stage each; then pairs of guests. Nothing where no test is meant.
+/// All kernels, one stage each, and those beside an API server; then pairs of guests. Nothing where no test is meant.
 pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) -> Result<Vec<Stage>> {
     if std::env::consts::ARCH != "x86_64" {
         bail!(
@@ -97,12 +95,18 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     guest::write(&base, built, &sets, &folder)?;
     let kernels = if options.kernels.is_empty() { Kernel::ALL.to_vec() } else { options.kernels.clone() };
     let bench = Bench { base: &base, folder: &folder, options };
-    let mut stages = Vec::new();
+    let parts = (!kubes.is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
+    let mut kinds = Vec::new();
     if !runs.is_empty() {
-        stages.extend(bench.all(&kernels, "vm", |kernel| bench.one(kernel, &runs)));
+        kinds.push(Kind::new("vm", false, |kernel| bench.one(kernel, &runs)));
     }
-    if !kubes.is_empty() && !process::interrupted() {
-        stages.extend(bench.kubes(workspace, built, &kernels, &kubes));
+    if let Some(Ok(parts)) = &parts {
+        kinds.push(Kind::new(kube::NAME, true, |kernel| bench.kube(kernel, &kubes, parts)));
+    }
+    let mut stages = queue::run(&kernels, &kinds);
+    drop(kinds);
+    if let Some(Err(error)) = parts {
+        stages.push(or_failed(kube::NAME.to_owned(), Err(error)));
     }
     for kernel in kernels.iter().filter(|_| !pairs.is_empty() && !process::interrupted()) {
         stages.push(or_failed(format!("vm pair {}", kernel.label()), bench.pair(*kernel, &pairs)));
@@ -112,10 +116,6 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
         fs::remove_file(&base)?;
     }
     Ok(stages)
-}
-
-fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
-    if process::interrupted() { None } else { queue.lock().ok()?.next() }
 }
 
 fn or_failed(name: String, stage: Result<Stage>) -> Stage {
@@ -172,33 +172,6 @@ struct Ran {
 }
 
 impl Bench<'_> {
-    /// A stage for each kernel, two kernels at a time.
-    fn all(
-        &self,
-        kernels: &[Kernel],
-        name: &str,
-        one: impl Fn(Kernel) -> Result<Stage> + Sync,
-    ) -> Vec<Stage> {
-        // The newest take longest: first, so that none of them is left alone at the end.
-        let queue = Mutex::new(kernels.iter().copied().enumerate().rev());
-        let stages = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..AT_ONCE.min(kernels.len()) {
-                scope.spawn(|| {
-                    while let Some((at, kernel)) = next(&queue) {
-                        let stage = or_failed(format!("{name} {}", kernel.label()), one(kernel));
-                        if let Ok(mut stages) = stages.lock() {
-                            stages.push((at, stage));
-                        }
-                    }
-                });
-            }
-        });
-        let mut stages = stages.into_inner().unwrap_or_default();
-        stages.sort_by_key(|(at, _)| *at);
-        stages.into_iter().map(|(_, stage)| stage).collect()
-    }
-
     fn one(&self, kernel: Kernel, runs: &[Run]) -> Result<Stage> {
         let started = Instant::now();
         let prepared = kernel.prepare()?;
