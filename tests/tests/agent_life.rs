@@ -379,3 +379,49 @@ fn ctrl_c_ends_it_too() -> Result<()> {
     again.proc()?.signal(Signal::SIGINT)?;
     wait_until("the end", Duration::from_secs(10), || again.log().contains("SIGINT")).map(drop)
 }
+
+#[test]
+fn a_run_folder_that_is_removed_is_made_anew() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    agent.flag("node-b")?;
+    let run_dir = agent.socket().parent().context("no folder")?.to_owned();
+    fs::remove_dir_all(&run_dir)?;
+    wait_until("the agent answers again", Duration::from_secs(20), || {
+        node(&agent, "node-b").is_ok_and(|node| node["flag"]["reason"].is_string() || !node["flag"].is_null())
+    })
+    .with_context(|| agent.log())?;
+    let flags = run_dir.join("flags.json");
+    wait_until("the flags file is back", Duration::from_secs(20), || {
+        fs::read_to_string(&flags).is_ok_and(|text| text.contains("node-b"))
+    })?;
+    let mut command = another(&agent, &[])?;
+    let output = ns.run(move || command.output())?;
+    ensure!(output.status.code() == Some(6), "{}: two agents", output.status);
+    agent.unflag("node-b")
+}
+
+/// A log file on a full disk, a reader that has died: lines are lost, and nothing else.
+#[test]
+fn nobody_needs_to_read_the_log() -> Result<()> {
+    let (ns, mut agent) = start(&[])?;
+    agent.terminate()?;
+    let mut command = another(&agent, &[])?;
+    command.stderr(Stdio::piped());
+    let mut unread = ns.run(move || command.spawn())?;
+    let answers = wait_until("it answers", Duration::from_secs(20), || agent.status().is_ok());
+    drop(unread.stderr.take());
+    let flagged = agent.expect(&["flag", "node-b"]).and_then(|_| agent.expect(&["unflag", "node-b"]));
+    let alive = unread.try_wait()?.is_none();
+    let mut command = Command::new(bin("nodefence")?);
+    command.arg("--run-dir").arg(agent.socket().parent().context("no folder")?).args(["flag", "nobody"]);
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let code = command.stderr(writer).status()?.code();
+    unread.kill()?;
+    unread.wait()?;
+    answers?;
+    flagged?;
+    ensure!(alive, "the agent ended with its log");
+    ensure!(code == Some(1), "{code:?} instead of the error's own exit code");
+    Ok(())
+}

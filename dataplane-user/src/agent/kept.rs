@@ -7,7 +7,7 @@ use std::{
 
 use nodefence_common::PortKey;
 
-use super::state::Writer;
+use super::{core::chain, state::Writer};
 use crate::{
     cluster::{ClusterView, TrafficPolicy},
     plan::{self, Keep, KeepIndex, Why},
@@ -82,7 +82,7 @@ impl Kept {
                 match writer.keep(&key) {
                     Ok(()) => drop(self.there.insert(key)),
                     Err(error) => {
-                        let why = format!("{} must be kept, which failed: {error}", kept.backend());
+                        let why = format!("{} must be kept, which failed: {}", kept.backend(), chain(error));
                         failed.entry(kept.node).or_insert(why);
                     }
                 }

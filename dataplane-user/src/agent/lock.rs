@@ -47,7 +47,7 @@ pub enum LockError {
 /// The right to be this node's agent. Given up when it is dropped, or when the process ends in whatever way.
 #[derive(Debug)]
 pub struct Lock {
-    _file: Flock<File>,
+    file: Flock<File>,
 }
 
 /// Something in the folder that no agent put there.
@@ -99,7 +99,7 @@ impl Lock {
                     .and_then(|()| file.rewind())
                     .and_then(|()| writeln!(file, "{}", std::process::id()))
                     .map_err(at(&path, "write the process id"))?;
-                Ok(Self { _file: file })
+                Ok(Self { file })
             }
             Err((mut file, Errno::EWOULDBLOCK)) => {
                 let mut text = String::new();
@@ -108,6 +108,12 @@ impl Lock {
             }
             Err((_, errno)) => Err(at(&path, "lock it")(errno.into())),
         }
+    }
+
+    /// Whether its file is still the one in that folder: who finds another one there does not find it locked.
+    pub fn is_in(&self, run_dir: &Path) -> bool {
+        let there = fs::metadata(run_dir.join("agent.lock"));
+        there.is_ok_and(|there| self.file.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
     }
 
     /// As [`Lock::take`], but waits for the other agent to end.
@@ -141,7 +147,12 @@ mod tests {
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         assert!(error.to_string().ends_with("; end it"), "{error}");
         assert!(Lock::wait(&run, "", Duration::from_millis(20)).is_err());
-        drop(lock);
+        assert!(lock.is_in(&run));
+        fs::remove_dir_all(&run).unwrap();
+        assert!(!lock.is_in(&run));
+        let other = Lock::take(&run, "").unwrap();
+        assert!(!lock.is_in(&run) && other.is_in(&run));
+        drop((lock, other));
         let _lock = Lock::wait(&run, "", Duration::from_millis(20)).unwrap();
     }
 

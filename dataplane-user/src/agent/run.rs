@@ -86,11 +86,11 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
     settings.options.config = findings::config(&settings, &findings);
-    let lock = match held {
+    let mut lock = match held {
         Some(lock) => lock,
         None => take_over(&settings)?,
     };
-    let server = Server::bind(settings.socket.clone())?;
+    let mut server = Server::bind(settings.socket.clone())?;
     let (adopted, bridge) = match inherited {
         Some(inherited) => inherited,
         None => inherit(&settings, &view.flags)?,
@@ -148,19 +148,26 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     );
     let desk = Arc::new(Desk::new(Arc::clone(&core), stop.clone()));
     let panicked = core.panicked.clone();
-    let ended = tokio::select! {
-        // In this order: once the end was asked for, tasks end too.
-        biased;
-        result = signals() => result,
-        () = stop.cancelled() => Ok("another agent takes over"),
-        () = server.serve(desk) => Ok("the socket is gone"),
-        () = panicked.cancelled() => Err(anyhow::anyhow!("a thread panicked; see above")),
-        () = renewal.ended() => Err(anyhow::anyhow!("the thread that renews verdicts ended; they lapse in 3 s")),
-        Some(ended) = tasks.join_next() => match ended {
-            Ok(Ok(())) => Ok("a task ended"),
-            Ok(Err(error)) => Err(error),
-            Err(panic) => Err(panic.into()),
-        },
+    let ended = loop {
+        let ended = tokio::select! {
+            // In this order: once the end was asked for, tasks end too.
+            biased;
+            result = signals() => result,
+            () = stop.cancelled() => Ok("another agent takes over"),
+            () = server.serve(Arc::clone(&desk)) => Ok("the socket is gone"),
+            () = server.lost() => match again_in_place(&core, &mut server, &mut lock) {
+                Ok(()) => continue,
+                Err(error) => Err(error),
+            },
+            () = panicked.cancelled() => Err(anyhow::anyhow!("a thread panicked; see above")),
+            () = renewal.ended() => Err(anyhow::anyhow!("the thread that renews verdicts ended; they lapse in 3 s")),
+            Some(ended) = tasks.join_next() => match ended {
+                Ok(Ok(())) => Ok("a task ended"),
+                Ok(Err(error)) => Err(error),
+                Err(panic) => Err(panic.into()),
+            },
+        };
+        break ended;
     };
     stop.cancel();
     taking_out.end();
@@ -176,6 +183,18 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     }
     drop(lock);
     ended.map(drop)
+}
+
+/// Makes lock, socket and flags file anew where somebody removed the run folder, or the socket: without them nobody could take a flag back.
+fn again_in_place(core: &Core, server: &mut Server, lock: &mut Lock) -> anyhow::Result<()> {
+    let Settings { run_dir, socket, .. } = &core.settings;
+    tracing::error!(socket = %socket.display(), "the socket's file is gone; the run folder is made anew");
+    if !lock.is_in(run_dir) {
+        *lock = Lock::take(run_dir, ADVICE).context("the run folder is gone, and cannot be made anew")?;
+    }
+    server.bind_again()?;
+    core.state().unsaved = true;
+    Ok(())
 }
 
 /// Has the agent that runs end, and takes its lock.

@@ -27,7 +27,7 @@ pub fn main() -> std::process::ExitCode {
     match verbs::run(cli) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("nodefence: {}", causes(&error));
+            output::say(&format!("nodefence: {}", causes(&error)));
             Exit::of(&error).into()
         }
     }

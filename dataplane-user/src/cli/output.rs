@@ -27,6 +27,11 @@ pub(super) fn print<T: Serialize>(
     }
 }
 
+/// Tells on standard error. Where nobody takes it, what was to be done is done all the same.
+pub(super) fn say(line: &str) {
+    let _nobody_listens = writeln!(io::stderr(), "{line}");
+}
+
 /// Columns as kubectl prints them: a head in capitals, no lines, two spaces between.
 pub(super) fn columns<const N: usize>(
     head: [&str; N],

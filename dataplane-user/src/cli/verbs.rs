@@ -12,7 +12,7 @@ use super::{
     args::{AgentArgs, Cli, Format, LogFormat, TcArg, Verb, XdpArg},
     audit, doctor,
     exit::Exit,
-    output::print,
+    output::{print, say},
     tables,
 };
 use crate::{
@@ -136,7 +136,7 @@ fn quiet<T>(_: &T) {}
 
 fn warn(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        say(&format!("warning: {warning}"));
     }
 }
 
@@ -188,7 +188,12 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
 fn init_log(format: LogFormat) {
     use tracing_subscriber::{EnvFilter, fmt};
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // What cannot be written is lost: to tell of it there, as is the default, panics where standard error takes nothing.
+    let log = fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .log_internal_errors(false);
     match format {
         LogFormat::Json => log.json().flatten_event(true).init(),
         LogFormat::Text => {

@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
     time::Duration,
@@ -80,19 +80,18 @@ impl Checker {
             return Err(raw.name.at.refused(format!("services[{s}].ports"), "empty; a Service has a port"));
         }
         let mut ports: Vec<ServicePort> = Vec::with_capacity(raw.ports.len());
+        let (mut names, mut numbers) = (HashSet::new(), HashMap::new());
         for (p, raw_port) in raw.ports.iter().enumerate() {
             let field = |what: &str| format!("services[{s}].ports[{p}].{what}");
             let port = service_port(raw_port, raw.ports.len(), &field)?;
             let at = raw_port.port.at;
-            for other in &ports {
-                if other.name == port.name {
-                    let message = format!("another port has the name `{}`", port.name);
-                    return Err(at.refused(field("name"), message));
-                }
-                if (other.port, other.protocol) == (port.port, port.protocol) {
-                    let message = format!("`{}` has {}/{} already", other.name, port.port, port.protocol);
-                    return Err(at.refused(field("port"), message));
-                }
+            if !names.insert(port.name.clone()) {
+                let message = format!("another port has the name `{}`", port.name);
+                return Err(at.refused(field("name"), message));
+            }
+            if let Some(other) = numbers.insert((port.port, port.protocol), p) {
+                let message = format!("`{}` has {}/{} already", ports[other].name, port.port, port.protocol);
+                return Err(at.refused(field("port"), message));
             }
             if let Some(number) = port.node_port
                 && let Some(line) = self.taken.node_ports.insert((number, port.protocol), at.line)
@@ -232,6 +231,8 @@ fn service_port(raw: &RawPort, of: usize, field: &impl Fn(&str) -> String) -> Re
             return Err(raw.port.at.refused(field("name"), message));
         }
         None => String::new(),
+        // As EndpointSlices have it.
+        Some(name) if name.value.is_empty() && of == 1 => String::new(),
         Some(name) if name.value.len() <= 63 && is_label(&name.value) => name.value.clone(),
         Some(name) => {
             let message = format!(

@@ -43,6 +43,11 @@ pub enum Problem {
         "has no list `nodes`; expected at its top `nodes:` with a list of nodes, each with name and address"
     )]
     NoList,
+    /// `services` has no value.
+    #[error(
+        "`services` has no value; expected a list, `[]` for a cluster without Services, or no `services` at all"
+    )]
+    NoServices,
     /// `nodes` is empty and that was not allowed.
     #[error("`nodes` is empty; if that is meant, start the agent with --allow-empty")]
     NoNodes,

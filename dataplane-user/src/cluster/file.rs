@@ -31,6 +31,8 @@ pub fn parse(text: &str, allow_empty: bool) -> Result<ClusterView, Problem> {
         }
     }
     if let Some(services) = raw.services {
+        // A file that ends here may have lost the rest.
+        let services = services.ok_or(Problem::NoServices)?;
         checker.services.get_or_insert_default();
         for (s, service) in services.into_iter().enumerate() {
             checker.service(s, &service)?;

@@ -11,10 +11,15 @@ use super::place::Placed;
 pub(super) struct RawFile {
     #[serde(default)]
     pub(super) nodes: Option<Vec<RawNode>>,
-    #[serde(default)]
-    pub(super) services: Option<Vec<RawService>>,
+    /// `Some(None)` where it stands there without a value.
+    #[serde(default, deserialize_with = "there")]
+    pub(super) services: Option<Option<Vec<RawService>>>,
     #[serde(default)]
     pub(super) flags: Option<Vec<RawFlag>>,
+}
+
+fn there<'a, T: Deserialize<'a>, D: serde::Deserializer<'a>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 #[derive(Deserialize)]

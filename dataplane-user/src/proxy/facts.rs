@@ -3,7 +3,7 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{legacy, nft::Nft};
@@ -13,7 +13,7 @@ const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCAL
 /// It answers at once, or not at all.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// More than this is no answer of a mode.
-const LONGEST: u64 = 4096;
+const LONGEST: usize = 4096;
 /// Families of nftables' tables (`NFPROTO_IPV4`, `NFPROTO_IPV6`).
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
@@ -76,11 +76,20 @@ fn legacy_chain() -> bool {
 /// HTTP/1.0: one answer, whole, until the other side closes.
 fn ask(metrics: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&metrics, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET /proxyMode HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer)?;
+    let (begun, mut answer, mut part) = (Instant::now(), Vec::new(), [0; LONGEST]);
+    // For the whole answer, however many parts it comes in.
+    while let Some(left) = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            read => answer.extend_from_slice(&part[..read]),
+        }
+        if answer.len() > LONGEST {
+            break;
+        }
+    }
     mode(&answer).ok_or_else(|| io::Error::other(format!("no mode at http://{metrics}/proxyMode")))
 }
 

@@ -4,7 +4,10 @@ use std::{
     collections::BTreeMap,
     future::Future,
     io,
-    os::{fd::AsFd as _, unix::fs::PermissionsExt as _},
+    os::{
+        fd::AsFd as _,
+        unix::fs::{MetadataExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -45,6 +48,9 @@ const SPARED: Duration = Duration::from_secs(1);
 /// How long one who may not ask is heard out.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 
+/// How often to look whether the socket's file is still there.
+const LOOK_FOR_THE_FILE: Duration = Duration::from_secs(1);
+
 /// Who carries requests out.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request.
@@ -65,6 +71,7 @@ pub struct ServerError {
 pub struct Server {
     listener: UnixListener,
     path: PathBuf,
+    inode: u64,
 }
 
 impl Server {
@@ -82,11 +89,32 @@ impl Server {
             std::fs::remove_file(&path).map_err(wrong("cannot remove the stale one"))?;
         }
         let listener = UnixListener::bind(&path).map_err(wrong("cannot listen"))?;
-        let this = Self { listener, path: path.clone() };
+        let meta = std::fs::symlink_metadata(&path).map_err(wrong("cannot look at it"))?;
+        let this = Self { listener, path: path.clone(), inode: meta.ino() };
         // The folder is 0700 before anything lies in it; this is the second lock on the same door.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .map_err(wrong("cannot set its mode"))?;
         Ok(this)
+    }
+
+    /// Returns once the socket's file is gone, or is another one: nobody finds this end any more.
+    pub async fn lost(&self) {
+        let there = || std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode);
+        while there() {
+            tokio::time::sleep(LOOK_FOR_THE_FILE).await;
+        }
+    }
+
+    /// Listens anew at the same place, in the stead of a file that is gone.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn bind_again(&mut self) -> Result<(), ServerError> {
+        let mut fresh = Self::bind(self.path.clone())?;
+        std::mem::swap(self, &mut fresh);
+        // What would remove the file that was just made.
+        fresh.path.clear();
+        Ok(())
     }
 
     /// Removes a socket that nobody listens on. What is no socket stays.

@@ -48,7 +48,12 @@ pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
 /// The folder of the programs: the one that [`FOLDER`] names, else the cache's, built where it lacks them.
 pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
     let folder = match env::var_os(FOLDER).filter(|value| !value.is_empty()) {
-        Some(folder) => ready(Path::new(&folder))?,
+        Some(folder) => {
+            let folder = ready(Path::new(&folder))?;
+            // Before the link points there.
+            pins::names().try_for_each(|name| ask(&folder, name).map(drop))?;
+            folder
+        }
         None => store::ensure(&workspace.root.join("tests/assets"))?,
     };
     link(&workspace.target, &folder)?;

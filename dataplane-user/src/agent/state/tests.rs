@@ -136,7 +136,7 @@ fn service(n: usize, on: &str) -> String {
 
 fn services(all: &[&str]) -> String {
     let list: String = (1..).zip(all).map(|(n, on)| service(n, on)).collect();
-    format!("services:\n{list}")
+    if list.is_empty() { "services: []\n".to_owned() } else { format!("services:\n{list}") }
 }
 
 #[test]
