@@ -48,7 +48,7 @@ impl Addresses {
 /// Looks all the time for how long destinations of a node have weight.
 struct Watch {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Duration>>,
+    thread: JoinHandle<Result<(Duration, usize)>>,
 }
 
 impl Watch {
@@ -56,23 +56,24 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, ns, node) = (Arc::clone(&stop), Arc::clone(ns), Addresses::of(node));
         let thread = std::thread::spawn(move || {
-            let (mut longest, mut since) = (Duration::ZERO, None);
+            let (mut longest, mut since, mut sightings) = (Duration::ZERO, None, 0);
             while !stopped.load(Ordering::Relaxed) {
                 let seen = Instant::now();
                 if weighted(&ns, &node)?.is_empty() {
                     since = None;
                 } else {
+                    sightings += 1;
                     longest = longest.max(seen.duration_since(*since.get_or_insert(seen)));
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
-            Ok(longest)
+            Ok((longest, sightings))
         });
         Self { stop, thread }
     }
 
-    /// The longest time in which there was one at each look.
-    fn end(self) -> Result<Duration> {
+    /// The longest time in which there was one at each look, and how many looks saw one.
+    fn end(self) -> Result<(Duration, usize)> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the watch panicked"))?
     }
@@ -123,8 +124,8 @@ fn two_syncs_change_nothing() -> Result<()> {
         beside.proxy.last_sync().is_ok_and(|at| at >= synced + SYNC_PERIOD.as_secs_f64() * 1.5)
     });
     twice.with_context(|| beside.proxy.log())?;
-    let weighted = watch.end()?;
-    ensure!(weighted.is_zero(), "node B had weight for {weighted:?}\n{}", beside.agent.log());
+    let (weighted, sightings) = watch.end()?;
+    ensure!(sightings == 0, "node B had weight for {weighted:?}\n{}", beside.agent.log());
     ensure!(changes(&beside)? == done, "{} changes, then {}", done, changes(&beside)?);
     beside.agent.unflag("node-b")?;
     wait_same(&beside, &before)
@@ -139,7 +140,7 @@ fn a_restarted_kube_proxy_does_not_bring_it_back() -> Result<()> {
     let beside = beside.restart_proxy()?;
     wait_until("the agent has taken it again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
     wait_out(&beside)?;
-    let weighted = watch.end()?;
+    let (weighted, _) = watch.end()?;
     println!("after kube-proxy's restart node B had weight for {weighted:?}");
     ensure!(weighted < UNDONE + BLIND, "for {weighted:?}\n{}", beside.agent.log());
     beside.agent.unflag("node-b")?;
@@ -167,7 +168,7 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
         wait_until("kube-proxy makes it anew", LIMIT, there)?;
     }
     wait_out(&beside)?;
-    let weighted = watch.end()?;
+    let (weighted, _) = watch.end()?;
     println!("node B had weight for {weighted:?} at most");
     ensure!(weighted < UNDONE + BLIND, "for {weighted:?}\n{}", beside.agent.log());
     beside.agent.unflag("node-b")?;

@@ -7,14 +7,16 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, ipvs, topology::Service,
+    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, emulated, ipvs, topology::Service,
 };
 use serde_json::Value;
 
 /// Generous: an emulated guest stands still for seconds where its host is busy.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
-/// What the emulation may add to what is promised.
-pub(super) const EMULATION: Duration = Duration::from_secs(10);
+/// What the machine may add to what is promised: nothing, unless it is emulated.
+pub(super) fn emulation() -> Duration {
+    if emulated() { Duration::from_secs(10) } else { Duration::ZERO }
+}
 
 /// Verdicts lapse 3 s after their last renewal; with the guard's work it is 5 s.
 pub(super) const LAPSE: Duration = Duration::from_secs(5);

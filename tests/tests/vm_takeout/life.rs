@@ -2,11 +2,13 @@
 
 use std::time::Instant;
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use nodefence_tests::{Agent, Cluster};
 
 use super::common::{
-    EMULATION, LAPSE, LIMIT, agent, cluster, saved, untouched, wait_out, wait_same, weighted_on_b,
+    LAPSE, LIMIT, agent, cluster, emulation, saved, untouched, wait_out, wait_same, weighted_on_b,
 };
 
 /// A cluster whose node B is out, its table from before, and the agent that did it.
@@ -23,7 +25,7 @@ fn taken_out() -> Result<(Cluster, Vec<String>, Agent)> {
 fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
     let (cluster, before, mut agent) = taken_out()?;
     agent.kill();
-    let took = wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+    let took = wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
     println!("undone {took:?} after SIGKILL");
     // The flag is in the flags file: the next agent takes the node out again, and another one goes on from there.
     agent.restart(&[])?;
@@ -38,20 +40,20 @@ fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
     let (cluster, before, mut agent) = taken_out()?;
     for _ in 0..2 {
         agent.proc()?.freeze()?;
-        let took = wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+        let took = wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
         println!("undone {took:?} after SIGSTOP");
         agent.proc()?.thaw()?;
         wait_out(&cluster, &agent)?;
     }
     // Killed after it had lapsed: its guard is still the one.
     agent.kill();
-    wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+    wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
     agent.restart(&[])?;
     wait_out(&cluster, &agent)?;
     // Stopped while it is at work.
     agent.unflag("node-b")?;
     agent.proc()?.freeze()?;
-    wait_same(&cluster, &before, LAPSE + EMULATION, &agent.log())?;
+    wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
     agent.proc()?.thaw()?;
     wait_same(&cluster, &before, LIMIT, &agent.log())?;
     untouched(&agent)
@@ -79,7 +81,7 @@ fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()>
     wait_out(&cluster, &agent)?;
     let begun = Instant::now();
     agent.terminate()?;
-    wait_same(&cluster, &before, EMULATION, &agent.log())?;
+    wait_same(&cluster, &before, Duration::from_secs(1) + emulation(), &agent.log())?;
     println!("put back {:?} after SIGTERM", begun.elapsed());
     Ok(())
 }
