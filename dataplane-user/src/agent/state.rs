@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) indices: Arc<Indices>,
     /// Who bears a verdict in the map that was written by us, and in which place.
     pub(super) armed: BTreeMap<String, Slot>,
+    /// Since when (CLOCK_MONOTONIC, ns, before the write) each of these has borne it without a break; of adopted ones, when this agent started.
+    pub(super) armed_since: BTreeMap<String, u64>,
     /// Armed nodes whose idle clients are to be asked: newly armed, or adopted, or with backends that the cut reaches only
     /// now. One that is disarmed leaves.
     pub(super) fresh: BTreeSet<String>,
@@ -70,8 +72,11 @@ pub(super) struct State {
     pub(super) kept: Kept,
     /// Writes verdicts.
     pub(super) writer: Box<dyn Writer>,
-    /// When (CLOCK_MONOTONIC, ns) verdicts were last renewed.
+    /// When (CLOCK_MONOTONIC, ns) all verdicts that are to hold were last renewed, without a failure: for `status`.
     pub(super) renewed: u64,
+    /// When (CLOCK_MONOTONIC, ns) the verdicts of those in `armed` were last renewed. Whatever has become of others: one node's failure must not
+    /// end what is done about the rest.
+    pub(super) held: u64,
     /// Nodes whose entry could not be written at the last renewal, and why.
     pub(super) failed: BTreeMap<String, String>,
     /// What of that the log was not told yet.
@@ -112,6 +117,7 @@ impl State {
         kept: BTreeSet<PortKey>,
         writer: Box<dyn Writer>,
     ) -> Self {
+        let now = monotonic_ns();
         Self {
             kept: Kept::new(&view, kept),
             view: Arc::new(view),
@@ -123,9 +129,11 @@ impl State {
             indices: Arc::new(indices),
             fresh: armed.keys().cloned().collect(),
             grown: BTreeSet::new(),
+            armed_since: armed.keys().map(|name| (name.clone(), now)).collect(),
             armed,
             writer,
-            renewed: monotonic_ns(),
+            renewed: now,
+            held: now,
             failed: BTreeMap::new(),
             untold: BTreeMap::new(),
             unsaved: false,
@@ -145,7 +153,7 @@ impl State {
     /// Brings the verdicts in the map in line with the flags: renews those that hold, takes back those that do not. To be
     /// called each second, and at once when a flag comes or goes. Returns when it must be called again at the latest.
     pub(super) fn enforce(&mut self, policy: &Policy<'_>) -> Duration {
-        let now = Clocks::now();
+        let (now, begun) = (Clocks::now(), monotonic_ns());
         let mut again = Duration::from_secs(1);
         let mut failed = BTreeMap::new();
         let mut armed = BTreeMap::new();
@@ -180,7 +188,12 @@ impl State {
         }
         self.fresh.extend(armed.keys().filter(|name| !self.armed.contains_key(*name)).cloned());
         self.fresh.retain(|name| armed.contains_key(name));
+        self.armed_since.retain(|name, _| armed.contains_key(name));
+        for name in armed.keys().filter(|name| !self.armed.contains_key(*name)) {
+            self.armed_since.insert(name.clone(), begun);
+        }
         self.armed = armed;
+        self.held = begun;
         // What could not be taken back may be cut still.
         if failed.is_empty() {
             self.kept.end(bearers, &mut *self.writer);

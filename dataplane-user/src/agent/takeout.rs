@@ -34,8 +34,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LAPSED: Duration = Duration::from_millis(20);
 /// How long an agent that ends tries to put back what it has taken; the guard has the rest.
 const ENDING: Duration = Duration::from_secs(2);
-/// A round of asking that began so long before the node was seen to be flagged still counts as that flag's.
-const EARLY_NS: u64 = 100_000_000;
 /// Services and problems that `status` names of each node.
 const NAMED: usize = 20;
 
@@ -71,8 +69,6 @@ struct Work {
     first: bool,
     view: Arc<ClusterView>,
     flagged: Vec<Flagged>,
-    /// When (CLOCK_MONOTONIC, ns) a node was seen to be flagged.
-    since: BTreeMap<String, u64>,
     /// What was wrong with what an earlier agent left.
     inherited: Option<String>,
     problem: Option<String>,
@@ -88,7 +84,6 @@ impl Work {
             first: true,
             view,
             flagged: Vec::new(),
-            since: BTreeMap::new(),
             inherited: None,
             problem: None,
             changes: 0,
@@ -137,7 +132,7 @@ impl Work {
         }
         let flagged = !self.flagged.is_empty();
         let busy = !drive.machine.is_empty();
-        if self.core.state().renewed.saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
+        if self.core.state().held.saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
             // This process stood still: the verdicts have lapsed, and nothing is done on their account before they are renewed.
             return Ok(LAPSED);
         }
@@ -172,25 +167,20 @@ impl Work {
     fn look(&mut self) -> bool {
         // Where something else forwards, the tables are others': what an earlier agent took out is put back.
         let ours = self.core.proxy().mode == Some(proxy::Mode::Ipvs);
-        let (view, names) = {
+        let (view, armed) = {
             let (state, now) = (self.core.state(), Clocks::now());
             // A flag may be over that the thread which renews has not come to yet.
-            let armed = state.armed.keys().filter(|name| ours && state.flag_of(name, now).is_some());
-            (Arc::clone(&state.view), armed.cloned().collect::<Vec<String>>())
+            let armed = state.armed_since.iter();
+            let armed = armed.filter(|(name, _)| ours && state.flag_of(name, now).is_some());
+            let armed: BTreeMap<String, u64> = armed.map(|(name, since)| (name.clone(), *since)).collect();
+            (Arc::clone(&state.view), armed)
         };
-        let now = monotonic_ns();
-        self.since.retain(|name, _| names.contains(name));
-        let asked = {
-            let mut board = self.core.takeout.board();
-            board.asked.retain(|name, _| names.contains(name));
-            board.asked.clone()
-        };
-        let flagged: Vec<(String, bool)> = names
-            .into_iter()
+        let asked = self.core.takeout.asked_since(&armed);
+        let pointless = idle::pointless(&self.core).is_some();
+        let flagged: Vec<(String, bool)> = armed
+            .into_keys()
             .map(|name| {
-                let since = *self.since.entry(name.clone()).or_insert(now);
-                let over = asked.get(&name).is_some_and(|begun| begun + EARLY_NS >= since);
-                let asked = over || idle::pointless(&self.core).is_some();
+                let asked = pointless || asked.contains(&name);
                 (name, asked)
             })
             .collect();
@@ -228,7 +218,7 @@ impl Work {
         }
         let kernel = Kernel::open(known(&self.core))?;
         let core = Arc::clone(&self.core);
-        let until = Box::new(move || core.state().renewed.saturating_add(VERDICT_LIFETIME_NS));
+        let until = Box::new(move || core.state().held.saturating_add(VERDICT_LIFETIME_NS));
         let Some((ledgers, loaded)) = Ledgers::open(run_dir, until)? else {
             anyhow::bail!("another process still has the ledger in {}", run_dir.display());
         };

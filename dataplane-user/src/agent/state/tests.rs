@@ -122,6 +122,34 @@ fn a_flag_answers_for_its_own_node_alone() {
     assert_eq!(state.flags.get("b", Clocks::now()).unwrap().reason, "older");
 }
 
+/// What is done about the others goes on, as long as their verdicts hold.
+#[test]
+fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
+    let (mut state, map) = state();
+    state.flag("b", None, "", &POLICY).unwrap();
+    state.flag("c", None, "", &POLICY).unwrap();
+    let (renewed, since) = (state.renewed, state.armed_since.clone());
+    assert!(since.keys().eq(["b", "c"]) && since["b"] < since["c"], "{since:?}");
+    map.lock().unwrap().refused = vec![state.indices.get("b").unwrap().index];
+    for _ in 0..3 {
+        let held = state.held;
+        state.enforce(&POLICY);
+        assert!(state.held > held, "the deadline moves on");
+    }
+    assert_eq!(state.renewed, renewed, "not all are renewed");
+    assert!(state.armed.keys().eq(["c"]), "what is cut no more is put back");
+    assert_eq!(state.armed_since, [("c".to_owned(), since["c"])].into());
+    // It can be written again: armed anew, and its clients are asked anew.
+    map.lock().unwrap().refused.clear();
+    state.fresh.clear();
+    state.enforce(&POLICY);
+    assert!(state.armed_since["b"] > since["b"] && state.fresh.contains("b"));
+    assert_eq!(state.armed_since["c"], since["c"]);
+    assert!(state.renewed > renewed);
+    state.unflag("b", &POLICY).unwrap();
+    assert!(state.armed_since.keys().eq(["c"]));
+}
+
 /// One Service with endpoints on each of these nodes.
 fn service(n: usize, on: &str) -> String {
     let endpoints: Vec<String> = on

@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -17,7 +17,7 @@ pub(in crate::agent) struct Bell {
 pub(super) struct Board {
     rung: bool,
     ending: Option<Ending>,
-    /// When (CLOCK_MONOTONIC, ns) the last round of asking that has ended began, by node.
+    /// When (CLOCK_MONOTONIC, ns) the latest round of asking that has ended began, by node.
     pub(super) asked: BTreeMap<String, u64>,
     pub(super) row: IpvsRow,
     pub(super) progress: Progress,
@@ -54,8 +54,21 @@ impl Bell {
 
     /// A round of asking is over that began at `begun`.
     pub(in crate::agent) fn asked(&self, node: &str, begun: u64) {
-        self.board().asked.insert(node.to_owned(), begun);
+        let mut board = self.board();
+        let last = board.asked.entry(node.to_owned()).or_default();
+        // Two may go on at a time, and the older one end last.
+        *last = begun.max(*last);
+        drop(board);
         self.ring();
+    }
+
+    /// Which of these nodes have had their clients asked since they were armed (CLOCK_MONOTONIC, ns): a round that began before belongs to an earlier
+    /// flag. What is known of other nodes is forgotten.
+    pub(super) fn asked_since(&self, armed: &BTreeMap<String, u64>) -> BTreeSet<String> {
+        let mut board = self.board();
+        board.asked.retain(|name, _| armed.contains_key(name));
+        let over = board.asked.iter().filter(|(name, begun)| armed[*name] <= **begun);
+        over.map(|(name, _)| name.clone()).collect()
     }
 
     /// For `status`.
@@ -80,5 +93,25 @@ impl Bell {
         let (mut board, _) = waited.unwrap_or_else(PoisonError::into_inner);
         board.rung = false;
         board.ending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_counts_for_the_flag_that_it_began_under() {
+        let bell = Bell::default();
+        let asked = |since: u64| bell.asked_since(&[("b".to_owned(), since)].into()).len();
+        assert_eq!(asked(10), 0);
+        // However late the thread looks: what counts is when the node was armed.
+        bell.asked("b", 10);
+        assert_eq!((asked(10), asked(11)), (1, 0));
+        bell.asked("b", 12);
+        bell.asked("b", 9);
+        assert_eq!(asked(11), 1, "an older one that ended later changes nothing");
+        bell.asked_since(&BTreeMap::new());
+        assert_eq!(asked(11), 0, "forgotten with its flag");
     }
 }
