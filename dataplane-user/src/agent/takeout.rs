@@ -228,11 +228,17 @@ impl Work {
                 "IPVS: goes on with what an earlier agent took out"
             );
         }
-        self.inherited = match (loaded.problem, loaded.damaged) {
-            (Some(problem), _) => Some(format!("the ledger {problem}, and was begun anew")),
-            (None, 0) => None,
-            (None, lines) => Some(format!("{lines} lines of the ledger could not be read")),
+        self.inherited = match (&loaded.aside, loaded.problem, loaded.damaged) {
+            (Some(aside), Some(problem), _) => Some(format!(
+                "the ledger of an earlier agent {problem}: what that one took out is not put back; it is kept as {}",
+                aside.display()
+            )),
+            (None, _, lines) if lines > 0 => Some(format!("{lines} lines of the ledger could not be read")),
+            _ => None,
         };
+        if let (Some(problem), true) = (&self.inherited, loaded.aside.is_some()) {
+            tracing::error!(problem, "IPVS: weights of 0 may be left");
+        }
         let enforce = self.core.settings.mode == Mode::Enforce;
         let mut machine = TakeOut::new(ground(enforce), loaded.entries);
         machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Entry, Error, Pair, Record, record::Stored};
 
-/// Of the lines' meaning: one that reads another version than its own leaves the file alone.
+/// Of the lines' meaning. Who reads another version than its own puts the file aside and adopts nothing.
 const VERSION: u32 = 1;
+/// Files that are kept aside at most; the last one is replaced.
+const KEPT: usize = 9;
 /// A file with so many more lines than entries is written anew.
 const SLACK: usize = 4_096;
 
@@ -56,6 +58,17 @@ pub struct Loaded {
     pub problem: Option<&'static str>,
     /// It is from before the machine booted: nothing of what it says is left to be put back.
     pub ended_with_its_tables: bool,
+    /// Where it was put aside, by [`Ledger::open`]: it may speak of tables that are still there.
+    pub aside: Option<PathBuf>,
+    /// Nothing stands behind its first line.
+    blank: bool,
+}
+
+impl Loaded {
+    /// Why it must not be lost although none of it counts: what was taken out may still be so, also in another network namespace.
+    pub fn unread(&self) -> Option<&'static str> {
+        self.problem.filter(|_| !self.ended_with_its_tables && !self.blank)
+    }
 }
 
 /// The file, open for writing.
@@ -69,8 +82,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger in a run folder, which must exist, and reads what an earlier agent left. A file that means nothing here is begun
-    /// anew.
+    /// Opens the ledger in a run folder, which must exist, and reads what an earlier agent left. A file from before the machine booted is begun
+    /// anew; one that cannot be read, or speaks of another network namespace, is put aside ([`Loaded::aside`]).
     ///
     /// # Errors
     /// Where it cannot be read or written.
@@ -89,7 +102,12 @@ impl Ledger {
             .open(&path)
             .map_err(failed("open it"))?;
         let bytes = read_all(&file).map_err(failed("read it"))?;
-        let (loaded, lines) = parse(&bytes, &Header::here());
+        let (mut loaded, lines) = parse(&bytes, &Header::here());
+        if loaded.unread().is_some() {
+            let aside = aside(&path);
+            fs::rename(&path, &aside).map_err(failed("put it aside"))?;
+            loaded.aside = Some(aside);
+        }
         let torn = bytes.last().is_some_and(|&byte| byte != b'\n');
         let mut this = Self { path: path.clone(), file, lines, torn };
         if bytes.is_empty() || loaded.problem.is_some() {
@@ -116,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Whether nothing stands in the ledger of a run folder. Cheap.
+    /// Whether nothing stands in the ledger of a run folder that is to be put back, or may be. Cheap.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -124,13 +142,16 @@ impl Ledger {
         match fs::metadata(path(run_dir)) {
             // More than a first line and a few entries that were dropped: there is something, or will be written away.
             Ok(meta) if meta.len() > 4_096 => Ok(false),
-            Ok(_) => Ok(Self::read(run_dir)?.entries.is_empty()),
+            Ok(_) => {
+                let loaded = Self::read(run_dir)?;
+                Ok(loaded.entries.is_empty() && loaded.unread().is_none())
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(source) => Err(Error { path: path(run_dir), what: "look at it", source }),
         }
     }
 
-    /// Removes all files of the ledger. Returns whether there was one.
+    /// Removes all files of the ledger but those that were put aside. Returns whether there was one.
     ///
     /// # Errors
     /// Where one cannot be removed.
@@ -223,6 +244,12 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join(format!("{}log", super::FILES))
 }
 
+/// Where to put a file that cannot be read: what already lies aside says what was taken out first, so it stays.
+fn aside(path: &Path) -> PathBuf {
+    let name = |n: usize| path.with_extension(format!("bad{n}"));
+    (1..KEPT).map(name).find(|path| fs::symlink_metadata(path).is_err()).unwrap_or_else(|| name(KEPT))
+}
+
 /// From its beginning, whatever was written or read before.
 fn read_all(file: &File) -> io::Result<Vec<u8>> {
     let meta = file.metadata()?;
@@ -268,8 +295,9 @@ fn parse(bytes: &[u8], here: &Header) -> (Loaded, usize) {
         Some(header) => header.foreign(here),
     };
     if problem.is_some() {
-        let ended_with_its_tables = header.is_some_and(|header| header.boot_id != here.boot_id);
-        return (Loaded { problem, ended_with_its_tables, ..loaded }, 0);
+        let ended_with_its_tables = header.as_ref().is_some_and(|header| header.boot_id != here.boot_id);
+        let blank = header.is_some() && lines.next().is_none();
+        return (Loaded { problem, ended_with_its_tables, blank, ..loaded }, 0);
     }
     let mut count = 0;
     for line in lines {

@@ -77,31 +77,73 @@ fn history_is_written_away() {
     assert_eq!(Ledger::read(dir.path()).unwrap().entries[&pair(1)].phase, Phase::Tombstone);
 }
 
-#[test]
-fn another_boot_or_namespace_means_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("ledger.log");
-    let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
-    ledger.append(&[Record::Own(pair(1), entry(1, Phase::Deleted))]).unwrap();
+/// Changes the first line of the ledger in this folder.
+fn rewrite_header(dir: &std::path::Path, change: impl FnOnce(&mut serde_json::Value)) -> String {
+    let path = dir.join("ledger.log");
     let text = fs::read_to_string(&path).unwrap();
     let (first, rest) = text.split_once('\n').unwrap();
-    let header: serde_json::Value = serde_json::from_str(&first[9..]).unwrap();
-    for (field, value, why) in [
-        ("boot_id", "x".into(), "is from before the machine booted"),
+    let mut header: serde_json::Value = serde_json::from_str(&first[9..]).unwrap();
+    change(&mut header);
+    let json = header.to_string();
+    let text = format!("{:08x} {json}\n{rest}", crc32fast::hash(json.as_bytes()));
+    fs::write(&path, &text).unwrap();
+    text
+}
+
+#[test]
+fn another_boot_means_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+    ledger.append(&[Record::Own(pair(1), entry(1, Phase::Deleted))]).unwrap();
+    rewrite_header(dir.path(), |header| {
+        header["boot_id"] = "x".into();
+        header["version"] = 99.into();
+    });
+    assert!(Ledger::is_empty(dir.path()).unwrap());
+    let (_, loaded) = Ledger::open(dir.path()).unwrap();
+    assert!(loaded.entries.is_empty() && loaded.ended_with_its_tables && loaded.unread().is_none());
+    assert_eq!(loaded.aside, None);
+    // Begun anew.
+    assert_eq!(Ledger::read(dir.path()).unwrap().problem, None);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// What was taken out may still be so: nothing is adopted, and nothing is lost.
+#[test]
+fn what_cannot_be_read_is_put_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    for (at, (field, value, why)) in [
         ("netns", 1.into(), "is of another network namespace"),
         ("version", 99.into(), "is of another version"),
-    ] {
-        let mut header = header.clone();
-        header[field] = value;
-        let json = header.to_string();
-        fs::write(&path, format!("{:08x} {json}\n{rest}", crc32fast::hash(json.as_bytes()))).unwrap();
+        ("boot_id", serde_json::Value::Null, "has no readable first line"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
+        // Without a line there is nothing to lose.
+        rewrite_header(dir.path(), |header| header["version"] = 99.into());
+        assert!(Ledger::is_empty(dir.path()).unwrap());
+        assert_eq!(Ledger::open(dir.path()).unwrap().1.aside, None);
+        ledger.rewrite(&Default::default()).unwrap();
+        ledger.append(&[Record::Own(pair(1), entry(1, Phase::Deleted))]).unwrap();
+        let text = rewrite_header(dir.path(), |header| header[field] = value);
+        assert!(!Ledger::is_empty(dir.path()).unwrap(), "somebody is to look at it");
         let loaded = Ledger::read(dir.path()).unwrap();
+        assert_eq!((loaded.entries.len(), loaded.problem, loaded.unread()), (0, Some(why), Some(why)));
+        let (mut ledger, loaded) = Ledger::open(dir.path()).unwrap();
         assert_eq!((loaded.entries.len(), loaded.problem), (0, Some(why)));
-        let (_, loaded) = Ledger::open(dir.path()).unwrap();
-        assert_eq!(loaded.problem, Some(why));
-        // Begun anew.
-        assert_eq!(Ledger::read(dir.path()).unwrap().problem, None);
+        let aside = loaded.aside.unwrap();
+        assert_eq!(aside.file_name().unwrap().to_str().unwrap(), format!("ledger.bad{}", at + 1));
+        assert_eq!(fs::read_to_string(aside).unwrap(), text);
+        // The new one is a whole ledger.
+        ledger.append(&[Record::Own(pair(2), entry(2, Phase::Lowered))]).unwrap();
+        assert!(Ledger::read(dir.path()).unwrap().entries.keys().eq([&pair(2)]));
+        assert!(Ledger::remove(dir.path()).unwrap());
     }
+    let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["ledger.bad1", "ledger.bad2", "ledger.bad3"]);
 }
 
 #[test]
