@@ -328,8 +328,11 @@ fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
     if !drive.machine.is_empty() {
         tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
     }
+    if let Some(deadline) = drive.book().claim_again()? {
+        drive.machine.put_back(deadline);
+    }
     let entries = drive.machine.entries();
-    drive.book().claim_again(&entries)?;
+    drive.book().write_all(&entries)?;
     drive.read_all();
     Ok(())
 }

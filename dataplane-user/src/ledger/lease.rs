@@ -153,7 +153,7 @@ pub fn prolong(run_dir: &Path, now: u64, until: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Keeps agent and guard from changing the tables at the same time.
+/// Keeps agent, guard and `repair` from changing the tables at the same time.
 #[derive(Debug)]
 pub struct Turn {
     _file: Option<Flock<File>>,
@@ -166,6 +166,14 @@ impl Turn {
     /// Where the lock's file cannot be used.
     pub fn take(run_dir: &Path) -> Result<Self, Error> {
         Ok(Self { _file: lock(run_dir, "turn", TURN)? })
+    }
+
+    /// For whoever has nothing that must be put back: `None` where another keeps it for half a second.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take_or_fail(run_dir: &Path) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, "turn", TURN)?.map(|file| Self { _file: Some(file) }))
     }
 }
 

@@ -247,6 +247,17 @@ fn a_lease_has_one_holder() {
     assert_eq!(LeaseFile::open(dir.path()).unwrap().read().unwrap(), Lease::default());
 }
 
+/// `repair` has nothing that must be put back: it gives way to who is at work.
+#[test]
+fn a_turn_that_another_has_is_not_taken_by_who_can_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let turn = Turn::take_or_fail(dir.path()).unwrap();
+    assert!(turn.is_some());
+    assert!(Turn::take_or_fail(dir.path()).unwrap().is_none());
+    drop(turn);
+    assert!(Turn::take_or_fail(dir.path()).unwrap().is_some());
+}
+
 #[test]
 fn one_owner_and_one_guard() {
     let dir = tempfile::tempdir().unwrap();

@@ -162,7 +162,9 @@ fn mend_servers(core: &Core, servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subje
     let mut ipvs = Ipvs::open().map_err(chain)?;
     let all: Vec<_> = servers.iter().collect();
     for batch in all.chunks(AT_ONCE) {
-        let _turn = Turn::take(&core.settings.run_dir).map_err(chain)?;
+        let Some(_turn) = Turn::take_or_fail(&core.settings.run_dir).map_err(chain)? else {
+            return Err("the take-out or its guard is changing IPVS and is busy; try again".to_owned());
+        };
         let ledger = Ledger::read(&core.settings.run_dir).map_err(chain)?.entries;
         let scene = Scene::now(core)?;
         for (key, wanted) in batch {
