@@ -18,19 +18,24 @@ use super::Error;
 /// back.
 const TURN: Duration = Duration::from_millis(500);
 
+/// Where a deadline would be: the guard is putting back what has lapsed.
+const LET_GO: u64 = 0;
+/// The same: it has put all of it back. As a deadline both are long over.
+const PUT_BACK: u64 = 1;
+
 /// Up to when what is in the ledger holds, and whose it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
     /// Raised by each agent that takes the ledger over, and by the guard when it lets go what has lapsed.
     pub epoch: u64,
-    /// CLOCK_MONOTONIC, in ns. 0 where it was let go.
+    /// CLOCK_MONOTONIC, in ns. 0 where the guard has let it go, 1 once it has put back everything.
     pub until: u64,
 }
 
 impl Lease {
     /// Whether it holds at `now` (CLOCK_MONOTONIC, in ns).
     pub fn holds(&self, now: u64) -> bool {
-        self.until > now
+        self.until > now.max(PUT_BACK)
     }
 }
 
@@ -50,6 +55,47 @@ impl LeaseFile {
         let path = run_dir.join(format!("{}lease", super::FILES));
         let file = open(&path).map_err(|source| Error { path: path.clone(), what: "open it", source })?;
         Ok(Self { file, path })
+    }
+
+    /// What the lease of a run folder says at this moment; it does not hold where there is none. By its path: a file that is kept open may be one that
+    /// was removed, while another agent has one of its own.
+    ///
+    /// # Errors
+    /// Where it cannot be opened or read.
+    pub fn look(run_dir: &Path) -> Result<Lease, Error> {
+        let path = run_dir.join(format!("{}lease", super::FILES));
+        if !path.exists() {
+            return Ok(Lease::default());
+        }
+        Self::open(run_dir)?.read()
+    }
+
+    /// For the guard, with the turn taken: lets go what has lapsed, so that an agent that was stopped finds that it is not its own any more. `None` where
+    /// it holds at `now`.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    pub fn let_go(&self, _turn: &Turn, now: u64) -> Result<Option<Lease>, Error> {
+        let mut lease = self.read()?;
+        if lease.holds(now) {
+            return Ok(None);
+        }
+        if lease.epoch == 0 || !matches!(lease.until, LET_GO | PUT_BACK) {
+            lease = Lease { epoch: lease.epoch + 1, until: LET_GO };
+            self.write(lease)?;
+        }
+        Ok(Some(lease))
+    }
+
+    /// For the guard: notes that all is put back that had lapsed when it let go the lease `of`. Nothing where somebody has claimed it since.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    pub fn put_back(&self, of: Lease) -> Result<(), Error> {
+        if of.until == LET_GO && self.read()? == of {
+            self.write(Lease { until: PUT_BACK, ..of })?;
+        }
+        Ok(())
     }
 
     /// What it says. A file that says nothing is a lease that does not hold.
@@ -94,6 +140,8 @@ impl LeaseFile {
 pub struct Held {
     file: LeaseFile,
     epoch: u64,
+    /// As last written.
+    until: u64,
 }
 
 impl Held {
@@ -106,7 +154,23 @@ impl Held {
         let file = LeaseFile::open(run_dir)?;
         let epoch = file.read()?.epoch + 1;
         file.write(Lease { epoch, until })?;
-        Ok(Self { file, epoch })
+        Ok(Self { file, epoch, until })
+    }
+
+    /// Takes it again after it has lapsed. Gives the deadline (CLOCK_MONOTONIC, ns) that it had where the guard has put back since all that was
+    /// changed before; `None` where that is not known, or nobody did.
+    ///
+    /// # Errors
+    /// Where the lease cannot be read or written.
+    pub fn claim_again(&mut self, run_dir: &Path, until: u64) -> Result<Option<u64>, Error> {
+        let _turn = Turn::take(run_dir)?;
+        let file = LeaseFile::open(run_dir)?;
+        let lease = file.read()?;
+        let lapsed = (lease.epoch > self.epoch && lease.until == PUT_BACK).then_some(self.until);
+        let epoch = lease.epoch.max(self.epoch) + 1;
+        file.write(Lease { epoch, until })?;
+        *self = Self { file, epoch, until };
+        Ok(lapsed)
     }
 
     /// Whether it is still ours and holds at `now`.
@@ -124,11 +188,13 @@ impl Held {
     ///
     /// # Errors
     /// Where it cannot be read or written.
-    pub fn renew(&self, _turn: &Turn, now: u64, until: u64) -> Result<bool, Error> {
+    pub fn renew(&mut self, _turn: &Turn, now: u64, until: u64) -> Result<bool, Error> {
         let lease = self.file.read()?;
         if lease.epoch != self.epoch || !lease.holds(now) {
             return Ok(false);
         }
+        // Also what another has prolonged, the next agent's bridge.
+        self.until = lease.until.max(until);
         if until > lease.until {
             self.file.write(Lease { until, ..lease })?;
         }

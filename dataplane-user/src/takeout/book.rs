@@ -59,13 +59,21 @@ impl Ledgers {
         Ok(holds)
     }
 
-    /// Takes the lease again after it has lapsed, and writes what is ours, since lines were not written meanwhile. It is still ours to put back:
-    /// the guard forgets nothing while this process lives.
+    /// Takes the lease again after it has lapsed; [`Self::write_all`] must follow. It is still ours to put back: the guard forgets nothing while this
+    /// process lives. Gives up to when (CLOCK_MONOTONIC) what was changed is known to have been put back; see [`Held::claim_again`].
     ///
     /// # Errors
     /// Where its files cannot be used.
-    pub fn claim_again(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), Error> {
-        self.held = Held::claim(&self.run_dir, (self.until)())?;
+    pub fn claim_again(&mut self) -> Result<Option<Duration>, Error> {
+        let put_back = self.held.claim_again(&self.run_dir, (self.until)())?;
+        Ok(put_back.map(Duration::from_nanos))
+    }
+
+    /// Writes what is ours, all of it: lines were not written while the lease had lapsed.
+    ///
+    /// # Errors
+    /// Where the file cannot be written anew.
+    pub fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), Error> {
         self.ledger.rewrite(entries)
     }
 

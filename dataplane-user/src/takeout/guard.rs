@@ -17,7 +17,7 @@ use super::{Kernel, restore};
 use crate::{
     flags::monotonic_ns,
     ipvs,
-    ledger::{self, Entry, Lease, LeaseFile, Ledger, Owner, Pair, Turn},
+    ledger::{self, Entry, LeaseFile, Ledger, Owner, Pair, Turn},
 };
 
 /// How often the lease is looked at.
@@ -55,7 +55,6 @@ pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
     ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     let _not_blocked = ends.thread_block();
     let mut lock = None;
-    let lease_file = LeaseFile::open(run_dir)?;
     let (mut rival_since, mut told): (Option<Instant>, _) = (None, String::new());
     loop {
         if lock.is_none() {
@@ -79,11 +78,11 @@ pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
         } else {
             rival_since = None;
         }
-        if lease_file.read()?.holds(monotonic_ns()) {
+        if LeaseFile::look(run_dir)?.holds(monotonic_ns()) {
             thread::sleep(TICK);
             continue;
         }
-        let pause = match lock.as_ref().map(|_| lapse(run_dir, &lease_file)) {
+        let pause = match lock.as_ref().map(|_| lapse(run_dir)) {
             Some(Ok(left)) if left.is_empty() => TICK,
             None => TICK,
             Some(Ok(left)) => {
@@ -91,6 +90,8 @@ pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
                 tell(&mut told, format!("{} destinations cannot be put back: {first:?}", left.len()));
                 AGAIN
             }
+            // Another agent's, which began one anew: nothing of it is this guard's.
+            Some(Err(Failure::Unread(_))) if orphaned => return Ok(()),
             Some(Err(error)) => {
                 tell(&mut told, format!("{:#}", anyhow::Error::from(error)));
                 AGAIN
@@ -114,21 +115,24 @@ enum Failure {
     Ledger(#[from] ledger::Error),
     #[error(transparent)]
     Tables(#[from] ipvs::Error),
+    #[error("the ledger {0}")]
+    Unread(&'static str),
 }
 
 /// Puts back what has lapsed; gives what could not be.
-fn lapse(run_dir: &Path, lease_file: &LeaseFile) -> Result<BTreeMap<Pair, Option<i32>>, Failure> {
-    let _turn = Turn::take(run_dir)?;
-    let lease = lease_file.read()?;
-    if lease.holds(monotonic_ns()) {
-        return Ok(BTreeMap::new());
+fn lapse(run_dir: &Path) -> Result<BTreeMap<Pair, Option<i32>>, Failure> {
+    let turn = Turn::take(run_dir)?;
+    let lease_file = LeaseFile::open(run_dir)?;
+    let Some(lease) = lease_file.let_go(&turn, monotonic_ns())? else { return Ok(BTreeMap::new()) };
+    let loaded = Ledger::read(run_dir)?;
+    if let Some(problem) = loaded.unread() {
+        return Err(Failure::Unread(problem));
     }
-    if lease.until != 0 || lease.epoch == 0 {
-        // An agent that was stopped finds that it is not its own any more.
-        lease_file.write(Lease { epoch: lease.epoch + 1, until: 0 })?;
-    }
-    let mut entries = Ledger::read(run_dir)?.entries;
+    let mut entries = loaded.entries;
     let left = put_back(&entries)?;
+    if left.is_empty() {
+        lease_file.put_back(lease)?;
+    }
     // An agent that is stopped may have changes on their way: as long as it lives nothing is forgotten, and all is looked at again.
     if Owner::take(run_dir, Duration::ZERO)?.is_some() {
         entries.retain(|pair, _| left.contains_key(pair));
@@ -149,7 +153,7 @@ pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
     }
     let _turn = Turn::take(run_dir)?;
     let loaded = Ledger::read(run_dir)?;
-    if let Some(problem) = loaded.problem.filter(|_| !loaded.ended_with_its_tables) {
+    if let Some(problem) = loaded.unread() {
         anyhow::bail!("the ledger in {} {problem}: what it says was not put back", run_dir.display());
     }
     let entries = loaded.entries;

@@ -165,6 +165,18 @@ impl TakeOut {
         }
     }
 
+    /// Others have put back all that was changed up to `deadline`, the lapsed one's. What is missing afterwards was removed by others, so that it is
+    /// not ours to add again; but for what was deleted later, by a process that was stopped between its look at the lease and the deletion.
+    pub fn put_back(&mut self, deadline: Duration) {
+        for owned in self.owned.values_mut() {
+            if matches!(owned.step, Step::Flushing { since } if since > deadline) {
+                continue;
+            }
+            (owned.step, owned.entry.phase) = (Step::Lowering, Phase::Lowered);
+            owned.due = Duration::ZERO;
+        }
+    }
+
     /// Services with something of ours.
     pub fn services(&self) -> BTreeSet<ServiceKey> {
         self.owned.keys().map(|pair| pair.service).collect()

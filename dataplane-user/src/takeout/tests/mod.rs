@@ -1,4 +1,5 @@
 mod killed;
+mod lapsed;
 mod left;
 mod others;
 
@@ -6,7 +7,6 @@ use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::D
 
 use super::{
     drive::Drive,
-    restore::restore,
     world::{Hands, Pages, Proxy, Shared, World},
 };
 use crate::{
@@ -371,31 +371,6 @@ fn what_kube_proxy_undoes_is_done_again() {
     let expected: Vec<Pair> = world().saved().into_keys().filter(|pair| !drained.contains(pair)).collect();
     assert_eq!(addresses.iter().filter(|p| !drained.contains(p)).copied().collect::<Vec<_>>(), expected);
     assert!(saved.iter().all(|(pair, d)| d.weight > 0 || world().saved()[pair].weight == 0), "{saved:?}");
-}
-
-/// An agent that lapsed takes nothing for done: it claims the lease again, and takes out what was put back.
-#[test]
-fn after_a_lapse_it_is_taken_out_again() {
-    let shared = shared(world());
-    let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
-    assert!(agent.run(Duration::from_secs(3)));
-    // The guard at work while the agent is stopped.
-    let entries = shared.borrow().entries.clone();
-    let restored = restore(&mut Hands(Rc::clone(&shared)), &entries).unwrap();
-    assert!(restored.left.is_empty());
-    assert_eq!(shared.borrow().saved(), world().saved());
-    shared.borrow_mut().lapsed = true;
-    agent.changes();
-    agent.drive.read_all();
-    shared.borrow_mut().pass(Duration::from_secs(5));
-    assert!(agent.drive.round().unwrap().lapsed);
-    assert_eq!(agent.changes(), []);
-    shared.borrow_mut().lapsed = false;
-    assert!(agent.run(Duration::from_secs(3)));
-    is_out(&world(), &shared.borrow());
-    agent.flag(&[]);
-    assert!(agent.run(Duration::from_secs(1)));
-    assert_eq!(shared.borrow().saved(), world().saved());
 }
 
 #[test]
