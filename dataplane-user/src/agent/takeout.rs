@@ -139,12 +139,18 @@ impl Work {
         if (busy || flagged) && !drive.book().renew(busy).map_err(chain)? {
             lapsed(drive).map_err(chain)?;
         }
+        let urgent = self.core.takeout.board().urgent.clone();
+        drive.urge(urgent.iter().copied());
         let due = |drive: &Drive<_, _>| {
             let now = Duration::from_nanos(monotonic_ns());
             drive.next(flagged).map(|next| next.saturating_sub(now))
         };
         if due(drive) == Some(Duration::ZERO) {
-            match drive.round() {
+            let round = drive.round();
+            if !drive.is_urged() {
+                self.core.takeout.board().urgent.retain(|key| !urgent.contains(key));
+            }
+            match round {
                 Ok(round) => {
                     self.changes += round.changes as u64;
                     if round.lapsed {

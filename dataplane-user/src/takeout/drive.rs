@@ -18,6 +18,10 @@ const ALL_EVERY: Duration = Duration::from_secs(1);
 /// At most one part in this many of the time goes into reading what is ours back, and into reading everything.
 const SHARE_OF_OWNED: u32 = 10;
 const SHARE_OF_ALL: u32 = 20;
+/// How often services are looked at that somebody waits for, at most; and at most one part in this many of the time goes into it: each packet that waits
+/// asks for it.
+const URGENT_EVERY: Duration = Duration::from_millis(20);
+const SHARE_OF_URGENT: u32 = 4;
 /// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
 const HOLD_EVERY: Duration = Duration::from_millis(500);
 
@@ -117,15 +121,27 @@ pub struct Drive<T, B> {
     services: BTreeMap<ServiceKey, Service>,
     next_owned: Duration,
     next_all: Duration,
+    /// Services that packets wait for.
+    urgent: BTreeSet<ServiceKey>,
+    next_urgent: Duration,
     held: Duration,
 }
 
 impl<T: Tables, B: Book> Drive<T, B> {
     /// Begins with a reading of everything.
     pub fn new(machine: TakeOut, tables: T, book: B) -> Self {
-        let (next_owned, next_all) = (Duration::ZERO, Duration::ZERO);
         let held = tables.now();
-        Self { machine, tables, book, services: BTreeMap::new(), next_owned, next_all, held }
+        Self {
+            machine,
+            tables,
+            book,
+            services: BTreeMap::new(),
+            next_owned: Duration::ZERO,
+            next_all: Duration::ZERO,
+            urgent: BTreeSet::new(),
+            next_urgent: Duration::ZERO,
+            held,
+        }
     }
 
     /// The ledger.
@@ -144,11 +160,22 @@ impl<T: Tables, B: Book> Drive<T, B> {
         self.next_all = Duration::ZERO;
     }
 
+    /// Has one of the next rounds look at these services, whatever else it reads: each may be one that came after everything was last read.
+    pub fn urge(&mut self, services: impl IntoIterator<Item = ServiceKey>) {
+        self.urgent.extend(services);
+    }
+
+    /// Whether such services are yet to be looked at.
+    pub fn is_urged(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
     /// When the next round is due. `flagged`: whether somebody is flagged; without, only what is ours matters.
     pub fn next(&self, flagged: bool) -> Option<Duration> {
         let all = (flagged || self.next_all == Duration::ZERO).then_some(self.next_all);
         let owned = (!self.machine.is_empty()).then_some(self.next_owned);
-        [all, owned, self.machine.next_due()].into_iter().flatten().min()
+        let urgent = (flagged && self.is_urged()).then_some(self.next_urgent);
+        [all, owned, urgent, self.machine.next_due()].into_iter().flatten().min()
     }
 
     /// Reads what is due, and changes what is to be changed.
@@ -163,16 +190,24 @@ impl<T: Tables, B: Book> Drive<T, B> {
         };
         let mut acts = Vec::new();
         let (all, owned) = (begun >= self.next_all, begun >= self.next_owned);
+        let urgent = match begun >= self.next_urgent {
+            true => std::mem::take(&mut self.urgent),
+            false => BTreeSet::new(),
+        };
+        let hurried = !urgent.is_empty();
         if all {
-            self.look_at_all(counts.as_ref(), &mut acts)?;
+            self.look_at_all(urgent, counts.as_ref(), &mut acts)?;
         } else {
             let keys = if owned { self.machine.services() } else { self.machine.due(begun) };
-            for key in keys {
+            for key in keys.into_iter().chain(urgent).collect::<BTreeSet<_>>() {
                 self.look_at(key, counts.as_ref(), &mut acts)?;
             }
         }
         let read = self.tables.now();
         let took = read.saturating_sub(begun);
+        if hurried {
+            self.next_urgent = read + URGENT_EVERY.max(took * SHARE_OF_URGENT);
+        }
         if all {
             self.next_all = read + ALL_EVERY.max(took * SHARE_OF_ALL);
         }
@@ -191,7 +226,12 @@ impl<T: Tables, B: Book> Drive<T, B> {
         Ok(round)
     }
 
-    fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {
+    fn look_at_all(
+        &mut self,
+        urgent: BTreeSet<ServiceKey>,
+        counts: Option<&Counts>,
+        acts: &mut Vec<Act>,
+    ) -> Result<(), Failure> {
         let listed = self.tables.services()?;
         let keys: BTreeSet<ServiceKey> = listed.items.iter().map(|service| service.key).collect();
         if !listed.incomplete {
@@ -199,7 +239,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         }
         self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
         // What is ours and was not listed may have been passed over: it is asked for by its key.
-        for key in keys.into_iter().chain(self.machine.services()).collect::<BTreeSet<_>>() {
+        for key in keys.into_iter().chain(self.machine.services()).chain(urgent).collect::<BTreeSet<_>>() {
             self.look_at(key, counts, acts)?;
         }
         Ok(())

@@ -195,6 +195,9 @@ impl Helper {
             // that moment: what comes back waits for the next look at the tables.
             let pair = pair_of(entry);
             if !self.balanced.contains(&pair) || (!waited && self.tries.has(&entry.orig, now)) {
+                if !waited {
+                    self.core.takeout.urgent(pair.service);
+                }
                 return Err(Stop::Wait);
             }
         }

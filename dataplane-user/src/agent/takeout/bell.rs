@@ -4,7 +4,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{ledger::Pair, report::IpvsRow};
+use crate::{ipvs::ServiceKey, ledger::Pair, report::IpvsRow};
+
+/// Services that it is told of as urgent at most; all others are looked at within a second.
+const URGENT: usize = 64;
 
 /// What the thread is told, and what it tells.
 #[derive(Default)]
@@ -19,6 +22,8 @@ pub(super) struct Board {
     ending: Option<Ending>,
     /// When (CLOCK_MONOTONIC, ns) the latest round of asking that has ended began, by node.
     pub(super) asked: BTreeMap<String, u64>,
+    /// Services that packets wait for, until they have been looked at.
+    pub(super) urgent: BTreeSet<ServiceKey>,
     pub(super) row: IpvsRow,
     pub(super) progress: Progress,
 }
@@ -50,6 +55,15 @@ impl Bell {
     pub(in crate::agent) fn ring(&self) {
         self.board().rung = true;
         self.rung.notify_all();
+    }
+
+    /// A packet waits until this service is taken out. Rings once for each until it has been looked at.
+    pub(in crate::agent) fn urgent(&self, service: ServiceKey) {
+        let mut board = self.board();
+        if board.urgent.len() < URGENT && board.urgent.insert(service) {
+            drop(board);
+            self.ring();
+        }
     }
 
     /// A round of asking is over that began at `begun`.
@@ -99,6 +113,24 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_urgent_rings_once() {
+        let bell = Bell::default();
+        let key = |mark| ServiceKey::Mark { family: crate::ipvs::Family::V4, mark };
+        let rung = |bell: &Bell| std::mem::take(&mut bell.board().rung);
+        bell.urgent(key(1));
+        assert!(rung(&bell));
+        bell.urgent(key(1));
+        assert!(!rung(&bell), "it is told already");
+        for mark in 2..200 {
+            bell.urgent(key(mark));
+        }
+        assert_eq!(bell.board().urgent.len(), URGENT);
+        bell.board().urgent.clear();
+        bell.urgent(key(1));
+        assert!(rung(&bell), "looked at, and waited for again");
+    }
 
     #[test]
     fn a_round_counts_for_the_flag_that_it_began_under() {
