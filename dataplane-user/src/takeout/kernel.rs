@@ -1,12 +1,12 @@
 use std::{collections::HashSet, time::Duration};
 
-use nodefence_common::{Addr, PortKey};
+use nodefence_common::Addr;
 
 use super::Tables;
 use crate::{
-    conntrack::{Backends, Conntrack, Family as Half, Flow, Protocols, TcpState},
+    conntrack::{self, Conntrack, Family as Half, Flow, TcpState},
     flags::monotonic_ns,
-    ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Protocol, Service, ServiceKey},
+    ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Outcome, Protocol, Service, ServiceKey},
     ledger::Pair,
     plan::takeout::{Counts, Ground},
     sysctl,
@@ -31,24 +31,35 @@ impl Kernel {
         Ok(Self { ipvs: Ipvs::open()?, conntrack: Conntrack::open().ok(), known })
     }
 
-    /// Deletes the entries of datagrams to destinations that were just deleted. IPVS does so with their connections, some milliseconds later, and until then
-    /// it drops what comes by an entry that is confirmed (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c): without one it sends it elsewhere at once.
-    fn forget_datagrams(&mut self, changes: &[Change]) {
-        let mut gone = Backends::new();
-        for change in changes {
-            let Change::DeleteDestination(ServiceKey::Address { protocol, .. }, destination) = change else {
+    /// Deletes the entries of datagrams to destinations that were just deleted, as these services sent them there: the same destination may serve others. IPVS
+    /// does so with their connections, some milliseconds later, and until then it drops what comes by an entry that is confirmed (`ip_vs_in`,
+    /// net/netfilter/ipvs/ip_vs_core.c): without one it sends it elsewhere at once.
+    fn forget_datagrams(&mut self, gone: &HashSet<Pair>) -> Result<(), conntrack::Error> {
+        let Some(conntrack) = &mut self.conntrack else { return Ok(()) };
+        for half in [Half::V4, Half::V6] {
+            if !gone.iter().any(|pair| Half::of(pair.destination.ip().into()) == half) {
                 continue;
-            };
-            if matches!(*protocol, Protocol::UDP | Protocol::SCTP) {
-                let address = destination.ip().into();
-                gone.add_port(PortKey::endpoint(address, destination.port(), protocol.0 as u8));
             }
+            let found = conntrack.dump(half, |flow| gone.contains(&pair_of(flow)))?;
+            (self.known)(&found.flows);
+            conntrack.delete(&found.flows)?;
         }
-        let Some(conntrack) = self.conntrack.as_mut().filter(|_| !gone.is_empty()) else { return };
-        if let Err(error) = conntrack.delete_known(&gone, Protocols::Datagrams, &mut self.known) {
-            tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
-        }
+        Ok(())
     }
+}
+
+/// What of these changes has deleted destinations of datagrams. A firewall mark says nothing of addresses.
+fn deleted_datagrams(changes: &[Change], outcomes: &[Outcome]) -> HashSet<Pair> {
+    let done = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Done);
+    let pairs = done.filter_map(|(change, _)| match change {
+        Change::DeleteDestination(service @ ServiceKey::Address { protocol, .. }, destination)
+            if matches!(*protocol, Protocol::UDP | Protocol::SCTP) =>
+        {
+            Some(Pair { service: *service, destination: *destination })
+        }
+        _ => None,
+    });
+    pairs.collect()
 }
 
 /// How the kernel is set in the calling thread's network namespace.
@@ -80,7 +91,10 @@ impl Tables for Kernel {
 
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let applied = self.ipvs.apply(changes);
-        self.forget_datagrams(changes);
+        let gone = deleted_datagrams(changes, &applied.outcomes);
+        if let Err(error) = self.forget_datagrams(&gone) {
+            tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
+        }
         applied
     }
 
@@ -125,4 +139,58 @@ pub fn pair_of(flow: &Flow) -> Pair {
     let address = (std::net::IpAddr::from(flow.orig.dst), flow.orig.dst_port).into();
     let protocol = Protocol(flow.orig.protocol.into());
     Pair { service: ServiceKey::Address { address, protocol }, destination: flow.backend() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conntrack::Tuple;
+
+    fn key(number: u8, protocol: Protocol) -> ServiceKey {
+        ServiceKey::Address { address: ([10, 96, 0, number], 53).into(), protocol }
+    }
+
+    fn pair(number: u8, protocol: Protocol) -> Pair {
+        Pair { service: key(number, protocol), destination: ([10, 244, 2, 1], 5353).into() }
+    }
+
+    /// What a client sent to this address and the backend answers.
+    fn flow(dst: [u8; 4], dst_port: u16) -> Flow {
+        let (client, protocol) = (Addr::v4([192, 0, 2, 9]), 17);
+        let end = |src, src_port, dst, dst_port| Tuple { src, dst, src_port, dst_port, protocol };
+        Flow {
+            orig: end(client, 4000, Addr::v4(dst), dst_port),
+            reply: end(Addr::v4([10, 244, 2, 1]), 5353, client, 4000),
+            tcp: None,
+            liberal: false,
+            status: 0,
+            zone: None,
+            id: 1,
+            timeout: 30,
+        }
+    }
+
+    #[test]
+    fn only_what_was_deleted_loses_its_entries() {
+        let delete = |pair: Pair| Change::DeleteDestination(pair.service, pair.destination);
+        let mark = ServiceKey::Mark { family: ipvs::Family::V4, mark: 9 };
+        let lowered = Destination::new(pair(5, Protocol::UDP).destination, 0);
+        let changes = [
+            delete(pair(1, Protocol::UDP)),
+            delete(pair(2, Protocol::UDP)),
+            delete(pair(3, Protocol::TCP)),
+            delete(Pair { service: mark, ..pair(4, Protocol::UDP) }),
+            Change::SetDestination(key(5, Protocol::UDP), lowered),
+            delete(pair(6, Protocol::SCTP)),
+            delete(pair(7, Protocol::UDP)),
+        ];
+        let mut outcomes = [Outcome::Done; 7];
+        (outcomes[1], outcomes[6]) = (Outcome::Refused(12), Outcome::Unknown);
+        let gone = deleted_datagrams(&changes, &outcomes);
+        assert_eq!(gone, [pair(1, Protocol::UDP), pair(6, Protocol::SCTP)].into());
+        // The same endpoint behind another service, and asked directly, is another matter.
+        assert!(gone.contains(&pair_of(&flow([10, 96, 0, 1], 53))));
+        assert!(!gone.contains(&pair_of(&flow([10, 96, 0, 2], 53))));
+        assert!(!gone.contains(&pair_of(&flow([10, 244, 2, 1], 5353))));
+    }
 }
