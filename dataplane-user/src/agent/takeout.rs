@@ -1,7 +1,12 @@
 //! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
 mod bell;
 
-use std::{collections::BTreeMap, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 
 use nodefence_common::VERDICT_LIFETIME_NS;
 
@@ -18,13 +23,13 @@ use crate::{
     ledger::{self, Ledger},
     plan::{
         Mode,
-        takeout::{Flagged, Report, TakeOut, Wanted},
+        takeout::{Flagged, Ground, Report, TakeOut, Wanted},
     },
     proxy,
     report::{IpvsRow, KeptServiceRow, TakeOutRow},
     takeout::{Drive, Failure, Kernel, Known, Ledgers, ground},
 };
-use bell::{Ending, Progress};
+use bell::Ending;
 
 /// Longest time between two looks at what is flagged, and between two renewals of the lease.
 const LOOK: Duration = Duration::from_millis(500);
@@ -73,12 +78,18 @@ struct Work {
     inherited: Option<String>,
     problem: Option<String>,
     changes: u64,
+    /// How the kernel was set when that was last looked at.
+    ground: Ground,
+    /// Something was looked at or done that has not been told.
+    news: bool,
+    told: Option<Instant>,
 }
 
 impl Work {
     fn new(core: Arc<Core>) -> Self {
         let view = Arc::clone(&core.state().view);
         Self {
+            ground: ground(core.settings.mode == Mode::Enforce),
             core,
             drive: None,
             first: true,
@@ -87,6 +98,8 @@ impl Work {
             inherited: None,
             problem: None,
             changes: 0,
+            news: true,
+            told: None,
         }
     }
 
@@ -107,6 +120,7 @@ impl Work {
 
     /// Notes what is in the way; the log is told when it is something new.
     fn fail(&mut self, problem: Option<String>) {
+        self.news |= problem != self.problem;
         if let Some(new) = problem.as_ref().filter(|new| self.problem.as_ref() != Some(*new)) {
             tracing::error!(
                 problem = new,
@@ -119,12 +133,11 @@ impl Work {
     /// One look at what is flagged and at the tables; gives when to come again.
     fn step(&mut self) -> Result<Duration, String> {
         let changed = self.look();
+        self.news |= changed;
         if self.drive.is_none() && !self.open().map_err(chain)? {
             return Ok(if self.flagged.is_empty() { LOOK * 4 } else { AGAIN });
         }
-        let enforce = self.core.settings.mode == Mode::Enforce;
         let Some(drive) = &mut self.drive else { return Ok(AGAIN) };
-        drive.machine.set_ground(ground(enforce));
         if changed {
             drive.machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
             drive.machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
@@ -137,6 +150,7 @@ impl Work {
             return Ok(LAPSED);
         }
         if (busy || flagged) && !drive.book().renew(busy).map_err(chain)? {
+            self.news = true;
             lapsed(drive).map_err(chain)?;
         }
         let urgent = self.core.takeout.board().urgent.clone();
@@ -146,6 +160,9 @@ impl Work {
             drive.next(flagged).map(|next| next.saturating_sub(now))
         };
         if due(drive) == Some(Duration::ZERO) {
+            self.news = true;
+            self.ground = ground(self.ground.enforce);
+            drive.machine.set_ground(self.ground);
             let round = drive.round();
             if !drive.is_urged() {
                 self.core.takeout.board().urgent.retain(|key| !urgent.contains(key));
@@ -245,8 +262,9 @@ impl Work {
         if let (Some(problem), true) = (&self.inherited, loaded.aside.is_some()) {
             tracing::error!(problem, "IPVS: weights of 0 may be left");
         }
-        let enforce = self.core.settings.mode == Mode::Enforce;
-        let mut machine = TakeOut::new(ground(enforce), loaded.entries);
+        self.news = true;
+        self.ground = ground(self.ground.enforce);
+        let mut machine = TakeOut::new(self.ground, loaded.entries);
         machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
         machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
         self.drive = Some(Drive::new(machine, kernel, ledgers));
@@ -296,11 +314,18 @@ impl Work {
         }
     }
 
-    fn tell(&self) {
+    /// Where there are news, and now and then: others load IPVS and set its switches.
+    fn tell(&mut self) {
+        let news = std::mem::take(&mut self.news);
+        if !news && self.told.is_some_and(|told| told.elapsed() < LOOK) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        self.ground = ground(self.ground.enforce);
+        let Ground { enforce, flushes } = self.ground;
         let report = self.drive.as_ref().map(|drive| drive.machine.report()).unwrap_or_default();
-        let (loaded, flushes) = (is_loaded(), ground(true).flushes);
-        let observes = self.core.settings.mode == Mode::Observe;
-        let lowered_only = loaded && !self.flagged.is_empty() && !observes && !flushes;
+        let loaded = is_loaded();
+        let lowered_only = loaded && !self.flagged.is_empty() && enforce && !flushes;
         let row = IpvsRow {
             loaded,
             note: lowered_only.then(|| {
@@ -311,10 +336,15 @@ impl Work {
             changes: self.changes,
             nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
         };
-        let balanced = self.drive.as_ref().map(|drive| drive.machine.balanced()).unwrap_or_default();
+        // A new one tells packets that wait that the tables were looked at.
+        let balanced = || self.drive.as_ref().map(|drive| drive.machine.balanced()).unwrap_or_default();
+        let balanced = news.then(|| Arc::new(balanced()));
         let mut board = self.core.takeout.board();
         board.row = row;
-        board.progress = Progress { balanced: Arc::new(balanced), flushes };
+        board.progress.flushes = flushes;
+        if let Some(balanced) = balanced {
+            board.progress.balanced = balanced;
+        }
     }
 }
 
