@@ -37,8 +37,9 @@ const LOOK: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(500);
 /// How soon to look whether verdicts that have lapsed are renewed.
 const LAPSED: Duration = Duration::from_millis(20);
-/// How long an agent that ends tries to put back what it has taken; the guard has the rest.
-const ENDING: Duration = Duration::from_secs(2);
+/// How long an agent that ends tries to put back what it has taken; the guard has the rest. Where the guard ends with it, as in a container, nobody has: so as
+/// long as can be within the 30 s that Kubernetes grants (`terminationGracePeriodSeconds`).
+const ENDING: Duration = Duration::from_secs(10);
 /// Services and problems that `status` names of each node.
 const NAMED: usize = 20;
 
