@@ -117,6 +117,12 @@ impl World {
         }
     }
 
+    /// What each service's destinations weigh together.
+    fn weights(&self) -> BTreeMap<ServiceKey, u32> {
+        let weight = |server: &VirtualServer| server.destinations.iter().map(|found| found.weight).sum();
+        self.servers.iter().map(|(key, server)| (*key, weight(server))).collect()
+    }
+
     /// What `ipvsadm -S` would print, sorted.
     pub(super) fn saved(&self) -> BTreeMap<Pair, Destination> {
         let mut saved = BTreeMap::new();
@@ -204,7 +210,12 @@ impl Tables for Hands {
                 applied.failure = Some(dead());
                 return applied;
             }
+            let before = world.weights();
             *outcome = world.change(change);
+            for (key, weight) in world.weights() {
+                let had = before.get(&key).is_some_and(|before| *before > 0);
+                assert!(weight > 0 || !had, "{change:?} leaves {key} with nobody");
+            }
             world.made.push(change.clone());
             world.pass(Duration::from_micros(20));
             if !world.step() {

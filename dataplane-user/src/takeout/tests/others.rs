@@ -46,8 +46,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     /// Whatever kube-proxy does meanwhile, and however often the agent is killed: once no node is flagged and kube-proxy has synced, every
-    /// destination that it wants is there and has weight; and at no time a service that kube-proxy gives weight to is left with
-    /// nobody, but for the destinations on flagged nodes that it re-added just now.
+    /// destination that it wants is there and has weight; and no change of ours takes a service's last weight (asserted at each one, by
+    /// [`Hands`](super::super::world::Hands)).
     #[test]
     fn converges(steps in others(), flush in 1u64..900) {
         let services: Vec<ServiceKey> = (1..5).map(|n| key(n, if n % 2 == 0 { Protocol::TCP } else { Protocol::UDP })).collect();
