@@ -174,8 +174,13 @@ impl Ipvs {
                 Err(Broken::Retry) => None,
                 Err(broken) => return Err(failed(name, broken)),
             };
-            items.sort_by_key(&key);
-            items.dedup_by(|a, b| key(a) == key(b));
+            if items.is_sorted_by(|a, b| key(a) > key(b)) {
+                // The kernel lists the destination that was added last first.
+                items.reverse();
+            } else {
+                items.sort_by_key(&key);
+                items.dedup_by(|a, b| key(a) == key(b));
+            }
             let agrees =
                 all.as_ref().is_some_and(|before| before.iter().map(&key).eq(items.iter().map(&key)));
             if pieces.is_some_and(|pieces| pieces <= 1 || agrees) {

@@ -251,7 +251,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
         counts: Option<&Counts>,
         acts: &mut Vec<Act>,
     ) -> Result<(), Failure> {
-        self.hold()?;
+        let now = self.tables.now();
+        self.hold(now)?;
         let found = self.tables.destinations(&key)?;
         if found.malformed > 0 || found.incomplete {
             // Nothing is concluded from half a list.
@@ -269,13 +270,13 @@ impl<T: Tables, B: Book> Drive<T, B> {
             }
         }
         if let Some(service) = self.services.get(&key) {
-            self.machine.look(service, &found.items, counts, self.tables.now(), acts);
+            // A clock may take as long as a reading (HPET): the time before it will do.
+            self.machine.look(service, &found.items, counts, now, acts);
         }
         Ok(())
     }
 
-    fn hold(&mut self) -> Result<(), ledger::Error> {
-        let now = self.tables.now();
+    fn hold(&mut self, now: Duration) -> Result<(), ledger::Error> {
         if now.saturating_sub(self.held) >= HOLD_EVERY {
             self.held = now;
             self.book.hold()?;

@@ -1,6 +1,6 @@
 use std::net::{IpAddr, SocketAddr};
 
-use netlink_packet_core::{DefaultNla, NlaBuffer, NlasIterator, Parseable};
+use netlink_packet_core::{DefaultNla, NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_TYPE_MASK};
 use netlink_packet_generic::constants::{CTRL_ATTR_FAMILY_ID, GENL_HDRLEN};
 
 use super::{
@@ -10,18 +10,56 @@ use super::{
     },
     *,
 };
+use crate::netlink::split_attribute;
 
-/// Attributes with what their types say beside the number; `None` for each that is malformed. The two flags of a type exclude each other
+/// An attribute as the kernel wrote it.
+#[derive(Clone, Copy)]
+struct Raw<'a> {
+    /// With the flags.
+    kind: u16,
+    value: &'a [u8],
+}
+
+impl Raw<'_> {
+    /// Without the flags.
+    fn kind(&self) -> u16 {
+        self.kind & NLA_TYPE_MASK
+    }
+
+    /// As it is written back.
+    fn kept(&self) -> DefaultNla {
+        DefaultNla::new(self.kind, self.value.to_vec())
+    }
+}
+
+/// The first attribute and what follows; `None` where it is malformed. The two flags of a type exclude each other
 /// (include/uapi/linux/netlink.h).
-fn strict(bytes: &[u8]) -> impl Iterator<Item = Option<NlaBuffer<&[u8]>>> {
-    NlasIterator::new(bytes).map(|attribute| {
-        attribute.ok().filter(|attribute| !(attribute.nested_flag() && attribute.network_byte_order_flag()))
+fn split(bytes: &[u8]) -> Option<(Raw<'_>, &[u8])> {
+    const BOTH: u16 = NLA_F_NESTED | NLA_F_NET_BYTEORDER;
+    let (kind, value, rest) = split_attribute(bytes)?;
+    (kind & BOTH != BOTH).then_some((Raw { kind, value }, rest))
+}
+
+/// All attributes; `None` for the first malformed one, which ends them.
+fn strict(mut rest: &[u8]) -> impl Iterator<Item = Option<Raw<'_>>> {
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let next = split(rest);
+        rest = next.map_or(&[], |(_, rest)| rest);
+        Some(next.map(|(attribute, _)| attribute))
     })
 }
 
 /// The attributes of an answer, behind its `struct genlmsghdr`.
 fn body(payload: &[u8]) -> Option<&[u8]> {
     payload.get(GENL_HDRLEN..)
+}
+
+fn one(value: &[u8]) -> Option<u8> {
+    let [byte] = value.try_into().ok()?;
+    Some(byte)
 }
 
 fn ne16(value: &[u8]) -> Option<u16> {
@@ -50,7 +88,7 @@ fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     for attribute in strict(bytes) {
         let attribute = attribute?;
         if attribute.kind() == kind {
-            return attribute.into_inner().get(4..usize::from(attribute.length()));
+            return Some(attribute.value);
         }
     }
     None
@@ -69,7 +107,7 @@ pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
     let (mut persistence_engine, mut stats, mut unknown) = (None, Stats::default(), Vec::new());
     for attribute in strict(find(body(payload)?, SERVICE)?) {
         let attribute = attribute?;
-        let value = attribute.value();
+        let value = attribute.value;
         match attribute.kind() {
             SERVICE_FAMILY => family = Some(Family::from_raw(ne16(value)?)?),
             SERVICE_PROTOCOL => protocol = Some(Protocol(ne16(value)?)),
@@ -86,7 +124,7 @@ pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
             SERVICE_PERSISTENCE_ENGINE => persistence_engine = Some(Name::from_attribute(value)?),
             SERVICE_STATS64 => stats = parse_stats(value)?,
             SERVICE_STATS => {}
-            _ => unknown.push(DefaultNla::parse(&attribute).ok()?),
+            _ => unknown.push(attribute.kept()),
         }
     }
     let family = family?;
@@ -119,7 +157,7 @@ fn parse_stats(bytes: &[u8]) -> Option<Stats> {
     for attribute in strict(bytes) {
         let attribute = attribute?;
         if let Some(place) = all.get_mut(usize::from(attribute.kind()))
-            && let Ok(value) = <[u8; 8]>::try_from(attribute.value())
+            && let Ok(value) = <[u8; 8]>::try_from(attribute.value)
         {
             *place = u64::from_ne_bytes(value);
         }
@@ -139,42 +177,38 @@ fn parse_stats(bytes: &[u8]) -> Option<Stats> {
 }
 
 /// A destination from an answer's payload. `family` is that of its service, and holds where the answer names none.
+///
+/// There may be a hundred thousand: attributes are put into their places first, without a branch for each kind.
 pub(in crate::ipvs) fn parse_destination(payload: &[u8], family: Family) -> Option<Destination> {
-    let (mut family, mut raw_address, mut port) = (family, None, None);
-    let (mut forward, mut weight, mut tunnel) = (None, None, Tunnel::default());
-    let (mut upper, mut lower) = (None, None);
-    let (mut active, mut inactive, mut persistent, mut unknown) = (0, 0, 0, Vec::new());
-    for attribute in strict(find(body(payload)?, DESTINATION)?) {
-        let attribute = attribute?;
-        let value = attribute.value();
-        match attribute.kind() {
-            DESTINATION_FAMILY => family = Family::from_raw(ne16(value)?)?,
-            DESTINATION_ADDRESS => raw_address = Some(<[u8; 16]>::try_from(value).ok()?),
-            DESTINATION_PORT => port = Some(be16(value)?),
-            DESTINATION_FORWARD => forward = Some(Forward::from_raw(ne32(value)?)),
-            DESTINATION_WEIGHT => weight = Some(ne32(value)?),
-            DESTINATION_UPPER => upper = Some(ne32(value)?),
-            DESTINATION_LOWER => lower = Some(ne32(value)?),
-            DESTINATION_TUNNEL_KIND => [tunnel.kind] = value.try_into().ok()?,
-            DESTINATION_TUNNEL_PORT => tunnel.port = be16(value)?,
-            DESTINATION_TUNNEL_FLAGS => tunnel.flags = ne16(value)?,
-            DESTINATION_ACTIVE => active = ne32(value)?,
-            DESTINATION_INACTIVE => inactive = ne32(value)?,
-            DESTINATION_PERSISTENT => persistent = ne32(value)?,
-            DESTINATION_STATS | DESTINATION_STATS64 => {}
-            _ => unknown.push(DefaultNla::parse(&attribute).ok()?),
+    const PLACES: usize = DESTINATION_TUNNEL_FLAGS as usize + 1;
+    let (mut found, mut unknown) = ([None; PLACES], Vec::new());
+    let mut rest = find(body(payload)?, DESTINATION)?;
+    while !rest.is_empty() {
+        let (attribute, after) = split(rest)?;
+        rest = after;
+        match found.get_mut(usize::from(attribute.kind())) {
+            Some(place) if attribute.kind() > 0 => *place = Some(attribute.value),
+            _ => unknown.push(attribute.kept()),
         }
     }
+    let at = |kind: u16| -> Option<&[u8]> { found[usize::from(kind)] };
+    let counter = |kind: u16| at(kind).map_or(Some(0), ne32);
+    let family = at(DESTINATION_FAMILY).map_or(Some(family), |value| Family::from_raw(ne16(value)?))?;
+    let raw_address = <[u8; 16]>::try_from(at(DESTINATION_ADDRESS)?).ok()?;
     Some(Destination {
-        address: SocketAddr::new(address(family, raw_address?), port?),
-        forward: forward?,
-        weight: weight?,
-        upper_threshold: upper?,
-        lower_threshold: lower?,
-        tunnel,
-        active,
-        inactive,
-        persistent,
+        address: SocketAddr::new(address(family, raw_address), be16(at(DESTINATION_PORT)?)?),
+        forward: Forward::from_raw(ne32(at(DESTINATION_FORWARD)?)?),
+        weight: ne32(at(DESTINATION_WEIGHT)?)?,
+        upper_threshold: ne32(at(DESTINATION_UPPER)?)?,
+        lower_threshold: ne32(at(DESTINATION_LOWER)?)?,
+        tunnel: Tunnel {
+            kind: at(DESTINATION_TUNNEL_KIND).map_or(Some(0), one)?,
+            port: at(DESTINATION_TUNNEL_PORT).map_or(Some(0), be16)?,
+            flags: at(DESTINATION_TUNNEL_FLAGS).map_or(Some(0), ne16)?,
+        },
+        active: counter(DESTINATION_ACTIVE)?,
+        inactive: counter(DESTINATION_INACTIVE)?,
+        persistent: counter(DESTINATION_PERSISTENT)?,
         unknown,
     })
 }
@@ -185,9 +219,9 @@ pub(in crate::ipvs) fn parse_config(payload: &[u8]) -> Option<Config> {
     for attribute in strict(body(payload)?) {
         let attribute = attribute?;
         match attribute.kind() {
-            TIMEOUT_TCP => config.tcp = ne32(attribute.value())?,
-            TIMEOUT_TCP_FIN => config.tcp_fin = ne32(attribute.value())?,
-            TIMEOUT_UDP => config.udp = ne32(attribute.value())?,
+            TIMEOUT_TCP => config.tcp = ne32(attribute.value)?,
+            TIMEOUT_TCP_FIN => config.tcp_fin = ne32(attribute.value)?,
+            TIMEOUT_UDP => config.udp = ne32(attribute.value)?,
             _ => {}
         }
     }

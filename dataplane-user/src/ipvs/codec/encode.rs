@@ -1,11 +1,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use netlink_packet_core::{
-    Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-    NetlinkSerializable,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_generic::{
-    GenlFamily, GenlMessage,
+    GenlMessage,
     ctrl::{GenlCtrl, GenlCtrlCmd, nlas::GenlCtrlAttrs},
 };
 
@@ -13,6 +12,9 @@ use super::{
     super::{Config, Destination, Family, Netmask, Service, ServiceKey, Tunnel, attribute::Attribute, flags},
     *,
 };
+
+/// Few requests are longer.
+const ROOM: usize = 256;
 
 /// Every command of the family but FLUSH and those of the sync daemons.
 #[derive(Clone, Copy, Debug)]
@@ -41,9 +43,18 @@ impl<'a> Request<'a> {
     pub(in crate::ipvs) fn encode(&self, family: u16, sequence: u32) -> Vec<u8> {
         let dump = matches!(self, Self::Services | Self::Destinations(_));
         let flags = NLM_F_REQUEST | if dump { NLM_F_DUMP } else { NLM_F_ACK };
-        let mut message = GenlMessage::from_payload(Message { command: self.command(), body: self.body() });
-        message.set_resolved_family_id(family);
-        bytes(message, flags, sequence)
+        let mut out = Vec::with_capacity(ROOM);
+        // struct nlmsghdr, whose length is not known yet, and struct genlmsghdr.
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&family.to_ne_bytes());
+        out.extend_from_slice(&flags.to_ne_bytes());
+        out.extend_from_slice(&sequence.to_ne_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&[self.command(), FAMILY_VERSION, 0, 0]);
+        self.body().iter().for_each(|attribute| attribute.append(&mut out));
+        let len = out.len() as u32;
+        out[..4].copy_from_slice(&len.to_ne_bytes());
+        out
     }
 
     /// `IPVS_CMD_*`.
@@ -92,46 +103,12 @@ impl<'a> Request<'a> {
     }
 }
 
-#[derive(Debug)]
-struct Message<'a> {
-    command: u8,
-    body: Vec<Attribute<'a>>,
-}
-
-impl GenlFamily for Message<'_> {
-    fn family_name() -> &'static str {
-        FAMILY_NAME
-    }
-
-    fn command(&self) -> u8 {
-        self.command
-    }
-
-    fn version(&self) -> u8 {
-        FAMILY_VERSION
-    }
-}
-
-impl Emitable for Message<'_> {
-    fn buffer_len(&self) -> usize {
-        self.body.as_slice().buffer_len()
-    }
-
-    fn emit(&self, buffer: &mut [u8]) {
-        self.body.as_slice().emit(buffer);
-    }
-}
-
 /// Asks the kernel for the number that it gave to the family; read by [`parse_family_number`].
 pub(in crate::ipvs) fn family_request(sequence: u32) -> Vec<u8> {
     let body = vec![GenlCtrlAttrs::FamilyName(FAMILY_NAME.to_owned())];
     let message = GenlMessage::from_payload(GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: body });
-    bytes(message, NLM_F_REQUEST | NLM_F_ACK, sequence)
-}
-
-fn bytes<M: NetlinkSerializable>(message: M, flags: u16, sequence: u32) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
-    (header.flags, header.sequence_number) = (flags, sequence);
+    (header.flags, header.sequence_number) = (NLM_F_REQUEST | NLM_F_ACK, sequence);
     let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
     message.finalize();
     let mut out = vec![0; message.buffer_len()];

@@ -239,11 +239,16 @@ impl TakeOut {
         acts: &mut Vec<Act>,
     ) {
         let key = service.key;
+        let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
+        if !self.has(key) && !found.iter().any(|destination| self.node_of(&pair(destination)).is_some()) {
+            // Nearly all of a large table.
+            return;
+        }
         let take = self.may_take(key, found, now) && self.ground.enforce;
         let hashing = Hashing::of(service);
         let mut planned = Vec::new();
         for destination in found {
-            let pair = Pair { service: key, destination: destination.address };
+            let pair = pair(destination);
             let node = self.node_of(&pair);
             let wanted = node.filter(|_| take);
             if let Some(note) = self.note(&pair, now) {
@@ -332,6 +337,14 @@ impl TakeOut {
                 None
             }
         }
+    }
+
+    /// Whether anything is known of a service.
+    fn has(&self, key: ServiceKey) -> bool {
+        let mut owned = self.owned.range(owned::first_of(key)..);
+        owned.next().is_some_and(|(pair, _)| pair.service == key)
+            || self.kept.contains_key(&key)
+            || self.planned.contains_key(&key)
     }
 
     fn pairs_of(&self, key: ServiceKey) -> Vec<SocketAddr> {
