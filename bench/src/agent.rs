@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use nodefence::report::{Client, Request};
 use serde_json::{Value, json};
 
 use crate::netns::{self, Netns};
@@ -25,8 +26,8 @@ pub(crate) struct Agent {
     folder: tempfile::TempDir,
 }
 
-/// How long the agent may take to answer on its socket.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the agent may take to answer on its socket: where it is emulated the verifier alone takes many seconds.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 impl Agent {
     /// Starts the agent in `netns` on these interfaces and waits until it answers.
@@ -113,6 +114,26 @@ impl Agent {
             Ok(text.parse::<f64>()? / 100.0)
         };
         Ok([ticks(14)?, ticks(15)?])
+    }
+
+    /// Asks it without a process in between. A connection of its own each time: the agent closes such as say nothing for a while.
+    pub(crate) fn ask<T: serde::de::DeserializeOwned>(&self, request: &Request) -> anyhow::Result<T> {
+        // Where it is by default, in the sandbox. Beside large tables an emulated processor may need long for an answer.
+        let asked = Client::connect(Path::new("/run/nodefence/agent.sock")).and_then(|mut client| {
+            client.set_patience(PATIENCE)?;
+            client.ask(request)
+        });
+        asked.with_context(|| self.log())
+    }
+
+    /// A line of its /proc/PID/status that counts memory (`VmRSS`, `VmHWM`), in MiB.
+    pub(crate) fn memory(&self, what: &str) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+        let text = line
+            .and_then(|line| line.trim().strip_suffix(" kB"))
+            .context("no such line in /proc/PID/status")?;
+        Ok(text.trim().parse::<f64>()? / 1024.0)
     }
 
     fn json(&self, args: &[&str]) -> anyhow::Result<Value> {

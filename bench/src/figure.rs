@@ -1,8 +1,8 @@
 //! What a benchmark found: one figure, its peers, its goal. Pure but for the writing of the two files.
-use std::{collections::BTreeMap, path::Path};
+use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
 use anyhow::Context as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::Error as _};
 
 use crate::stats::Summary;
 
@@ -22,6 +22,22 @@ impl Serialize for Value {
     }
 }
 
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Told {
+            Number(f64),
+            Text(String),
+        }
+        match Told::deserialize(deserializer)? {
+            Told::Number(number) => Ok(Self::Number(number)),
+            Told::Text(text) if text == "never" => Ok(Self::Never),
+            Told::Text(text) => Err(D::Error::custom(format!("expected a number or `never`, not `{text}`"))),
+        }
+    }
+}
+
 /// Four significant digits: what the machine's noise leaves.
 fn round(number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
@@ -32,10 +48,10 @@ fn round(number: f64) -> f64 {
 }
 
 /// One object of `datapath.json` or `ipvs.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     pub(crate) figure: String,
-    pub(crate) unit: &'static str,
+    pub(crate) unit: Cow<'static, str>,
     pub(crate) ours: Value,
     pub(crate) peers: BTreeMap<String, Value>,
     /// What `goal` is about; the goal says of what to what.
@@ -50,10 +66,10 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    pub(crate) fn new(figure: impl Into<String>, unit: &'static str, ours: Value) -> Self {
+    pub(crate) fn new(figure: impl Into<String>, unit: impl Into<Cow<'static, str>>, ours: Value) -> Self {
         Self {
             figure: figure.into(),
-            unit,
+            unit: unit.into(),
             ours,
             peers: BTreeMap::new(),
             ratio: None,
@@ -64,7 +80,7 @@ impl Figure {
         }
     }
 
-    pub(crate) fn of(figure: impl Into<String>, unit: &'static str, ours: &Summary) -> Self {
+    pub(crate) fn of(figure: impl Into<String>, unit: impl Into<Cow<'static, str>>, ours: &Summary) -> Self {
         let mut made = Self::new(figure, unit, Value::Number(ours.median));
         made.spread.insert("ours".into(), [round(ours.min), round(ours.max)]);
         made
@@ -123,7 +139,7 @@ pub(crate) fn table(figures: &[Figure]) -> String {
             figure.peers.iter().map(|(name, value)| format!("{name} {}", show(*value))).collect();
         table.add_row([
             figure.figure.clone(),
-            figure.unit.to_owned(),
+            figure.unit.clone().into_owned(),
             show(figure.ours),
             peers.join("\n"),
             figure.ratio.map(|r| format!("{r:.3}")).unwrap_or_default(),
@@ -175,6 +191,17 @@ mod tests {
         assert_eq!(json["ratio"], 1.0);
         assert_eq!(json["goal"], "within 1 s");
         assert_eq!(json["met"], true);
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() -> serde_json::Result<()> {
+        let figure =
+            Figure::new("x", "ms", Value::Number(1.5)).peer("other", Value::Never).goal("less", false);
+        let text = serde_json::to_string(&figure)?;
+        let read: Figure = serde_json::from_str(&text)?;
+        assert_eq!(serde_json::to_string(&read)?, text);
+        assert!(serde_json::from_str::<Value>("\"soon\"").is_err());
+        Ok(())
     }
 
     #[test]

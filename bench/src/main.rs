@@ -4,6 +4,7 @@ mod cost;
 mod cpus;
 mod figure;
 mod flows;
+mod ipvs;
 mod latency;
 mod machine;
 mod netns;
@@ -19,6 +20,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Deserialize;
 
 /// Benchmarks of nodefence against its peers.
 #[derive(Parser)]
@@ -32,8 +34,10 @@ struct Cli {
 enum Verb {
     /// Cost per packet, throughput, flag to cut, established flows.
     Datapath(Box<Datapath>),
-    /// Rescue: new connections while half of the endpoints hang.
+    /// Rescue: new connections while half of the endpoints hang. With `cargo xtask bench ipvs` large IPVS tables too, in a VM.
     Ipvs(Ipvs),
+    /// Large IPVS tables, on a kernel that has IPVS loaded: `cargo xtask bench ipvs` runs it in a VM.
+    IpvsTables(IpvsTables),
     /// The server of (d), started by the benchmark itself.
     #[command(name = flows::server::VERB, hide = true)]
     Serve {
@@ -116,8 +120,33 @@ struct Datapath {
     agent: Option<PathBuf>,
 }
 
+/// Halves of `ipvs`.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Half {
+    /// New connections while half of the endpoints hang, in namespaces.
+    Rescue,
+    /// Large IPVS tables, in a VM.
+    Tables,
+}
+
+#[derive(Args)]
+struct IpvsTables {
+    /// Smaller tables and fewer rounds, for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// The agent's binary [default: `nodefence` beside this program].
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
 #[derive(Args)]
 struct Ipvs {
+    /// Only this half.
+    #[arg(long, value_enum)]
+    only: Option<Half>,
+    /// What the half in the VM found; `cargo xtask bench` gives it.
+    #[arg(long, value_name = "FILE", hide = true)]
+    tables: Option<PathBuf>,
     /// Fewer and shorter runs, for a first look; noisier.
     #[arg(long)]
     quick: bool,
@@ -148,20 +177,47 @@ fn main() -> anyhow::Result<()> {
             sandbox::enter()?;
             ipvs(&args)
         }
+        Verb::IpvsTables(args) => {
+            sandbox::enter()?;
+            ipvs::run(args.quick, &machine::agent(args.agent.as_deref())?)
+        }
         Verb::Serve { flows } => flows::server::serve(flows),
         Verb::Greet => flows::server::greet(),
     }
 }
 
+/// What the VM's half prints.
+#[derive(Deserialize)]
+struct Guest {
+    machine: serde_json::Value,
+    figures: Vec<figure::Figure>,
+}
+
 fn ipvs(args: &Ipvs) -> anyhow::Result<()> {
     create(&args.out)?;
-    let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
-    let sizes = rescue::Sizes {
-        rate: args.rescue_rate,
-        length: Duration::from_secs(args.rescue_seconds.unwrap_or(if args.quick { 3 } else { 10 })),
-        rounds: args.rescue_rounds.unwrap_or(if args.quick { 1 } else { 3 }),
-    };
-    let figures = rescue::run(&sizes, &machine::agent(args.agent.as_deref())?)?;
+    let mut machine = machine::facts(&std::env::args().collect::<Vec<_>>());
+    let mut figures = Vec::new();
+    if args.only != Some(Half::Tables) {
+        let sizes = rescue::Sizes {
+            rate: args.rescue_rate,
+            length: Duration::from_secs(args.rescue_seconds.unwrap_or(if args.quick { 3 } else { 10 })),
+            rounds: args.rescue_rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+        };
+        figures.extend(rescue::run(&sizes, &machine::agent(args.agent.as_deref())?)?);
+    }
+    match &args.tables {
+        Some(file) => {
+            let text =
+                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let guest: Guest = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+            machine["guest"] = guest.machine;
+            figures.extend(guest.figures);
+        }
+        None if args.only == Some(Half::Tables) => {
+            anyhow::bail!("large IPVS tables are measured in a VM: cargo xtask bench ipvs --only tables");
+        }
+        None => {}
+    }
     figure::write(&args.out, IPVS, &figures, &machine)?;
     println!("{}", figure::table(&figures));
     println!("\n{}", args.out.join(IPVS).display());

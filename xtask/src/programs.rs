@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use crate::process;
 use crate::say;
 use crate::setup::{self, Need};
+use crate::vm;
 use crate::workspace::Workspace;
 
 /// The cluster in namespaces, once without and once with nodefence.
@@ -17,11 +18,26 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     run_as_root(workspace, "nodefence-demo", args)
 }
 
-/// The benchmarks against peers.
+/// The benchmarks against peers. Of `ipvs` one half runs in a VM, and first.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
+    const NAME: &str = "nodefence-bench";
     setup::ensure(workspace, &[Need::Build, Need::Bench])?;
     build(workspace, &["--package", "nodefence", "--package", "nodefence-bench", "--bins"])?;
-    run_as_root(workspace, "nodefence-bench", args)
+    if !has_tables(args) {
+        return run_as_root(workspace, NAME, args);
+    }
+    setup::ensure(workspace, &[Need::Vm])?;
+    let programs = [NAME, "nodefence"].map(|name| workspace.target.join("release").join(name));
+    let file = workspace.target.join("ipvs-tables.json");
+    vm::figures(workspace, &programs, args.iter().any(|arg| arg == "--quick"), &file)?;
+    let told = ["--tables".to_owned(), file.display().to_string()];
+    run_as_root(workspace, NAME, &[args, &told].concat())
+}
+
+/// Whether a call of the benchmarks wants what is measured in a VM.
+fn has_tables(args: &[String]) -> bool {
+    let is = |wanted: &[&str]| args.iter().any(|arg| wanted.contains(&arg.as_str()));
+    args.first().is_some_and(|verb| verb == "ipvs") && !is(&["-h", "--help", "rescue", "--only=rescue"])
 }
 
 fn build(workspace: &Workspace, what: &[&str]) -> Result<()> {
@@ -40,4 +56,20 @@ fn run_as_root(workspace: &Workspace, name: &str, args: &[String]) -> Result<Exi
     let status = process::status(&mut command)?;
     let code = status.code().with_context(|| format!("{name} ended with {status}"))?;
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_tables;
+
+    #[test]
+    fn only_what_is_asked_for_boots_a_vm() {
+        let has = |line: &str| has_tables(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        for line in ["ipvs", "ipvs --quick", "ipvs --only tables", "ipvs --only=tables --quick"] {
+            assert!(has(line), "{line}");
+        }
+        for line in ["datapath", "ipvs --help", "ipvs --only rescue", "ipvs --quick --only=rescue", ""] {
+            assert!(!has(line), "{line}");
+        }
+    }
 }

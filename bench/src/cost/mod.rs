@@ -156,7 +156,7 @@ fn figure(label: &str, packet: Packet, [empty, list, lookup, ours]: [&Summary; 4
         // Of ours all three: a spread of whole calls around what is added would not hold the figure it belongs to.
         let less = |ns: f64| ns - empty.median;
         let added = Summary { median: less(ours.median), min: less(ours.min), max: less(ours.max) };
-        let shown = Figure::of(figure.figure.clone(), figure.unit, &added);
+        let shown = Figure::of(figure.figure.clone(), figure.unit.clone(), &added);
         let spread =
             figure.spread.into_iter().filter(|(name, _)| name != "ours").chain(shown.spread).collect();
         return Figure { ours: shown.ours, spread, ..figure }

@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result};
 
 use super::cpio::Archive;
 use crate::process;
-use crate::test::executables::Built;
 use crate::test::local::{FUZZ_COUNT, FUZZ_SHORT};
 
 /// Programs that tests call, copied from this machine.
@@ -71,8 +70,14 @@ pub(crate) struct Run {
     pub(crate) some: bool,
 }
 
-/// Writes the part of the initramfs that is the same for every kernel; `sets` of tests by the name that `nodefence.runs` gives.
-pub(crate) fn write(file: &Path, built: &Built, sets: &[(&str, &[Run])], scratch: &Path) -> Result<()> {
+/// Writes the part of the initramfs that is the same for every kernel: programs of ours, and `sets` of calls, in shell, by the name that
+/// `nodefence.runs` gives.
+pub(crate) fn write<'a>(
+    file: &Path,
+    programs: impl IntoIterator<Item = &'a PathBuf>,
+    sets: &[(&str, String)],
+    scratch: &Path,
+) -> Result<()> {
     let mut archive = Archive::new(BufWriter::new(fs::File::create(file)?));
     for folder in [
         "dev",
@@ -121,8 +126,7 @@ pub(crate) fn write(file: &Path, built: &Built, sets: &[(&str, &[Run])], scratch
     archive.copy("usr/bin/busybox", &busybox)?;
 
     archive.folder("nodefence")?;
-    let runs = sets.iter().flat_map(|(_, runs)| *runs);
-    for program in built.programs.iter().chain(runs.map(|run| &run.executable)) {
+    for program in programs {
         libraries.extend(needed(program)?);
         let stripped = scratch.join("stripped");
         // Line tables are nine tenths of a test's bytes.
@@ -153,8 +157,8 @@ pub(crate) fn write(file: &Path, built: &Built, sets: &[(&str, &[Run])], scratch
         b"passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
     )?;
     archive.file("init", 0o755, INIT.as_bytes())?;
-    for (name, runs) in sets {
-        archive.file(&format!("nodefence/{name}"), 0o755, script(runs).as_bytes())?;
+    for (name, calls) in sets {
+        archive.file(&format!("nodefence/{name}"), 0o755, calls.as_bytes())?;
     }
     archive.finish()?;
     Ok(())
@@ -171,8 +175,11 @@ pub(crate) fn write_assets(file: &Path, programs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// A call that loads what kube-proxy's IPVS mode loads.
+pub(crate) const LOAD_IPVS: &str = "for module in ip_vs ip_vs_rr ip_vs_wrr; do modprobe -q $module || echo \"init: no module $module\"; done\n";
+
 /// Where an executable of ours lies in the guest.
-fn at(program: &Path) -> String {
+pub(crate) fn at(program: &Path) -> String {
     format!("nodefence/{}", program.file_name().map(|name| name.to_string_lossy()).unwrap_or_default())
 }
 
@@ -197,13 +204,13 @@ fn libraries(ldd: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The calls of all executables. Each is bounded, so that one that hangs does not hide the others.
-fn script(runs: &[Run]) -> String {
+/// The calls of all tests. Each is bounded, so that one that hangs does not hide the others.
+pub(crate) fn calls(runs: &[Run]) -> String {
     let mut text = format!("export {FUZZ_COUNT}={FUZZ_SHORT}\n");
     for Run { title, executable, names, some } in runs {
         if title.ends_with("::vm_ipvs") || title.contains("::vm_kube_") {
             // Not before: where IPVS is loaded an agent tries out at every start what it does.
-            text.push_str("for module in ip_vs ip_vs_rr ip_vs_wrr; do modprobe -q $module || echo \"init: no module $module\"; done\n");
+            text.push_str(LOAD_IPVS);
         }
         let chosen = if *some { format!(" --exact {}", names.join(" ")) } else { String::new() };
         let _infallible = writeln!(text, "run {title} /{}{chosen}", at(executable));

@@ -1,6 +1,7 @@
 //! `vm-test`: the tests on other kernels, in QEMU.
 
 mod archive;
+mod bench;
 mod cpio;
 mod deb822;
 mod guest;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+pub(crate) use bench::figures;
 use guest::Run;
 pub(crate) use kernel::Kernel;
 use kernel::Prepared;
@@ -73,11 +75,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
 
 /// All kernels, one stage each, and those beside an API server; then pairs of guests. Nothing where no test is meant.
 pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) -> Result<Vec<Stage>> {
-    if std::env::consts::ARCH != "x86_64" {
-        bail!(
-            "the VM tests boot this machine's own programs, and kernels for amd64: they need an x86_64 machine"
-        );
-    }
+    check_machine()?;
     let filter = options.test.as_deref();
     let alone = [Level::Packets, Level::Namespaces, Level::Vm];
     let runs = runs(built, filter, |level| alone.contains(&level))?;
@@ -91,8 +89,10 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
     say!("packing {all} test executables for the guests");
-    let sets = [("runs", &*runs), (pair::SET, &*pairs), (kube::SET, &*kubes)];
-    guest::write(&base, built, &sets, &folder)?;
+    let sets = [("runs", &runs), (pair::SET, &pairs), (kube::SET, &kubes)];
+    let executables = sets.iter().flat_map(|(_, runs)| runs.iter().map(|run| &run.executable));
+    let sets = sets.map(|(name, runs)| (name, guest::calls(runs)));
+    guest::write(&base, built.programs.iter().chain(executables), &sets, &folder)?;
     let kernels = if options.kernels.is_empty() { Kernel::ALL.to_vec() } else { options.kernels.clone() };
     let bench = Bench { base: &base, folder: &folder, options };
     let parts = (!kubes.is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
@@ -116,6 +116,13 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
         fs::remove_file(&base)?;
     }
     Ok(stages)
+}
+
+fn check_machine() -> Result<()> {
+    if std::env::consts::ARCH != "x86_64" {
+        bail!("VMs boot this machine's own programs, and kernels for amd64: they need an x86_64 machine");
+    }
+    Ok(())
 }
 
 fn or_failed(name: String, stage: Result<Stage>) -> Stage {

@@ -96,7 +96,7 @@ impl Reader {
 }
 
 /// Lines of a kernel log that no healthy run prints.
-fn complaints(console: &str) -> Vec<&str> {
+pub(super) fn complaints(console: &str) -> Vec<&str> {
     const SIGNS: [&str; 6] = [
         "Kernel panic",
         "BUG: ",

@@ -1,0 +1,91 @@
+//! Resident memory of the running agent beside large tables.
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use nodefence::report::{FlagReport, Request, Status};
+
+use super::world::{OWN, PODS, Shape, UPLINK, World, node};
+use crate::{
+    agent::Agent,
+    figure::{Figure, Value},
+    progress::Progress,
+    stats::summary,
+};
+
+/// Resident memory that it may have, in MiB.
+const GOAL: f64 = 64.0;
+/// The node that is flagged meanwhile.
+const FLAGGED: u16 = 0;
+/// How long the take-out may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Path) -> anyhow::Result<Figure> {
+    let mut progress = Progress::start("resident memory", 3);
+    let agent = Agent::start_beside(program, &world.node, &[UPLINK], OWN, &shape.cluster(), "ipvs")?;
+    let mut resting = Vec::new();
+    watch(watched, || {
+        resting.push(agent.memory("VmRSS")?);
+        Ok(false)
+    })?;
+    progress.step();
+    agent.ask::<FlagReport>(&Request::Flag {
+        node: node(FLAGGED),
+        for_ms: None,
+        reason: "bench".to_owned(),
+        force: true,
+        wait: false,
+    })?;
+    let mut working = Vec::new();
+    let done = watch(PATIENCE, || {
+        working.push(agent.memory("VmRSS")?);
+        let status: Status = agent.ask(&Request::Status)?;
+        let row = status.ipvs.nodes.get(&node(FLAGGED));
+        Ok(row.is_some_and(|row| row.taken == PODS && row.waiting == 0))
+    })?;
+    if !done {
+        bail!("the node is not out after {PATIENCE:?}");
+    }
+    progress.step();
+    // What is ours is read back, and everything.
+    watch(watched, || {
+        working.push(agent.memory("VmRSS")?);
+        Ok(false)
+    })?;
+    progress.step();
+    let status: Status = agent.ask(&Request::Status)?;
+    ensure!(status.cluster.backends == shape.destinations(), "{} backends", status.cluster.backends);
+    let of = |samples: &[f64]| summary(samples).context("no samples");
+    let (resting, working) = (of(&resting)?, of(&working)?);
+    let most = working.max.max(resting.max);
+    let peak = agent.memory("VmHWM")?;
+    let name = format!(
+        "IPVS, resident memory of the agent beside {} services of {} destinations, a node flagged",
+        shape.services.len(),
+        shape.destinations() / shape.services.len()
+    );
+    Ok(Figure::of(name, "MiB", &working)
+        .peer_of("nobody flagged", &resting)
+        .peer("most it ever had, start included", Value::Number(peak))
+        .goal(format!("under {GOAL} MiB at each look once it runs"), most < GOAL)
+        .note(format!(
+            "{most:.1} MiB at most once it ran; {} backends, each behind one service",
+            shape.destinations()
+        )))
+}
+
+/// Looks again and again, until `look` says that it is enough (true) or the time is over.
+fn watch(time: Duration, mut look: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        if look()? {
+            return Ok(true);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(false)
+}

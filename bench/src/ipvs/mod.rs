@@ -1,0 +1,58 @@
+//! Large IPVS tables: reading and planning, taking a node out, memory. Needs a kernel with IPVS: `cargo xtask bench ipvs` runs it in a VM, and
+//! has the figures put beside those of the rescue.
+mod bare;
+mod memory;
+mod read;
+mod takeout;
+mod world;
+
+use std::{path::Path, time::Duration};
+
+use serde_json::json;
+
+use self::world::{Shape, World};
+use crate::{figure, machine};
+
+/// What the line of figures begins with; the rest of it is JSON (`xtask/src/vm/bench.rs` reads it).
+const FIGURES: &str = "@@figures";
+
+/// How much of it is run.
+struct Sizes {
+    services: usize,
+    each: usize,
+    rounds: u32,
+    takeout: takeout::Sizes,
+    watched: Duration,
+}
+
+impl Sizes {
+    fn new(quick: bool) -> Self {
+        if quick {
+            let takeout = takeout::Sizes { services: 250, each: 4, rounds: 2, naive_rounds: 1 };
+            return Self { services: 1_000, each: 10, rounds: 3, takeout, watched: Duration::from_secs(5) };
+        }
+        let takeout = takeout::Sizes { services: 1_000, each: 4, rounds: 3, naive_rounds: 1 };
+        Self { services: 10_000, each: 10, rounds: 7, takeout, watched: Duration::from_secs(30) }
+    }
+}
+
+/// Measures, and prints one line with the figures and where they were taken.
+pub(crate) fn run(quick: bool, agent: &Path) -> anyhow::Result<()> {
+    let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
+    let sizes = Sizes::new(quick);
+    let world = World::new()?;
+    let wide = Shape::wide(sizes.services, sizes.each);
+    world.fill(&wide)?;
+    let mut figures = Vec::new();
+    let mut note = |figure: figure::Figure| -> anyhow::Result<()> {
+        // As it comes: should a later one fail, this one is not lost.
+        eprintln!("{}", serde_json::to_string(&figure)?);
+        figures.push(figure);
+        Ok(())
+    };
+    note(read::run(&world, &wide, sizes.rounds)?)?;
+    note(memory::run(&world, &wide, sizes.watched, agent)?)?;
+    note(takeout::run(&world, &sizes.takeout, agent)?)?;
+    println!("{FIGURES} {}", json!({ "machine": machine, "figures": figures }));
+    Ok(())
+}

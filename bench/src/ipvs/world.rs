@@ -1,0 +1,281 @@
+//! The node with its tables: what kube-proxy would have made, and the cluster file that goes with it.
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use nodefence::ipvs::{
+    Change, Destination, Ipvs, Outcome, Protocol, Service as VirtualServer, ServiceKey, is_loaded,
+};
+use serde_json::{Value, json};
+
+use crate::netns::Netns;
+
+/// The device to the pods.
+pub(super) const UPLINK: &str = "uplink";
+/// The agent's own node.
+pub(super) const OWN: &str = "node-own";
+const OWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
+/// How long what IPVS lets go of in the background may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One Service and where it sends: one virtual server with its destinations.
+pub(super) struct Service {
+    pub(super) address: SocketAddr,
+    /// By node and pod of that node.
+    pub(super) endpoints: Vec<(u16, u8, u16)>,
+}
+
+/// All Services of one protocol.
+pub(super) struct Shape {
+    pub(super) protocol: Protocol,
+    pub(super) services: Vec<Service>,
+}
+
+/// Pods of a node, as a full one has them.
+pub(super) const PODS: usize = 250;
+
+/// The name of a node.
+pub(super) fn node(number: u16) -> String {
+    format!("node-{number}")
+}
+
+/// The address of a node's pod.
+pub(super) fn pod(node: u16, at: u8) -> Ipv4Addr {
+    let [high, low] = node.to_be_bytes();
+    Ipv4Addr::new(10, 128 + high, low, at + 2)
+}
+
+fn cluster_ip(service: usize, port: u16) -> SocketAddr {
+    (IpAddr::from([10, 96, (service / 250) as u8, (service % 250) as u8 + 1]), port).into()
+}
+
+impl Shape {
+    /// Services whose endpoints are all on different nodes; each pod is behind one Service, and each node has [`PODS`].
+    pub(super) fn wide(services: usize, each: usize) -> Self {
+        let nodes = (services * each).div_ceil(PODS);
+        let endpoint = |number: usize| ((number % nodes) as u16, (number / nodes) as u8, 8_080);
+        let services = (0..services).map(|service| Service {
+            address: cluster_ip(service, 80),
+            endpoints: (0..each).map(|at| endpoint(service * each + at)).collect(),
+        });
+        Self { protocol: Protocol::TCP, services: services.collect() }
+    }
+
+    /// Services of datagrams with `each` endpoints on node 0 and as many on node 1, whose [`PODS`] they share.
+    pub(super) fn two_nodes(services: usize, each: usize) -> Self {
+        let endpoint = |node: u16, number: usize| {
+            (node, (number % PODS) as u8, 7_000 + u16::try_from(number / PODS).unwrap_or(0))
+        };
+        let services = (0..services).map(|service| Service {
+            address: cluster_ip(service, 53),
+            endpoints: (0..2)
+                .flat_map(|node| (0..each).map(move |at| endpoint(node, service * each + at)))
+                .collect(),
+        });
+        Self { protocol: Protocol::UDP, services: services.collect() }
+    }
+
+    /// Which virtual server a Service is.
+    pub(super) fn key(&self, service: &Service) -> ServiceKey {
+        ServiceKey::Address { address: service.address, protocol: self.protocol }
+    }
+
+    /// Pairs of a virtual server and a destination on a node.
+    pub(super) fn pairs(&self, on: u16) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
+        self.services.iter().flat_map(move |service| {
+            let of_node = service.endpoints.iter().filter(move |(node, ..)| *node == on);
+            of_node.map(|endpoint| (service.address, socket(endpoint)))
+        })
+    }
+
+    /// How many destinations there are.
+    pub(super) fn destinations(&self) -> usize {
+        self.services.iter().map(|service| service.endpoints.len()).sum()
+    }
+
+    fn nodes(&self) -> u16 {
+        let nodes = self.services.iter().flat_map(|service| service.endpoints.iter().map(|(node, ..)| *node));
+        nodes.max().map_or(0, |last| last + 1)
+    }
+
+    /// The cluster file's content.
+    pub(super) fn cluster(&self) -> Value {
+        let protocol = if self.protocol == Protocol::UDP { "udp" } else { "tcp" };
+        let nodes = (0..self.nodes()).map(|number| {
+            let [high, low] = number.to_be_bytes();
+            json!({ "name": node(number), "address": Ipv4Addr::new(172, 16 + high, low, 1) })
+        });
+        let services = self.services.iter().enumerate().map(|(at, service)| {
+            let target = service.endpoints.first().map_or(0, |endpoint| endpoint.2);
+            let endpoints = service.endpoints.iter().map(|(number, at, port)| {
+                let mut endpoint = json!({ "address": pod(*number, *at), "node": node(*number) });
+                if *port != target {
+                    endpoint["ports"] = json!({ "main": port });
+                }
+                endpoint
+            });
+            json!({
+                "name": format!("default/service-{at}"),
+                "clusterIPs": [service.address.ip()],
+                "ports": [{ "name": "main", "port": service.address.port(), "targetPort": target, "protocol": protocol }],
+                "endpoints": endpoints.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "nodes": std::iter::once(json!({ "name": OWN, "address": OWN_ADDRESS })).chain(nodes).collect::<Vec<_>>(),
+            "services": services.collect::<Vec<_>>(),
+        })
+    }
+}
+
+pub(super) fn socket((node, at, port): &(u16, u8, u16)) -> SocketAddr {
+    (pod(*node, *at), *port).into()
+}
+
+/// The node: a device to all pods behind a machine that answers ARP and takes what is sent to them.
+pub(super) struct World {
+    pub(super) node: Netns,
+    _wire: Netns,
+}
+
+impl World {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let (node, wire) = (Netns::new("node")?, Netns::new("wire")?);
+        ensure!(
+            node.within(|| Ok(is_loaded()))?,
+            "this kernel has no IPVS loaded (modprobe ip_vs ip_vs_rr): `cargo xtask bench ipvs` runs this in a VM"
+        );
+        node.veth(UPLINK, &wire, "eth0")?;
+        node.ip(&format!("addr add {OWN_ADDRESS}/24 dev {UPLINK}"))?;
+        wire.ip("addr add 192.168.2.2/24 dev eth0")?;
+        node.ip("route add 10.128.0.0/9 via 192.168.2.2")?;
+        node.ip("route add local 10.96.0.0/12 dev lo")?;
+        // As kube-proxy sets them.
+        for switch in ["conntrack", "expire_nodest_conn"] {
+            node.sysctl(&format!("net/ipv4/vs/{switch}"), "1")?;
+        }
+        // Nobody answers; what is emulated may take longer than the 30 s of such an entry.
+        node.sysctl("net/netfilter/nf_conntrack_udp_timeout", "600")?;
+        Ok(Self { node, _wire: wire })
+    }
+
+    /// Empties the tables of services, connections and conntrack, and makes them as they should be.
+    pub(super) fn fill(&self, shape: &Shape) -> anyhow::Result<()> {
+        self.node.run("ipvsadm", &["-C"])?;
+        // What is deleted keeps its connections for a moment, and would take them back where it is added now.
+        self.wait_without("connections of all services", |_| true)?;
+        self.node.run("conntrack", &["-F"])?;
+        let scheduler = "rr".parse()?;
+        self.node.within(|| {
+            let mut changes = Vec::new();
+            for service in &shape.services {
+                let key = shape.key(service);
+                changes.push(Change::NewService(VirtualServer::new(key, scheduler)));
+                changes.extend(
+                    service
+                        .endpoints
+                        .iter()
+                        .map(|endpoint| Change::NewDestination(key, Destination::new(socket(endpoint), 1))),
+                );
+            }
+            let applied = Ipvs::open()?.apply(&changes);
+            let done = applied.outcomes.iter().filter(|outcome| **outcome == Outcome::Done).count();
+            ensure!(
+                done == changes.len(),
+                "{done} of {} services and destinations were made: {:?}",
+                changes.len(),
+                applied.failure
+            );
+            Ok(())
+        })
+    }
+
+    /// One datagram from each of `sockets` to each Service: so many connections.
+    pub(super) fn send(&self, shape: &Shape, sockets: usize) -> anyhow::Result<()> {
+        self.node.within(|| {
+            for _ in 0..sockets {
+                let socket = UdpSocket::bind((OWN_ADDRESS, 0))?;
+                for service in &shape.services {
+                    socket.send_to(b"x", service.address)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Addresses of the destinations of all connections.
+    pub(super) fn connections(&self) -> anyhow::Result<Vec<Ipv4Addr>> {
+        let text = self.node.within(|| Ok(std::fs::read_to_string("/proc/thread-self/net/ip_vs_conn")?))?;
+        // Protocol, client and its port, service and its port, destination and its port; a heading before them.
+        let destination = |line: &str| {
+            let raw = u32::from_str_radix(line.split_whitespace().nth(5)?, 16).ok()?;
+            Some(Ipv4Addr::from_bits(raw))
+        };
+        text.lines().skip(1).map(|line| destination(line).with_context(|| line.to_owned())).collect()
+    }
+
+    /// Waits until no destination of a connection `is`.
+    pub(super) fn wait_without(&self, what: &str, is: impl Fn(Ipv4Addr) -> bool) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        loop {
+            let left = self.connections()?.into_iter().filter(|address| is(*address)).count();
+            if left == 0 {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                bail!("{what}: {left} are left after {PATIENCE:?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Whether an address is a pod's of a node.
+pub(super) fn is_on(number: u16) -> impl Fn(Ipv4Addr) -> bool {
+    let network = pod(number, 0).octets();
+    move |address| address.octets()[..3] == network[..3]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_wide_shape_has_each_pod_once() {
+        let shape = Shape::wide(1_000, 10);
+        let all: BTreeSet<SocketAddr> =
+            shape.services.iter().flat_map(|service| service.endpoints.iter().map(socket)).collect();
+        assert_eq!((all.len(), shape.destinations(), shape.nodes()), (10_000, 10_000, 40));
+        assert_eq!(shape.pairs(7).count(), PODS);
+        for service in &shape.services {
+            let nodes: BTreeSet<u16> = service.endpoints.iter().map(|(node, ..)| *node).collect();
+            assert_eq!(nodes.len(), 10);
+        }
+    }
+
+    #[test]
+    fn two_nodes_share_their_pods() {
+        let shape = Shape::two_nodes(1_000, 4);
+        let (pairs, pods): (Vec<_>, BTreeSet<_>) =
+            (shape.pairs(0).collect(), shape.pairs(0).map(|(_, to)| to.ip()).collect());
+        assert_eq!((pairs.len(), pods.len()), (4_000, PODS));
+        assert_eq!(pairs.iter().collect::<BTreeSet<_>>().len(), 4_000);
+        assert!(
+            shape.pairs(0).all(|(_, to)| matches!(to.ip(), IpAddr::V4(to) if is_on(0)(to) && !is_on(1)(to)))
+        );
+    }
+
+    #[test]
+    fn the_agent_can_read_the_cluster_file() {
+        for shape in [Shape::wide(100, 10), Shape::two_nodes(100, 4)] {
+            let view =
+                nodefence::cluster::parse(&shape.cluster().to_string(), false).expect("a cluster file");
+            assert_eq!(view.services.as_ref().map(|services| services.len()), Some(100));
+            assert_eq!(view.endpoints(), Some(shape.destinations()));
+        }
+    }
+}
