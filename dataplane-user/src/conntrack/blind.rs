@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{Error, wire::message};
 use crate::{
     netlink::{attributes, is_end, messages},
+    nftables::{GET_RULE, NEW_RULE, NFGEN_LEN},
     sysctl,
 };
 
-const NFT_MSG_GETRULE: u16 = 10 << 8 | 7;
-const NFT_MSG_NEWRULE: u16 = 10 << 8 | 6;
 const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
@@ -20,8 +19,6 @@ const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_EXPR_NAME: u16 = 1;
 const NFTA_EXPR_DATA: u16 = 2;
 const NFTA_TARGET_NAME: u16 = 1;
-/// Length of `struct nfgenmsg`.
-const NFGEN_LEN: usize = 4;
 
 /// A reason why flows may be missing from conntrack's list.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -95,12 +92,12 @@ fn exempting_rules() -> Result<Vec<String>, Error> {
     socket.bind_auto().map_err(Error::Open)?;
     socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
-    socket.send(&message(NFT_MSG_GETRULE, flags, 0, 0, 1, |_| {}), 0).map_err(failed)?;
+    socket.send(&message(GET_RULE, flags, 0, 0, 1, |_| {}), 0).map_err(failed)?;
     let mut rules = Vec::new();
     loop {
         let (bytes, _) = socket.recv_from_full().map_err(failed)?;
         for message in messages(&bytes) {
-            if message.message_type() == NFT_MSG_NEWRULE {
+            if message.message_type() == NEW_RULE {
                 rules.extend(exempting(message.payload()));
             } else if is_end(message.message_type()) {
                 rules.sort();

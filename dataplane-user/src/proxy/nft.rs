@@ -9,18 +9,12 @@ use super::Error;
 use crate::{
     conntrack::wire::{message, put},
     netlink::{Broken, Channel, attributes},
+    nftables::{
+        DEL_SET_ELEM, GET_CHAIN, GET_SET, GET_SET_ELEM, GET_TABLE, NEW_SET, NEW_SET_ELEM, NFGEN_LEN,
+        transaction,
+    },
 };
 
-const BATCH_BEGIN: u16 = 0x10;
-const BATCH_END: u16 = 0x11;
-const SUBSYS_NFTABLES: u16 = 10;
-const GET_TABLE: u16 = SUBSYS_NFTABLES << 8 | 1;
-const GET_CHAIN: u16 = SUBSYS_NFTABLES << 8 | 4;
-const NEW_SET: u16 = SUBSYS_NFTABLES << 8 | 9;
-const GET_SET: u16 = SUBSYS_NFTABLES << 8 | 10;
-const NEW_SET_ELEM: u16 = SUBSYS_NFTABLES << 8 | 12;
-const GET_SET_ELEM: u16 = SUBSYS_NFTABLES << 8 | 13;
-const DEL_SET_ELEM: u16 = SUBSYS_NFTABLES << 8 | 14;
 /// `NFTA_TABLE_NAME`, `NFTA_CHAIN_TABLE`, `NFTA_SET_TABLE`, `NFTA_SET_ELEM_LIST_TABLE`.
 const TABLE: u16 = 1;
 /// `NFTA_SET_NAME`, `NFTA_SET_ELEM_LIST_SET`.
@@ -28,8 +22,6 @@ const SET: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 /// `NFTA_SET_ELEM_LIST_ELEMENTS`.
 const ELEMENTS: u16 = 3;
-/// Length of `struct nfgenmsg`.
-const NFGEN_LEN: usize = 4;
 /// How often a list that the kernel broke off is begun anew.
 const MAX_ATTEMPTS: u32 = 5;
 
@@ -140,13 +132,11 @@ impl Nft {
 /// A transaction that takes all elements out of one set: a removal that lists none (`nf_tables_delsetelem`, nf_tables_api.c, 4.10 and later). All of it bears one
 /// number, so that the first answer, be it to the transaction or to the removal, is the outcome.
 pub(super) fn flush_request(family: u8, table: &str, set: &str, sequence: u32) -> Vec<u8> {
-    let begin = message(BATCH_BEGIN, NLM_F_REQUEST, 0, SUBSYS_NFTABLES, sequence, |_| {});
     let flush = message(DEL_SET_ELEM, NLM_F_REQUEST | NLM_F_ACK, family, 0, sequence, |out| {
         put_name(out, TABLE, table);
         put_name(out, SET, set);
     });
-    let end = message(BATCH_END, NLM_F_REQUEST, 0, SUBSYS_NFTABLES, sequence, |_| {});
-    [begin, flush, end].concat()
+    transaction(&[flush], [sequence; 2])
 }
 
 fn put_name(out: &mut Vec<u8>, kind: u16, name: &str) {

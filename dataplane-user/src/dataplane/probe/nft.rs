@@ -3,14 +3,11 @@
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkBuffer};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
-use crate::conntrack::wire::{message, nest, put};
+use crate::{
+    conntrack::wire::{message, nest, put},
+    nftables::{NEW_CHAIN, NEW_RULE, NEW_TABLE, transaction},
+};
 
-const BATCH_BEGIN: u16 = 0x10;
-const BATCH_END: u16 = 0x11;
-const SUBSYS_NFTABLES: u16 = 10;
-const NEW_TABLE: u16 = SUBSYS_NFTABLES << 8;
-const NEW_CHAIN: u16 = SUBSYS_NFTABLES << 8 | 3;
-const NEW_RULE: u16 = SUBSYS_NFTABLES << 8 | 6;
 const NLMSG_ERROR: u16 = 2;
 
 /// `NF_INET_LOCAL_OUT`.
@@ -25,7 +22,6 @@ const NAME: &[u8] = b"probe\0";
 pub(super) fn track() -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot load an nftables rule: {error}");
     let family = libc::AF_INET as u8;
-    let begin = message(BATCH_BEGIN, NLM_F_REQUEST, 0, SUBSYS_NFTABLES, 0, |_| {});
     let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK;
     let table = message(NEW_TABLE, flags, family, 0, 1, |out| put(out, 1, NAME));
     let chain = message(NEW_CHAIN, flags, family, 0, 2, |out| {
@@ -50,12 +46,11 @@ pub(super) fn track() -> Result<(), String> {
             });
         });
     });
-    let end = message(BATCH_END, NLM_F_REQUEST, 0, SUBSYS_NFTABLES, 4, |_| {});
 
     let mut socket = Socket::new(NETLINK_NETFILTER).map_err(failed)?;
     socket.bind_auto().map_err(failed)?;
     socket.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
-    socket.send(&[begin, table, chain, rule, end].concat(), 0).map_err(failed)?;
+    socket.send(&transaction(&[table, chain, rule], [0, 4]), 0).map_err(failed)?;
     // One acknowledgement for each request; the first error ends it.
     for _ in 0..3 {
         let (answer, _) = socket.recv_from_full().map_err(failed)?;
