@@ -18,7 +18,7 @@ use crate::{
     plan::{Answer, Mode},
     proxy,
     report::RescueRow,
-    rescue::{Fate, Tally, tries::Recent},
+    rescue::{Fate, Tally, own::OwnFound, tries::Recent},
 };
 
 mod devices;
@@ -36,18 +36,6 @@ const BATCH: usize = 256;
 /// How soon what failed at the beginning is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Whether packets of this machine's own sockets are balanced anew when they are sent once more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Own {
-    /// None has met the cut yet.
-    #[default]
-    Unknown,
-    /// They are: the first one was looked at.
-    Balanced,
-    /// They are not: what they are pinned by is deleted, and they wait until TCP repeats them.
-    Repeated,
-}
-
 /// How long (ns) the ends of a flow whose entry was deleted are remembered, for the packets that were on their way then.
 const MOVED_NS: u64 = 1_000_000_000;
 /// How many are, for each half of the memory: 10 MiB.
@@ -59,7 +47,7 @@ pub(super) struct Desk {
     /// What became of the packets.
     pub(super) tally: Tally,
     idle: Mutex<Option<String>>,
-    own: Mutex<Own>,
+    own: Mutex<OwnFound>,
     /// By the reply direction of entries that were deleted: the original one.
     moved: Mutex<Recent<Tuple, Tuple>>,
 }
@@ -81,9 +69,9 @@ impl Desk {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What happens to packets of this machine's own sockets.
-    fn own(&self) -> Own {
-        *self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is known of packets of this machine's own sockets.
+    fn own(&self) -> MutexGuard<'_, OwnFound> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether packets are taken: then entries must not be deleted that were not given to [`Self::remember`] before.
@@ -106,12 +94,8 @@ impl Desk {
 
     /// For `status`.
     pub(super) fn row(&self) -> RescueRow {
-        let own = match self.own() {
-            Own::Unknown => "not tried yet",
-            Own::Balanced => "balanced anew",
-            Own::Repeated => "go elsewhere when TCP repeats them",
-        };
-        let mut row = RescueRow { idle: self.why_idle(), own: own.to_owned(), ..RescueRow::default() };
+        let own = self.own().text();
+        let mut row = RescueRow { idle: self.why_idle(), own, ..RescueRow::default() };
         for (fate, counter) in self.tally.get() {
             match fate {
                 Fate::PutIn => row.put_in = counter.packets,
@@ -123,10 +107,6 @@ impl Desk {
             }
         }
         row
-    }
-
-    fn set_own(&self, own: Own) {
-        *self.own.lock().unwrap_or_else(PoisonError::into_inner) = own;
     }
 
     fn set_idle(&self, why: Option<String>) {

@@ -7,7 +7,7 @@ use std::{
 
 use nodefence_common::{Addr, Event, EventKind, HEAD_LEN, Reason, RescueHead};
 
-use super::{Own, devices::Devices, length, waiting::Waiting};
+use super::{devices::Devices, length, waiting::Waiting};
 use crate::{
     agent::core::Core,
     cluster::ClusterView,
@@ -146,7 +146,7 @@ impl Helper {
             Way::Device(ifindex, frame) => {
                 self.core.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
             }
-            Way::Socket(..) if self.core.rescue.own() == Own::Repeated => return Ok(Fate::Repeated),
+            Way::Socket(..) if !self.core.rescue.own().may_send(&ends, now) => return Ok(Fate::Repeated),
             Way::Socket(packet, to) => self.own.send(&packet, to).map_err(|e| e.to_string()),
         };
         match done {
@@ -160,24 +160,21 @@ impl Helper {
         }
     }
 
-    /// What becomes of an own socket's packet that was sent once more. Found out by looking at the first one, not by the kernel's version: sending
+    /// What became of an own socket's packet that was sent once more. Found out by looking, not by the kernel's version: sending
     /// returns when the packet has gone through the rules, and then it has an entry that is translated, or it was not balanced.
     fn own_fate(&mut self, ends: &Tuple) -> Fate {
-        if self.core.rescue.own() == Own::Unknown {
-            let own = match self.conntrack.by_original(ends) {
-                Ok(Some(entry)) if entry.is_balanced() => Own::Balanced,
-                Ok(_) => Own::Repeated,
-                // Looked at again with the next one.
-                Err(_) => Own::Unknown,
-            };
-            if own == Own::Repeated {
-                tracing::warn!(
-                    "packets of own sockets are not balanced anew: they wait until they are repeated"
-                );
-            }
-            self.core.rescue.set_own(own);
+        if !self.core.rescue.own().is_open(ends) {
+            return Fate::PutIn;
         }
-        if self.core.rescue.own() == Own::Repeated { Fate::Repeated } else { Fate::PutIn }
+        let balanced = match self.conntrack.by_original(ends) {
+            Ok(entry) => entry.is_some_and(|entry| entry.is_balanced()),
+            // Looked at again with the next one.
+            Err(_) => return Fate::PutIn,
+        };
+        if self.core.rescue.own().seen(ends, balanced) {
+            tracing::warn!(%ends, "packets of own sockets are not balanced anew: they wait until they are repeated");
+        }
+        if balanced { Fate::PutIn } else { Fate::Repeated }
     }
 
     /// The ends of the flow as its client knows them, where it may find another backend.
