@@ -6,6 +6,7 @@
 //! here; [`own`] alone sends.
 pub mod own;
 pub mod packet;
+pub mod refusals;
 pub mod services;
 mod tally;
 pub mod tries;

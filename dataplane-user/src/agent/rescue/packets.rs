@@ -20,6 +20,7 @@ use crate::{
         Fate,
         own::OwnPackets,
         packet::{Packet, ethernet},
+        refusals::Refusals,
         services::{NoChoice, choice},
         tries::{Spent, Tries, tries},
     },
@@ -35,6 +36,7 @@ pub(super) struct Helper {
     conntrack: Conntrack,
     own: OwnPackets,
     tries: Tries,
+    refusals: Refusals,
     devices: Devices,
     view: Arc<ClusterView>,
     addresses: VirtualAddresses,
@@ -63,6 +65,7 @@ impl Helper {
             conntrack,
             own,
             tries: Tries::default(),
+            refusals: Refusals::default(),
             devices: Devices::default(),
             view,
             addresses,
@@ -77,18 +80,24 @@ impl Helper {
 
     /// Takes notice of the view and of the flags as they are now.
     pub(super) fn look(&mut self) {
-        self.mode = self.core.proxy().mode.unwrap_or(self.mode);
-        if self.mode == proxy::Mode::Ipvs {
+        let mode = self.core.proxy().mode.unwrap_or(self.mode);
+        if mode == proxy::Mode::Ipvs {
             self.balanced = self.core.takeout.progress().balanced;
         }
         let state = self.core.state();
         let view = Arc::clone(&state.view);
-        self.flagged = state.armed.keys().filter_map(|node| view.index(node)).collect();
+        let flagged: BTreeSet<u32> = state.armed.keys().filter_map(|node| view.index(node)).collect();
         drop(state);
-        if !Arc::ptr_eq(&view, &self.view) {
+        let other_view = !Arc::ptr_eq(&view, &self.view);
+        if other_view {
             self.addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
             self.view = view;
         }
+        if other_view || mode != self.mode || flagged != self.flagged {
+            // By these it is judged who is refused.
+            self.refusals = Refusals::default();
+        }
+        (self.mode, self.flagged) = (mode, flagged);
     }
 
     pub(super) fn handle(&mut self, head: &RescueHead, frame: &[u8]) {
@@ -131,11 +140,19 @@ impl Helper {
         let bytes = frame.get(usize::from(head.l3_offset)..).ok_or(Fate::Untranslated)?;
         let packet = Packet::parse(bytes).map_err(|_| Fate::Untranslated)?;
         let reply = packet.reply();
+        if let Some(why) = self.refusals.why(&reply, now) {
+            return Err(why.into());
+        }
         let entry = self.conntrack.by_reply(&reply).map_err(|error| self.give_up(&error))?;
-        let ends = match &entry {
-            Some(entry) => self.may_move(entry, waited, now)?,
+        let ends = if let Some(entry) = &entry {
+            self.may_move(entry, waited, now)?
+        } else {
             // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
-            None => self.core.rescue.moved().get(&reply, now).ok_or(Fate::Untranslated)?,
+            let moved = self.core.rescue.moved().get(&reply, now);
+            moved.ok_or_else(|| {
+                self.refusals.unknown(reply, Fate::Untranslated, now);
+                Fate::Untranslated
+            })?
         };
         let way = self.way(head, &packet, &ends)?;
         if let Some(entry) = entry {
@@ -182,10 +199,14 @@ impl Helper {
         let view = Arc::clone(&self.view);
         let proxy = Proxy::of(&view, &self.core.own_node, self.mode);
         let choice = choice(&self.addresses, &view, &proxy, entry, &self.flagged);
-        let choice = choice.map_err(|why| match why {
-            NoChoice::Untranslated => Fate::Untranslated,
-            NoChoice::Unknown => Fate::Unknown,
-            NoChoice::NothingElse => Fate::NothingElse,
+        let choice = choice.map_err(|why| {
+            let why = match why {
+                NoChoice::Untranslated => Fate::Untranslated,
+                NoChoice::Unknown => Fate::Unknown,
+                NoChoice::NothingElse => Fate::NothingElse,
+            };
+            self.refusals.judged(entry.reply, why, now);
+            why
         })?;
         if self.mode == proxy::Mode::Ipvs {
             // IPVS has no call that deletes one connection. It lets go of it once its destination is taken out, and not of one that was made at

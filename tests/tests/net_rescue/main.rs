@@ -11,51 +11,15 @@ use nodefence::{cluster::Protocol, proxy::Endpoint};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place,
-    client::{UdpConn, try_new, wait_until},
+    client::{UdpConn, try_new},
     emulated,
     topology::{Node, Service},
 };
-use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(5);
-/// TCP sends a SYN again after a second (RFC 6298): what took less did not wait for it.
-const NO_RETRANSMIT: Duration = Duration::from_millis(900);
-const BOTH: [Family; 2] = [Family::V4, Family::V6];
+mod common;
+mod refused;
 
-fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
-    let extra = [&["--proxy", "auto"], extra].concat();
-    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &cluster.services_file(), &extra)
-}
-
-/// A counter of the agent's own.
-fn own_counter(agent: &Agent, name: &str) -> Result<u64> {
-    let rows: Vec<Value> = serde_json::from_str(&agent.expect(&["counters", "-o", "json"])?)?;
-    let row = rows.iter().find(|row| row["reason"] == name);
-    row.and_then(|row| row["packets"].as_u64()).with_context(|| format!("no counter {name}"))
-}
-
-fn armed(agent: &Agent) -> Result<()> {
-    let ready = || agent.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
-    wait_until("an agent that rescues", LIMIT, ready).map(drop).with_context(|| agent.log())
-}
-
-/// One new connection, which must be answered by `name` in time.
-fn connect(
-    cluster: &Cluster,
-    service: Service,
-    place: Place,
-    family: Family,
-    name: &Node,
-) -> Result<Duration> {
-    let to = cluster.service(service, place, family);
-    let begun = Instant::now();
-    let (outcome, who) = try_new(cluster.at(place), to, LIMIT);
-    let took = begun.elapsed();
-    ensure!(outcome == Outcome::Answered, "{outcome:?} after {took:?}");
-    ensure!(who.as_deref() == Some(name.name), "answered by {who:?}");
-    ensure!(took < NO_RETRANSMIT, "took {took:?}");
-    Ok(took)
-}
+use common::{BOTH, LIMIT, NO_RETRANSMIT, agent, armed, connect, own_counter};
 
 /// `count` connections from everywhere, and half as many UDP sockets.
 fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
@@ -307,64 +271,6 @@ fn a_successor_goes_on() -> Result<()> {
         agent.restart(&["--take-over"])?;
         armed(&agent)?;
     }
-    Ok(())
-}
-
-/// How many of some connections to the Service are refused.
-fn refused(cluster: &Cluster, service: Service) -> usize {
-    let to = cluster.service(service, Place::Outside, Family::V4);
-    (0..40).filter(|_| try_new(&cluster.client, to, LIMIT).0 == Outcome::Refused).count()
-}
-
-#[test]
-fn without_services_it_is_as_before() -> Result<()> {
-    let cluster = Cluster::new(Options::default())?;
-    let agent = cluster.agent()?;
-    agent.flag("node-b")?;
-    ensure!(refused(&cluster, Service::Web) > 5, "nothing was refused");
-    ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
-    let told = agent.expect(&["status"])?;
-    ensure!(told.contains("the cluster file says nothing of Services"), "{told}");
-    Ok(())
-}
-
-#[test]
-fn who_cuts_nothing_or_answers_nothing_rescues_nothing() -> Result<()> {
-    let cluster = Cluster::new(Options::default())?;
-    for (extra, why) in
-        [(["--mode", "observe"], "observe mode"), (["--answer", "drop"], "the answer is drop")]
-    {
-        let agent = agent(&cluster, &extra)?;
-        agent.flag("node-b")?;
-        let to = cluster.service(Service::Web, Place::Outside, Family::V4);
-        for _ in 0..20 {
-            let _ = try_new(&cluster.client, to, Duration::from_millis(100));
-        }
-        ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
-        let told = agent.expect(&["status"])?;
-        ensure!(told.contains(why), "{told}");
-        agent.unflag("node-b")?;
-    }
-    Ok(())
-}
-
-/// Where there is nothing else, all of it is kept: the datapath lets it through, and there is nothing to rescue.
-#[test]
-fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
-    let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
-    agent.flag("node-b")?;
-    agent.expect(&["flag", "node-c", "--force"])?;
-    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
-    for at in 0..40 {
-        let begun = Instant::now();
-        let (outcome, _) = try_new(&cluster.client, to, LIMIT);
-        ensure!(outcome == Outcome::Answered, "connection {at}: {outcome:?}");
-        ensure!(begun.elapsed() < NO_RETRANSMIT, "connection {at} took {:?}", begun.elapsed());
-    }
-    ensure!(agent.counter(Reason::Rescue)? == 0, "{}", agent.expect(&["counters"])?);
-    ensure!(agent.counter(Reason::Kept)? > 0, "{}", agent.expect(&["counters"])?);
     Ok(())
 }
 

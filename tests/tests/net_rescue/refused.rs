@@ -1,0 +1,162 @@
+//! What is not balanced anew is refused as ever.
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_common::Reason;
+use nodefence_tests::{
+    Agent, Cluster, Family, Options, Outcome, Place,
+    client::{UdpConn, try_new},
+    emulated,
+    topology::Service,
+};
+
+use super::common::{BOTH, LIMIT, NO_RETRANSMIT, agent, armed, connect, own_counter};
+
+/// How many of some connections to the Service are refused.
+fn refused(cluster: &Cluster, service: Service) -> usize {
+    let to = cluster.service(service, Place::Outside, Family::V4);
+    (0..40).filter(|_| try_new(&cluster.client, to, LIMIT).0 == Outcome::Refused).count()
+}
+
+#[test]
+fn without_services_it_is_as_before() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent()?;
+    agent.flag("node-b")?;
+    ensure!(refused(&cluster, Service::Web) > 5, "nothing was refused");
+    ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
+    let told = agent.expect(&["status"])?;
+    ensure!(told.contains("the cluster file says nothing of Services"), "{told}");
+    Ok(())
+}
+
+#[test]
+fn who_cuts_nothing_or_answers_nothing_rescues_nothing() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    for (extra, why) in
+        [(["--mode", "observe"], "observe mode"), (["--answer", "drop"], "the answer is drop")]
+    {
+        let agent = agent(&cluster, &extra)?;
+        agent.flag("node-b")?;
+        let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+        for _ in 0..20 {
+            let _ = try_new(&cluster.client, to, Duration::from_millis(100));
+        }
+        ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
+        let told = agent.expect(&["status"])?;
+        ensure!(told.contains(why), "{told}");
+        agent.unflag("node-b")?;
+    }
+    Ok(())
+}
+
+/// Where there is nothing else, all of it is kept: the datapath lets it through, and there is nothing to rescue.
+#[test]
+fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    agent.flag("node-b")?;
+    agent.expect(&["flag", "node-c", "--force"])?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    for at in 0..40 {
+        let begun = Instant::now();
+        let (outcome, _) = try_new(&cluster.client, to, LIMIT);
+        ensure!(outcome == Outcome::Answered, "connection {at}: {outcome:?}");
+        ensure!(begun.elapsed() < NO_RETRANSMIT, "connection {at} took {:?}", begun.elapsed());
+    }
+    ensure!(agent.counter(Reason::Rescue)? == 0, "{}", agent.expect(&["counters"])?);
+    ensure!(agent.counter(Reason::Kept)? > 0, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+/// Sends `count` datagrams to a pod of node B itself, one by one. How many were refused; the others had no answer.
+fn to_the_pod(
+    cluster: &Cluster,
+    place: Place,
+    family: Family,
+    count: usize,
+    limit: Duration,
+) -> Result<usize> {
+    let to = (cluster.b.pod_address(family), Service::Dns.ports().1).into();
+    let conn = UdpConn::connect(cluster.at(place), to, limit)?;
+    let refusal = |result: io::Result<usize>| match result.map_err(|error| error.kind()) {
+        Err(io::ErrorKind::ConnectionRefused) => Ok(true),
+        Err(io::ErrorKind::WouldBlock) => Ok(false),
+        other => anyhow::bail!("{other:?}"),
+    };
+    let mut refused = 0;
+    for at in 0..count {
+        // An answer that came too late for the one before is told here, and nothing is sent.
+        while let Err(error) = conn.socket.send(b"who") {
+            refused += usize::from(refusal(Err(error)).with_context(|| format!("send {at}"))?);
+        }
+        refused +=
+            usize::from(refusal(conn.socket.recv(&mut [0; 64])).with_context(|| format!("datagram {at}"))?);
+    }
+    let late = refused < count && refusal(conn.socket.recv(&mut [0; 64]))?;
+    Ok(refused + usize::from(late))
+}
+
+/// Datagrams that were answered and that were not, as counted. Most by the agent; where an emulated processor stood still for longer than the lease lasts
+/// the kernel answers, and the agent drops what it took too late.
+fn counted(agent: &Agent) -> Result<[u64; 2]> {
+    let (answered, limited) = (agent.counter(Reason::Unreachable)?, agent.counter(Reason::IcmpLimited)?);
+    let own = |name| own_counter(agent, name);
+    Ok([answered + own("rescue_untranslated")?, limited + own("rescue_icmp_limited")? + own("rescue_late")?])
+}
+
+/// That a flow was refused a moment ago is remembered: the next datagram is answered all the same, and new connections are rescued beside it.
+#[test]
+fn each_datagram_to_a_hung_pod_itself_is_refused() -> Result<()> {
+    const COUNT: usize = 100;
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &[])?;
+    armed(&agent)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let (mut refused, mut lost) = (0, 0);
+    for place in [Place::Pod, Place::Node] {
+        for family in BOTH {
+            let now = to_the_pod(&cluster, place, family, COUNT, LIMIT)?;
+            (refused, lost) = (refused + now, lost + COUNT - now);
+            ensure!(lost == 0 || emulated(), "{now} refused, {place:?}, {family:?}");
+            ensure!(
+                counted(&agent)? == [refused, lost].map(|n| n as u64),
+                "{}",
+                agent.expect(&["counters"])?
+            );
+            for _ in 0..10 {
+                connect(&cluster, Service::Web, place, family, &cluster.c)?;
+            }
+        }
+    }
+    ensure!(own_counter(&agent, "rescue_untranslated")? > 0, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+/// The agent's answers have a budget as the kernel's have.
+#[test]
+fn refusals_of_datagrams_have_a_budget() -> Result<()> {
+    const COUNT: usize = 60;
+    let cluster = Cluster::new(Options::default())?;
+    let agent = agent(&cluster, &["--icmp-per-second", "3"])?;
+    armed(&agent)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let begun = Instant::now();
+    let refused = to_the_pod(&cluster, Place::Pod, Family::V4, COUNT, Duration::from_millis(25))?;
+    // Parts of a second at both ends.
+    let most = 3 * (begun.elapsed().as_secs() as usize + 2);
+    ensure!(refused >= 3 && (refused <= most || emulated()), "{refused} refused, {most} may be");
+    let counted = counted(&agent)?;
+    ensure!(
+        counted == [refused, COUNT - refused].map(|n| n as u64),
+        "{refused} refused, counted {counted:?}"
+    );
+    ensure!(own_counter(&agent, "rescue_icmp_limited")? > 0, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
