@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use nodefence::{
     cluster::Protocol,
-    proxy::{Affinity, Answer, Endpoint, Facts, Flushed, Mode, Wanted, flush, judge},
+    proxy::{Affinity, Answer, Endpoint, Facts, Flushed, Forget, Mode, Wanted, flush, judge},
 };
 use nodefence_tests::Netns;
 
@@ -188,6 +188,51 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
     Ok(())
 }
 
+/// As a packet needs it that waits: one endpoint, by name.
+#[test]
+fn one_endpoint_s_clients_are_forgotten_by_its_name() -> Result<()> {
+    let ns = Netns::new("affinity-one")?;
+    let ours = [
+        endpoint("http", Protocol::Tcp, "10.244.2.7:8080"),
+        endpoint("http", Protocol::Tcp, "[fd00:244::7]:8080"),
+    ];
+    let other = endpoint("http", Protocol::Tcp, "10.244.2.7:8081");
+    for one in ours.iter().chain([&other]) {
+        let v4 = one.socket.is_ipv4();
+        let (family, kind, client) =
+            if v4 { ("ip", "ipv4_addr", "192.0.2.1") } else { ("ip6", "ipv6_addr", "2001:db8::1") };
+        let set = one.set();
+        // The other family has a set of that name, too: not kube-proxy's.
+        let (strange, strange_kind, stranger) =
+            if v4 { ("ip6", "ipv6_addr", "2001:db8::1") } else { ("ip", "ipv4_addr", "192.0.2.1") };
+        ns.nft(&format!(
+            "table {family} kube-proxy {{ set {set} {{ type {kind}; elements = {{ {client} }}; }}; }}
+             table {strange} kube-proxy {{ set {set} {{ type {strange_kind}; elements = {{ {stranger} }}; }}; }}"
+        ))?;
+    }
+    let left = |one: &Endpoint<'_>| -> Result<[usize; 2]> {
+        let of = |family| {
+            let set = ns.exec(&format!("nft list set {family} kube-proxy {}", one.set()));
+            set.map(|set| clients(&set))
+        };
+        let (own, strange) = if one.socket.is_ipv4() { ("ip", "ip6") } else { ("ip6", "ip") };
+        Ok([of(own)?, of(strange)?])
+    };
+    let gone = endpoint("gone", Protocol::Tcp, "10.244.2.7:8080");
+    let (asked, unknown) = (ours.clone(), gone);
+    let forgotten = ns.run(move || {
+        let mut forget = Forget::default();
+        let mut clients_of = |one| forget.clients_of(Mode::Nftables, one).unwrap();
+        let first = [clients_of(&asked[0]), clients_of(&asked[1])];
+        // The same socket goes on where there is nothing, or no such set.
+        let again = [clients_of(&asked[0]), clients_of(&unknown)];
+        (first, again, forget.clients_of(Mode::Ipvs, &asked[0]).unwrap())
+    });
+    assert_eq!(forgotten, ([true; 2], [false; 2], false));
+    assert_eq!((left(&ours[0])?, left(&ours[1])?, left(&other)?), ([0, 1], [0, 1], [1, 1]));
+    Ok(())
+}
+
 #[test]
 fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
     for tool in ["iptables-nft", "iptables-legacy"] {
@@ -224,6 +269,9 @@ fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
         let flushed = ns.run(move || flush(Mode::Iptables, &|_, _| true, &known).unwrap());
         assert_eq!(flushed, Flushed { emptied: 1, unknown: 0 });
         assert_eq!((count(&flagged), count(&other)), (0, 2), "{tool}");
+        let by_name = other.clone();
+        let forgotten = ns.run(move || Forget::default().clients_of(Mode::Iptables, &by_name).unwrap());
+        assert_eq!((forgotten, count(&other)), (true, 0), "{tool}");
         let same = |text: &str| text.lines().filter(|line| line.starts_with('-')).count();
         assert_eq!(same(&ns.exec(&format!("{tool}-save -t nat"))?), same(&rules));
     }

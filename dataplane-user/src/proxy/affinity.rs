@@ -54,9 +54,41 @@ pub fn flush(
 ) -> Result<Flushed, Error> {
     match mode {
         Mode::Nftables => flush_sets(ours, known),
-        Mode::Iptables => flush_lists(known),
+        Mode::Iptables => flush_lists(&known.lists),
         // IPVS keeps templates of its own.
         Mode::Ipvs => Ok(Flushed::default()),
+    }
+}
+
+/// Has kube-proxy forget the clients of one endpoint at a time. Keeps its netlink socket: for where a packet waits for it.
+#[derive(Default)]
+pub struct Forget {
+    nft: Option<Nft>,
+}
+
+impl Forget {
+    /// Takes the clients out of what kube-proxy keeps for this endpoint, found by its name, without a look at what it keeps for others. Whether
+    /// there were any. In the network namespace of the thread that called it first. Blocking.
+    ///
+    /// # Errors
+    /// [`Error`]; what is gone is none.
+    pub fn clients_of(&mut self, mode: Mode, endpoint: &Endpoint<'_>) -> Result<bool, Error> {
+        match mode {
+            Mode::Nftables => {
+                let mut nft = match self.nft.take() {
+                    Some(nft) => nft,
+                    None => Nft::open()?,
+                };
+                let family = FAMILIES[usize::from(endpoint.socket.is_ipv6())];
+                let flushed = nft.flush(family, TABLE, &endpoint.set())?;
+                // One that failed is not used again: an answer may be on its way to it.
+                self.nft = Some(nft);
+                Ok(flushed)
+            }
+            Mode::Iptables => flush_lists(&[endpoint.list()]).map(|flushed| flushed.emptied != 0),
+            // IPVS keeps templates of its own.
+            Mode::Ipvs => Ok(false),
+        }
     }
 }
 
@@ -82,10 +114,10 @@ fn flush_sets(ours: &impl Fn(Protocol, SocketAddr) -> bool, known: &Affinity) ->
 }
 
 /// A `/` empties a list (`recent_mt_proc_write`, xt_recent.c); a file is there while a rule of that name is.
-fn flush_lists(known: &Affinity) -> Result<Flushed, Error> {
+fn flush_lists(lists: &[String]) -> Result<Flushed, Error> {
     let folder = Path::new("/proc/thread-self/net/xt_recent");
     let mut flushed = Flushed::default();
-    for list in &known.lists {
+    for list in lists {
         match empty(&folder.join(list)) {
             Ok(had) => flushed.emptied += usize::from(had),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

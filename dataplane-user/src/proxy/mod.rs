@@ -8,7 +8,7 @@ mod legacy;
 mod names;
 mod nft;
 
-pub use affinity::{Affinity, Flushed, flush};
+pub use affinity::{Affinity, Flushed, Forget, flush};
 pub use facts::{Answer, Facts};
 pub use judge::{Judgement, Mode, Wanted, judge};
 pub use names::Endpoint;

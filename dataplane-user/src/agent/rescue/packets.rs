@@ -38,6 +38,7 @@ pub(super) struct Helper {
     tries: Tries,
     refusals: Refusals,
     devices: Devices,
+    affinity: proxy::Forget,
     view: Arc<ClusterView>,
     addresses: VirtualAddresses,
     flagged: BTreeSet<u32>,
@@ -67,6 +68,7 @@ impl Helper {
             tries: Tries::default(),
             refusals: Refusals::default(),
             devices: Devices::default(),
+            affinity: proxy::Forget::default(),
             view,
             addresses,
             flagged: BTreeSet::new(),
@@ -227,7 +229,7 @@ impl Helper {
         }
         // Each pick of the hung endpoint has the client kept there again.
         if let Some(endpoint) = &choice.kept_at
-            && let Err(error) = forget(self.core.proxy().mode, endpoint)
+            && let Err(error) = self.affinity.clients_of(self.mode, endpoint)
         {
             tracing::debug!(%error, "kube-proxy's affinity cannot be emptied");
             return Err(Fate::Affinity.into());
@@ -267,15 +269,6 @@ impl Helper {
         self.core.injector.answer(&event);
         why
     }
-}
-
-/// Has kube-proxy forget which clients it keeps at this endpoint.
-fn forget(mode: Option<proxy::Mode>, endpoint: &proxy::Endpoint<'_>) -> Result<(), proxy::Error> {
-    let Some(mode) = mode else { return Ok(()) };
-    let mut known = proxy::Affinity::default();
-    known.add(endpoint);
-    let ours = |protocol, socket| protocol == endpoint.protocol && socket == endpoint.socket;
-    proxy::flush(mode, &ours, &known).map(drop)
 }
 
 /// One from the budget of the second that `now` (ns) lies in.
