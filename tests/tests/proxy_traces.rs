@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use nodefence::{
     cluster::Protocol,
-    proxy::{Affinity, Answer, Endpoint, Facts, Flushed, Forget, Mode, Wanted, flush, judge},
+    proxy::{Affinity, Answer, Endpoint, Facts, Flushed, Forget, Mode, Said, Wanted, flush, judge},
 };
 use nodefence_tests::Netns;
 
@@ -61,6 +61,24 @@ fn traces_of_each_mode_are_found() -> Result<()> {
     Ok(())
 }
 
+/// The facts where somebody gives this answer.
+fn told(ns: &Netns, answer: &'static str) -> Facts {
+    ns.run(move || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut request = [0; 256];
+            let read = stream.read(&mut request).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&request[..read]).into_owned()
+        });
+        let found = Facts::gather_from(at);
+        assert!(server.join().unwrap().starts_with("GET /proxyMode HTTP/1.0\r\n"));
+        found
+    })
+}
+
 #[test]
 fn kube_proxy_s_own_word_is_heard() -> Result<()> {
     let ns = Netns::new("proxy-word")?;
@@ -73,20 +91,7 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
         ("220 smtp ready\r\n", Some(Mode::Nftables)),
         ("", Some(Mode::Nftables)),
     ] {
-        let found = ns.run(move || {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let at = listener.local_addr().unwrap();
-            let server = std::thread::spawn(move || {
-                let mut stream = listener.accept().unwrap().0;
-                let mut request = [0; 256];
-                let read = stream.read(&mut request).unwrap();
-                stream.write_all(answer.as_bytes()).unwrap();
-                String::from_utf8_lossy(&request[..read]).into_owned()
-            });
-            let found = judge(Wanted::Auto, &Facts::gather_from(at));
-            assert!(server.join().unwrap().starts_with("GET /proxyMode HTTP/1.0\r\n"));
-            found
-        });
+        let found = judge(Wanted::Auto, &told(&ns, answer));
         assert_eq!(found.mode, mode, "{answer:?}: {found}");
     }
     // One that accepts and says nothing does not hold up anybody.
@@ -98,6 +103,26 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
     });
     assert_eq!(found.0.mode, Some(Mode::Nftables));
     assert!(found.1 < std::time::Duration::from_secs(3), "{:?}", found.1);
+    Ok(())
+}
+
+/// kube-proxy is restarted, on a node where it ran in other modes before and left what they had.
+#[test]
+fn what_it_said_holds_while_its_own_trace_is_there() -> Result<()> {
+    let ns = Netns::new("proxy-said")?;
+    ns.exec("iptables-nft -t nat -N KUBE-SERVICES")?;
+    ns.ip("link add kube-ipvs0 type veth peer name other")?;
+    ns.nft("table ip kube-proxy {}")?;
+    let mut said = Said::default();
+    let mut mode = |facts: &Facts| said.judge(Wanted::Auto, facts).mode;
+    assert_eq!(mode(&facts(&ns)), None, "several, and nothing was said");
+    assert_eq!(mode(&told(&ns, "HTTP/1.0 200 OK\r\n\r\niptables")), Some(Mode::Iptables));
+    assert_eq!(mode(&facts(&ns)), Some(Mode::Iptables));
+    assert_eq!(mode(&told(&ns, "220 smtp ready\r\n")), Some(Mode::Iptables));
+    ns.nft("delete table ip kube-proxy")?;
+    assert_eq!(mode(&facts(&ns)), Some(Mode::Iptables), "a device of an earlier mode");
+    ns.exec("iptables-nft -t nat -X KUBE-SERVICES")?;
+    assert_eq!(mode(&facts(&ns)), Some(Mode::Ipvs), "what it said of has gone");
     Ok(())
 }
 

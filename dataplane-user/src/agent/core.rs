@@ -20,7 +20,7 @@ use crate::{
     dataplane::{Dataplane, Injector, probe::Findings},
     flags::{FlagStore, monotonic_ns},
     plan::{self, Indices, KeepIndex, Policy},
-    proxy::Judgement,
+    proxy::{Judgement, Said},
 };
 
 /// What all of the agent's tasks and threads share.
@@ -32,6 +32,7 @@ pub(super) struct Core {
     findings: Mutex<Findings>,
     /// How kube-proxy forwards, as last looked at.
     proxy: Mutex<Judgement>,
+    kube_proxy_said: Mutex<Said>,
     /// See [`State`]: held for map writes at most.
     state: Mutex<State>,
     /// Wakes the renewal for an end that came nearer.
@@ -86,6 +87,7 @@ impl Core {
             started: Timestamp::now(),
             findings: Mutex::new(findings),
             proxy: Mutex::default(),
+            kube_proxy_said: Mutex::default(),
             state: Mutex::new(state),
             wake: Condvar::new(),
             auto: Mutex::default(),
@@ -127,6 +129,11 @@ impl Core {
     /// How kube-proxy forwards, as of now.
     pub(super) fn proxy(&self) -> Judgement {
         self.proxy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What kube-proxy said last of its mode.
+    pub(super) fn kube_proxy_said(&self) -> MutexGuard<'_, Said> {
+        self.kube_proxy_said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes how kube-proxy forwards. Whether that is news.

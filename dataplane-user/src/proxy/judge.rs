@@ -113,6 +113,34 @@ pub fn judge(wanted: Wanted, facts: &Facts) -> Judgement {
     }
 }
 
+/// What kube-proxy said last. It is silent while it starts, and on a busy node; traces alone would then take a device or a table that an
+/// earlier mode left for the mode, or several for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said(Option<Mode>);
+
+impl Said {
+    /// As [`judge`], but while kube-proxy is silent what it said last holds as long as that mode's own trace is there.
+    pub fn judge(&mut self, wanted: Wanted, facts: &Facts) -> Judgement {
+        let Answer::Silent(why) = &facts.answer else {
+            let judgement = judge(wanted, facts);
+            self.0 = judgement.mode.filter(|_| wanted == Wanted::Auto);
+            return judgement;
+        };
+        self.0 = self.0.filter(|mode| match mode {
+            Mode::Ipvs => facts.kube_ipvs0,
+            Mode::Iptables => facts.chains,
+            Mode::Nftables => facts.table,
+        });
+        match self.0 {
+            Some(mode) if wanted == Wanted::Auto => Judgement {
+                mode: Some(mode),
+                why: format!("kube-proxy said so before it fell silent: {why}"),
+            },
+            _ => judge(wanted, facts),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,5 +188,51 @@ mod tests {
             assert_eq!(judge(wanted, &all).mode, mode);
         }
         assert!(judge(Wanted::None, &all).to_string().starts_with("datapath only"));
+    }
+    #[test]
+    fn what_it_said_holds_while_it_is_silent() {
+        use Mode::{Iptables, Ipvs, Nftables};
+        let mut said = Said::default();
+        let mut mode = |answer, kube_ipvs0, table, chains| {
+            said.judge(Wanted::Auto, &facts(answer, kube_ipvs0, table, chains)).mode
+        };
+        // Nothing was said yet: traces, as ever.
+        assert_eq!(mode(None, true, true, true), None);
+        assert_eq!(mode(None, true, false, true), Some(Ipvs));
+        for (word, told, own) in [
+            ("iptables", Iptables, [false, false, true]),
+            ("nftables", Nftables, [false, true, false]),
+            ("ipvs", Ipvs, [true, false, false]),
+        ] {
+            // While it answers, its chains are not looked for.
+            assert_eq!(mode(Some(word), true, true, false), Some(told));
+            assert_eq!(mode(None, true, true, true), Some(told), "{word}: others left theirs");
+            assert_eq!(mode(None, own[0], own[1], own[2]), Some(told), "{word}");
+            // Its own trace is gone, and it is forgotten.
+            let [kube_ipvs0, table, chains] = own.map(|own| !own);
+            let by_traces = judge(Wanted::Auto, &facts(None, kube_ipvs0, table, chains)).mode;
+            assert_eq!(mode(None, kube_ipvs0, table, chains), by_traces, "{word}");
+            assert_eq!(mode(None, true, true, true), None, "{word}: forgotten");
+        }
+        // Another word, be it one that is not known here.
+        assert_eq!(mode(Some("ipvs"), true, false, false), Some(Ipvs));
+        assert_eq!(mode(Some("iptables"), true, false, false), Some(Iptables));
+        assert_eq!(mode(None, true, false, true), Some(Iptables));
+        assert_eq!(mode(Some("kernelspace"), true, false, false), None);
+        assert_eq!(mode(None, true, false, true), Some(Ipvs));
+    }
+
+    #[test]
+    fn what_it_said_is_not_the_operator_s_word() {
+        let mut said = Said::default();
+        assert_eq!(
+            said.judge(Wanted::Auto, &facts(Some("iptables"), true, false, false)).mode,
+            Some(Mode::Iptables)
+        );
+        let silent = facts(None, true, false, true);
+        assert_eq!(said.judge(Wanted::Nftables, &silent).mode, Some(Mode::Nftables));
+        assert_eq!(said.judge(Wanted::None, &silent).mode, None);
+        let judgement = said.judge(Wanted::Auto, &silent);
+        assert!(judgement.why.contains("said so before") && judgement.why.contains("refused"), "{judgement}");
     }
 }

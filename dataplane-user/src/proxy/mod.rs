@@ -10,7 +10,7 @@ mod nft;
 
 pub use affinity::{Affinity, Flushed, Forget, flush};
 pub use facts::{Answer, Facts};
-pub use judge::{Judgement, Mode, Wanted, judge};
+pub use judge::{Judgement, Mode, Said, Wanted, judge};
 pub use names::Endpoint;
 
 use thiserror::Error;
