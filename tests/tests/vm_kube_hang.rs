@@ -1,19 +1,7 @@
 //! Clients of a real kube-proxy in its three modes while a node hangs, on other kernels.
 
-use anyhow::{Result, ensure};
-use nodefence_tests::kube::{Beside, Mode, hang};
-
-/// kube-proxy's nftables mode wants Linux 5.13 (pkg/proxy/nftables/proxier.go, v1.36): before, it must say so.
-fn in_nftables_mode(test: impl Fn(Mode) -> Result<()>) -> Result<()> {
-    let release = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
-    if !release.starts_with("5.10.") {
-        return test(Mode::Nftables);
-    }
-    let Err(error) = Beside::new(Mode::Nftables, false, &[]) else { anyhow::bail!("it runs on {release}") };
-    let error = format!("{error:#}");
-    ensure!(error.contains("kernel"), "{error}");
-    Ok(())
-}
+use anyhow::Result;
+use nodefence_tests::kube::{Mode, hang, in_nftables_mode};
 
 #[test]
 fn clients_go_on_in_ipvs_mode() -> Result<()> {
@@ -63,4 +51,14 @@ fn the_next_query_is_answered_in_nftables_mode() -> Result<()> {
 #[test]
 fn other_ports_go_on_in_ipvs_mode() -> Result<()> {
     hang::other_ports_go_on(Mode::Ipvs)
+}
+
+#[test]
+fn other_ports_go_on_in_iptables_mode() -> Result<()> {
+    hang::other_ports_go_on(Mode::Iptables)
+}
+
+#[test]
+fn other_ports_go_on_in_nftables_mode() -> Result<()> {
+    in_nftables_mode(hang::other_ports_go_on)
 }

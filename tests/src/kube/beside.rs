@@ -1,6 +1,6 @@
 //! The agent beside a real kube-proxy on node A of the small cluster, both told of the same Services.
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{
@@ -133,4 +133,19 @@ fn file(cluster: &Cluster, affinity: bool, nodes: &[&Node]) -> Value {
         })
     });
     json!({"nodes": nodes_of, "services": services})
+}
+
+/// Runs a test beside kube-proxy's nftables mode, which wants Linux 5.13 (pkg/proxy/nftables/proxier.go, v1.36). On 5.10 it must say so.
+///
+/// # Errors
+/// The test's; where kube-proxy runs on a kernel that it does not run on.
+pub fn in_nftables_mode(test: impl Fn(Mode) -> Result<()>) -> Result<()> {
+    let release = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
+    if !release.starts_with("5.10.") {
+        return test(Mode::Nftables);
+    }
+    let Err(error) = Beside::new(Mode::Nftables, false, &[]) else { bail!("it runs on {release}") };
+    let error = format!("{error:#}");
+    ensure!(error.contains("kernel"), "{error}");
+    Ok(())
 }

@@ -196,7 +196,7 @@ fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
 }
 
 /// Waits for an agent that rescues.
-fn rescues(beside: &Beside) -> Result<()> {
+pub(super) fn rescues(beside: &Beside) -> Result<()> {
     let idle = || beside.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
     wait_until("an agent that rescues", LIMIT, idle).map(drop).with_context(|| beside.agent.log())
 }

@@ -23,7 +23,7 @@ pub mod rules;
 pub mod usable;
 
 pub use api::Api;
-pub use beside::Beside;
+pub use beside::{Beside, in_nftables_mode};
 pub use control::ControlPlane;
 pub use nodefence::proxy::Mode;
 pub use proxy::KubeProxy;
