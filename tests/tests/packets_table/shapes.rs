@@ -1,0 +1,125 @@
+//! Tags, options, extension headers, fragments, and addresses that nothing is answered to.
+use nodefence_common::Reason;
+use nodefence_tests::{
+    packet_check::Answer,
+    packet_frame::{Frame, OWN_MAC, Transport},
+    packet_world::{HOST, HOST_PORT, REFUSE, v4, v6},
+};
+
+use super::{ACK_FLAG, Table, Want, frame, reset, tcp};
+
+pub(crate) fn shapes(table: &mut Table, sixth: bool) {
+    let ack = || frame(sixth, REFUSE, tcp(ACK_FLAG));
+    let udp = || frame(sixth, REFUSE, Transport::Udp);
+    for tags in [vec![0x8100], vec![0x88a8], vec![0x88a8, 0x8100], vec![0x8100, 0x8100]] {
+        table.edited(&format!("TCP, tags {tags:x?}"), ack(), |f| f.tags = tags.clone(), reset());
+        table.edited(
+            &format!("UDP, tags {tags:x?}"),
+            udp(),
+            |f| f.tags = tags,
+            Want::Answer(Answer::Unreachable),
+        );
+    }
+    table.edited("three tags", ack(), |f| f.tags = vec![0x8100; 3], Want::Counted(Reason::Unparsed));
+    for mac in [[0xff; 6], [1, 0, 0x5e, 1, 2, 3], [0x33, 0x33, 0, 0, 0, 1]] {
+        table.edited(
+            "a link-layer group",
+            ack(),
+            |f| f.macs = Some((mac, OWN_MAC)),
+            Want::Drop(Reason::Dropped),
+        );
+    }
+    let sources = if sixth { ["::", "::1", "ff02::1"] } else { ["0.0.0.0", "127.0.0.1", "239.1.1.1"] };
+    for source in sources {
+        let set = |f: &mut Frame| f.src = source.parse().expect("an address");
+        table.edited(&format!("from {source}"), ack(), set, Want::Drop(Reason::Dropped));
+        table.edited(&format!("from {source}, UDP"), udp(), set, Want::Drop(Reason::Dropped));
+    }
+    let handed = Want::Drop(Reason::Handed);
+    if sixth {
+        shapes_v6(table);
+        return;
+    }
+    for len in [4, 20, 40] {
+        table.edited(&format!("TCP, {len} bytes of options"), ack(), |f| f.options = vec![1; len], reset());
+        table.edited(&format!("UDP, {len} bytes of options"), udp(), |f| f.options = vec![1; len], handed);
+    }
+    let broadcast = |f: &mut Frame| f.src = "255.255.255.255".parse().expect("an address");
+    table.edited("from the broadcast address", ack(), broadcast, Want::Drop(Reason::Dropped));
+    for (name, fragment) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
+        for mut frame in [ack(), udp()] {
+            frame.fragment = Some(fragment);
+            table.add(&format!("the {name} fragment"), frame.clone(), Want::Drop(Reason::FragmentDropped));
+            frame.dst = v4(HOST);
+            frame.dport = HOST_PORT;
+            table.add(
+                &format!("the {name} fragment to a host"),
+                frame,
+                Want::Counted(Reason::FragmentPassed),
+            );
+        }
+    }
+}
+
+fn shapes_v6(table: &mut Table) {
+    let ack = || frame(true, REFUSE, tcp(ACK_FLAG));
+    let udp = || frame(true, REFUSE, Transport::Udp);
+    let option = |kind, units: u8| {
+        let mut bytes = vec![0; 8 * (usize::from(units) + 1)];
+        bytes[1] = units;
+        (kind, bytes)
+    };
+    for chain in [
+        vec![option(0, 0)],
+        vec![option(60, 2)],
+        vec![option(43, 0)],
+        vec![option(0, 0), option(60, 1), option(43, 2)],
+    ] {
+        let kinds: Vec<_> = chain.iter().map(|(kind, _)| *kind).collect();
+        table.edited(&format!("TCP behind {kinds:?}"), ack(), |f| f.extensions = chain.clone(), reset());
+        table.edited(
+            &format!("UDP behind {kinds:?}"),
+            udp(),
+            |f| f.extensions = chain,
+            Want::Drop(Reason::Handed),
+        );
+    }
+    let atomic = vec![Frame::fragment_header(0, false)];
+    table.edited("an atomic fragment", ack(), |f| f.extensions = atomic, reset());
+    let mut waypoint = option(43, 2);
+    waypoint.1[3] = 1;
+    table.edited("a waypoint", ack(), |f| f.extensions = vec![waypoint], Want::Drop(Reason::Dropped));
+    let long = |units: usize| vec![option(60, 0); units];
+    table.edited("six extension headers", ack(), |f| f.extensions = long(6), reset());
+    table.edited(
+        "seven extension headers",
+        ack(),
+        |f| f.extensions = long(7),
+        Want::Counted(Reason::Unparsed),
+    );
+    let deep = vec![option(60, 60)];
+    table.edited(
+        "headers that lie too deep",
+        ack(),
+        |f| f.extensions = deep,
+        Want::Counted(Reason::Unparsed),
+    );
+    for (name, header) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
+        for mut frame in [ack(), udp()] {
+            frame.extensions = vec![Frame::fragment_header(header.0, header.1)];
+            table.add(&format!("the {name} fragment"), frame.clone(), Want::Drop(Reason::FragmentDropped));
+            frame.dst = v6(HOST);
+            frame.dport = HOST_PORT;
+            table.add(
+                &format!("the {name} fragment to a host"),
+                frame,
+                Want::Counted(Reason::FragmentPassed),
+            );
+        }
+    }
+    let mut none = frame(true, REFUSE, Transport::Raw(59));
+    none.payload.clear();
+    table.add("no next header", none, Want::Drop(Reason::Dropped));
+    let mapped = |f: &mut Frame| f.dst = "::ffff:10.244.1.7".parse().expect("an address");
+    table.edited("an IPv4-mapped destination", ack(), mapped, Want::Counted(Reason::Unparsed));
+}
