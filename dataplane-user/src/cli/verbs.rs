@@ -71,14 +71,25 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Detach { ref pin_dir } => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
             let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
-            let put_back = takeout::put_all_back(&cli.run_dir)?;
+            // Whatever becomes of it: what cuts must go.
+            let put_back = takeout::put_all_back(&cli.run_dir);
             let removed = dataplane::detach(pin_dir)?;
             let store = FlagStore::new(&cli.run_dir);
             // Left behind they would cut again as soon as an agent starts.
             let flags_file = store.remove()?.then(|| store.path().to_owned());
             // An agent that was killed left it.
             Server::remove_stale(&cli.socket())?;
+            let (put_back, failed) = match put_back {
+                Ok(put_back) => (put_back, None),
+                Err(error) => (0, Some(error)),
+            };
             print(cli.output, &tables::Detached { removed, put_back, flags_file }, tables::detach)?;
+            if let Some(error) = failed {
+                return Err(error.context(
+                    "all else is removed, but destinations of flagged nodes may still have weight 0 in IPVS (`ipvsadm -Ln` shows them; a restart of kube-proxy \
+                     gives them their weight back)",
+                ));
+            }
         }
         Verb::Guard { parent } => {
             init_log(LogFormat::Text);

@@ -52,7 +52,7 @@ impl Header {
 pub struct Loaded {
     /// What is ours.
     pub entries: BTreeMap<Pair, Entry>,
-    /// Lines that could not be read and count as not written: one whose write was cut short, at the end of the file.
+    /// Lines that could not be read and count as not written: one whose write was cut short, or that was damaged since.
     pub damaged: usize,
     /// Why none of it counts.
     pub problem: Option<&'static str>,
@@ -62,6 +62,8 @@ pub struct Loaded {
     pub aside: Option<PathBuf>,
     /// Nothing stands behind its first line.
     blank: bool,
+    /// Its first line cannot be read, others can.
+    headless: bool,
 }
 
 impl Loaded {
@@ -82,13 +84,18 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Where the ledger of a run folder is.
+    pub fn path(run_dir: &Path) -> PathBuf {
+        run_dir.join(format!("{}log", super::FILES))
+    }
+
     /// Opens the ledger in a run folder, which must exist, and reads what an earlier agent left. A file from before the machine booted is begun
     /// anew; one that cannot be read, or speaks of another network namespace, is put aside ([`Loaded::aside`]).
     ///
     /// # Errors
     /// Where it cannot be read or written.
     pub fn open(run_dir: &Path) -> Result<(Self, Loaded), Error> {
-        let path = path(run_dir);
+        let path = Self::path(run_dir);
         let failed = |what| {
             let path = path.clone();
             move |source| Error { path, what, source }
@@ -110,8 +117,8 @@ impl Ledger {
         }
         let torn = bytes.last().is_some_and(|&byte| byte != b'\n');
         let mut this = Self { path: path.clone(), file, lines, torn };
-        if bytes.is_empty() || loaded.problem.is_some() {
-            this.rewrite(&BTreeMap::new())?;
+        if bytes.is_empty() || loaded.problem.is_some() || loaded.headless {
+            this.rewrite(&loaded.entries)?;
         }
         Ok((this, loaded))
     }
@@ -121,7 +128,7 @@ impl Ledger {
     /// # Errors
     /// Where it cannot be read.
     pub fn read(run_dir: &Path) -> Result<Loaded, Error> {
-        let path = path(run_dir);
+        let path = Self::path(run_dir);
         let read = File::options()
             .read(true)
             .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
@@ -139,7 +146,7 @@ impl Ledger {
     /// # Errors
     /// Where it cannot be read.
     pub fn is_empty(run_dir: &Path) -> Result<bool, Error> {
-        match fs::metadata(path(run_dir)) {
+        match fs::metadata(Self::path(run_dir)) {
             // More than a first line and a few entries that were dropped: there is something, or will be written away.
             Ok(meta) if meta.len() > 4_096 => Ok(false),
             Ok(_) => {
@@ -147,7 +154,7 @@ impl Ledger {
                 Ok(loaded.entries.is_empty() && loaded.unread().is_none())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(source) => Err(Error { path: path(run_dir), what: "look at it", source }),
+            Err(source) => Err(Error { path: Self::path(run_dir), what: "look at it", source }),
         }
     }
 
@@ -166,6 +173,11 @@ impl Ledger {
             }
         }
         Ok(was)
+    }
+
+    /// Whether it is still the file that others find in the run folder.
+    pub fn is_there(&self) -> bool {
+        super::is_at(&self.file, &self.path)
     }
 
     /// Adds lines. Only after this may the kernel be told what they say.
@@ -240,10 +252,6 @@ impl Ledger {
     }
 }
 
-fn path(run_dir: &Path) -> PathBuf {
-    run_dir.join(format!("{}log", super::FILES))
-}
-
 /// Where to put a file that cannot be read: what already lies aside says what was taken out first, so it stays.
 fn aside(path: &Path) -> PathBuf {
     let name = |n: usize| path.with_extension(format!("bad{n}"));
@@ -284,22 +292,24 @@ fn whole(line: &[u8]) -> Option<&[u8]> {
     (sum == crc32fast::hash(json)).then_some(json)
 }
 
-/// What counts of the file, and how many of its lines are records.
+/// What counts of the file, and how many of its lines are records. Each line has a checksum of its own: where the first one is damaged, the others still
+/// say what is to be put back.
 fn parse(bytes: &[u8], here: &Header) -> (Loaded, usize) {
     let mut loaded = Loaded::default();
     let mut lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     let Some(first) = lines.next() else { return (loaded, 0) };
     let header: Option<Header> = whole(first).and_then(|json| serde_json::from_slice(json).ok());
-    let problem = match &header {
-        None => Some("has no readable first line"),
-        Some(header) => header.foreign(here),
-    };
-    if problem.is_some() {
-        let ended_with_its_tables = header.as_ref().is_some_and(|header| header.boot_id != here.boot_id);
-        let blank = header.is_some() && lines.next().is_none();
+    if let Some(header) = &header
+        && let problem @ Some(_) = header.foreign(here)
+    {
+        let ended_with_its_tables = header.boot_id != here.boot_id;
+        let blank = lines.next().is_none();
         return (Loaded { problem, ended_with_its_tables, blank, ..loaded }, 0);
     }
     let mut count = 0;
+    if header.is_none() {
+        (loaded.headless, loaded.damaged) = (true, 1);
+    }
     for line in lines {
         count += 1;
         let stored: Option<Stored> = whole(line).and_then(|json| serde_json::from_slice(json).ok());
@@ -313,6 +323,9 @@ fn parse(bytes: &[u8], here: &Header) -> (Loaded, usize) {
                 }
             }
         }
+    }
+    if loaded.headless && loaded.entries.is_empty() {
+        return (Loaded { problem: Some("has no readable first line"), ..Loaded::default() }, 0);
     }
     (loaded, count)
 }

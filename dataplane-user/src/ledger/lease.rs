@@ -173,6 +173,11 @@ impl Held {
         Ok(lapsed)
     }
 
+    /// Whether it is still the file that others find in the run folder.
+    pub fn is_there(&self) -> bool {
+        super::is_at(&self.file.file, &self.file.path)
+    }
+
     /// Whether it is still ours and holds at `now`.
     ///
     /// # Errors
@@ -246,7 +251,7 @@ impl Turn {
 /// Held by an agent while it lives: whoever gets it knows that no agent has a hand in the ledger, not even a stopped one.
 #[derive(Debug)]
 pub struct Owner {
-    _file: Flock<File>,
+    file: Flock<File>,
 }
 
 impl Owner {
@@ -255,7 +260,12 @@ impl Owner {
     /// # Errors
     /// Where the lock's file cannot be used.
     pub fn take(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
-        Ok(lock(run_dir, "owner", patience)?.map(|file| Self { _file: file }))
+        Ok(lock(run_dir, "owner", patience)?.map(|file| Self { file }))
+    }
+
+    /// Whether its file is still the one that others find in that run folder.
+    pub fn is_in(&self, run_dir: &Path) -> bool {
+        super::is_at(&self.file, &run_dir.join(format!("{}owner", super::FILES)))
     }
 
     /// The same for the guard itself: one at a time.
@@ -263,7 +273,7 @@ impl Owner {
     /// # Errors
     /// Where the lock's file cannot be used.
     pub fn take_guard(run_dir: &Path) -> Result<Option<Self>, Error> {
-        Ok(lock(run_dir, "guard", Duration::ZERO)?.map(|file| Self { _file: file }))
+        Ok(lock(run_dir, "guard", Duration::ZERO)?.map(|file| Self { file }))
     }
 }
 

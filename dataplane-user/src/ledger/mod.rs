@@ -17,10 +17,23 @@ pub use file::{Ledger, Loaded};
 pub use lease::{Held, Lease, LeaseFile, Owner, Turn, prolong};
 pub use record::{Entry, Pair, Phase, Record};
 
-use std::{io, path::PathBuf};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
 /// Beginning of the names of all files of this room.
 pub const FILES: &str = "ledger.";
+
+/// Whether what lies at `path` is this very file: one that was removed can be written on, and nobody sees it.
+fn is_at(file: &File, path: &Path) -> bool {
+    let there = fs::symlink_metadata(path);
+    there.is_ok_and(|there| {
+        file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+    })
+}
 
 /// A file of the ledger cannot be used.
 #[derive(Debug, thiserror::Error)]

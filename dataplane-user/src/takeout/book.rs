@@ -1,5 +1,7 @@
 use std::{
     collections::BTreeMap,
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     process::Child,
     time::{Duration, Instant},
@@ -26,7 +28,7 @@ pub struct Ledgers {
     held: Held,
     until: Until,
     guard: Guard,
-    _owner: Owner,
+    owner: Owner,
 }
 
 impl Ledgers {
@@ -44,7 +46,7 @@ impl Ledgers {
         }
         let held = Held::claim(run_dir, until())?;
         let run_dir = run_dir.to_owned();
-        Ok(Some((Self { run_dir, ledger, held, until, guard, _owner: owner }, loaded)))
+        Ok(Some((Self { run_dir, ledger, held, until, guard, owner }, loaded)))
     }
 
     /// Prolongs the lease, and has a guard run where there is something to guard. False where the lease has lapsed.
@@ -65,6 +67,13 @@ impl Ledgers {
     /// # Errors
     /// Where its files cannot be used.
     pub fn claim_again(&mut self) -> Result<Option<Duration>, Error> {
+        // Somebody may have removed the folder, with all that lay in it.
+        let _said_below = DirBuilder::new().recursive(true).mode(0o700).create(&self.run_dir);
+        if !self.owner.is_in(&self.run_dir)
+            && let Some(owner) = Owner::take(&self.run_dir, PATIENCE)?
+        {
+            self.owner = owner;
+        }
         let put_back = self.held.claim_again(&self.run_dir, (self.until)())?;
         Ok(put_back.map(Duration::from_nanos))
     }
@@ -85,8 +94,12 @@ impl Ledgers {
         self.ledger.rewrite(&BTreeMap::new())
     }
 
-    /// The turn, and the lease prolonged; `None` where it has lapsed.
+    /// The turn, and the lease prolonged; `None` where it has lapsed, or where others do not find ledger and lease any more: the guard would put back what
+    /// it remembers.
     fn turn(&mut self) -> Result<Option<Turn>, Error> {
+        if !self.ledger.is_there() || !self.held.is_there() || !self.owner.is_in(&self.run_dir) {
+            return Ok(None);
+        }
         let until = (self.until)();
         let turn = Turn::take(&self.run_dir)?;
         let holds = self.held.renew(&turn, monotonic_ns(), until)?;

@@ -1,7 +1,8 @@
 //! A process of its own that puts back what has lapsed, whatever has become of the agent.
 use std::{
     collections::BTreeMap,
-    io,
+    fs, io,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -26,6 +27,11 @@ const TICK: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long another agent must have had the ledger before the guard of a dead one leaves it to that agent's guard, which is started within that time.
 const RIVAL: Duration = Duration::from_secs(1);
+
+/// How long the agent may take to make a ledger anew that somebody removed, before the guard puts back what it remembers of it.
+const REMADE: Duration = Duration::from_secs(1);
+/// How often a ledger that changes is read, to be remembered.
+const REMEMBER_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts a guard for the ledger in a run folder, from this very program.
 ///
@@ -54,58 +60,131 @@ pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
     let mut ends = SigSet::empty();
     ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     let _not_blocked = ends.thread_block();
-    let mut lock = None;
-    let (mut rival_since, mut told): (Option<Instant>, _) = (None, String::new());
+    let mut watch = Watch { run_dir, parent, lock: None, rival_since: None, told: String::new() };
+    let mut memory = Memory::default();
     loop {
-        if lock.is_none() {
-            // An earlier agent's guard may be at work.
-            lock = Owner::take_guard(run_dir)?;
-        }
-        // Told by whoever started it: that one may have died before this could be asked.
-        let orphaned = u32::try_from(getppid().as_raw()) != Ok(parent);
-        if Ledger::is_empty(run_dir)? {
-            if orphaned {
-                return Ok(());
+        let gone = memory.look(run_dir);
+        let step = if gone.is_some_and(|since| since.elapsed() > REMADE) {
+            match memory.put_back() {
+                Ok(left) if left.is_empty() && watch.is_orphaned() => return Ok(()),
+                Ok(left) => Ok(Some(watch.left(&left))),
+                Err(error) => Ok(Some(watch.failed(error))),
             }
-            thread::sleep(TICK);
-            continue;
-        }
-        // Not by the lease's epoch: that rises as well where the agent that died had lapsed before.
-        if orphaned && Owner::take(run_dir, Duration::ZERO)?.is_none() {
-            if rival_since.get_or_insert_with(Instant::now).elapsed() > RIVAL {
-                return Ok(());
-            }
+        } else if gone.is_some() {
+            Ok(Some(TICK))
         } else {
-            rival_since = None;
-        }
-        if LeaseFile::look(run_dir)?.holds(monotonic_ns()) {
-            thread::sleep(TICK);
-            continue;
-        }
-        let pause = match lock.as_ref().map(|_| lapse(run_dir)) {
-            Some(Ok(left)) if left.is_empty() => TICK,
-            None => TICK,
-            Some(Ok(left)) => {
-                let first = left.iter().next().map(|(pair, errno)| (pair.to_string(), *errno));
-                tell(&mut told, format!("{} destinations cannot be put back: {first:?}", left.len()));
-                AGAIN
-            }
-            // Another agent's, which began one anew: nothing of it is this guard's.
-            Some(Err(Failure::Unread(_))) if orphaned => return Ok(()),
-            Some(Err(error)) => {
-                tell(&mut told, format!("{:#}", anyhow::Error::from(error)));
-                AGAIN
-            }
+            watch.step()
         };
-        thread::sleep(pause);
+        match step {
+            Ok(None) => return Ok(()),
+            Ok(Some(pause)) => thread::sleep(pause),
+            Err(error) if memory.entries.is_empty() => return Err(error),
+            Err(error) => thread::sleep(watch.failed(error)),
+        }
     }
 }
 
-/// Says each thing once.
-fn tell(told: &mut String, problem: String) {
-    if *told != problem {
-        tracing::error!(problem, "guard: cannot put back what has lapsed; tried again");
-        *told = problem;
+/// What stood in the ledger when it was last looked at: somebody may remove the run folder, which takes nothing back in the kernel.
+#[derive(Debug, Default)]
+struct Memory {
+    entries: BTreeMap<Pair, Entry>,
+    /// Device, inode, length and time of the last change of the file that they were read from.
+    of: Option<(u64, u64, u64, i64, i64)>,
+    looked: Option<Instant>,
+    gone: Option<Instant>,
+}
+
+impl Memory {
+    /// Looks whether the ledger is there and has changed. Gives since when it is gone, where something stood in it.
+    fn look(&mut self, run_dir: &Path) -> Option<Instant> {
+        let Ok(meta) = fs::symlink_metadata(Ledger::path(run_dir)) else {
+            let since = *self.gone.get_or_insert_with(Instant::now);
+            return (!self.entries.is_empty()).then_some(since);
+        };
+        self.gone = None;
+        let stamp = (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+        let due = self.looked.is_none_or(|looked| looked.elapsed() >= REMEMBER_EVERY);
+        if due
+            && self.of != Some(stamp)
+            && let Ok(loaded) = Ledger::read(run_dir)
+        {
+            self.looked = Some(Instant::now());
+            self.of = Some(stamp);
+            if loaded.unread().is_none() {
+                self.entries = loaded.entries;
+            }
+        }
+        None
+    }
+
+    /// Puts back what stood there. Without the turn: there is no folder for its file, or the agent makes it anew and then finds all of it put back.
+    fn put_back(&self) -> Result<BTreeMap<Pair, Option<i32>>, ipvs::Error> {
+        put_back(&self.entries)
+    }
+}
+
+/// The lease and the ledger, as they are there.
+struct Watch<'a> {
+    run_dir: &'a Path,
+    parent: u32,
+    lock: Option<Owner>,
+    rival_since: Option<Instant>,
+    told: String,
+}
+
+impl Watch<'_> {
+    /// Told by whoever started it: that one may have died before this could be asked.
+    fn is_orphaned(&self) -> bool {
+        u32::try_from(getppid().as_raw()) != Ok(self.parent)
+    }
+
+    /// One look; gives when to look again, or nothing where there is nothing left to guard.
+    fn step(&mut self) -> Result<Option<Duration>, ledger::Error> {
+        if self.lock.is_none() {
+            // An earlier agent's guard may be at work.
+            self.lock = Owner::take_guard(self.run_dir)?;
+        }
+        let orphaned = self.is_orphaned();
+        if Ledger::is_empty(self.run_dir)? {
+            return Ok((!orphaned).then_some(TICK));
+        }
+        // Not by the lease's epoch: that rises as well where the agent that died had lapsed before.
+        if orphaned && Owner::take(self.run_dir, Duration::ZERO)?.is_none() {
+            if self.rival_since.get_or_insert_with(Instant::now).elapsed() > RIVAL {
+                return Ok(None);
+            }
+        } else {
+            self.rival_since = None;
+        }
+        if LeaseFile::look(self.run_dir)?.holds(monotonic_ns()) {
+            return Ok(Some(TICK));
+        }
+        match self.lock.as_ref().map(|_| lapse(self.run_dir)) {
+            Some(Ok(left)) => Ok(Some(self.left(&left))),
+            None => Ok(Some(TICK)),
+            // Another agent's, which began one anew: nothing of it is this guard's.
+            Some(Err(Failure::Unread(_))) if orphaned => Ok(None),
+            Some(Err(error)) => Ok(Some(self.failed(error))),
+        }
+    }
+
+    fn left(&mut self, left: &BTreeMap<Pair, Option<i32>>) -> Duration {
+        let Some((pair, errno)) = left.first_key_value() else { return TICK };
+        self.tell(format!("{} destinations cannot be put back: {pair}, error {errno:?}", left.len()));
+        AGAIN
+    }
+
+    fn failed(&mut self, error: impl Into<anyhow::Error>) -> Duration {
+        self.tell(format!("{:#}", error.into()));
+        AGAIN
+    }
+
+    /// Says each thing once.
+    fn tell(&mut self, problem: String) {
+        if self.told != problem {
+            tracing::error!(problem, "guard: cannot put back what has lapsed; tried again");
+            self.told = problem;
+        }
     }
 }
 

@@ -7,3 +7,4 @@ mod life;
 mod schedulers;
 mod steps;
 mod tables;
+mod vanish;

@@ -1,0 +1,82 @@
+//! What is taken out is put back although somebody has removed or damaged what says so.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{Agent, Cluster, client::wait_until};
+
+use super::common::{LIMIT, agent, cluster, emulation, is_out, saved, wait_out, wait_same};
+
+/// The verdicts' lifetime, and what the guard waits for an agent that would make the ledger anew.
+const PUT_BACK: Duration = Duration::from_secs(5);
+
+struct Out {
+    cluster: Cluster,
+    agent: Agent,
+    before: Vec<String>,
+    run_dir: PathBuf,
+}
+
+/// A cluster whose node B is out.
+fn out() -> Result<Out> {
+    let cluster = cluster()?;
+    let before = saved(&cluster.a.ns)?;
+    let agent = agent(&cluster)?;
+    agent.flag("node-b")?;
+    wait_out(&cluster, &agent)?;
+    // The guard looks at the ledger once a second.
+    std::thread::sleep(Duration::from_secs(2));
+    let run_dir = agent.socket().parent().context("no folder")?.to_owned();
+    Ok(Out { cluster, agent, before, run_dir })
+}
+
+impl Out {
+    fn is_put_back(&self) -> Result<()> {
+        wait_same(&self.cluster, &self.before, PUT_BACK + emulation(), &self.agent.log()).map(drop)
+    }
+}
+
+#[test]
+fn a_run_folder_that_goes_with_the_agent() -> Result<()> {
+    let mut out = out()?;
+    out.agent.kill();
+    fs::remove_dir_all(&out.run_dir)?;
+    out.is_put_back()
+}
+
+#[test]
+fn an_agent_that_ends_after_its_run_folder() -> Result<()> {
+    let mut out = out()?;
+    fs::remove_dir_all(&out.run_dir)?;
+    out.agent.terminate()?;
+    out.is_put_back()
+}
+
+/// The agent makes all of it anew, and what was taken out stays so; its end still puts everything back.
+#[test]
+fn a_run_folder_that_goes_while_the_agent_lives() -> Result<()> {
+    let mut out = out()?;
+    fs::remove_dir_all(&out.run_dir)?;
+    let ledger = out.run_dir.join("ledger.log");
+    wait_until("there is a ledger again", LIMIT, || {
+        fs::read_to_string(&ledger).is_ok_and(|text| text.lines().count() > 1)
+    })
+    .with_context(|| out.agent.log())?;
+    wait_until("the agent answers again", LIMIT, || out.agent.status().is_ok())?;
+    wait_out(&out.cluster, &out.agent)?;
+    std::thread::sleep(Duration::from_secs(3));
+    ensure!(is_out(&out.cluster, &out.agent), "node B came back\n{}", out.agent.log());
+    out.agent.kill();
+    out.is_put_back()
+}
+
+#[test]
+fn a_ledger_whose_first_line_is_damaged() -> Result<()> {
+    let mut out = out()?;
+    out.agent.kill();
+    let path = out.run_dir.join("ledger.log");
+    let mut bytes = fs::read(&path)?;
+    bytes[20] ^= 1;
+    fs::write(&path, bytes)?;
+    out.is_put_back()
+}
