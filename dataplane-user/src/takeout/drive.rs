@@ -16,8 +16,8 @@ const OWNED_EVERY: Duration = Duration::from_millis(150);
 /// How often all services are read: for pairs that were not there before.
 const ALL_EVERY: Duration = Duration::from_secs(1);
 /// At most one part in this many of the time goes into reading what is ours back, and into reading everything.
-const SHARE_OF_OWNED: u32 = 10;
-const SHARE_OF_ALL: u32 = 20;
+const SHARE_OF_OWNED: u32 = 30;
+const SHARE_OF_ALL: u32 = 60;
 /// How often services are looked at that somebody waits for, at most; and at most one part in this many of the time goes into it: each packet that waits
 /// asks for it.
 const URGENT_EVERY: Duration = Duration::from_millis(20);
@@ -25,10 +25,17 @@ const SHARE_OF_URGENT: u32 = 4;
 /// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
 const HOLD_EVERY: Duration = Duration::from_millis(500);
 
+/// How often somebody else may have the processor while many services are read. This thread has precedence over all that does not renew verdicts or rescue
+/// packets; on a machine with one processor nobody would get an answer for seconds.
+const GIVE_WAY_EVERY: Duration = Duration::from_millis(20);
+
 /// The tables: the kernel's, or a test's.
 pub trait Tables {
     /// CLOCK_MONOTONIC.
     fn now(&self) -> Duration;
+
+    /// Leaves the processor to others for a moment.
+    fn give_way(&self);
 
     /// All services.
     ///
@@ -125,6 +132,7 @@ pub struct Drive<T, B> {
     urgent: BTreeSet<ServiceKey>,
     next_urgent: Duration,
     held: Duration,
+    gave_way: Duration,
 }
 
 impl<T: Tables, B: Book> Drive<T, B> {
@@ -141,6 +149,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             urgent: BTreeSet::new(),
             next_urgent: Duration::ZERO,
             held,
+            gave_way: held,
         }
     }
 
@@ -184,6 +193,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
     /// Where the tables or the ledger cannot be used. What was found and done until then holds; the next round goes on.
     pub fn round(&mut self) -> Result<Round, Failure> {
         let begun = self.tables.now();
+        // What is quickly read is not held up.
+        self.gave_way = begun;
         let counts = match self.machine.flushing(begun) {
             pairs if pairs.is_empty() => None,
             pairs => Some(self.tables.count(&pairs)),
@@ -251,7 +262,12 @@ impl<T: Tables, B: Book> Drive<T, B> {
         counts: Option<&Counts>,
         acts: &mut Vec<Act>,
     ) -> Result<(), Failure> {
-        let now = self.tables.now();
+        let mut now = self.tables.now();
+        if now.saturating_sub(self.gave_way) >= GIVE_WAY_EVERY {
+            self.tables.give_way();
+            now = self.tables.now();
+            self.gave_way = now;
+        }
         self.hold(now)?;
         let found = self.tables.destinations(&key)?;
         if found.malformed > 0 || found.incomplete {

@@ -12,6 +12,9 @@ use crate::{
     sysctl,
 };
 
+/// How long others may have the processor.
+const GIVE_WAY: Duration = Duration::from_millis(1);
+
 /// Told of conntrack entries before they are deleted.
 pub type Known = Box<dyn FnMut(&[Flow]) + Send>;
 
@@ -75,6 +78,10 @@ fn is_on(name: &str) -> bool {
 impl Tables for Kernel {
     fn now(&self) -> Duration {
         Duration::from_nanos(monotonic_ns())
+    }
+
+    fn give_way(&self) {
+        std::thread::sleep(GIVE_WAY);
     }
 
     fn services(&mut self) -> Result<Listed<Service>, ipvs::Error> {

@@ -187,6 +187,10 @@ impl Tables for Hands {
         self.0.borrow().now
     }
 
+    fn give_way(&self) {
+        self.0.borrow_mut().now += Duration::from_millis(1);
+    }
+
     fn services(&mut self) -> Result<Listed<Service>, ipvs::Error> {
         let items = self.0.borrow().servers.values().map(|server| server.service.clone()).collect();
         Ok(Listed { items, malformed: 0, incomplete: false })
