@@ -125,3 +125,35 @@ fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
     wait_until("the cut", SOON.max(TAKEN), || !passes(&cluster, Service::Web, Family::V4))?;
     reset_at_next_packet(&mut open).map(drop)
 }
+
+/// kube-proxy does not go elsewhere for a Service with the policy Local: what it has here is kept, and reported; on the own node, where else.
+#[test]
+fn local_endpoints_of_a_local_policy_are_kept() -> Result<()> {
+    let mut cluster = Cluster::new(Options::default())?;
+    cluster.serve_on_a()?;
+    let file = |policy: &str| {
+        let endpoint = |node: &nodefence_tests::Node| {
+            format!("      - {{ address: {}, node: {} }}\n", node.pod_address(Family::V4), node.name)
+        };
+        let endpoints = [&cluster.a, &cluster.c].map(endpoint).concat();
+        cluster.services_file()
+            + &format!(
+                "  - name: default/local\n    clusterIPs: [10.96.0.77]\n    ports: [{{ port: 80, targetPort: 8080 }}]\n    \
+                 internalTrafficPolicy: {policy}\n    endpoints:\n{endpoints}"
+            )
+    };
+    let agent = Agent::start_with(&cluster.a.ns, "node-a", &[], &file("Local"), &["--interface", "auto"])?;
+    agent.expect(&["flag", "node-a", "--force"])?;
+    let of_a = (cluster.a.pod_address(Family::V4), 8080).into();
+    let outcome = || try_new(&cluster.c.ns, of_a, Duration::from_secs(1)).0;
+    ensure!(outcome() == Outcome::Answered, "the only local endpoint was cut");
+    let text = agent.expect(&["status"])?;
+    let line =
+        "10.244.1.2:8080/tcp on node-a: all local endpoints of port 80 of default/local are on flagged nodes";
+    ensure!(text.contains(line), "{text}");
+
+    agent.rewrite_cluster_file(&file("Cluster"))?;
+    wait_until("the cut", TAKEN, || outcome() == Outcome::Refused).with_context(|| agent.log())?;
+    ensure!(agent.status()?["kept"] == 0, "{}", agent.status()?);
+    Ok(())
+}
