@@ -178,11 +178,29 @@ fn draw(random: &mut StdRng) -> (&'static str, Vec<u8>) {
     let name = *["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP, XDP, "nf_ingress_l2", "nf_ingress_l3"]
         .choose(random)
         .expect("not empty");
-    if random.random_ratio(1, 50) {
-        let mut bytes = vec![0; random.random_range(15..200)];
-        random.fill(&mut bytes[..]);
-        return (name, bytes);
+    let mut bytes = if random.random_ratio(1, 50) {
+        let mut noise = vec![0; random.random_range(15..200)];
+        random.fill(&mut noise[..]);
+        noise
+    } else {
+        mutated(random, name)
+    };
+    if name != XDP {
+        // The kernel refuses to run a classifier on less (bpf_prog_test_run_skb, Linux 6.18).
+        let least = match bytes[12..14] {
+            [8, 0] => 34,
+            [0x86, 0xdd] => 54,
+            _ => 15,
+        };
+        if bytes.len() < least {
+            bytes.resize(least, 0);
+        }
     }
+    (name, bytes)
+}
+
+/// A packet that the program may know, often with faults.
+fn mutated(random: &mut StdRng, name: &str) -> Vec<u8> {
     let bare = name.ends_with("_l3");
     let mut frame = shape(random, bare);
     if name.starts_with("nf_ingress") {
@@ -201,18 +219,7 @@ fn draw(random: &mut StdRng) -> (&'static str, Vec<u8>) {
         let ethertype: [u8; 2] = if bytes[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
         bytes[12..14].copy_from_slice(&ethertype);
     }
-    if name != XDP {
-        // The kernel refuses to run a classifier on less (bpf_prog_test_run_skb, Linux 6.18).
-        let least = match bytes[12..14] {
-            [8, 0] => 34,
-            [0x86, 0xdd] => 54,
-            _ => 15,
-        };
-        if bytes.len() < least {
-            bytes.resize(least, 0);
-        }
-    }
-    (name, bytes)
+    bytes
 }
 
 fn mutate(random: &mut StdRng, bytes: &mut Vec<u8>) {

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence::conntrack::{Conntrack, Family as Half};
-use nodefence_tests::{Agent, Cluster, Netns, Options, Proxy, client::wait_until, emulated, ipvs::saved};
+use nodefence_tests::{Agent, Cluster, Netns, Options, Proxy, client::wait_until, emulation, ipvs::saved};
 use serde_json::Value;
 
 /// Generous: an emulated guest stands still for seconds where its host is busy.
@@ -24,10 +24,8 @@ const PODS: usize = 250;
 const FLOWS: usize = 50_000;
 /// What is promised on real processors.
 const PROMISED: Duration = Duration::from_secs(3);
-/// What the machine may add: nothing, unless it is emulated.
-fn emulation() -> Duration {
-    if emulated() { Duration::from_secs(60) } else { Duration::ZERO }
-}
+/// What an emulated machine may add: it took 8 to 28 s with a guest beside it, and more than a minute on a busy host.
+const EMULATION: Duration = LIMIT;
 
 /// The pod of an endpoint, and its port: no two endpoints of one service are the same.
 fn endpoint(node: u8, service: usize, at: usize) -> Result<SocketAddr> {
@@ -158,7 +156,7 @@ fn a_thousand_services() -> Result<()> {
     );
     // 4 in each of 1,200, and the cluster's own.
     ensure!(row["taken"].as_u64() >= Some(((SERVICES + NODE_PORTS) * EACH) as u64), "{row}");
-    ensure!(of_both < PROMISED + emulation(), "{of_both:?}");
+    ensure!(of_both < PROMISED + emulation(EMULATION), "{of_both:?}");
     let now = connections(ns, 3)?;
     ensure!(now == theirs, "{theirs} flows to node C became {now}");
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail, ensure};
-use netlink_packet_core::{NetlinkBuffer, NlasIterator};
+use netlink_packet_core::{NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlasIterator};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 use nodefence::ipvs::ServiceKey;
 
@@ -13,10 +13,6 @@ const BUFFER: usize = 64 * 1024;
 // include/uapi/linux/netlink.h
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-const NLA_F_NESTED: u16 = 0x8000;
 /// `struct genlmsghdr`.
 const GENERIC_HEADER: usize = 4;
 // include/uapi/linux/genetlink.h

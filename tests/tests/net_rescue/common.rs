@@ -5,7 +5,6 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Family, Outcome, Place,
     client::{try_new, wait_until},
-    emulated,
     topology::{Node, Service},
 };
 use serde_json::Value;
@@ -32,6 +31,13 @@ pub(crate) fn armed(agent: &Agent) -> Result<()> {
     wait_until("an agent that rescues", LIMIT, ready).map(drop).with_context(|| agent.log())
 }
 
+/// An agent that rescues by now.
+pub(crate) fn rescuing(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
+    let agent = agent(cluster, extra)?;
+    armed(&agent)?;
+    Ok(agent)
+}
+
 /// One new connection, which must be answered by `name` in time.
 pub(crate) fn connect(
     cluster: &Cluster,
@@ -48,16 +54,4 @@ pub(crate) fn connect(
     ensure!(who.as_deref() == Some(name.name), "answered by {who:?}");
     ensure!(took < NO_RETRANSMIT, "took {took:?}");
     Ok(took)
-}
-
-/// Runs a test, and twice more where the machine is emulated and it fails: an emulator that stands still for longer than 200 ms lets the lease lapse, as it must,
-/// and what comes then is refused.
-pub(super) fn again_where_emulated(test: impl Fn() -> Result<()>) -> Result<()> {
-    for _ in 0..2 {
-        match test() {
-            Err(error) if emulated() => println!("so again: {error:#}"),
-            done => return done,
-        }
-    }
-    test()
 }

@@ -19,7 +19,7 @@ use nodefence_tests::{
 mod common;
 mod refused;
 
-use common::{BOTH, LIMIT, NO_RETRANSMIT, again_where_emulated, agent, armed, connect, own_counter};
+use common::{BOTH, LIMIT, NO_RETRANSMIT, armed, connect, own_counter, rescuing};
 
 /// `count` connections from everywhere, and half as many UDP sockets.
 fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
@@ -51,8 +51,7 @@ fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
 
 fn hung(options: Options, count: usize) -> Result<()> {
     let cluster = Cluster::new(options)?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &[])?;
     // Flows that are pinned to node B from before.
     let mut pinned = Vec::new();
     for place in Place::ALL {
@@ -87,30 +86,29 @@ fn hung(options: Options, count: usize) -> Result<()> {
 /// Of 504 connections none fails, and none waits until its SYN is sent again.
 #[test]
 fn new_connections_and_datagrams_go_elsewhere_at_once() -> Result<()> {
-    again_where_emulated(|| hung(Options::default(), 84))
+    hung(Options::default(), 84)
 }
 
 #[test]
 fn the_same_with_clients_seen_by_the_backends() -> Result<()> {
-    again_where_emulated(|| hung(Options { masquerade: false, ..Options::default() }, 12))
+    hung(Options { masquerade: false, ..Options::default() }, 12)
 }
 
 #[test]
 fn the_same_through_a_tunnel() -> Result<()> {
-    again_where_emulated(|| hung(Options { overlay: Overlay::Vxlan, ..Options::default() }, 12))
+    hung(Options { overlay: Overlay::Vxlan, ..Options::default() }, 12)
 }
 
 #[test]
 fn the_same_through_a_device_without_link_layer() -> Result<()> {
-    again_where_emulated(|| hung(Options { overlay: Overlay::Tun, ..Options::default() }, 12))
+    hung(Options { overlay: Overlay::Tun, ..Options::default() }, 12)
 }
 
 /// Sixty connections at a time (a dozen where the processor is emulated): they meet the cut while others are on their way through the agent.
 #[test]
 fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &[])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
     let at_once = if emulated() { 12 } else { 60 };
@@ -144,8 +142,7 @@ fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
 #[test]
 fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &[])?;
     let to = cluster.service(Service::Dns, Place::Outside, Family::V4);
     let conn = UdpConn::connect_to(&cluster.client, to, "node-b", LIMIT)?;
     cluster.b.freeze()?;
@@ -165,14 +162,9 @@ fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
 /// With each flag the agent deletes what is pinned to the node, and with it entries of packets that it is about to rescue: they go elsewhere all the same.
 #[test]
 fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
-    again_where_emulated(flags_come_and_go)
-}
-
-fn flags_come_and_go() -> Result<()> {
     const FLAGS: usize = 12;
     let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &[])?;
     let over = AtomicBool::new(false);
     let connect = |place| -> Result<usize> {
         let to = cluster.service(Service::Web, place, Family::V4);
@@ -232,8 +224,7 @@ fn flags_come_and_go() -> Result<()> {
 #[test]
 fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &[])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
     let to = cluster.service(Service::Web, Place::Outside, Family::V4);
@@ -263,8 +254,7 @@ fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
 #[test]
 fn a_successor_goes_on() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let mut agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let mut agent = rescuing(&cluster, &[])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
     for _ in 0..2 {

@@ -13,7 +13,7 @@ use nodefence_tests::{
     topology::Service,
 };
 
-use super::common::{BOTH, LIMIT, NO_RETRANSMIT, agent, armed, connect, own_counter};
+use super::common::{BOTH, LIMIT, NO_RETRANSMIT, agent, connect, own_counter, rescuing};
 
 /// How many of some connections to the Service are refused.
 fn refused(cluster: &Cluster, service: Service) -> usize {
@@ -57,8 +57,7 @@ fn who_cuts_nothing_or_answers_nothing_rescues_nothing() -> Result<()> {
 #[test]
 fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &[])?;
     agent.flag("node-b")?;
     agent.expect(&["flag", "node-c", "--force"])?;
     let to = cluster.service(Service::Web, Place::Outside, Family::V4);
@@ -114,8 +113,7 @@ fn counted(agent: &Agent) -> Result<[u64; 2]> {
 fn each_datagram_to_a_hung_pod_itself_is_refused() -> Result<()> {
     const COUNT: usize = 100;
     let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &[])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &[])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
     let (mut refused, mut lost) = (0, 0);
@@ -143,8 +141,7 @@ fn each_datagram_to_a_hung_pod_itself_is_refused() -> Result<()> {
 fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     const COUNT: usize = 60;
     let cluster = Cluster::new(Options::default())?;
-    let agent = agent(&cluster, &["--icmp-per-second", "3"])?;
-    armed(&agent)?;
+    let agent = rescuing(&cluster, &["--icmp-per-second", "3"])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
     let begun = Instant::now();

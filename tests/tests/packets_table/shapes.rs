@@ -1,4 +1,6 @@
 //! Tags, options, extension headers, fragments, and addresses that nothing is answered to.
+use std::net::IpAddr;
+
 use nodefence_common::Reason;
 use nodefence_tests::{
     packet_check::Answer,
@@ -46,19 +48,7 @@ pub(crate) fn shapes(table: &mut Table, sixth: bool) {
     }
     let broadcast = |f: &mut Frame| f.src = "255.255.255.255".parse().expect("an address");
     table.edited("from the broadcast address", ack(), broadcast, Want::Drop(Reason::Dropped));
-    for (name, fragment) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
-        for mut frame in [ack(), udp()] {
-            frame.fragment = Some(fragment);
-            table.add(&format!("the {name} fragment"), frame.clone(), Want::Drop(Reason::FragmentDropped));
-            frame.dst = v4(HOST);
-            frame.dport = HOST_PORT;
-            table.add(
-                &format!("the {name} fragment to a host"),
-                frame,
-                Want::Counted(Reason::FragmentPassed),
-            );
-        }
-    }
+    fragments(table, [ack(), udp()], v4(HOST), |f, fragment| f.fragment = Some(fragment));
 }
 
 fn shapes_v6(table: &mut Table) {
@@ -104,11 +94,23 @@ fn shapes_v6(table: &mut Table) {
         |f| f.extensions = deep,
         Want::Counted(Reason::Unparsed),
     );
-    for (name, header) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
-        for mut frame in [ack(), udp()] {
-            frame.extensions = vec![Frame::fragment_header(header.0, header.1)];
+    fragments(table, [ack(), udp()], v6(HOST), |f, (offset, more)| {
+        f.extensions = vec![Frame::fragment_header(offset, more)];
+    });
+    let mut none = frame(true, REFUSE, Transport::Raw(59));
+    none.payload.clear();
+    table.add("no next header", none, Want::Drop(Reason::Dropped));
+    let mapped = |f: &mut Frame| f.dst = "::ffff:10.244.1.7".parse().expect("an address");
+    table.edited("an IPv4-mapped destination", ack(), mapped, Want::Counted(Reason::Unparsed));
+}
+
+/// Fragments of these frames, to a backend and to a port-scoped one; `cut` makes one of a frame, of its offset and of whether more follow.
+fn fragments(table: &mut Table, frames: [Frame; 2], host: IpAddr, cut: impl Fn(&mut Frame, (u16, bool))) {
+    for (name, fragment) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
+        for mut frame in frames.clone() {
+            cut(&mut frame, fragment);
             table.add(&format!("the {name} fragment"), frame.clone(), Want::Drop(Reason::FragmentDropped));
-            frame.dst = v6(HOST);
+            frame.dst = host;
             frame.dport = HOST_PORT;
             table.add(
                 &format!("the {name} fragment to a host"),
@@ -117,9 +119,4 @@ fn shapes_v6(table: &mut Table) {
             );
         }
     }
-    let mut none = frame(true, REFUSE, Transport::Raw(59));
-    none.payload.clear();
-    table.add("no next header", none, Want::Drop(Reason::Dropped));
-    let mapped = |f: &mut Frame| f.dst = "::ffff:10.244.1.7".parse().expect("an address");
-    table.edited("an IPv4-mapped destination", ack(), mapped, Want::Counted(Reason::Unparsed));
 }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, emulated, ipvs, topology::Service,
+    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, ipvs, topology::Service,
 };
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// What the machine may add to what is promised: nothing, unless it is emulated.
 pub(super) fn emulation() -> Duration {
-    if emulated() { Duration::from_secs(10) } else { Duration::ZERO }
+    nodefence_tests::emulation(Duration::from_secs(10))
 }
 
 /// Verdicts lapse 3 s after their last renewal; with the guard's work it is 5 s.

@@ -134,7 +134,7 @@ impl<'a> Local<'a> {
             printed.push(line.to_owned());
         })?;
         let before = stage.failures.len();
-        judge(&title, names, &parser, stage);
+        judge(&title, names, &[&parser], stage);
         match ended {
             None => stage.fail(format!("{title}: not done after {} s, killed", LIMIT.as_secs())),
             // A crash outside any test, or an abort in the middle of one.
@@ -158,17 +158,25 @@ fn rank(executable: &Executable) -> Option<usize> {
     WAITING.iter().position(|name| *name == executable.name)
 }
 
-/// One count per expected test; a test without an outcome has failed.
-pub(crate) fn judge(title: &str, names: &[String], parser: &Parser, stage: &mut Stage) {
+/// One count per expected test; a test without an outcome has failed. Where tests were run more than once the last outcome counts, and those that
+/// failed before they passed are noted.
+pub(crate) fn judge(title: &str, names: &[String], tries: &[&Parser], stage: &mut Stage) {
     for name in names {
-        match parser.outcomes().get(name) {
-            Some(Outcome::Passed) => stage.pass(),
+        let mut outcomes = tries.iter().filter_map(|parser| parser.outcomes().get(name));
+        let first = outcomes.next();
+        match outcomes.next_back().or(first) {
+            Some(Outcome::Passed) => {
+                stage.pass();
+                if first != Some(&Outcome::Passed) {
+                    stage.again.push(format!("{title}::{name}"));
+                }
+            }
             Some(Outcome::Failed) => stage.fail(format!("{title}::{name}")),
             Some(Outcome::Ignored) => stage.fail(format!("{title}::{name}: ignored; no test may be skipped")),
             None => stage.fail(format!("{title}::{name}: no result")),
         }
     }
-    if let Some(difference) = parser.miscounted() {
+    for difference in tries.iter().filter_map(|parser| parser.miscounted()) {
         stage.fail(format!("{title}: {difference}"));
     }
 }

@@ -10,6 +10,8 @@ pub(crate) struct Stage {
     pub(crate) passed: usize,
     /// What failed, by name.
     pub(crate) failures: Vec<String>,
+    /// What failed, and passed when it was run again, by name.
+    pub(crate) again: Vec<String>,
     /// Said beside the row, for example what could not be reached.
     pub(crate) note: String,
     pub(crate) took: Duration,
@@ -37,6 +39,7 @@ impl Stage {
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failures.extend(other.failures);
+        self.again.extend(other.again);
         self.files.extend(other.files);
     }
 }
@@ -47,13 +50,18 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
     let _infallible =
         writeln!(text, "\n{:<width$}  {:>6}  {:>6}  {:>7}", "STAGE", "PASSED", "FAILED", "SECONDS");
-    for Stage { name, passed, failures, note, took, files: _ } in stages {
+    for Stage { name, passed, failures, note, took, files: _, again: _ } in stages {
         let seconds = took.as_secs_f64();
         let row = format!("{name:<width$}  {passed:>6}  {:>6}  {seconds:>7.1}  {note}", failures.len());
         let _infallible = writeln!(text, "{}", row.trim_end());
     }
     for (took, stage, file) in slowest(stages) {
         let _infallible = writeln!(text, "SLOWEST {:>7.1} s  {stage}: {file}", took.as_secs_f64());
+    }
+    for stage in stages {
+        for test in &stage.again {
+            let _infallible = writeln!(text, "AGAIN   {}: {test} failed before it passed", stage.name);
+        }
     }
     for stage in stages {
         for failure in &stage.failures {
@@ -92,9 +100,11 @@ mod tests {
         let mut two = Stage::new("vm 5.10");
         two.pass();
         two.fail("net_reset: no result");
+        two.again.push("net_cut::x".to_owned());
         let text = summary(&[one, two]);
         assert_eq!(text.lines().last(), Some("3 passed, 1 failed"));
         assert!(text.contains("FAILED  vm 5.10: net_reset: no result"), "{text}");
+        assert!(text.contains("AGAIN   vm 5.10: net_cut::x failed"), "{text}");
     }
 
     #[test]

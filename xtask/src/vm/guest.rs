@@ -55,6 +55,8 @@ const DATA: &[&str] =
 
 /// Printed by init around each run; the runner reads them back.
 pub(crate) const BEGIN: &str = "@@begin";
+/// Before failed tests of an executable are run once more.
+pub(crate) const AGAIN: &str = "@@again";
 pub(crate) const END: &str = "@@end";
 pub(crate) const DONE: &str = "@@done";
 
@@ -254,12 +256,34 @@ fi
 sysctl -q -w net.netfilter.nf_conntrack_max=1048576
 stty -F /dev/ttyS1 raw -echo 2>/dev/null
 threads=${NODEFENCE_THREADS:-1}
+mkfifo /run/told
+once() {
+    echo "$1 $title" >/dev/ttyS1
+    at_once=$2; shift 2
+    cd /tmp
+    tee /run/printed </run/told >/dev/ttyS1 &
+    teller=$!
+    timeout -s KILL ${NODEFENCE_LIMIT:-1500} $program --show-output --test-threads $at_once "$@" </dev/null >/run/told 2>&1
+    code=$?
+    # A process that outlives its test may hold the pipe.
+    { sleep 5; kill $teller; } 2>/dev/null &
+    wait $teller
+    kill $!
+    echo "@@end $title $code" >/dev/ttyS1
+}
 run() {
     title=$1; program=$2; shift 2
-    echo "@@begin $title" >/dev/ttyS1
-    cd /tmp
-    timeout -s KILL ${NODEFENCE_LIMIT:-1500} $program --show-output --test-threads $threads "$@" </dev/null >/dev/ttyS1 2>&1
-    echo "@@end $title $?" >/dev/ttyS1
+    once @@begin $threads "$@"
+    # An emulated machine stands still now and then for longer than leases last. Where more than a few fail it is something else,
+    # and two guests on one wire must stay in step.
+    [ -z "$NODEFENCE_ROLE" ] && grep -q 'QEMU TCG' /proc/cpuinfo || return
+    for time in 1 2; do
+        [ $code = 101 ] || return
+        set -- $(awk '/^failures:$/ { n = 0; list = 1; next } list && /^    [^ ]+$/ { names[n++] = $1; next }
+            /^test result/ { list = 0 } END { while (n) print names[--n] }' /run/printed)
+        [ $# -gt 0 ] && [ $# -le 3 ] || return
+        once @@again 1 --exact "$@"
+    done
 }
 . /nodefence/${NODEFENCE_RUNS:-runs}
 echo "@@done" >/dev/ttyS1
@@ -273,8 +297,8 @@ mod tests {
 
     #[test]
     fn init_prints_the_marks_that_are_read_back() {
-        for mark in [BEGIN, END, DONE] {
-            assert!(INIT.contains(&format!("echo \"{mark}")), "{mark}");
+        for mark in [BEGIN, AGAIN, END, DONE] {
+            assert!(INIT.contains(mark), "{mark}");
         }
     }
 

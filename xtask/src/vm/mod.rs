@@ -98,10 +98,10 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     let parts = (!kubes.is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
     let mut kinds = Vec::new();
     if !runs.is_empty() {
-        kinds.push(Kind::new("vm", false, |kernel| bench.one(kernel, &runs)));
+        kinds.push(Kind::new("vm", |kernel| bench.one(kernel, &runs)));
     }
     if let Some(Ok(parts)) = &parts {
-        kinds.push(Kind::new(kube::NAME, true, |kernel| bench.kube(kernel, &kubes, parts)));
+        kinds.push(Kind::new(kube::NAME, |kernel| bench.kube(kernel, &kubes, parts)));
     }
     let mut stages = queue::run(&kernels, &kinds);
     drop(kinds);
@@ -230,7 +230,7 @@ impl Bench<'_> {
     fn judge(&self, ran: &Ran, runs: &[Run], stage: &mut Stage) -> Result<()> {
         let Ran { label, reader, log, ended, files } = ran;
         stage.files.extend(files.iter().cloned());
-        let before = stage.failures.len();
+        let (before, again) = (stage.failures.len(), stage.again.len());
         let console = fs::read(&ended.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
         reader.judge(runs, &console, stage);
@@ -241,16 +241,17 @@ impl Bench<'_> {
             stage.fail("the kernel said nothing at all");
         }
         let failed = stage.failures.len() - before;
-        if failed == 0 && !self.options.keep {
+        let again = stage.again.len() - again;
+        if failed + again == 0 && !self.options.keep {
             fs::remove_file(&ended.console)?;
             fs::remove_file(log)?;
             return Ok(());
         }
-        if failed > 0 {
+        if failed + again > 0 {
             eprintln!("{}", reader.printed());
         }
         say!(
-            "{label}: {failed} failed; results in {}, kernel's log in {}",
+            "{label}: {failed} failed, {again} only before they passed; results in {}, kernel's log in {}",
             log.display(),
             ended.console.display()
         );

@@ -10,26 +10,20 @@ use super::kernel::Kernel;
 use crate::process;
 use crate::test::tally::Stage;
 
-/// Guests at the same time; under TCG each keeps one processor busy.
+/// Guests at the same time; under TCG each keeps one processor busy. With a third one on two processors, even one that mostly waits, the others stand still
+/// for longer than leases last.
 const AT_ONCE: usize = 2;
-/// Beside these, guests whose tests mostly wait: none, since with a third guest on two processors the others stand still for longer than leases last.
-const BESIDE: usize = 0;
 
 /// Guests of one kind, one for each kernel.
 pub(super) struct Kind<'a> {
     name: &'static str,
-    waits: bool,
     one: Box<dyn Fn(Kernel) -> Result<Stage> + Sync + 'a>,
 }
 
 impl<'a> Kind<'a> {
-    /// `one` runs the guest of a kernel; `waits` says that its tests wait for most of their time.
-    pub(super) fn new(
-        name: &'static str,
-        waits: bool,
-        one: impl Fn(Kernel) -> Result<Stage> + Sync + 'a,
-    ) -> Self {
-        Self { name, waits, one: Box::new(one) }
+    /// `one` runs the guest of a kernel.
+    pub(super) fn new(name: &'static str, one: impl Fn(Kernel) -> Result<Stage> + Sync + 'a) -> Self {
+        Self { name, one: Box::new(one) }
     }
 }
 
@@ -40,14 +34,10 @@ pub(super) fn run(kernels: &[Kernel], kinds: &[Kind<'_>]) -> Vec<Stage> {
     let jobs: VecDeque<(usize, usize)> =
         (0..kinds.len()).flat_map(|kind| newest_first().map(move |kernel| (kind, kernel))).collect();
     let (jobs, stages) = (Mutex::new(jobs), Mutex::new(BTreeMap::new()));
-    let next = |waiting: bool| {
-        let mut jobs = jobs.lock().ok().filter(|_| !process::interrupted())?;
-        let at = jobs.iter().position(|(kind, _)| !waiting || kinds[*kind].waits)?;
-        jobs.remove(at)
-    };
-    let work = |waiting: bool| {
-        while let Some((kind, kernel)) = next(waiting) {
-            let (Kind { name, one, .. }, on) = (&kinds[kind], kernels[kernel]);
+    let next = || jobs.lock().ok().filter(|_| !process::interrupted())?.pop_front();
+    let work = || {
+        while let Some((kind, kernel)) = next() {
+            let (Kind { name, one }, on) = (&kinds[kind], kernels[kernel]);
             let stage = super::or_failed(format!("{name} {}", on.label()), one(on));
             if let Ok(mut stages) = stages.lock() {
                 stages.insert((kind, kernel), stage);
@@ -55,8 +45,8 @@ pub(super) fn run(kernels: &[Kernel], kinds: &[Kind<'_>]) -> Vec<Stage> {
         }
     };
     thread::scope(|scope| {
-        for lane in 0..AT_ONCE + BESIDE {
-            scope.spawn(move || work(lane >= AT_ONCE));
+        for _ in 0..AT_ONCE {
+            scope.spawn(work);
         }
     });
     stages.into_inner().unwrap_or_default().into_values().collect()
@@ -86,18 +76,18 @@ mod tests {
     }
 
     #[test]
-    fn two_work_and_one_waits_beside_them() {
+    fn two_work_at_once() {
         let (all, busy) = (Gauge::default(), Gauge::default());
         let sleep = || thread::sleep(Duration::from_millis(10));
         // Until another one works beside it.
         let meet =
             || (0..1_000).take_while(|_| busy.most.load(Ordering::SeqCst) < AT_ONCE).for_each(|_| sleep());
         let kinds = [
-            Kind::new("vm", false, |kernel: Kernel| {
+            Kind::new("vm", |kernel: Kernel| {
                 all.stay(|| busy.stay(meet));
                 Ok(Stage::new(format!("vm {}", kernel.label())))
             }),
-            Kind::new("kube", true, |kernel| {
+            Kind::new("kube", |kernel| {
                 all.stay(sleep);
                 if kernel == Kernel::V6_1 {
                     anyhow::bail!("no such kernel");
@@ -122,6 +112,6 @@ mod tests {
         );
         assert_eq!(stages[5].failures, ["no such kernel"]);
         assert_eq!(busy.most.load(Ordering::SeqCst), AT_ONCE);
-        assert!(all.most.load(Ordering::SeqCst) <= AT_ONCE + BESIDE);
+        assert!(all.most.load(Ordering::SeqCst) <= AT_ONCE);
     }
 }

@@ -1,6 +1,6 @@
 //! What a guest told over its serial lines, judged: one count per expected test.
 
-use super::guest::{BEGIN, DONE, END, Run};
+use super::guest::{AGAIN, BEGIN, DONE, END, Run};
 use crate::test::libtest::{Outcome, Parser};
 use crate::test::local::judge;
 use crate::test::tally::Stage;
@@ -19,7 +19,7 @@ pub(crate) enum Told {
 pub(crate) struct Reader {
     /// Executable that runs now.
     running: Option<String>,
-    /// Finished or begun executables, in order.
+    /// Finished or begun executables, in order; once more those of which failed tests were run again.
     parsers: Vec<(String, Parser, Vec<String>)>,
     /// Exit codes other than 0 that no failed test explains.
     crashed: Vec<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// Takes one line; gives what it told.
     pub(crate) fn line(&mut self, line: &str) -> Option<Told> {
-        if let Some(title) = line.strip_prefix(BEGIN) {
+        if let Some(title) = line.strip_prefix(BEGIN).or_else(|| line.strip_prefix(AGAIN)) {
             let title = title.trim().to_owned();
             self.parsers.push((title.clone(), Parser::default(), Vec::new()));
             self.running = Some(title);
@@ -38,7 +38,7 @@ impl Reader {
             let rest = line.rsplit(END).next().unwrap_or_default();
             let told = |title: &str| {
                 let parser =
-                    self.parsers.iter().find(|(name, ..)| name == title).map(|(_, parser, _)| parser);
+                    self.parsers.iter().rfind(|(name, ..)| name == title).map(|(_, parser, _)| parser);
                 parser.is_some_and(|p| p.outcomes().values().any(|outcome| *outcome != Outcome::Passed))
             };
             // 101 is what a failed test ends its executable with; without one it is as odd as any other code.
@@ -66,10 +66,10 @@ impl Reader {
 
     /// Counts what was told against what was expected. `console` is the kernel's log.
     pub(crate) fn judge(&self, runs: &[Run], console: &str, stage: &mut Stage) {
-        let empty = Parser::default();
         for run in runs {
-            let told = self.parsers.iter().find(|(title, ..)| *title == run.title);
-            judge(&run.title, &run.names, told.map_or(&empty, |(_, parser, _)| parser), stage);
+            let of = self.parsers.iter().filter(|(title, ..)| *title == run.title);
+            let tries: Vec<&Parser> = of.map(|(_, parser, _)| parser).collect();
+            judge(&run.title, &run.names, &tries, stage);
         }
         for crash in &self.crashed {
             stage.fail(crash.clone());
@@ -146,6 +146,28 @@ mod tests {
             "[    1.0] Linux version",
         );
         assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
+    }
+
+    #[test]
+    fn what_passes_when_it_is_run_again_passes_and_is_named() {
+        let first = "@@begin tests::a\ntest one ... FAILED\ntest two ... ok\n@@end tests::a 101\n";
+        let rest = "@@begin tests::b\ntest three ... ok\n@@end tests::b 0\n@@done\n";
+        let stage =
+            verdict(&format!("{first}@@again tests::a\ntest one ... ok\n@@end tests::a 0\n{rest}"), "");
+        assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
+        assert_eq!(stage.again, ["tests::a::one"]);
+        for second in [
+            "",
+            "@@again tests::a\ntest one ... FAILED\n@@end tests::a 101\n",
+            "@@again tests::a\n@@end tests::a 0\n",
+            "@@again tests::a\ntest one ... FAILED\n@@end tests::a 101\n@@again tests::a\n@@end tests::a 0\n",
+        ] {
+            let stage = verdict(&format!("{first}{second}{rest}"), "");
+            assert_eq!((stage.passed, stage.again.len()), (2, 0), "{second}");
+            assert_eq!(stage.failures, ["tests::a::one"], "{second}");
+        }
+        let killed = format!("{first}@@again tests::a\n@@end tests::a 137\n{rest}");
+        assert_eq!(verdict(&killed, "").failures, ["tests::a::one", "tests::a: hung or killed"]);
     }
 
     #[test]
