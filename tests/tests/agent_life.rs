@@ -16,6 +16,9 @@ use nix::sys::signal::Signal;
 use nodefence_tests::{Agent, Netns, Proc, bin, client::wait_until};
 use serde_json::Value;
 
+/// Generous: the machine may be busy.
+const READY: Duration = Duration::from_secs(60);
+
 const FOUR: &str = "nodes:
 - {name: node-a, address: 10.9.0.1}
 - {name: node-b, address: 10.9.0.12, backends: [{address: 10.9.1.1}, {address: 10.9.1.2}]}
@@ -378,6 +381,29 @@ fn ctrl_c_ends_it_too() -> Result<()> {
     let again = Agent::start(&ns, "node-a", &["v0"], FOUR)?;
     again.proc()?.signal(Signal::SIGINT)?;
     wait_until("the end", Duration::from_secs(10), || again.log().contains("SIGINT")).map(drop)
+}
+
+/// In a container an agent is the first process, which gets no signal that it has no handler for.
+#[test]
+fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
+    let ns = namespace()?;
+    let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
+    let (file, run_dir) = (dir.path().join("cluster.yaml"), dir.path().join("run"));
+    fs::write(&file, FOUR)?;
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"]).arg(bin("nodefence")?);
+    command.arg("--run-dir").arg(&run_dir).arg("agent").arg("--cluster-file").arg(&file);
+    command.args(["--node", "node-a", "--interface", "v0", "--proxy", "none"]);
+    command.arg("--socket").arg(run_dir.join("agent.sock"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut unshare = Proc::spawn(&ns, command)?;
+    wait_until("its lock", READY, || run_dir.join("agent.lock").exists())?;
+    let children = format!("/proc/{0}/task/{0}/children", unshare.pid());
+    let first: i32 = fs::read_to_string(children)?.trim().parse()?;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), Signal::SIGTERM)?;
+    let status = unshare.wait(READY)?;
+    ensure!(status.success(), "{status}");
+    Ok(())
 }
 
 #[test]

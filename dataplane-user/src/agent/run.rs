@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use nix::sys::stat::{Mode as FileMode, umask};
 use nodefence_common::EventKind;
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
     time::timeout,
 };
@@ -61,6 +61,7 @@ const ADVICE: &str = "end it, or start this one with --take-over";
 pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     // Files and the socket of the agent are its own from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
+    let mut signals = Signals::new()?;
     preflight::check(&settings)?;
     let held = match Lock::take(&settings.run_dir, ADVICE) {
         Err(LockError::Busy { .. }) if settings.take_over => None,
@@ -86,6 +87,10 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
     settings.options.config = findings::config(&settings, &findings);
+    if let Some(why) = signals.came().await {
+        tracing::info!(why, "told to end before the agent ran; nothing was changed");
+        return Ok(());
+    }
     let mut lock = match held {
         Some(lock) => lock,
         None => take_over(&settings)?,
@@ -152,7 +157,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         let ended = tokio::select! {
             // In this order: once the end was asked for, tasks end too.
             biased;
-            result = signals() => result,
+            why = signals.come() => Ok(why),
             () = stop.cancelled() => Ok("another agent takes over"),
             () = server.serve(Arc::clone(&desk)) => Ok("the socket is gone"),
             () = server.lost() => match again_in_place(&core, &mut server, &mut lock) {
@@ -311,12 +316,33 @@ impl Renewal {
     }
 }
 
-async fn signals() -> anyhow::Result<&'static str> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = term.recv() => Ok("SIGTERM"),
-        _ = int.recv() => Ok("SIGINT"),
+/// The signals that ask for the end. Taken from the first moment on: the first process of a container does not get those that it has no handler for
+/// (pid_namespaces(7)), and one that comes while the agent starts is not lost.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let of = |kind| signal(kind).context("take signals");
+        Ok(Self { term: of(SignalKind::terminate())?, int: of(SignalKind::interrupt())? })
+    }
+
+    async fn come(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+
+    /// Whether one came already.
+    async fn came(&mut self) -> Option<&'static str> {
+        tokio::select! {
+            biased;
+            why = self.come() => Some(why),
+            () = std::future::ready(()) => None,
+        }
     }
 }
 
