@@ -104,8 +104,12 @@ fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
     agent.expect(&["flag", "node-c", "--force"])?;
     ensure!(passes(&cluster, Service::Web, Family::V4), "both are flagged, one must pass");
     ensure!(datagram_passes(&cluster));
+    let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
+    let mut idle = case.to_b(Service::Web)?;
     agent.unflag("node-c")?;
     ensure!(!passes(&cluster, Service::Web, Family::V4), "c is alive again");
+    let outcome = idle.wait_end(TAKEN);
+    ensure!(outcome == Outcome::Reset, "an idle client of what was kept: {outcome:?}");
     Ok(())
 }
 

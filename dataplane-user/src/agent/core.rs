@@ -161,6 +161,10 @@ impl Core {
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
             let again = state.enforce(&self.policy());
             self.takeout.ring();
+            if !state.fresh.is_empty() {
+                // Another node's flag may have ended, and with it what was kept.
+                self.flagged.notify_one();
+            }
             let waited = self.wake.wait_timeout(state, again);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
