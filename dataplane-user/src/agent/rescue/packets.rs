@@ -218,6 +218,8 @@ impl Helper {
                 if !waited {
                     self.core.takeout.urgent(pair.service);
                 }
+                // IPVS deletes the entry by itself, with the connection.
+                self.core.rescue.remember(&[*entry]);
                 return Err(Stop::Wait);
             }
         }
