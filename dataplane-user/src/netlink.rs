@@ -195,3 +195,77 @@ pub(crate) const fn is_end(kind: u16) -> bool {
 fn errno(payload: &[u8]) -> i32 {
     payload.first_chunk().map_or(libc::EBADMSG, |&code| i32::from_ne_bytes(code).saturating_neg())
 }
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+    use netlink_sys::protocols::NETLINK_ROUTE;
+    use nix::sys::socket::sockopt::RcvBuf;
+
+    use super::*;
+
+    const NLMSG_NOOP: u16 = 1;
+    const RTM_NEWLINK: u16 = 16;
+    const RTM_GETLINK: u16 = 18;
+    const AT_ONCE: usize = 64;
+
+    /// A socket with the least room for what comes: a few acknowledgements.
+    fn narrow() -> Channel {
+        let channel = Channel::open(NETLINK_ROUTE).expect("rtnetlink");
+        setsockopt(&channel.socket, RcvBuf, &1).expect("the least receive buffer");
+        channel
+    }
+
+    /// `body` behind a header that has the next sequence number.
+    fn request(channel: &mut Channel, kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(16 + body.len()).expect("short");
+        let sequence = channel.next_sequence();
+        let kind = [kind, NLM_F_REQUEST | flags].map(u16::to_ne_bytes).concat();
+        [&len.to_ne_bytes()[..], &kind, &sequence.to_ne_bytes(), &[0; 4], body].concat()
+    }
+
+    /// What does nothing and is acknowledged (`netlink_rcv_skb`), so often that not all of it fits.
+    fn too_many(channel: &mut Channel) -> Vec<u8> {
+        (0..AT_ONCE).flat_map(|_| request(channel, NLMSG_NOOP, NLM_F_ACK, &[])).collect()
+    }
+
+    #[test]
+    fn lost_acknowledgements_are_told_and_the_others_handed_over() {
+        let mut channel = narrow();
+        let requests = too_many(&mut channel);
+        let mut places = Vec::new();
+        let error = channel
+            .pipeline(&requests, AT_ONCE, |place, errno| {
+                assert_eq!(errno, 0);
+                places.push(place);
+            })
+            .expect_err("some are lost");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
+        let first: Vec<usize> = (0..places.len()).collect();
+        assert!(!places.is_empty() && places.len() < AT_ONCE && places == first, "{places:?}");
+        // Nothing of it is taken for what comes next.
+        let one = request(&mut channel, NLMSG_NOOP, NLM_F_ACK, &[]);
+        let mut done = Vec::new();
+        channel.pipeline(&one, 1, |place, errno| done.push((place, errno))).expect("one fits");
+        assert_eq!(done, [(0, 0)]);
+    }
+
+    #[test]
+    fn an_answer_behind_a_loss_is_read_to_its_end_and_asked_for_anew() {
+        let mut channel = narrow();
+        let requests = too_many(&mut channel);
+        // Its acknowledgements overflow, and nobody has read the error yet.
+        channel.send(&requests).expect("sent");
+        let links = |channel: &mut Channel| {
+            // `struct ifinfomsg`.
+            let dump = request(channel, RTM_GETLINK, NLM_F_DUMP, &[0; 16]);
+            let mut count = 0;
+            let ended = channel.exchange(&dump, |kind, _| count += usize::from(kind == RTM_NEWLINK));
+            (ended, count)
+        };
+        let (ended, count) = links(&mut channel);
+        assert!(matches!(ended, Err(Broken::Retry)) && count > 0, "{ended:?}, {count} links");
+        let (ended, again) = links(&mut channel);
+        assert!(ended.is_ok() && again == count, "{ended:?}, {again} of {count} links");
+    }
+}
