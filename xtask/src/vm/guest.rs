@@ -276,14 +276,10 @@ run() {
     once @@begin $threads "$@"
     # An emulated machine stands still now and then for longer than leases last. Where more than a few fail it is something else,
     # and two guests on one wire must stay in step.
-    [ -z "$NODEFENCE_ROLE" ] && grep -q 'QEMU TCG' /proc/cpuinfo || return
-    for time in 1 2; do
-        [ $code = 101 ] || return
-        set -- $(awk '/^failures:$/ { n = 0; list = 1; next } list && /^    [^ ]+$/ { names[n++] = $1; next }
-            /^test result/ { list = 0 } END { while (n) print names[--n] }' /run/printed)
-        [ $# -gt 0 ] && [ $# -le 3 ] || return
-        once @@again 1 --exact "$@"
-    done
+    [ $code = 101 ] && [ -z "$NODEFENCE_ROLE" ] && grep -q 'QEMU TCG' /proc/cpuinfo || return
+    set -- $(awk '/^failures:$/ { n = 0; list = 1; next } list && /^    [^ ]+$/ { names[n++] = $1; next }
+        /^test result/ { list = 0 } END { while (n) print names[--n] }' /run/printed)
+    [ $# -gt 0 ] && [ $# -le 3 ] && once @@again 1 --exact "$@"
 }
 . /nodefence/${NODEFENCE_RUNS:-runs}
 echo "@@done" >/dev/ttyS1
