@@ -4,7 +4,7 @@ use super::{
     indices::{Indices, Slot, name_field},
     tables::Tables,
 };
-use crate::cluster::{ClusterView, Scope};
+use crate::cluster::{Backend, ClusterView, Scope};
 
 /// Whether the datapath cuts.
 #[derive(
@@ -69,6 +69,16 @@ pub fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64
     }
 }
 
+/// The entry of a backend of node `name`.
+pub fn backend_entry(name: &str, slot: Slot, backend: &Backend, policy: &Policy<'_>) -> BackendEntry {
+    let scope = match backend.scope {
+        Scope::Address => 0,
+        Scope::Port(..) => backend_flags::PORT_SCOPED,
+    };
+    let flags = scope | if name == policy.own_node { backend_flags::OWN } else { 0 };
+    BackendEntry { node: slot.index, generation: slot.generation, flags }
+}
+
 /// The whole wanted state. `flagged`: whether a node bears a flag; `until`: up to when (CLOCK_MONOTONIC, ns) the
 /// verdicts hold. Nodes without a place in `indices` get nothing: their traffic flows.
 pub fn tables(
@@ -85,13 +95,7 @@ pub fn tables(
         let until = flagged(&node.name).then_some(until);
         tables.nodes.insert(slot.index, node_entry(&node.name, slot, policy, until));
         for backend in &node.backends {
-            let scope = match backend.scope {
-                Scope::Address => 0,
-                Scope::Port(..) => backend_flags::PORT_SCOPED,
-            };
-            let flags = scope | if node.name == policy.own_node { backend_flags::OWN } else { 0 };
-            let entry = BackendEntry { node: slot.index, generation: slot.generation, flags };
-            tables.backends.insert(backend.addr(), entry);
+            tables.backends.insert(backend.addr(), backend_entry(&node.name, slot, backend, policy));
             if let Some(key) = backend.port_key() {
                 tables.ports.insert(key, port_flags::CUT);
             }

@@ -90,6 +90,9 @@ impl Pods {
         for node in [&cluster.a, &cluster.b, &cluster.c] {
             text += &format!("  - {{ name: {}, address: {} }}\n", node.name, node.address(Family::V4));
         }
+        // As every real node has.
+        let own = format!(", backends: [{{ address: {} }}] }}\n", cluster.a.pod_address(Family::V4));
+        text = text.replacen(" }\n", &own, 1);
         let object = object(Service::Web);
         text += &format!(
             "services:\n  - name: default/{}\n    clusterIPs: [{}]\n    ports:\n",

@@ -4,6 +4,21 @@ use super::{Cluster, Family, Node, Service};
 
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
+/// Node A's backends, but for where [`Cluster::with_own_backends`] says otherwise.
+const NONE: &str = " []\n";
+
+fn backends(node: &Node) -> String {
+    let mut text = String::from("\n");
+    for family in BOTH {
+        text += &format!("      - address: \"{}\"\n", node.pod_address(family));
+        text += &format!(
+            "      - {{ address: \"{}\", port: 9100, protocol: tcp, hostNetwork: true }}\n",
+            node.address(family)
+        );
+    }
+    text
+}
+
 impl Cluster {
     /// Its nodes and their backends.
     pub fn cluster_file(&self) -> String {
@@ -11,23 +26,17 @@ impl Cluster {
         for node in [&self.a, &self.b, &self.c] {
             text +=
                 &format!("  - name: {}\n    address: {}\n    backends:", node.name, node.address(Family::V4));
-            if node.index == 1 {
-                text += " []\n";
-                continue;
-            }
-            text += "\n";
-            for family in BOTH {
-                text += &format!("      - address: \"{}\"\n", node.pod_address(family));
-                text += &format!(
-                    "      - {{ address: \"{}\", port: 9100, protocol: tcp, hostNetwork: true }}\n",
-                    node.address(family)
-                );
-            }
+            text += &if node.index == self.a.index { NONE.to_owned() } else { backends(node) };
         }
         text
     }
 
-    /// The same with its Services, each with endpoints on B and C.
+    /// Such a file, and node A has what every real node has: pods and ports of its own.
+    pub fn with_own_backends(&self, file: &str) -> String {
+        file.replacen(NONE, &backends(&self.a), 1)
+    }
+
+    /// Its nodes, their backends and its Services, each with endpoints on B and C.
     pub fn services_file(&self) -> String {
         self.services_file_with(|_, _| Some(""))
     }

@@ -31,7 +31,8 @@ pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
         args.extend(["--proxy", "nftables"]);
     }
     args.extend(extra);
-    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &cluster.services_file(), &args)
+    let file = cluster.with_own_backends(&cluster.services_file());
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
 }
 
 /// Looks until everything has been watched for longer than a fault takes; nothing may differ.

@@ -16,8 +16,11 @@ use super::common::{
 
 /// The DNS Service without node B.
 fn without_b(cluster: &Cluster) -> String {
-    cluster
-        .services_file_with(|service, node| (service != Service::Dns || node.name != "node-b").then_some(""))
+    cluster.with_own_backends(
+        &cluster.services_file_with(|service, node| {
+            (service != Service::Dns || node.name != "node-b").then_some("")
+        }),
+    )
 }
 
 #[test]
@@ -159,6 +162,6 @@ fn a_tcp_entry_to_a_flagged_node_is_let_go_where_that_does_no_harm() -> Result<(
     cluster.a.ns.sysctl("netfilter/nf_conntrack_tcp_loose", "1")?;
     ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow mended", 2)]));
     ensure!(ours(b)? == 0 && ours(c)? == 1);
-    agent.rewrite_cluster_file(&cluster.services_file())?;
+    agent.rewrite_cluster_file(&cluster.with_own_backends(&cluster.services_file()))?;
     nothing_for_a_while(&agent)
 }

@@ -25,7 +25,8 @@ pub(super) fn cluster() -> Result<Cluster> {
 
 pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     let args = [&["--proxy", "ipvs", "--fault-after", FAULT_AFTER], extra].concat();
-    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &cluster.services_file(), &args)
+    let file = cluster.with_own_backends(&cluster.services_file());
+    Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
 }
 
 /// Looks for longer than a fault takes; there may be none, and at the end no difference either.

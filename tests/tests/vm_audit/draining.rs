@@ -13,10 +13,11 @@ const PAIR: &str = "TCP 10.96.0.10:80 -> 10.244.2.2:8080";
 
 /// The web Service's endpoint on node B ends.
 fn leaving(cluster: &Cluster) -> String {
-    cluster.services_file_with(|service, node| match (service, node.name) {
+    let file = cluster.services_file_with(|service, node| match (service, node.name) {
         (Service::Web, "node-b") => Some(", ready: false, serving: true, terminating: true"),
         _ => Some(""),
-    })
+    });
+    cluster.with_own_backends(&file)
 }
 
 fn weigh(cluster: &Cluster, weight: u32) -> Result<()> {
@@ -75,7 +76,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     conn.echo(b"goes on")?;
 
     // The endpoint comes back: weight 0 is nobody's now, and where it is gone it is missing.
-    agent.rewrite_cluster_file(&cluster.services_file())?;
+    agent.rewrite_cluster_file(&cluster.with_own_backends(&cluster.services_file()))?;
     let stray = format!("stray-weight {PAIR}");
     let missing: Vec<String> =
         all[1..].iter().map(|fault| fault.replace("stale-destination", "missing-destination")).collect();

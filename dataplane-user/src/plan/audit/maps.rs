@@ -1,12 +1,12 @@
 //! Our maps beside what was planned for them.
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
+use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, port_flags};
 
 use super::{Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
-    cluster::{ClusterView, Scope},
-    plan::{Indices, Policy, node_entry},
+    cluster::ClusterView,
+    plan::{Indices, Policy, backend_entry, node_entry},
 };
 
 /// What is planned, held against what is there entry by entry: there may be hundreds of thousands, and neither is copied.
@@ -67,12 +67,7 @@ impl Maps {
             let until = flagged(&node.name).then_some(u64::MAX);
             nodes.insert(slot.index, node_entry(&node.name, slot, policy, until));
             for backend in &node.backends {
-                let flags = match backend.scope {
-                    Scope::Address => 0,
-                    Scope::Port(..) => backend_flags::PORT_SCOPED,
-                };
-                let entry = BackendEntry { node: slot.index, generation: slot.generation, flags };
-                backends.push((backend.addr(), entry));
+                backends.push((backend.addr(), backend_entry(&node.name, slot, backend, policy)));
                 ports.extend(backend.port_key().map(|key| (key, port_flags::CUT)));
             }
         }

@@ -26,7 +26,7 @@ pub(super) type Table = BTreeMap<ServiceKey, Vec<Destination>>;
 pub(super) fn view(services: &str) -> ClusterView {
     let text = format!(
         "nodes:
-  - {{ name: a, address: 10.0.0.1, zone: z1 }}
+  - {{ name: a, address: 10.0.0.1, zone: z1, backends: [{{ address: 10.1.1.9 }}, {{ address: 10.0.0.1, port: 9100, protocol: tcp, hostNetwork: true }}] }}
   - {{ name: b, address: 10.0.0.2, zone: z1 }}
   - {{ name: c, address: 10.0.0.3, zone: z2, backends: [{{ address: 10.0.0.3, port: 9100, protocol: tcp, hostNetwork: true }}] }}
 {services}"
