@@ -87,11 +87,14 @@ fn entries(ns: &Netns, node: u8) -> Result<usize> {
 fn send(ns: &Netns) -> Result<()> {
     let targets: Vec<SocketAddr> = (0..SERVICES).map(cluster_ip).collect::<Result<_>>()?;
     ns.run(move || {
+        // All open to the end: a port that is free again may be given to the next one, whose flows would be no new ones.
+        let mut sockets = Vec::new();
         for _ in 0..FLOWS / SERVICES {
             let socket = UdpSocket::bind(("10.2.0.11", 0))?;
             for target in &targets {
                 socket.send_to(b"x", target)?;
             }
+            sockets.push(socket);
         }
         Ok(())
     })

@@ -23,6 +23,9 @@ const AT_ONCE: Duration = Duration::from_millis(200);
 /// Up to so long TCP flows wait for their clients to be asked.
 const ASKING: Duration = Duration::from_secs(1);
 
+/// Of datagrams, with persistence.
+const STICKY: &str = "10.96.0.34:53";
+
 /// Entries of services whose answers come from there, by protocol and original direction. SCTP speaks to the pods themselves as well, whose
 /// addresses the server tells: those are no service's.
 fn entries(ns: &Netns, from: &[IpAddr]) -> Result<BTreeSet<String>> {
@@ -50,6 +53,11 @@ fn names(lines: &[String]) -> BTreeSet<String> {
     lines.iter().map(|line| line.split_whitespace().take(7).collect::<Vec<_>>().join(" ")).collect()
 }
 
+/// Of a persistent service: by it all connections of a client go where its first one went (`ip_vs_sched_persist`, ip_vs_core.c).
+fn is_template(line: &str) -> bool {
+    line.split_whitespace().nth(2) == Some("0000")
+}
+
 fn of(lines: &[String], protocol: &str) -> usize {
     lines.iter().filter(|line| line.starts_with(protocol)).count()
 }
@@ -68,7 +76,15 @@ fn in_time_and_nothing_else() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
     let _servers = serve_sctp(&cluster)?;
-    ns.ip("addr add 10.96.0.31/32 dev kube-ipvs0")?;
+    ns.ip("addr add 10.96.0.31/32 dev kube-ipvs0\naddr add 10.96.0.34/32 dev kube-ipvs0")?;
+    let pods = [&cluster.b, &cluster.c].map(|node| node.endpoint(Service::Dns, Family::V4));
+    ns.feed(
+        "ipvsadm -R",
+        &format!(
+            "-A -u {STICKY} -s rr -p 10800\n-a -u {STICKY} -r {} -m -w 1\n-a -u {STICKY} -r {} -m -w 1\n",
+            pods[0], pods[1]
+        ),
+    )?;
     let before = saved(ns)?;
     let agent = agent(&cluster)?;
     let diameter: SocketAddr = "10.96.0.31:3868".parse()?;
@@ -91,8 +107,15 @@ fn in_time_and_nothing_else() -> Result<()> {
             open.push(Conn::sctp_to(pod, diameter, name, LIMIT)?);
         }
     }
+    // By turns, so that one of three clients at least has a template for node B.
+    for place in Place::ALL {
+        let conn = UdpConn::connect(cluster.at(place), STICKY.parse()?, LIMIT)?;
+        conn.who()?;
+        datagrams.push(conn);
+    }
     let (to_b, to_c) = (addresses(&cluster.b), addresses(&cluster.c));
     let (mine, theirs) = (connections(ns, &to_b)?, names(&connections(ns, &to_c)?));
+    ensure!(mine.iter().any(|line| is_template(line)), "no template: {mine:?}");
     ensure!(of(&mine, "TCP") >= 6 && of(&mine, "UDP") >= 6 && of(&mine, "SCTP") >= 3, "{mine:?}");
     let kept = entries(ns, &to_c)?;
     ensure!(entries(ns, &to_b)?.len() >= 15 && kept.len() >= 15, "{kept:?}");
@@ -107,16 +130,21 @@ fn in_time_and_nothing_else() -> Result<()> {
     wait_until("UDP and SCTP are gone", LIMIT, || gone(true).unwrap_or(false))
         .with_context(|| agent.log())?;
     let at_once = flagged.elapsed();
+    let without_tcp =
+        || entries(ns, &to_b).is_ok_and(|left| left.iter().all(|line| line.starts_with("tcp ")));
+    wait_until("conntrack has neither UDP nor SCTP", LIMIT, without_tcp)?;
+    let from_conntrack = flagged.elapsed();
     wait_until("TCP is gone", LIMIT, || gone(false).unwrap_or(false)).with_context(|| agent.log())?;
     let all = flagged.elapsed();
     wait_until("conntrack has none", LIMIT, || entries(ns, &to_b).is_ok_and(|left| left.is_empty()))
         .with_context(|| format!("{:?}", entries(ns, &to_b)))?;
     let both = flagged.elapsed();
     println!(
-        "UDP and SCTP gone after {at_once:?}, TCP after {all:?}, from conntrack after {both:?}, with the CLI's start and the asking"
+        "UDP and SCTP gone after {at_once:?}, from conntrack after {from_conntrack:?}, TCP after {all:?}, all of conntrack after {both:?}, \
+         with the CLI's start and the asking"
     );
     // A quarter of it: whoever waited out the longest time to ask would take 5 s.
-    ensure!(at_once < AT_ONCE + emulation() / 4, "{at_once:?}");
+    ensure!(from_conntrack < AT_ONCE + emulation() / 4, "{at_once:?}, {from_conntrack:?}");
     ensure!(both < ASKING + AT_ONCE + emulation() / 4, "{both:?}");
 
     // Whoever had node C before has it now, and each of these flows still works.
