@@ -38,6 +38,12 @@ enum Verb {
     Ipvs(Ipvs),
     /// Large IPVS tables, on a kernel that has IPVS loaded: `cargo xtask bench ipvs` runs it in a VM.
     IpvsTables(IpvsTables),
+    /// kube-proxy's syncs while IPVS tables are read back; it needs an API server outside: `cargo xtask bench ipvs` runs it in a VM.
+    IpvsSync {
+        /// Fewer Services and fewer rounds, for a first look.
+        #[arg(long)]
+        quick: bool,
+    },
     /// The server of (d), started by the benchmark itself.
     #[command(name = flows::server::VERB, hide = true)]
     Serve {
@@ -181,12 +187,14 @@ fn main() -> anyhow::Result<()> {
             sandbox::enter()?;
             ipvs::run(args.quick, &machine::agent(args.agent.as_deref())?)
         }
+        // No sandbox: the way to the API server is the guest's own.
+        Verb::IpvsSync { quick } => ipvs::run_sync(quick),
         Verb::Serve { flows } => flows::server::serve(flows),
         Verb::Greet => flows::server::greet(),
     }
 }
 
-/// What the VM's half prints.
+/// What each program of the VM's half prints.
 #[derive(Deserialize)]
 struct Guest {
     machine: serde_json::Value,
@@ -209,9 +217,12 @@ fn ipvs(args: &Ipvs) -> anyhow::Result<()> {
         Some(file) => {
             let text =
                 std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-            let guest: Guest = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
-            machine["guest"] = guest.machine;
-            figures.extend(guest.figures);
+            let guests: Vec<Guest> =
+                serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+            for guest in guests {
+                machine["guest"] = guest.machine;
+                figures.extend(guest.figures);
+            }
         }
         None if args.only == Some(Half::Tables) => {
             anyhow::bail!("large IPVS tables are measured in a VM: cargo xtask bench ipvs --only tables");

@@ -22,14 +22,17 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     const NAME: &str = "nodefence-bench";
     setup::ensure(workspace, &[Need::Build, Need::Bench])?;
-    build(workspace, &["--package", "nodefence", "--package", "nodefence-bench", "--bins"])?;
+    let packages = ["--package", "nodefence", "--package", "nodefence-bench", "--bins"];
     if !has_tables(args) {
+        build(workspace, &packages)?;
         return run_as_root(workspace, NAME, args);
     }
+    build(workspace, &[&packages[..], &["--package", "nodefence-tests"]].concat())?;
     setup::ensure(workspace, &[Need::Vm])?;
-    let programs = [NAME, "nodefence"].map(|name| workspace.target.join("release").join(name));
+    let built = |name| workspace.target.join("release").join(name);
+    let (programs, host) = ([NAME, "nodefence"].map(built), built(vm::HOST));
     let file = workspace.target.join("ipvs-tables.json");
-    vm::figures(workspace, &programs, args.iter().any(|arg| arg == "--quick"), &file)?;
+    vm::figures(workspace, &programs, &host, args.iter().any(|arg| arg == "--quick"), &file)?;
     let told = ["--tables".to_owned(), file.display().to_string()];
     run_as_root(workspace, NAME, &[args, &told].concat())
 }

@@ -1,8 +1,9 @@
-//! Large IPVS tables: reading and planning, taking a node out, memory. Needs a kernel with IPVS: `cargo xtask bench ipvs` runs it in a VM, and
+//! Large IPVS tables: reading and planning, taking a node out, memory, kube-proxy beside us. Needs a kernel with IPVS: `cargo xtask bench ipvs` runs it in a VM, and
 //! has the figures put beside those of the rescue.
 mod bare;
 mod memory;
 mod read;
+mod sync;
 mod takeout;
 mod world;
 
@@ -23,17 +24,38 @@ struct Sizes {
     rounds: u32,
     takeout: takeout::Sizes,
     watched: Duration,
+    sync: sync::Sizes,
 }
 
 impl Sizes {
     fn new(quick: bool) -> Self {
         if quick {
             let takeout = takeout::Sizes { services: 250, each: 4, rounds: 2, naive_rounds: 1 };
-            return Self { services: 1_000, each: 10, rounds: 3, takeout, watched: Duration::from_secs(5) };
+            let sync = sync::Sizes { services: 100, each: 10, rounds: 2, length: Duration::from_secs(20) };
+            return Self {
+                services: 1_000,
+                each: 10,
+                rounds: 3,
+                takeout,
+                watched: Duration::from_secs(5),
+                sync,
+            };
         }
         let takeout = takeout::Sizes { services: 1_000, each: 4, rounds: 3, naive_rounds: 1 };
-        Self { services: 10_000, each: 10, rounds: 7, takeout, watched: Duration::from_secs(30) }
+        let sync = sync::Sizes { services: 1_000, each: 10, rounds: 4, length: Duration::from_secs(90) };
+        Self { services: 10_000, each: 10, rounds: 7, takeout, watched: Duration::from_secs(30), sync }
     }
+}
+
+/// Measures beside an API server, and prints one line as [`run`] does.
+pub(crate) fn run_sync(quick: bool) -> anyhow::Result<()> {
+    let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
+    print(&machine, &[sync::run(&Sizes::new(quick).sync)?]);
+    Ok(())
+}
+
+fn print(machine: &serde_json::Value, figures: &[figure::Figure]) {
+    println!("{FIGURES} {}", json!({ "machine": machine, "figures": figures }));
 }
 
 /// Measures, and prints one line with the figures and where they were taken.
@@ -53,6 +75,6 @@ pub(crate) fn run(quick: bool, agent: &Path) -> anyhow::Result<()> {
     note(read::run(&world, &wide, sizes.rounds)?)?;
     note(memory::run(&world, &wide, sizes.watched, agent)?)?;
     note(takeout::run(&world, &sizes.takeout, agent)?)?;
-    println!("{FIGURES} {}", json!({ "machine": machine, "figures": figures }));
+    print(&machine, &figures);
     Ok(())
 }

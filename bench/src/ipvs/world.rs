@@ -16,7 +16,7 @@ use crate::netns::Netns;
 pub(super) const UPLINK: &str = "uplink";
 /// The agent's own node.
 pub(super) const OWN: &str = "node-own";
-const OWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
+pub(super) const OWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
 /// How long what IPVS lets go of in the background may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -47,8 +47,9 @@ pub(super) fn pod(node: u16, at: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 128 + high, low, at + 2)
 }
 
+/// Not the first one of the range, which is the API server's own.
 fn cluster_ip(service: usize, port: u16) -> SocketAddr {
-    (IpAddr::from([10, 96, (service / 250) as u8, (service % 250) as u8 + 1]), port).into()
+    (IpAddr::from([10, 96, (service / 250) as u8, (service % 250) as u8 + 2]), port).into()
 }
 
 impl Shape {
@@ -195,11 +196,14 @@ impl World {
     /// One datagram from each of `sockets` to each Service: so many connections.
     pub(super) fn send(&self, shape: &Shape, sockets: usize) -> anyhow::Result<()> {
         self.node.within(|| {
+            // All open to the end: a port that is free again may be given to the next one, whose connections would be no new ones.
+            let mut open = Vec::new();
             for _ in 0..sockets {
                 let socket = UdpSocket::bind((OWN_ADDRESS, 0))?;
                 for service in &shape.services {
                     socket.send_to(b"x", service.address)?;
                 }
+                open.push(socket);
             }
             Ok(())
         })

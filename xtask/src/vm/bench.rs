@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result, bail};
 
 use super::guest::{self, BEGIN, DONE, END, LOAD_IPVS};
 use super::kernel::Kernel;
-use super::{qemu, verdict};
+use super::{kube, qemu, verdict};
+use crate::assets;
 use crate::process;
 use crate::say;
 use crate::workspace::Workspace;
@@ -24,24 +25,35 @@ const KERNEL: Kernel = Kernel::V6_12;
 /// A guest that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
-/// Runs `programs[0] ipvs-tables` in a guest that has all of `programs`; writes what it found, JSON, to `to`.
-pub(crate) fn figures(workspace: &Workspace, programs: &[PathBuf], quick: bool, to: &Path) -> Result<()> {
+/// What the guest runs, one after the other.
+const VERBS: [&str; 2] = ["ipvs-tables", "ipvs-sync"];
+
+/// Runs `programs[0]` in a guest that has all of `programs`, beside an API server that `host` runs; writes what it found, a JSON array, to `to`.
+pub(crate) fn figures(
+    workspace: &Workspace,
+    programs: &[PathBuf],
+    host: &Path,
+    quick: bool,
+    to: &Path,
+) -> Result<()> {
     super::check_machine()?;
     let program = programs.first().context("no program to run")?;
     let folder = workspace.target.join("vm-bench");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
     guest::write(&base, programs, &[(SET, call(program, quick))], &folder)?;
+    let assets = folder.join("assets.cpio");
+    guest::write_assets(&assets, &[assets::ensure(workspace)?.join("kube-proxy")])?;
     let kernel = KERNEL.prepare()?;
     say!("large IPVS tables: booting {}", kernel.release);
     let guest = qemu::Guest {
         kernel: &kernel,
-        parts: &[&base],
+        parts: &[&base, &assets],
         folder: &folder,
         name: SET,
-        parameters: &format!("nodefence.runs={SET}"),
-        network: &[],
-        host: None,
+        parameters: &format!("nodefence.runs={SET} nodefence.api_server={}", kube::API_SERVER),
+        network: &kube::wire(),
+        host: Some(host),
     };
     let mut reader = Reader::default();
     let ended = guest.boot(LIMIT, |line| {
@@ -66,32 +78,36 @@ pub(crate) fn figures(workspace: &Workspace, programs: &[PathBuf], quick: bool, 
     let found = reader.figures().with_context(|| format!("kernel's log: {}", ended.console.display()))?;
     fs::write(to, found).with_context(|| format!("cannot write {}", to.display()))?;
     fs::remove_file(&base)?;
+    fs::remove_file(&assets)?;
     Ok(())
 }
 
 /// What the guest runs.
 fn call(program: &Path, quick: bool) -> String {
     let quick = if quick { " --quick" } else { "" };
-    format!(
-        "{LOAD_IPVS}echo \"{BEGIN} {SET}\" >/dev/ttyS1\n/{} ipvs-tables{quick} </dev/null >/dev/ttyS1 2>&1\necho \"{END} {SET} $?\" >/dev/ttyS1\n",
-        guest::at(program)
-    )
+    let program = guest::at(program);
+    let one = |verb| {
+        format!(
+            "echo \"{BEGIN} {verb}\" >/dev/ttyS1\n/{program} {verb}{quick} </dev/null >/dev/ttyS1 2>&1\necho \"{END} {verb} $?\" >/dev/ttyS1\n"
+        )
+    };
+    format!("{LOAD_IPVS}{}", VERBS.map(one).concat())
 }
 
 /// Reads the lines of the guest.
 #[derive(Debug, Default)]
 struct Reader {
-    figures: Option<String>,
-    code: Option<String>,
+    figures: Vec<String>,
+    codes: Vec<String>,
 }
 
 impl Reader {
     /// Takes one line; gives what is for whoever watches.
     fn line<'a>(&mut self, line: &'a str) -> Option<&'a str> {
         if let Some(figures) = line.strip_prefix(FIGURES) {
-            self.figures = Some(figures.to_owned());
+            self.figures.push(figures.to_owned());
         } else if let Some(rest) = line.strip_prefix(END) {
-            self.code = rest.rsplit(' ').next().map(str::to_owned);
+            self.codes.extend(rest.rsplit(' ').next().map(str::to_owned));
         } else if !line.starts_with(BEGIN) && !line.starts_with(DONE) {
             // A line that was written over again and again ends with what it came to be.
             return line.rsplit(REWRITE).next();
@@ -99,14 +115,18 @@ impl Reader {
         None
     }
 
-    /// The figures, where the program ended well.
+    /// The figures of all calls, where each ended well.
     fn figures(self) -> Result<String> {
-        match (self.code.as_deref(), self.figures) {
-            (Some("0"), Some(figures)) => Ok(figures),
-            (Some("0"), None) => bail!("the guest's benchmark printed no figures"),
-            (Some(code), _) => bail!("the guest's benchmark ended with code {code}"),
-            (None, _) => bail!("the guest's benchmark did not come to its end"),
+        if let Some((verb, code)) = VERBS.iter().zip(&self.codes).find(|(_, code)| *code != "0") {
+            bail!("the guest's {verb} ended with code {code}");
         }
+        if self.codes.len() < VERBS.len() {
+            bail!("the guest's benchmarks did not come to their end");
+        }
+        if self.figures.len() < VERBS.len() {
+            bail!("one of the guest's benchmarks printed no figures");
+        }
+        Ok(format!("[{}]", self.figures.join(",")))
     }
 }
 
@@ -123,14 +143,21 @@ mod tests {
     #[test]
     fn figures_count_where_the_program_ended_well() {
         let (figures, shown) = read(
-            "@@begin bench\n\r\x1b[Kread and plan  1/9\r\x1b[Kread and plan  9.0 s\n@@figures {\"a\":1}\n@@end bench 0\n@@done\n",
+            "@@begin a\n\r\x1b[Kread and plan  1/9\r\x1b[Kread and plan  9.0 s\n@@figures {\"a\":1}\n@@end a 0\n\
+             @@begin b\n@@figures {\"b\":2}\n@@end b 0\n@@done\n",
         );
         assert_eq!(
             (figures.ok().as_deref(), shown),
-            (Some("{\"a\":1}"), vec!["read and plan  9.0 s".to_owned()])
+            (Some("[{\"a\":1},{\"b\":2}]"), vec!["read and plan  9.0 s".to_owned()])
         );
-        assert!(read("@@begin bench\n@@figures {}\n@@end bench 1\n").0.is_err());
-        assert!(read("@@begin bench\n@@figures {}\n").0.is_err());
-        assert!(read("@@begin bench\n@@end bench 0\n").0.is_err());
+        let first = "@@begin a\n@@figures {}\n@@end a 0\n";
+        for second in [
+            "",
+            "@@begin b\n@@figures {}\n@@end b 1\n",
+            "@@begin b\n@@figures {}\n",
+            "@@begin b\n@@end b 0\n",
+        ] {
+            assert!(read(&format!("{first}{second}")).0.is_err(), "{second}");
+        }
     }
 }

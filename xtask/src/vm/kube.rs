@@ -18,9 +18,9 @@ use crate::workspace::Workspace;
 /// The tests' name in the guest.
 pub(super) const SET: &str = "kubes";
 /// What runs QEMU, of the tests' own programs.
-const HOST: &str = "nodefence-kube-host";
+pub(crate) const HOST: &str = "nodefence-kube-host";
 /// QEMU's user network: its host is the namespace's loopback. `tests/src/kube/control.rs` has the server's port.
-const API_SERVER: &str = "10.0.2.2:6443";
+pub(super) const API_SERVER: &str = "10.0.2.2:6443";
 /// What their stages are called.
 pub(super) const NAME: &str = "vm kube";
 
@@ -48,6 +48,11 @@ impl Drop for Parts<'_> {
     }
 }
 
+/// The guest's card, which leads to the host alone.
+pub(super) fn wire() -> [String; 4] {
+    ["-netdev", "user,id=host", "-device", "virtio-net-pci,netdev=host"].map(str::to_owned)
+}
+
 impl Bench<'_> {
     /// Runs the tests in a guest beside an API server of its own.
     pub(super) fn kube(&self, kernel: Kernel, runs: &[Run], parts: &Parts<'_>) -> Result<Stage> {
@@ -61,7 +66,7 @@ impl Bench<'_> {
                 "nodefence.runs={SET} nodefence.api_server={API_SERVER} nodefence.threads=1"
             ),
             parts: &[&parts.file],
-            network: &["-netdev", "user,id=host", "-device", "virtio-net-pci,netdev=host"].map(str::to_owned),
+            network: &wire(),
             host: Some(parts.host),
         };
         let ran = self.run(&prepared, &format!("{}-kube", kernel.label()), &boot)?;

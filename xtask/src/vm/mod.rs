@@ -26,6 +26,7 @@ pub(crate) use bench::figures;
 use guest::Run;
 pub(crate) use kernel::Kernel;
 use kernel::Prepared;
+pub(crate) use kube::HOST;
 use queue::Kind;
 use verdict::Told;
 
