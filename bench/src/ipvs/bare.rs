@@ -29,6 +29,9 @@ const IPVS_SVC_ATTR_PROTOCOL: u16 = 2;
 const IPVS_SVC_ATTR_ADDR: u16 = 3;
 const IPVS_SVC_ATTR_PORT: u16 = 4;
 
+/// How often all services are read where nobody changes them.
+pub(super) const SERVICES_READ: usize = 2;
+
 pub(super) struct Bare {
     socket: Socket,
     buffer: Vec<u8>,
@@ -44,14 +47,16 @@ pub(super) struct Came {
 }
 
 impl Bare {
-    /// One dump of all services, and one of each service's destinations.
+    /// The dumps that we make: two of all services, which we read until two readings agree, and one of each service's destinations.
     pub(super) fn new(services: &[ServiceKey]) -> anyhow::Result<Self> {
         let mut socket = Socket::new(NETLINK_GENERIC)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         let mut this = Self { socket, buffer: Vec::with_capacity(BUFFER), requests: Vec::new() };
         let family = this.family()?;
-        this.requests.push(request(family, NLM_F_DUMP, IPVS_CMD_GET_SERVICE, &[]));
+        for _ in 0..SERVICES_READ {
+            this.requests.push(request(family, NLM_F_DUMP, IPVS_CMD_GET_SERVICE, &[]));
+        }
         for key in services {
             let service = attribute(IPVS_CMD_ATTR_SERVICE | NLA_F_NESTED, &service(key)?);
             this.requests.push(request(family, NLM_F_DUMP, IPVS_CMD_GET_DEST, &service));
