@@ -15,7 +15,8 @@ const BATCH: usize = 256;
 const OWNED_EVERY: Duration = Duration::from_millis(150);
 /// How often all services are read: for pairs that were not there before.
 const ALL_EVERY: Duration = Duration::from_secs(1);
-/// At most one part in this many of the time goes into reading what is ours back, and into reading everything.
+/// At most one part in this many of the time goes into reading what is ours back by itself, and into reading everything, with which what is ours is read once
+/// more.
 const SHARE_OF_OWNED: u32 = 30;
 const SHARE_OF_ALL: u32 = 60;
 /// How often services are looked at that somebody waits for, at most; and at most one part in this many of the time goes into it: each packet that waits
@@ -199,6 +200,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             pairs if pairs.is_empty() => None,
             pairs => Some(self.tables.count(&pairs)),
         };
+        let counted = self.tables.now();
         let mut acts = Vec::new();
         let (all, owned) = (begun >= self.next_all, begun >= self.next_owned);
         let urgent = match begun >= self.next_urgent {
@@ -215,14 +217,16 @@ impl<T: Tables, B: Book> Drive<T, B> {
             }
         }
         let read = self.tables.now();
-        let took = read.saturating_sub(begun);
+        // Counting is conntrack's matter, and ends with the flush.
+        let took = read.saturating_sub(counted);
         if hurried {
-            self.next_urgent = read + URGENT_EVERY.max(took * SHARE_OF_URGENT);
+            self.next_urgent = read + URGENT_EVERY.max(read.saturating_sub(begun) * SHARE_OF_URGENT);
         }
         if all {
             self.next_all = read + ALL_EVERY.max(took * SHARE_OF_ALL);
-        }
-        if all || owned {
+            // However long that took: to look at what is ours is another matter.
+            self.next_owned = read + OWNED_EVERY;
+        } else if owned {
             self.next_owned = read + OWNED_EVERY.max(took * SHARE_OF_OWNED);
         }
         TakeOut::sort(&mut acts);

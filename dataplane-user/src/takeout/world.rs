@@ -17,6 +17,11 @@ pub(super) struct World {
     pub(super) trash: BTreeMap<Pair, (u32, Duration)>,
     /// How long a flush takes.
     pub(super) flush: Duration,
+    /// How long it takes to read one service, and to count connections.
+    pub(super) reading: Duration,
+    pub(super) counting: Duration,
+    /// Services that were read.
+    pub(super) read: usize,
     /// What the ledger says.
     pub(super) entries: BTreeMap<Pair, Entry>,
     /// Changes of ours that were made.
@@ -201,6 +206,11 @@ impl Tables for Hands {
     }
 
     fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error> {
+        let mut world = self.0.borrow_mut();
+        let reading = world.reading;
+        world.pass(reading);
+        world.read += 1;
+        drop(world);
         let items = self.0.borrow().servers.get(key).map(|server| server.destinations.clone());
         Ok(Listed { items: items.unwrap_or_default(), malformed: 0, incomplete: false })
     }
@@ -231,6 +241,8 @@ impl Tables for Hands {
     }
 
     fn count(&mut self, pairs: &[Pair]) -> Counts {
+        let counting = self.0.borrow().counting;
+        self.0.borrow_mut().pass(counting);
         let world = self.0.borrow();
         let count = |pair: &Pair| world.trash.get(pair).map_or(0, |(count, _)| *count as usize);
         pairs.iter().map(|pair| (*pair, count(pair))).collect()

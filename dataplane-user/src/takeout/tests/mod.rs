@@ -2,6 +2,7 @@ mod killed;
 mod lapsed;
 mod left;
 mod others;
+mod pace;
 mod urgent;
 
 use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};

@@ -1,0 +1,85 @@
+//! How soon what others undo is found, however large the table is.
+use std::time::Duration;
+
+use super::{Agent, MS, at, key, node, server, shared, used, world};
+use crate::{
+    ipvs::{Change, Destination, Protocol, ServiceKey},
+    ledger::Pair,
+    plan::takeout::Flagged,
+};
+
+/// Services that have nothing to do with node 2.
+const OTHERS: u16 = 1_000;
+/// As on a real machine, where 10,000 of them take some 300 ms.
+const READING: Duration = Duration::from_micros(250);
+
+/// An agent that has taken node 2 out of a table which takes a quarter of a second to read.
+fn large() -> Agent {
+    let mut large = world();
+    for number in 0..OTHERS {
+        let address = ([10, 97, (number / 250) as u8, (number % 250) as u8], 80).into();
+        let key = ServiceKey::Address { address, protocol: Protocol::TCP };
+        large.servers.insert(key, server(key, "rr", 0, vec![used(at(3, 1), 1, 0)]));
+    }
+    large.reading = READING;
+    let mut agent = Agent::new(&shared(large), &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.run(Duration::from_secs(3)));
+    agent
+}
+
+/// How long what somebody else did just now holds.
+fn undone_after(agent: &mut Agent, pair: &Pair) -> Duration {
+    let begun = agent.world.borrow().now;
+    let undone = |agent: &Agent| {
+        let mut world = agent.world.borrow_mut();
+        world.destination(pair).is_none_or(|found| found.weight == 0)
+    };
+    while !undone(agent) {
+        assert!(agent.run(MS));
+    }
+    agent.world.borrow().now - begun
+}
+
+/// A destination is added again with weight 1 every second.
+#[test]
+fn an_adversary_is_undone_in_time() {
+    let web = Pair { service: key(1, Protocol::TCP), destination: at(2, 1) };
+    let mut agent = large();
+    let mut longest = Duration::ZERO;
+    for _ in 0..40 {
+        let mut world = agent.world.borrow_mut();
+        let _gone = world.change(&Change::DeleteDestination(web.service, web.destination));
+        let _added = world.change(&Change::NewDestination(web.service, Destination::new(web.destination, 1)));
+        drop(world);
+        let undone = undone_after(&mut agent, &web);
+        longest = longest.max(undone);
+        // Now at this point of the agent's rounds, now at that.
+        assert!(agent.run(Duration::from_millis(1_037).saturating_sub(undone)));
+    }
+    assert!(longest <= Duration::from_millis(500), "{longest:?}");
+}
+
+/// Large tables are read seldom: everybody else waits for the same lock.
+#[test]
+fn reading_takes_a_small_part_of_the_time() {
+    let mut agent = large();
+    let before = agent.world.borrow().read;
+    assert!(agent.run(Duration::from_secs(120)));
+    let read = READING * u32::try_from(agent.world.borrow().read - before).unwrap();
+    assert!(read < Duration::from_secs(120) / 15, "{read:?}");
+}
+
+/// Conntrack is asked while connections are flushed, and may be much larger than the table.
+#[test]
+fn counting_does_not_hold_it_up() {
+    let mut slow = world();
+    (slow.counting, slow.flush) = (40 * MS, Duration::from_secs(3_600));
+    let mut agent = Agent::new(&shared(slow), &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.run(250 * MS));
+    let idle = Pair { service: key(6, Protocol::TCP), destination: at(2, 1) };
+    for _ in 0..10 {
+        agent.world.borrow_mut().destination(&idle).unwrap().weight = 1;
+        let undone = undone_after(&mut agent, &idle);
+        assert!(undone < Duration::from_millis(300), "{undone:?}");
+    }
+}
