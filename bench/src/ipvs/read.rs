@@ -43,6 +43,10 @@ impl Book for Closed {
         Ok(())
     }
 
+    fn write_all(&mut self, _: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error> {
+        Ok(())
+    }
+
     fn note(&mut self, _: &[Record]) -> Result<(), ledger::Error> {
         Ok(())
     }

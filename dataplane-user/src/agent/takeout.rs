@@ -365,13 +365,8 @@ fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
     if !drive.machine.is_empty() {
         tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
     }
-    if let Some(deadline) = drive.book().claim_again()? {
-        drive.machine.put_back(deadline);
-    }
-    let entries = drive.machine.entries();
-    drive.book().write_all(&entries)?;
-    drive.read_all();
-    Ok(())
+    let put_back = drive.book().claim_again()?;
+    drive.claimed_again(put_back)
 }
 
 fn node_row(report: Report) -> TakeOutRow {

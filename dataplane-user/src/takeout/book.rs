@@ -61,7 +61,7 @@ impl Ledgers {
         Ok(holds)
     }
 
-    /// Takes the lease again after it has lapsed; [`Self::write_all`] must follow. It is still ours to put back: the guard forgets nothing while this
+    /// Takes the lease again after it has lapsed; [`super::Drive::claimed_again`] must follow. It is still ours to put back: the guard forgets nothing while this
     /// process lives. Gives up to when (CLOCK_MONOTONIC) what was changed is known to have been put back; see [`Held::claim_again`].
     ///
     /// # Errors
@@ -76,14 +76,6 @@ impl Ledgers {
         }
         let put_back = self.held.claim_again(&self.run_dir, (self.until)())?;
         Ok(put_back.map(Duration::from_nanos))
-    }
-
-    /// Writes what is ours, all of it: lines were not written while the lease had lapsed.
-    ///
-    /// # Errors
-    /// Where the file cannot be written anew.
-    pub fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), Error> {
-        self.ledger.rewrite(entries)
     }
 
     /// Nothing is ours any more.
@@ -119,6 +111,10 @@ impl Book for Ledgers {
 
     fn hold(&mut self) -> Result<(), Error> {
         self.turn().map(drop)
+    }
+
+    fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), Error> {
+        self.ledger.rewrite(entries)
     }
 
     fn note(&mut self, records: &[Record]) -> Result<(), Error> {

@@ -81,6 +81,12 @@ pub trait Book {
     /// Where it cannot be read or written.
     fn hold(&mut self) -> Result<(), ledger::Error>;
 
+    /// Writes all that is ours, in place of what stands there. Only while a turn is held.
+    ///
+    /// # Errors
+    /// Where that fails: the old lines stay.
+    fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error>;
+
     /// Writes what was done.
     ///
     /// # Errors
@@ -125,6 +131,8 @@ pub struct Drive<T, B> {
     pub machine: TakeOut,
     tables: T,
     book: B,
+    /// Lines that were planned may not have been written: the plan takes them for written.
+    unwritten: bool,
     /// As last listed.
     services: BTreeMap<ServiceKey, Service>,
     next_owned: Duration,
@@ -144,6 +152,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             machine,
             tables,
             book,
+            unwritten: false,
             services: BTreeMap::new(),
             next_owned: Duration::ZERO,
             next_all: Duration::ZERO,
@@ -170,6 +179,23 @@ impl<T: Tables, B: Book> Drive<T, B> {
         self.next_all = Duration::ZERO;
     }
 
+    /// The lease was claimed again after it had lapsed: writes what is ours. `put_back`: up to when (CLOCK_MONOTONIC) what was changed is known to have been
+    /// put back by others.
+    ///
+    /// # Errors
+    /// Where it cannot be written: the next round says that the lease has lapsed, or writes it.
+    pub fn claimed_again(&mut self, put_back: Option<Duration>) -> Result<(), ledger::Error> {
+        if let Some(deadline) = put_back {
+            self.machine.put_back(deadline);
+        }
+        self.read_all();
+        self.unwritten = true;
+        // At once: no turn is given before there is a ledger again.
+        self.book.write_all(&self.machine.entries())?;
+        self.unwritten = false;
+        Ok(())
+    }
+
     /// Has one of the next rounds look at these services, whatever else it reads: each may be one that came after everything was last read.
     pub fn urge(&mut self, services: impl IntoIterator<Item = ServiceKey>) {
         self.urgent.extend(services);
@@ -182,6 +208,9 @@ impl<T: Tables, B: Book> Drive<T, B> {
 
     /// When the next round is due. `flagged`: whether somebody is flagged; without, only what is ours matters.
     pub fn next(&self, flagged: bool) -> Option<Duration> {
+        if self.unwritten {
+            return Some(Duration::ZERO);
+        }
         let all = (flagged || self.next_all == Duration::ZERO).then_some(self.next_all);
         let owned = (!self.machine.is_empty()).then_some(self.next_owned);
         let urgent = (flagged && self.is_urged()).then_some(self.next_urgent);
@@ -191,8 +220,33 @@ impl<T: Tables, B: Book> Drive<T, B> {
     /// Reads what is due, and changes what is to be changed.
     ///
     /// # Errors
-    /// Where the tables or the ledger cannot be used. What was found and done until then holds; the next round goes on.
+    /// Where the tables or the ledger cannot be used. What was found and done until then holds; the next round goes on, and writes first what this one may
+    /// not have written.
     pub fn round(&mut self) -> Result<Round, Failure> {
+        let written = self.write_what_was_not();
+        if let Ok(false) = written {
+            return Ok(Round { lapsed: true, ..Round::default() });
+        }
+        // Where the disk is full, weights can be put back all the same.
+        let done = self.look_and_change();
+        self.unwritten |= !matches!(done, Ok(Round { lapsed: false, .. }));
+        let round = done?;
+        written?;
+        Ok(round)
+    }
+
+    /// False where the lease has lapsed.
+    fn write_what_was_not(&mut self) -> Result<bool, ledger::Error> {
+        if !self.unwritten {
+            return Ok(true);
+        }
+        let Some(_turn) = self.book.begin(&[])? else { return Ok(false) };
+        self.book.write_all(&self.machine.entries())?;
+        self.unwritten = false;
+        Ok(true)
+    }
+
+    fn look_and_change(&mut self) -> Result<Round, Failure> {
         let begun = self.tables.now();
         // What is quickly read is not held up.
         self.gave_way = begun;
@@ -233,7 +287,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         let round = self.carry_out(&acts)?;
         if round.lapsed {
             self.read_all();
-        } else if acts.is_empty() || self.machine.is_empty() {
+        } else if !self.unwritten && (acts.is_empty() || self.machine.is_empty()) {
             // Also after the last one was put back: there may be no other round, and history alone would keep the guard busy.
             let machine = &self.machine;
             self.book.rest(machine.len(), || machine.entries())?;

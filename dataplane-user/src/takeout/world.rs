@@ -28,7 +28,13 @@ pub(super) struct World {
     pub(super) made: Vec<Change>,
     /// Steps until the agent is killed; `None`: never.
     pub(super) fuse: Option<usize>,
+    /// Readings, changes and lines of the agent's until one fails; then until the next one does, and so on.
+    pub(super) stumbles: Vec<usize>,
+    /// No line can be written.
+    pub(super) full: bool,
     pub(super) lapsed: bool,
+    /// Somebody has removed the run folder.
+    pub(super) removed: bool,
 }
 
 pub(super) type Shared = Rc<RefCell<World>>;
@@ -42,6 +48,21 @@ impl World {
             Some(left) => {
                 *left -= 1;
                 true
+            }
+        }
+    }
+
+    /// Whether this one fails.
+    fn stumbles(&mut self) -> bool {
+        match self.stumbles.first_mut() {
+            None => false,
+            Some(0) => {
+                self.stumbles.remove(0);
+                true
+            }
+            Some(left) => {
+                *left -= 1;
+                false
             }
         }
     }
@@ -183,6 +204,10 @@ impl Proxy {
 /// The agent's hands: dead after the fuse, as after SIGKILL.
 pub(super) struct Hands(pub(super) Shared);
 
+fn stumbled() -> ipvs::Error {
+    ipvs::Error::Io { request: "reading", source: std::io::ErrorKind::Interrupted.into() }
+}
+
 fn dead() -> ipvs::Error {
     ipvs::Error::Io { request: "change", source: std::io::Error::other("killed") }
 }
@@ -210,6 +235,9 @@ impl Tables for Hands {
         let reading = world.reading;
         world.pass(reading);
         world.read += 1;
+        if world.stumbles() {
+            return Err(stumbled());
+        }
         drop(world);
         let items = self.0.borrow().servers.get(key).map(|server| server.destinations.clone());
         Ok(Listed { items: items.unwrap_or_default(), malformed: 0, incomplete: false })
@@ -220,18 +248,27 @@ impl Tables for Hands {
         let mut applied = Applied { outcomes: vec![Outcome::Unknown; changes.len()], failure: None };
         for (change, outcome) in changes.iter().zip(&mut applied.outcomes) {
             // Killed before the change, or after it and before its outcome is known.
+            if world.stumbles() {
+                applied.failure = Some(stumbled());
+                return applied;
+            }
             if !world.step() {
                 applied.failure = Some(dead());
                 return applied;
             }
             let before = world.weights();
-            *outcome = world.change(change);
+            let made = world.change(change);
             for (key, weight) in world.weights() {
                 let had = before.get(&key).is_some_and(|before| *before > 0);
                 assert!(weight > 0 || !had, "{change:?} leaves {key} with nobody");
             }
             world.made.push(change.clone());
             world.pass(Duration::from_micros(20));
+            if world.stumbles() {
+                applied.failure = Some(stumbled());
+                return applied;
+            }
+            *outcome = made;
             if !world.step() {
                 applied.failure = Some(dead());
                 return applied;
@@ -256,6 +293,9 @@ impl Pages {
     fn write(&self, records: &[Record]) -> Result<(), ledger::Error> {
         let mut world = self.0.borrow_mut();
         for record in records {
+            if world.full || world.stumbles() {
+                return Err(ledger::Error::test("no room"));
+            }
             if !world.step() {
                 return Err(ledger::Error::test("killed"));
             }
@@ -273,13 +313,23 @@ impl Book for Pages {
     type Turn = ();
 
     fn begin(&mut self, records: &[Record]) -> Result<Option<()>, ledger::Error> {
-        if self.0.borrow().lapsed {
+        if self.0.borrow().lapsed || self.0.borrow().removed {
             return Ok(None);
         }
         self.write(records).map(Some)
     }
 
     fn hold(&mut self) -> Result<(), ledger::Error> {
+        Ok(())
+    }
+
+    fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error> {
+        let mut world = self.0.borrow_mut();
+        if world.full || world.stumbles() {
+            return Err(ledger::Error::test("no room"));
+        }
+        world.entries.clone_from(entries);
+        world.removed = false;
         Ok(())
     }
 

@@ -26,14 +26,8 @@ fn put_back(shared: &Shared) {
 fn claim_again(agent: &mut Agent, deadline: Option<Duration>) {
     agent.drive.read_all();
     assert!(agent.drive.round().unwrap().lapsed);
-    if let Some(deadline) = deadline {
-        agent.drive.machine.put_back(deadline);
-    }
-    let mut world = agent.world.borrow_mut();
-    world.entries = agent.drive.machine.entries();
-    world.lapsed = false;
-    drop(world);
-    agent.drive.read_all();
+    agent.world.borrow_mut().lapsed = false;
+    agent.drive.claimed_again(deadline).unwrap();
 }
 
 /// An agent that lapsed takes nothing for done: it claims the lease again, and takes out what was put back.

@@ -29,14 +29,14 @@ services:
     Wanted::new(&Arc::new(parse(&text, false).unwrap()), "a")
 }
 
-const ENDING: &str = ", ready: false, serving: true, terminating: true";
+pub(super) const ENDING: &str = ", ready: false, serving: true, terminating: true";
 
-fn pair() -> Pair {
+pub(super) fn pair() -> Pair {
     Pair { service: key(1, Protocol::TCP), destination: at(2, 1) }
 }
 
 /// As [`Agent::flag`], with what kube-proxy wants.
-fn see(agent: &mut Agent, state: &str, flagged: &[Flagged]) {
+pub(super) fn see(agent: &mut Agent, state: &str, flagged: &[Flagged]) {
     agent.drive.machine.set_wanted(view(state));
     agent.flag(flagged);
 }

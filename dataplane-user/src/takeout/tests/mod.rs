@@ -3,6 +3,7 @@ mod lapsed;
 mod left;
 mod others;
 mod pace;
+mod stumbles;
 mod urgent;
 
 use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};
@@ -137,6 +138,18 @@ impl Agent {
             if self.drive.round().is_err() {
                 return false;
             }
+        }
+    }
+
+    /// As [`Self::run`], and whatever fails is tried again.
+    fn live(&mut self, time: Duration) {
+        let end = self.world.borrow().now + time;
+        loop {
+            let now = self.world.borrow().now;
+            if self.run(end.saturating_sub(now)) {
+                return;
+            }
+            self.world.borrow_mut().pass(20 * MS);
         }
     }
 
