@@ -74,6 +74,8 @@ struct Work {
     /// Nobody has looked yet whether an earlier agent left something.
     first: bool,
     view: Arc<ClusterView>,
+    /// The plan has not been told what kube-proxy wants by that view.
+    unseen: bool,
     flagged: Vec<Flagged>,
     /// What was wrong with what an earlier agent left.
     inherited: Option<String>,
@@ -95,6 +97,7 @@ impl Work {
             drive: None,
             first: true,
             view,
+            unseen: true,
             flagged: Vec::new(),
             inherited: None,
             problem: None,
@@ -140,12 +143,14 @@ impl Work {
         }
         let Some(drive) = &mut self.drive else { return Ok(AGAIN) };
         if changed {
-            drive.machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
-            drive.machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
-            drive.read_all();
+            drive.set_flagged(&self.flagged);
         }
         let flagged = !self.flagged.is_empty();
         let busy = !drive.machine.is_empty();
+        if self.unseen && (flagged || busy) {
+            drive.machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
+            self.unseen = false;
+        }
         if self.core.state().held.saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
             // This process stood still: the verdicts have lapsed, and nothing is done on their account before they are renewed.
             return Ok(LAPSED);
@@ -219,6 +224,7 @@ impl Work {
                 Flagged { name, backends, asked }
             })
             .collect();
+        self.unseen |= !Arc::ptr_eq(&view, &self.view);
         self.view = view;
         true
     }

@@ -6,7 +6,7 @@ use std::{
 use crate::{
     ipvs::{self, Applied, Change, Destination, Listed, Service, ServiceKey},
     ledger::{self, Entry, Pair, Record},
-    plan::takeout::{Act, Counts, TakeOut},
+    plan::takeout::{Act, Counts, Flagged, TakeOut},
 };
 
 /// Changes made at once; in between the lease is renewed, and others may change the tables.
@@ -174,6 +174,13 @@ impl<T: Tables, B: Book> Drive<T, B> {
         self.read_all();
     }
 
+    /// Says who is flagged now. The next round reads everything where that calls for it.
+    pub fn set_flagged(&mut self, flagged: &[Flagged]) {
+        if self.machine.set_flagged(flagged, self.tables.now()) {
+            self.read_all();
+        }
+    }
+
     /// Has the next round read everything.
     pub fn read_all(&mut self) {
         self.next_all = Duration::ZERO;
@@ -212,7 +219,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             return Some(Duration::ZERO);
         }
         let all = (flagged || self.next_all == Duration::ZERO).then_some(self.next_all);
-        let owned = (!self.machine.is_empty()).then_some(self.next_owned);
+        let owned = self.machine.has_services().then_some(self.next_owned);
         let urgent = (flagged && self.is_urged()).then_some(self.next_urgent);
         [all, owned, urgent, self.machine.next_due()].into_iter().flatten().min()
     }
@@ -265,7 +272,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         if all {
             self.look_at_all(urgent, counts.as_ref(), &mut acts)?;
         } else {
-            let keys = if owned { self.machine.services() } else { self.machine.due(begun) };
+            let keys = if owned { self.machine.services(begun) } else { self.machine.due(begun) };
             for key in keys.into_iter().chain(urgent).collect::<BTreeSet<_>>() {
                 self.look_at(key, counts.as_ref(), &mut acts)?;
             }
@@ -308,7 +315,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
         }
         self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
         // What is ours and was not listed may have been passed over: it is asked for by its key.
-        for key in keys.into_iter().chain(self.machine.services()).chain(urgent).collect::<BTreeSet<_>>() {
+        let ours = self.machine.services(self.tables.now());
+        for key in keys.into_iter().chain(ours).chain(urgent).collect::<BTreeSet<_>>() {
             self.look_at(key, counts, acts)?;
         }
         Ok(())

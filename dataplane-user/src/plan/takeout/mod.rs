@@ -48,6 +48,9 @@ const SOON: Duration = Duration::from_millis(5);
 const REFUSED: Duration = Duration::from_secs(1);
 /// A service that was kept whole is taken out once it has had another destination for so long: endpoints come and go.
 const SETTLED: Duration = Duration::from_secs(1);
+/// So long after something of ours is gone its service is looked at as often as if it were still there: kube-proxy adds again what it removed, and makes
+/// services anew.
+const WATCHED: Duration = Duration::from_secs(60);
 
 /// A flagged node with what runs on it.
 #[derive(Clone, Debug)]
@@ -111,6 +114,8 @@ pub struct TakeOut {
     addresses: HashMap<Addr, usize>,
     ports: HashMap<PortKey, usize>,
     owned: BTreeMap<Pair, Owned>,
+    /// Services that something of ours is gone from, and up to when they are looked at all the same.
+    watched: BTreeMap<ServiceKey, Duration>,
     kept: BTreeMap<ServiceKey, Kept>,
     wanted: Wanted,
     /// Observe mode: what would be taken.
@@ -126,6 +131,7 @@ impl TakeOut {
             addresses: HashMap::new(),
             ports: HashMap::new(),
             owned: entries.into_iter().map(|(pair, entry)| (pair, Owned::adopted(entry))).collect(),
+            watched: BTreeMap::new(),
             kept: BTreeMap::new(),
             wanted: Wanted::default(),
             planned: BTreeMap::new(),
@@ -141,17 +147,19 @@ impl TakeOut {
     pub fn set_wanted(&mut self, wanted: Wanted) {
         self.wanted = wanted;
         for (pair, owned) in &mut self.owned {
-            owned.left = self.wanted.has_left(pair);
+            let left = self.wanted.has_left(pair);
+            if left != owned.left {
+                (owned.left, owned.due) = (left, Duration::ZERO);
+            }
         }
     }
 
-    /// Who is flagged now. Every service must be looked at after a change of this.
-    pub fn set_flagged(&mut self, flagged: &[Flagged], now: Duration) {
-        let before = std::mem::take(&mut self.nodes);
-        (self.addresses, self.ports) = Default::default();
-        self.planned.clear();
+    /// Who is flagged now. True where every service must be looked at: other nodes are flagged, or they have other backends.
+    pub fn set_flagged(&mut self, flagged: &[Flagged], now: Duration) -> bool {
+        let nodes = std::mem::take(&mut self.nodes);
+        let (addresses, ports) = (std::mem::take(&mut self.addresses), std::mem::take(&mut self.ports));
         for (at, node) in flagged.iter().enumerate() {
-            let since = before.iter().find(|old| old.name == node.name).map_or(now, |old| old.since);
+            let since = nodes.iter().find(|old| old.name == node.name).map_or(now, |old| old.since);
             self.nodes.push(Node { name: node.name.clone(), since, asked: node.asked });
             for backend in &node.backends {
                 match backend.port_key() {
@@ -160,9 +168,20 @@ impl TakeOut {
                 }
             }
         }
-        for owned in self.owned.values_mut() {
-            owned.due = now;
+        let names = nodes.iter().map(|node| &node.name).eq(self.nodes.iter().map(|node| &node.name));
+        let same = names && addresses == self.addresses && ports == self.ports;
+        if !same {
+            self.planned.clear();
         }
+        if !same || nodes.iter().map(|node| node.asked).ne(self.nodes.iter().map(|node| node.asked)) {
+            for owned in self.owned.values_mut() {
+                owned.due = now;
+            }
+        }
+        if self.nodes.is_empty() {
+            self.watched.clear();
+        }
+        !same
     }
 
     /// Others have put back all that was changed up to `deadline`, the lapsed one's. What is missing afterwards was removed by others, so that it is
@@ -177,12 +196,18 @@ impl TakeOut {
         }
     }
 
-    /// Services with something of ours.
-    pub fn services(&self) -> BTreeSet<ServiceKey> {
-        self.owned.keys().map(|pair| pair.service).collect()
+    /// Services with something of ours, and those that had something until a moment ago.
+    pub fn services(&mut self, now: Duration) -> BTreeSet<ServiceKey> {
+        self.watched.retain(|_, until| *until > now);
+        self.owned.keys().map(|pair| pair.service).chain(self.watched.keys().copied()).collect()
     }
 
-    /// Those of them that want to be looked at now.
+    /// Whether there are any.
+    pub fn has_services(&self) -> bool {
+        !(self.owned.is_empty() && self.watched.is_empty())
+    }
+
+    /// Those with something of ours that wants to be looked at now.
     pub fn due(&self, now: Duration) -> BTreeSet<ServiceKey> {
         self.owned.iter().filter(|(_, owned)| owned.due <= now).map(|(pair, _)| pair.service).collect()
     }
@@ -299,6 +324,9 @@ impl TakeOut {
         );
         if forgotten {
             // Others removed it, or it is as it was.
+            if self.node_of(&pair).is_some() {
+                self.watched.insert(pair.service, now + WATCHED);
+            }
             return self.owned.remove(&pair).map(|_| Record::Drop(pair));
         }
         let owned = self.owned.get_mut(&pair)?;

@@ -5,6 +5,7 @@ mod others;
 mod pace;
 mod stumbles;
 mod urgent;
+mod views;
 
 use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};
 
@@ -118,9 +119,7 @@ impl Agent {
 
     fn flag(&mut self, flagged: &[Flagged]) {
         self.flagged = flagged.to_vec();
-        let now = self.world.borrow().now;
-        self.drive.machine.set_flagged(flagged, now);
-        self.drive.read_all();
+        self.drive.set_flagged(flagged);
     }
 
     /// False where it was killed.

@@ -11,10 +11,10 @@ use crate::{
 /// Services that have nothing to do with node 2.
 const OTHERS: u16 = 1_000;
 /// As on a real machine, where 10,000 of them take some 300 ms.
-const READING: Duration = Duration::from_micros(250);
+pub(super) const READING: Duration = Duration::from_micros(250);
 
 /// An agent that has taken node 2 out of a table which takes a quarter of a second to read.
-fn large() -> Agent {
+pub(super) fn large() -> Agent {
     let mut large = world();
     for number in 0..OTHERS {
         let address = ([10, 97, (number / 250) as u8, (number % 250) as u8], 80).into();
@@ -28,7 +28,7 @@ fn large() -> Agent {
 }
 
 /// How long what somebody else did just now holds.
-fn undone_after(agent: &mut Agent, pair: &Pair) -> Duration {
+pub(super) fn undone_after(agent: &mut Agent, pair: &Pair) -> Duration {
     let begun = agent.world.borrow().now;
     let undone = |agent: &Agent| {
         let mut world = agent.world.borrow_mut();
