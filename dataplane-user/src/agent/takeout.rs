@@ -1,5 +1,6 @@
 //! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
 mod bell;
+mod ending;
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +28,7 @@ use crate::{
     },
     proxy,
     report::{IpvsRow, KeptServiceRow, TakeOutRow},
-    takeout::{Drive, Failure, Kernel, Known, Ledgers, ground},
+    takeout::{Claim as _, Drive, Failure, Kernel, Known, Ledgers, Reopened, claim_anew, ground},
 };
 use bell::Ending;
 
@@ -37,9 +38,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(500);
 /// How soon to look whether verdicts that have lapsed are renewed.
 const LAPSED: Duration = Duration::from_millis(20);
-/// How long an agent that ends tries to put back what it has taken; the guard has the rest. Where the guard ends with it, as in a container, nobody has: so as
-/// long as can be within the 30 s that Kubernetes grants (`terminationGracePeriodSeconds`).
-const ENDING: Duration = Duration::from_secs(10);
 /// Services and problems that `status` names of each node.
 const NAMED: usize = 20;
 
@@ -282,42 +280,13 @@ impl Work {
     /// The tables do not answer: another socket, or none where IPVS is not loaded any more.
     fn reopen(&mut self, error: &ipvs::Error) {
         let Some(drive) = &mut self.drive else { return };
-        match Kernel::open(known(&self.core)) {
-            Ok(kernel) => drive.replace_tables(kernel),
-            Err(ipvs::Error::NotLoaded) => {
-                // All of it went with the tables.
+        match reopened(&self.core, error) {
+            Reopened::Tables(kernel) => drive.replace_tables(kernel),
+            Reopened::Gone => {
                 let _told_again = drive.book().forget_all();
                 self.drive = None;
             }
-            Err(again) => tracing::debug!(%error, %again, "IPVS cannot be opened again"),
-        }
-    }
-
-    /// Puts back what was taken, before the agent ends.
-    fn restore(mut self) {
-        let Some(drive) = &mut self.drive else { return };
-        let end = monotonic_ns() + ENDING.as_nanos() as u64;
-        drive.machine.set_flagged(&[], Duration::from_nanos(monotonic_ns()));
-        drive.read_all();
-        while monotonic_ns() < end {
-            match drive.round() {
-                Ok(round) if round.lapsed => {
-                    // The guard is at it.
-                    return;
-                }
-                // What has left stays with the weight of 0 that kube-proxy gives it too.
-                Ok(_) if drive.machine.next_due().is_none() => {
-                    let _kept_longer = drive.book().forget_all();
-                    return;
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    let error = chain(error);
-                    tracing::error!(error, "IPVS: not all was put back; the guard goes on with it");
-                    return;
-                }
-            }
-            std::thread::sleep(Duration::from_millis(5));
+            Reopened::NotYet => {}
         }
     }
 
@@ -365,14 +334,25 @@ fn known(core: &Arc<Core>) -> Known {
     })
 }
 
+/// The tables once more, after they did not answer.
+fn reopened(core: &Arc<Core>, error: &ipvs::Error) -> Reopened<Kernel> {
+    match Kernel::open(known(core)) {
+        Ok(kernel) => Reopened::Tables(kernel),
+        Err(ipvs::Error::NotLoaded) => Reopened::Gone,
+        Err(again) => {
+            tracing::debug!(%error, %again, "IPVS cannot be opened again");
+            Reopened::NotYet
+        }
+    }
+}
+
 /// The guard has put back what was taken, or another agent has the ledger: nothing that was believed holds.
 fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
     // Where nothing is ours it lapses by itself.
     if !drive.machine.is_empty() {
         tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
     }
-    let put_back = drive.book().claim_again()?;
-    drive.claimed_again(put_back)
+    claim_anew(drive)
 }
 
 fn node_row(report: Report) -> TakeOutRow {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Book, spawn_guard};
+use super::{Book, Claim, spawn_guard};
 use crate::{
     flags::monotonic_ns,
     ledger::{Entry, Error, Held, Ledger, Loaded, Owner, Pair, Record, Turn},
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How soon a guard that ended is replaced.
 const RESPAWN: Duration = Duration::from_secs(1);
 
-/// Up to when (CLOCK_MONOTONIC, ns) the agent's verdicts hold.
+/// Up to when (CLOCK_MONOTONIC, ns) what is in the ledger holds: as long as the agent's verdicts.
 type Until = Box<dyn Fn() -> u64 + Send>;
 
 /// The ledger on the disk, its lease, and the guard that watches over both.
@@ -61,29 +61,9 @@ impl Ledgers {
         Ok(holds)
     }
 
-    /// Takes the lease again after it has lapsed; [`super::Drive::claimed_again`] must follow. It is still ours to put back: the guard forgets nothing while this
-    /// process lives. Gives up to when (CLOCK_MONOTONIC) what was changed is known to have been put back; see [`Held::claim_again`].
-    ///
-    /// # Errors
-    /// Where its files cannot be used.
-    pub fn claim_again(&mut self) -> Result<Option<Duration>, Error> {
-        // Somebody may have removed the folder, with all that lay in it.
-        let _said_below = DirBuilder::new().recursive(true).mode(0o700).create(&self.run_dir);
-        if !self.owner.is_in(&self.run_dir)
-            && let Some(owner) = Owner::take(&self.run_dir, PATIENCE)?
-        {
-            self.owner = owner;
-        }
-        let put_back = self.held.claim_again(&self.run_dir, (self.until)())?;
-        Ok(put_back.map(Duration::from_nanos))
-    }
-
-    /// Nothing is ours any more.
-    ///
-    /// # Errors
-    /// Where the file cannot be written anew.
-    pub fn forget_all(&mut self) -> Result<(), Error> {
-        self.ledger.rewrite(&BTreeMap::new())
+    /// Has the lease hold up to another time from now on.
+    pub fn hold_up_to(&mut self, until: Until) {
+        self.until = until;
     }
 
     /// The turn, and the lease prolonged; `None` where it has lapsed, or where others do not find ledger and lease any more: the guard would put back what
@@ -123,6 +103,24 @@ impl Book for Ledgers {
 
     fn rest(&mut self, count: usize, entries: impl FnOnce() -> BTreeMap<Pair, Entry>) -> Result<(), Error> {
         self.ledger.rest(count, entries)
+    }
+}
+
+impl Claim for Ledgers {
+    fn claim_again(&mut self) -> Result<Option<Duration>, Error> {
+        // Somebody may have removed the folder, with all that lay in it.
+        let _said_below = DirBuilder::new().recursive(true).mode(0o700).create(&self.run_dir);
+        if !self.owner.is_in(&self.run_dir)
+            && let Some(owner) = Owner::take(&self.run_dir, PATIENCE)?
+        {
+            self.owner = owner;
+        }
+        let put_back = self.held.claim_again(&self.run_dir, (self.until)())?;
+        Ok(put_back.map(Duration::from_nanos))
+    }
+
+    fn forget_all(&mut self) -> Result<(), Error> {
+        self.ledger.rewrite(&BTreeMap::new())
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod book;
 mod drive;
+mod ending;
 mod guard;
 mod kernel;
 mod restore;
@@ -13,6 +14,7 @@ mod world;
 
 pub use book::Ledgers;
 pub use drive::{Book, Drive, Failure, Round, Tables};
+pub use ending::{Claim, Reopened, Surroundings, claim_anew, put_back_within};
 pub use guard::{guard, put_all_back, spawn_guard};
 pub use kernel::{Kernel, Known, ground, pair_of};
 pub use restore::{Restored, restore};

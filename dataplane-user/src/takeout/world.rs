@@ -35,6 +35,8 @@ pub(super) struct World {
     pub(super) lapsed: bool,
     /// Somebody has removed the run folder.
     pub(super) removed: bool,
+    /// The tables do not answer.
+    pub(super) deaf: bool,
 }
 
 pub(super) type Shared = Rc<RefCell<World>>;
@@ -222,6 +224,9 @@ impl Tables for Hands {
     }
 
     fn services(&mut self) -> Result<Listed<Service>, ipvs::Error> {
+        if self.0.borrow().deaf {
+            return Err(dead());
+        }
         let items = self.0.borrow().servers.values().map(|server| server.service.clone()).collect();
         Ok(Listed { items, malformed: 0, incomplete: false })
     }

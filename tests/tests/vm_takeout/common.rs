@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::unistd::Pid;
 use nodefence_tests::{
     Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, ipvs, topology::Service,
 };
@@ -202,4 +203,26 @@ pub(super) fn rewrite(agent: &Agent, text: &str) -> Result<()> {
 /// What the ledger says.
 pub(super) fn ledger(agent: &Agent) -> Result<String> {
     Ok(std::fs::read_to_string(agent.socket().with_file_name("ledger.log"))?)
+}
+
+/// The agent's guard.
+pub(super) fn guard(agent: &Agent) -> Result<Pid> {
+    let parent = agent.proc()?.pid().to_string();
+    for entry in std::fs::read_dir("/proc")? {
+        let path = entry?.path();
+        // Processes come and go.
+        let (Ok(command), Ok(stat)) =
+            (std::fs::read_to_string(path.join("cmdline")), std::fs::read_to_string(path.join("stat")))
+        else {
+            continue;
+        };
+        // After the name, which is in parentheses: state, then the parent.
+        let of_agent =
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)) == Some(&parent);
+        if of_agent && command.split('\0').any(|word| word == "guard") {
+            let pid = path.file_name().and_then(|name| name.to_str()).context("no name")?;
+            return Ok(Pid::from_raw(pid.parse()?));
+        }
+    }
+    bail!("no guard\n{}", agent.log())
 }

@@ -5,10 +5,11 @@ use std::time::Instant;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use nix::sys::signal::{Signal, kill};
 use nodefence_tests::{Agent, Cluster};
 
 use super::common::{
-    LAPSE, LIMIT, agent, cluster, emulation, saved, untouched, wait_out, wait_same, weighted_on_b,
+    LAPSE, LIMIT, agent, cluster, emulation, guard, saved, untouched, wait_out, wait_same, weighted_on_b,
 };
 
 /// A cluster whose node B is out, its table from before, and the agent that did it.
@@ -83,5 +84,23 @@ fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()>
     agent.terminate()?;
     wait_same(&cluster, &before, Duration::from_secs(1) + emulation(), &agent.log())?;
     println!("put back {:?} after SIGTERM", begun.elapsed());
+    Ok(())
+}
+
+/// A container that is paused for longer than the lease holds, and then ended: its guard is in there as well.
+#[test]
+fn an_agent_that_was_paused_with_its_guard_puts_back_at_its_end() -> Result<()> {
+    let (cluster, before, mut agent) = taken_out()?;
+    let guard = guard(&agent)?;
+    agent.proc()?.freeze()?;
+    kill(guard, Signal::SIGKILL)?;
+    std::thread::sleep(LAPSE);
+    ensure!(saved(&cluster.a.ns)? != before, "somebody has put it back");
+    agent.proc()?.signal(Signal::SIGTERM)?;
+    agent.proc()?.thaw()?;
+    agent.terminate()?;
+    // At once: no guard that it may have started in between would have waited for less than the lease.
+    let now = saved(&cluster.a.ns)?;
+    ensure!(now == before, "{now:#?}\n{before:#?}\n{}", agent.log());
     Ok(())
 }

@@ -1,3 +1,4 @@
+mod ending;
 mod killed;
 mod lapsed;
 mod left;
