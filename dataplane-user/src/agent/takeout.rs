@@ -153,7 +153,9 @@ impl Work {
             // This process stood still: the verdicts have lapsed, and nothing is done on their account before they are renewed.
             return Ok(LAPSED);
         }
-        if (busy || flagged) && !drive.book().renew(busy).map_err(chain)? {
+        // Also where nothing is ours: a guard remembers what was, so it must find a ledger that says so, whatever becomes of the run folder.
+        let watched = busy || flagged || drive.book().is_guarded();
+        if watched && !drive.book().renew(busy).map_err(chain)? {
             self.news = true;
             lapsed(drive).map_err(chain)?;
         }

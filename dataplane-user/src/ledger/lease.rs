@@ -272,8 +272,8 @@ impl Owner {
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
-    pub fn take_guard(run_dir: &Path) -> Result<Option<Self>, Error> {
-        Ok(lock(run_dir, "guard", Duration::ZERO)?.map(|file| Self { file }))
+    pub fn take_guard(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, "guard", patience)?.map(|file| Self { file }))
     }
 }
 

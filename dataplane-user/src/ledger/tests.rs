@@ -344,8 +344,8 @@ fn one_owner_and_one_guard() {
     let dir = tempfile::tempdir().unwrap();
     let owner = Owner::take(dir.path(), Duration::ZERO).unwrap().unwrap();
     assert!(Owner::take(dir.path(), Duration::from_millis(5)).unwrap().is_none());
-    let _guard = Owner::take_guard(dir.path()).unwrap().unwrap();
-    assert!(Owner::take_guard(dir.path()).unwrap().is_none());
+    let _guard = Owner::take_guard(dir.path(), Duration::ZERO).unwrap().unwrap();
+    assert!(Owner::take_guard(dir.path(), Duration::ZERO).unwrap().is_none());
     drop(owner);
     assert!(Owner::take(dir.path(), Duration::ZERO).unwrap().is_some());
 }

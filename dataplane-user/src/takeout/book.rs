@@ -61,6 +61,19 @@ impl Ledgers {
         Ok(holds)
     }
 
+    /// Whether a guard of ours runs.
+    pub fn is_guarded(&mut self) -> bool {
+        self.guard.runs()
+    }
+
+    /// Ends the guard, where nothing is ours any more: it may remember otherwise.
+    pub fn dismiss_guard(&mut self) {
+        if let Some(mut child) = self.guard.child.take() {
+            let _ended_already = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+
     /// Has the lease hold up to another time from now on.
     pub fn hold_up_to(&mut self, until: Until) {
         self.until = until;
@@ -131,14 +144,19 @@ struct Guard {
 }
 
 impl Guard {
+    fn runs(&mut self) -> bool {
+        let runs = self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+        if !runs {
+            // It ended, or something killed it.
+            self.child = None;
+        }
+        runs
+    }
+
     /// Starts one where none of ours runs.
     fn ensure(&mut self, run_dir: &Path) {
-        if let Some(child) = &mut self.child {
-            match child.try_wait() {
-                Ok(None) => return,
-                // It ended: nothing was ours for a while, or something killed it.
-                Ok(Some(_)) | Err(_) => self.child = None,
-            }
+        if self.runs() {
+            return;
         }
         if self.tried.is_some_and(|tried| tried.elapsed() < RESPAWN) {
             return;

@@ -6,6 +6,7 @@ mod drive;
 mod ending;
 mod guard;
 mod kernel;
+mod memory;
 mod restore;
 #[cfg(test)]
 mod tests;

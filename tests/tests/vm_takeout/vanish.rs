@@ -3,9 +3,10 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
 use nodefence_tests::{Agent, Cluster, client::wait_until};
 
-use super::common::{LIMIT, agent, cluster, emulation, is_out, saved, wait_out, wait_same};
+use super::common::{LIMIT, agent, cluster, emulation, guard, is_out, saved, wait_out, wait_same};
 
 /// The verdicts' lifetime, and what the guard waits for an agent that would make the ledger anew.
 const PUT_BACK: Duration = Duration::from_secs(5);
@@ -79,4 +80,57 @@ fn a_ledger_whose_first_line_is_damaged() -> Result<()> {
     bytes[20] ^= 1;
     fs::write(&path, bytes)?;
     out.is_put_back()
+}
+
+/// What kube-proxy does where a pod drains.
+fn drain(cluster: &Cluster) -> Result<Vec<String>> {
+    cluster.a.ns.exec("ipvsadm -e -t 10.96.0.10:80 -r 10.244.2.2:8080 -m -w 0")?;
+    saved(&cluster.a.ns)
+}
+
+/// For longer than the guard waits and puts back.
+fn stays(cluster: &Cluster, drained: &[String], agent: &Agent) -> Result<()> {
+    std::thread::sleep(PUT_BACK + emulation());
+    let now = saved(&cluster.a.ns)?;
+    ensure!(now == drained, "{now:#?}\n{drained:#?}\n{}", agent.log());
+    Ok(())
+}
+
+/// The guard has not looked since the node was out.
+#[test]
+fn a_run_folder_that_goes_after_the_flag() -> Result<()> {
+    let out = out()?;
+    let guard = guard(&out.agent)?;
+    kill(guard, Signal::SIGSTOP)?;
+    out.agent.unflag("node-b")?;
+    out.is_put_back()?;
+    fs::remove_dir_all(&out.run_dir)?;
+    let drained = drain(&out.cluster)?;
+    wait_until("there is a ledger again", LIMIT, || out.run_dir.join("ledger.log").exists())
+        .with_context(|| out.agent.log())?;
+    kill(guard, Signal::SIGCONT)?;
+    stays(&out.cluster, &drained, &out.agent)
+}
+
+#[test]
+fn a_guard_does_nothing_after_detach() -> Result<()> {
+    let mut out = out()?;
+    out.agent.kill();
+    let run_dir = out.run_dir.to_str().context("no UTF-8")?;
+    out.agent.expect(&["--run-dir", run_dir, "detach"])?;
+    ensure!(saved(&out.cluster.a.ns)? == out.before, "not put back");
+    ensure!(!out.run_dir.join("ledger.log").exists(), "the guard has not ended in time");
+    let drained = drain(&out.cluster)?;
+    stays(&out.cluster, &drained, &out.agent)
+}
+
+/// Its guard ends with it, although it is not looked at any more.
+#[test]
+fn a_guard_does_nothing_after_the_agent_s_end() -> Result<()> {
+    let mut out = out()?;
+    out.agent.terminate()?;
+    fs::remove_dir_all(&out.run_dir)?;
+    ensure!(saved(&out.cluster.a.ns)? == out.before, "not put back");
+    let drained = drain(&out.cluster)?;
+    stays(&out.cluster, &drained, &out.agent)
 }

@@ -39,7 +39,9 @@ impl Work {
         drive.set_flagged(&[]);
         // Verdicts may not be renewed any more, and nothing is done here on their account.
         drive.book().hold_up_to(Box::new(|| monotonic_ns().saturating_add(VERDICT_LIFETIME_NS)));
-        if !put_back_within(&mut drive, &mut self, ENDING.saturating_sub(begun.elapsed())) {
+        if put_back_within(&mut drive, &mut self, ENDING.saturating_sub(begun.elapsed())) {
+            drive.book().dismiss_guard();
+        } else {
             tracing::error!(
                 "IPVS: not all was put back before the agent ends; the guard goes on with it, if it lives"
             );
