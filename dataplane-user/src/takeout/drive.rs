@@ -3,14 +3,17 @@ use std::{
     time::Duration,
 };
 
+use super::{Book, Tables};
 use crate::{
-    ipvs::{self, Applied, Change, Destination, Listed, Service, ServiceKey},
-    ledger::{self, Entry, Pair, Record},
+    ipvs::{self, Change, Service, ServiceKey},
+    ledger::{self, Pair, Record},
     plan::takeout::{Act, Counts, Flagged, TakeOut},
 };
 
 /// Changes made at once; in between the lease is renewed, and others may change the tables.
 const BATCH: usize = 256;
+/// Changes made in one round: in between services are looked at that somebody waits for.
+const AT_ONCE: usize = 4 * BATCH;
 /// How often what is ours is read back: a destination that others gave a weight to again gets no flow for longer than this and a reading.
 const OWNED_EVERY: Duration = Duration::from_millis(150);
 /// How often all services are read: for pairs that were not there before.
@@ -23,86 +26,14 @@ const SHARE_OF_ALL: u32 = 60;
 /// asks for it.
 const URGENT_EVERY: Duration = Duration::from_millis(20);
 const SHARE_OF_URGENT: u32 = 4;
+/// How often such a service is looked at in a row while something more is to be done: weight 0, then deleted.
+const URGENT_LOOKS: usize = 3;
 /// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
 const HOLD_EVERY: Duration = Duration::from_millis(500);
 
 /// How often somebody else may have the processor while many services are read. This thread has precedence over all that does not renew verdicts or rescue
 /// packets; on a machine with one processor nobody would get an answer for seconds.
 const GIVE_WAY_EVERY: Duration = Duration::from_millis(20);
-
-/// The tables: the kernel's, or a test's.
-pub trait Tables {
-    /// CLOCK_MONOTONIC.
-    fn now(&self) -> Duration;
-
-    /// Leaves the processor to others for a moment.
-    fn give_way(&self);
-
-    /// All services.
-    ///
-    /// # Errors
-    /// Where they cannot be read.
-    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error>;
-
-    /// One service; `None` where there is no such.
-    ///
-    /// # Errors
-    /// Where it cannot be read.
-    fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, ipvs::Error>;
-
-    /// The destinations of one service; none where there is no such service.
-    ///
-    /// # Errors
-    /// Where they cannot be read.
-    fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error>;
-
-    /// Makes changes in their order.
-    fn apply(&mut self, changes: &[Change]) -> Applied;
-
-    /// How many connections to these destinations conntrack has; left out are those of which it cannot tell.
-    fn count(&mut self, pairs: &[Pair]) -> Counts;
-}
-
-/// The ledger and its lease.
-pub trait Book {
-    /// What keeps others from changing the tables while it lives.
-    type Turn;
-
-    /// Writes what is about to be done. `None`, and nothing is written, where the lease has lapsed or is another's: what was believed does not
-    /// hold any more.
-    ///
-    /// # Errors
-    /// Where it was not all written: then nothing may be done.
-    fn begin(&mut self, records: &[Record]) -> Result<Option<Self::Turn>, ledger::Error>;
-
-    /// Prolongs the lease, if it still holds; else the next [`Self::begin`] says so.
-    ///
-    /// # Errors
-    /// Where it cannot be read or written.
-    fn hold(&mut self) -> Result<(), ledger::Error>;
-
-    /// Writes all that is ours, in place of what stands there. Only while a turn is held.
-    ///
-    /// # Errors
-    /// Where that fails: the old lines stay.
-    fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error>;
-
-    /// Writes what was done.
-    ///
-    /// # Errors
-    /// Where it was not all written.
-    fn note(&mut self, records: &[Record]) -> Result<(), ledger::Error>;
-
-    /// Nothing is to be done at the moment: time to write history away. `entries` gives what is ours, `count` of them.
-    ///
-    /// # Errors
-    /// Where that fails.
-    fn rest(
-        &mut self,
-        count: usize,
-        entries: impl FnOnce() -> BTreeMap<Pair, Entry>,
-    ) -> Result<(), ledger::Error>;
-}
 
 /// Why a round was not finished.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +64,10 @@ pub struct Drive<T, B> {
     book: B,
     /// Lines that were planned may not have been written: the plan takes them for written.
     unwritten: bool,
+    /// Something was deleted, and what follows from that is not done.
+    unsettled: bool,
+    /// Planned by an earlier round, and yet to be done.
+    planned: Vec<Act>,
     /// As last listed.
     services: BTreeMap<ServiceKey, Service>,
     next_owned: Duration,
@@ -153,6 +88,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
             tables,
             book,
             unwritten: false,
+            unsettled: false,
+            planned: Vec::new(),
             services: BTreeMap::new(),
             next_owned: Duration::ZERO,
             next_all: Duration::ZERO,
@@ -170,6 +107,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
 
     /// Goes on with another socket to the tables.
     pub fn replace_tables(&mut self, tables: T) {
+        self.settle();
         self.tables = tables;
         self.read_all();
     }
@@ -184,6 +122,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
     /// Has the next round read everything.
     pub fn read_all(&mut self) {
         self.next_all = Duration::ZERO;
+        self.drop_planned();
     }
 
     /// The lease was claimed again after it had lapsed: writes what is ours. `put_back`: up to when (CLOCK_MONOTONIC) what was changed is known to have been
@@ -215,7 +154,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
 
     /// When the next round is due. `flagged`: whether somebody is flagged; without, only what is ours matters.
     pub fn next(&self, flagged: bool) -> Option<Duration> {
-        if self.unwritten {
+        if self.unwritten || self.unsettled || !self.planned.is_empty() {
             return Some(Duration::ZERO);
         }
         let all = (flagged || self.next_all == Duration::ZERO).then_some(self.next_all);
@@ -236,7 +175,10 @@ impl<T: Tables, B: Book> Drive<T, B> {
         }
         // Where the disk is full, weights can be put back all the same.
         let done = self.look_and_change();
-        self.unwritten |= !matches!(done, Ok(Round { lapsed: false, .. }));
+        if !matches!(done, Ok(Round { lapsed: false, .. })) {
+            self.unwritten = true;
+            self.drop_planned();
+        }
         let round = done?;
         written?;
         Ok(round)
@@ -257,32 +199,77 @@ impl<T: Tables, B: Book> Drive<T, B> {
         let begun = self.tables.now();
         // What is quickly read is not held up.
         self.gave_way = begun;
-        let counts = match self.machine.flushing(begun) {
-            pairs if pairs.is_empty() => None,
-            pairs => Some(self.tables.count(&pairs)),
-        };
-        let counted = self.tables.now();
+        if self.is_urged() && begun >= self.next_urgent {
+            let round = self.hurry()?;
+            let done = self.tables.now();
+            self.next_urgent = done + URGENT_EVERY.max(done.saturating_sub(begun) * SHARE_OF_URGENT);
+            return Ok(round);
+        }
+        let mut acts = std::mem::take(&mut self.planned);
+        if acts.is_empty() {
+            self.settle();
+            acts = self.plan()?;
+        }
+        self.planned = acts.split_off(acts.len().min(AT_ONCE));
+        let round = self.carry_out(&acts)?;
+        let all_written = !self.unwritten && self.planned.is_empty();
+        if round.lapsed {
+            self.read_all();
+        } else if all_written && (acts.is_empty() || self.machine.is_empty()) {
+            // Also after the last one was put back: there may be no other round, and history alone would keep the guard busy.
+            let machine = &self.machine;
+            self.book.rest(machine.len(), || machine.entries())?;
+        }
+        Ok(round)
+    }
+
+    /// Looks at the services that packets wait for, and at no others: those come with the next round, which is due at once.
+    fn hurry(&mut self) -> Result<Round, Failure> {
+        let mut urgent = std::mem::take(&mut self.urgent);
+        // What is planned for them goes before all else that is.
+        let planned = std::mem::take(&mut self.planned);
+        let (first, later) = planned.into_iter().partition(|act| urgent.contains(&act.pair.service));
+        self.planned = later;
+        let mut acts: Vec<Act> = first;
+        let mut round = self.carry_out(&acts)?;
+        for _ in 0..URGENT_LOOKS {
+            if round.lapsed || urgent.is_empty() {
+                break;
+            }
+            acts.clear();
+            let counts = self.count(|pair| urgent.contains(&pair.service));
+            for key in &urgent {
+                self.look_at(*key, counts.as_ref(), &mut acts)?;
+            }
+            TakeOut::sort(&mut acts);
+            let Round { changes, lapsed } = self.carry_out(&acts)?;
+            round = Round { changes: round.changes + changes, lapsed };
+            let due = self.machine.due(self.tables.now());
+            urgent.retain(|key| due.contains(key));
+        }
+        if round.lapsed {
+            self.read_all();
+        }
+        Ok(round)
+    }
+
+    /// Reads what is due; gives what is to be done.
+    fn plan(&mut self) -> Result<Vec<Act>, Failure> {
+        let counts = self.count(|_| true);
+        // Counting is conntrack's matter, and ends with the flush.
+        let begun = self.tables.now();
         let mut acts = Vec::new();
         let (all, owned) = (begun >= self.next_all, begun >= self.next_owned);
-        let urgent = match begun >= self.next_urgent {
-            true => std::mem::take(&mut self.urgent),
-            false => BTreeSet::new(),
-        };
-        let hurried = !urgent.is_empty();
         if all {
-            self.look_at_all(urgent, counts.as_ref(), &mut acts)?;
+            self.look_at_all(counts.as_ref(), &mut acts)?;
         } else {
             let keys = if owned { self.machine.services(begun) } else { self.machine.due(begun) };
-            for key in keys.into_iter().chain(urgent).collect::<BTreeSet<_>>() {
+            for key in keys {
                 self.look_at(key, counts.as_ref(), &mut acts)?;
             }
         }
         let read = self.tables.now();
-        // Counting is conntrack's matter, and ends with the flush.
-        let took = read.saturating_sub(counted);
-        if hurried {
-            self.next_urgent = read + URGENT_EVERY.max(read.saturating_sub(begun) * SHARE_OF_URGENT);
-        }
+        let took = read.saturating_sub(begun);
         if all {
             self.next_all = read + ALL_EVERY.max(took * SHARE_OF_ALL);
             // However long that took: to look at what is ours is another matter.
@@ -291,23 +278,24 @@ impl<T: Tables, B: Book> Drive<T, B> {
             self.next_owned = read + OWNED_EVERY.max(took * SHARE_OF_OWNED);
         }
         TakeOut::sort(&mut acts);
-        let round = self.carry_out(&acts)?;
-        if round.lapsed {
-            self.read_all();
-        } else if !self.unwritten && (acts.is_empty() || self.machine.is_empty()) {
-            // Also after the last one was put back: there may be no other round, and history alone would keep the guard busy.
-            let machine = &self.machine;
-            self.book.rest(machine.len(), || machine.entries())?;
-        }
-        Ok(round)
+        Ok(acts)
     }
 
-    fn look_at_all(
-        &mut self,
-        urgent: BTreeSet<ServiceKey>,
-        counts: Option<&Counts>,
-        acts: &mut Vec<Act>,
-    ) -> Result<(), Failure> {
+    /// How many connections those of these pairs have that are flushed; `None` where there is no such pair.
+    fn count(&mut self, which: impl Fn(&Pair) -> bool) -> Option<Counts> {
+        let mut flushing = self.machine.flushing(self.tables.now());
+        flushing.retain(which);
+        (!flushing.is_empty()).then(|| self.tables.count(&flushing))
+    }
+
+    /// What was planned is planned anew, by a new reading.
+    fn drop_planned(&mut self) {
+        // Lines of it were not written.
+        self.unwritten |= !self.planned.is_empty();
+        self.planned.clear();
+    }
+
+    fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {
         let listed = self.tables.services()?;
         let keys: BTreeSet<ServiceKey> = listed.items.iter().map(|service| service.key).collect();
         if !listed.incomplete {
@@ -316,7 +304,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
         // What is ours and was not listed may have been passed over: it is asked for by its key.
         let ours = self.machine.services(self.tables.now());
-        for key in keys.into_iter().chain(ours).chain(urgent).collect::<BTreeSet<_>>() {
+        for key in keys.into_iter().chain(ours).collect::<BTreeSet<_>>() {
             self.look_at(key, counts, acts)?;
         }
         Ok(())
@@ -366,6 +354,13 @@ impl<T: Tables, B: Book> Drive<T, B> {
         Ok(())
     }
 
+    /// Once for all that was deleted, and not in the round that deleted it: packets that wait for that are rescued meanwhile.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.unsettled) {
+            self.tables.settle();
+        }
+    }
+
     fn carry_out(&mut self, acts: &[Act]) -> Result<Round, Failure> {
         let mut round = Round::default();
         for batch in acts.chunks(BATCH) {
@@ -377,6 +372,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             let changes: Vec<Change> = batch.iter().filter_map(|act| act.change.clone()).collect();
             let applied = self.tables.apply(&changes);
             drop(turn);
+            self.unsettled |= changes.iter().any(|change| matches!(change, Change::DeleteDestination(..)));
             round.changes += changes.len();
             let now = self.tables.now();
             let mut outcomes = applied.outcomes.into_iter();

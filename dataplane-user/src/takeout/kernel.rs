@@ -23,6 +23,8 @@ pub struct Kernel {
     ipvs: Ipvs,
     conntrack: Option<Conntrack>,
     known: Known,
+    /// Destinations of datagrams that were deleted, and whose conntrack entries were not yet.
+    gone: HashSet<Pair>,
 }
 
 impl Kernel {
@@ -31,24 +33,25 @@ impl Kernel {
     /// # Errors
     /// As [`Ipvs::open`]. Without conntrack a fixed time is waited instead of counting.
     pub fn open(known: Known) -> Result<Self, ipvs::Error> {
-        Ok(Self { ipvs: Ipvs::open()?, conntrack: Conntrack::open().ok(), known })
+        let conntrack = Conntrack::open().ok();
+        Ok(Self { ipvs: Ipvs::open()?, conntrack, known, gone: HashSet::new() })
     }
 
     /// Deletes the entries of datagrams to destinations that were just deleted, as these services sent them there: the same destination may serve others. IPVS
     /// does so with their connections, some milliseconds later, and until then it drops what comes by an entry that is confirmed (`ip_vs_in`,
     /// net/netfilter/ipvs/ip_vs_core.c): without one it sends it elsewhere at once.
-    fn forget_datagrams(&mut self, gone: &HashSet<Pair>) -> Result<(), conntrack::Error> {
+    fn forget_datagrams(&mut self, half: Half, gone: &HashSet<Pair>) -> Result<(), conntrack::Error> {
         let Some(conntrack) = &mut self.conntrack else { return Ok(()) };
-        for half in [Half::V4, Half::V6] {
-            if !gone.iter().any(|pair| Half::of(pair.destination.ip().into()) == half) {
-                continue;
-            }
-            let found = conntrack.dump(half, |flow| gone.contains(&pair_of(flow)))?;
-            (self.known)(&found.flows);
-            conntrack.delete(&found.flows)?;
-        }
-        Ok(())
+        let found = conntrack.dump(half, |flow| gone.contains(&pair_of(flow)))?;
+        (self.known)(&found.flows);
+        conntrack.delete(&found.flows).map(drop)
     }
+}
+
+/// The halves of conntrack in which entries of these destinations are.
+fn halves(gone: &HashSet<Pair>) -> impl Iterator<Item = Half> {
+    let is_in = |half| gone.iter().any(|pair| Half::of(pair.destination.ip().into()) == half);
+    [Half::V4, Half::V6].into_iter().filter(move |half| is_in(*half))
 }
 
 /// What of these changes has deleted destinations of datagrams. A firewall mark says nothing of addresses.
@@ -98,11 +101,18 @@ impl Tables for Kernel {
 
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let applied = self.ipvs.apply(changes);
-        let gone = deleted_datagrams(changes, &applied.outcomes);
-        if let Err(error) = self.forget_datagrams(&gone) {
-            tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
-        }
+        self.gone.extend(deleted_datagrams(changes, &applied.outcomes));
         applied
+    }
+
+    fn settle(&mut self) {
+        let gone = std::mem::take(&mut self.gone);
+        for half in halves(&gone) {
+            // One of them may fail for reasons of its own.
+            if let Err(error) = self.forget_datagrams(half, &gone) {
+                tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
+            }
+        }
     }
 
     /// By address and port of the service and the source of the answers: what is sent to a backend directly stays. A firewall mark says
@@ -195,6 +205,11 @@ mod tests {
         (outcomes[1], outcomes[6]) = (Outcome::Refused(12), Outcome::Unknown);
         let gone = deleted_datagrams(&changes, &outcomes);
         assert_eq!(gone, [pair(1, Protocol::UDP), pair(6, Protocol::SCTP)].into());
+        assert!(halves(&gone).eq([Half::V4]));
+        assert_eq!(halves(&HashSet::new()).count(), 0);
+        let v6 = Pair { destination: ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 53).into(), ..pair(1, Protocol::UDP) };
+        assert!(halves(&[v6].into()).eq([Half::V6]));
+        assert!(halves(&[v6, pair(1, Protocol::UDP)].into()).eq([Half::V4, Half::V6]));
         // The same endpoint behind another service, and asked directly, is another matter.
         assert!(gone.contains(&pair_of(&flow([10, 96, 0, 1], 53))));
         assert!(!gone.contains(&pair_of(&flow([10, 96, 0, 2], 53))));

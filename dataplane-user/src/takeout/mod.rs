@@ -5,6 +5,7 @@ mod book;
 mod drive;
 mod ending;
 mod guard;
+mod hands;
 mod kernel;
 mod memory;
 mod restore;
@@ -14,8 +15,9 @@ mod tests;
 mod world;
 
 pub use book::Ledgers;
-pub use drive::{Book, Drive, Failure, Round, Tables};
+pub use drive::{Drive, Failure, Round};
 pub use ending::{Claim, Reopened, Surroundings, claim_anew, put_back_within};
 pub use guard::{guard, put_all_back, spawn_guard};
+pub use hands::{Book, Tables};
 pub use kernel::{Kernel, Known, ground, pair_of};
 pub use restore::{Restored, restore};

@@ -20,6 +20,10 @@ pub(super) struct World {
     /// How long it takes to read one service, and to count connections.
     pub(super) reading: Duration,
     pub(super) counting: Duration,
+    /// Somebody has the turn.
+    pub(super) turn: bool,
+    /// How often what follows from deletions was done.
+    pub(super) settled: usize,
     /// Services that were read.
     pub(super) read: usize,
     /// What the ledger says.
@@ -282,6 +286,12 @@ impl Tables for Hands {
         applied
     }
 
+    fn settle(&mut self) {
+        let mut world = self.0.borrow_mut();
+        assert!(!world.turn, "the guard waits for it");
+        world.settled += 1;
+    }
+
     fn count(&mut self, pairs: &[Pair]) -> Counts {
         let counting = self.0.borrow().counting;
         self.0.borrow_mut().pass(counting);
@@ -314,14 +324,25 @@ impl Pages {
     }
 }
 
-impl Book for Pages {
-    type Turn = ();
+/// Held until it is dropped.
+pub(super) struct Turn(Shared);
 
-    fn begin(&mut self, records: &[Record]) -> Result<Option<()>, ledger::Error> {
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.borrow_mut().turn = false;
+    }
+}
+
+impl Book for Pages {
+    type Turn = Turn;
+
+    fn begin(&mut self, records: &[Record]) -> Result<Option<Turn>, ledger::Error> {
         if self.0.borrow().lapsed || self.0.borrow().removed {
             return Ok(None);
         }
-        self.write(records).map(Some)
+        self.write(records)?;
+        self.0.borrow_mut().turn = true;
+        Ok(Some(Turn(Rc::clone(&self.0))))
     }
 
     fn hold(&mut self) -> Result<(), ledger::Error> {

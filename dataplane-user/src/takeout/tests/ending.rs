@@ -3,8 +3,9 @@ use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use super::{
     super::{
-        drive::{Book as _, Failure},
+        drive::Failure,
         ending::{Claim, Reopened, Surroundings, put_back_within},
+        hands::Book as _,
         world::{Hands, Pages, Shared},
     },
     Agent, node, shared, world,

@@ -1,8 +1,15 @@
 //! Services that packets wait for.
 use std::time::Duration;
 
-use super::{Agent, MS, at, key, node, server, shared, used, world};
-use crate::{ipvs::Protocol, ledger::Pair, plan::takeout::Flagged};
+use super::{
+    super::world::{Shared, World},
+    Agent, MS, at, key, node, server, shared, used, world,
+};
+use crate::{
+    ipvs::{Change, Protocol, ServiceKey},
+    ledger::Pair,
+    plan::takeout::Flagged,
+};
 
 /// A service that is made after all were read, and whether its destination on node 2 is out so long after somebody waited for it.
 fn is_out_within(time: Duration, urged: bool) -> bool {
@@ -51,4 +58,82 @@ fn what_is_urgent_all_the_time_is_looked_at_now_and_then() {
     assert!(agent.run(Duration::from_secs(1)));
     agent.drive.urge([key(8, Protocol::TCP)]);
     assert_eq!(agent.drive.next(false), None);
+}
+
+fn service_of(change: &Change) -> ServiceKey {
+    match change {
+        Change::NewService(service) | Change::SetService(service) => service.key,
+        Change::DeleteService(key)
+        | Change::NewDestination(key, _)
+        | Change::SetDestination(key, _)
+        | Change::DeleteDestination(key, _) => *key,
+    }
+}
+
+/// Services of a large node.
+const MANY: u16 = 1_500;
+
+fn of_many(number: u16) -> ServiceKey {
+    let address = ([10, 97, (number / 250) as u8, (number % 250) as u8], 53).into();
+    ServiceKey::Address { address, protocol: Protocol::UDP }
+}
+
+fn many() -> Shared {
+    let destinations = || vec![used(at(2, 1), 1, 1), used(at(3, 1), 1, 1)];
+    let servers = (0..MANY).map(|number| (of_many(number), server(of_many(number), "rr", 0, destinations())));
+    shared(World { servers: servers.collect(), flush: 30 * MS, ..World::default() })
+}
+
+#[test]
+fn a_packet_does_not_wait_for_all_of_a_large_take_out() {
+    let shared = many();
+    let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.drive.round().is_ok());
+    assert!(agent.changes().len() < usize::from(MANY), "not all at once");
+    // One that was not come to yet, and one that was.
+    for number in [MANY - 1, 0] {
+        let pair = Pair { service: of_many(number), destination: at(2, 1) };
+        agent.drive.urge([pair.service]);
+        shared.borrow_mut().pass(20 * MS);
+        assert!(agent.drive.round().is_ok());
+        let changes = agent.changes();
+        assert!(changes.iter().all(|change| service_of(change) == pair.service), "{changes:?}");
+        assert!(agent.drive.machine.balanced().contains(&pair), "{number}: {changes:?}");
+        assert!(!agent.drive.is_urged());
+    }
+    assert!(agent.run(Duration::from_secs(2)));
+    let row = &agent.drive.machine.report()["node-2"];
+    assert_eq!((row.taken, row.waiting), (usize::from(MANY), 0));
+    assert_eq!(shared.borrow().entries, agent.drive.machine.entries());
+}
+
+/// Conntrack is gone through once for all that was deleted, and not by whoever has the turn (asserted there).
+#[test]
+fn what_follows_from_deletions_is_done_once() {
+    let shared = many();
+    let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.run(90 * MS));
+    let deleted = |change: &&Change| matches!(change, Change::DeleteDestination(..));
+    assert_eq!(agent.changes().iter().filter(deleted).count(), usize::from(MANY));
+    assert_eq!(shared.borrow().settled, 1);
+    // Where nothing was deleted nothing follows.
+    agent.flag(&[]);
+    assert!(agent.run(Duration::from_secs(1)));
+    assert_eq!(shared.borrow().settled, 1);
+    assert!(agent.drive.machine.is_empty());
+}
+
+/// Somebody is unflagged while much is yet to be done for it.
+#[test]
+fn what_is_planned_for_a_flag_ends_with_it() {
+    let shared = many();
+    let before = shared.borrow().saved();
+    let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.drive.round().is_ok());
+    let made = agent.changes().len();
+    agent.flag(&[]);
+    assert!(agent.run(Duration::from_secs(1)));
+    assert_eq!(agent.changes().len(), made, "what was lowered is raised, and nothing else");
+    assert_eq!(shared.borrow().saved(), before);
+    assert!(shared.borrow().entries.is_empty());
 }

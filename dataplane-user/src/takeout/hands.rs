@@ -1,0 +1,86 @@
+//! What the drive works with: a kernel's tables and a ledger on the disk, or a test's.
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    ipvs::{self, Applied, Change, Destination, Listed, Service, ServiceKey},
+    ledger::{self, Entry, Pair, Record},
+    plan::takeout::Counts,
+};
+
+/// The tables: the kernel's, or a test's.
+pub trait Tables {
+    /// CLOCK_MONOTONIC.
+    fn now(&self) -> Duration;
+
+    /// Leaves the processor to others for a moment.
+    fn give_way(&self);
+
+    /// All services.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error>;
+
+    /// One service; `None` where there is no such.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, ipvs::Error>;
+
+    /// The destinations of one service; none where there is no such service.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error>;
+
+    /// Makes changes in their order.
+    fn apply(&mut self, changes: &[Change]) -> Applied;
+
+    /// Does what follows from the changes that were made and need not be done in between: connections of datagrams to what was deleted are forgotten. Whoever
+    /// waits for the turn does not wait for this.
+    fn settle(&mut self);
+
+    /// How many connections to these destinations conntrack has; left out are those of which it cannot tell.
+    fn count(&mut self, pairs: &[Pair]) -> Counts;
+}
+
+/// The ledger and its lease.
+pub trait Book {
+    /// What keeps others from changing the tables while it lives.
+    type Turn;
+
+    /// Writes what is about to be done. `None`, and nothing is written, where the lease has lapsed or is another's: what was believed does not
+    /// hold any more.
+    ///
+    /// # Errors
+    /// Where it was not all written: then nothing may be done.
+    fn begin(&mut self, records: &[Record]) -> Result<Option<Self::Turn>, ledger::Error>;
+
+    /// Prolongs the lease, if it still holds; else the next [`Self::begin`] says so.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    fn hold(&mut self) -> Result<(), ledger::Error>;
+
+    /// Writes all that is ours, in place of what stands there. Only while a turn is held.
+    ///
+    /// # Errors
+    /// Where that fails: the old lines stay.
+    fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error>;
+
+    /// Writes what was done.
+    ///
+    /// # Errors
+    /// Where it was not all written.
+    fn note(&mut self, records: &[Record]) -> Result<(), ledger::Error>;
+
+    /// Nothing is to be done at the moment: time to write history away. `entries` gives what is ours, `count` of them.
+    ///
+    /// # Errors
+    /// Where that fails.
+    fn rest(
+        &mut self,
+        count: usize,
+        entries: impl FnOnce() -> BTreeMap<Pair, Entry>,
+    ) -> Result<(), ledger::Error>;
+}
