@@ -263,8 +263,11 @@ once() {
     cd /tmp
     tee /run/printed </run/told >/dev/ttyS1 &
     teller=$!
-    timeout -s KILL ${NODEFENCE_LIMIT:-1500} $program --show-output --test-threads $at_once "$@" </dev/null >/run/told 2>&1
-    code=$?
+    # Until the teller has it open too, opening it waits, and is broken off where some other child ends just then.
+    code=
+    until [ "$code" ]; do
+        { timeout -s KILL ${NODEFENCE_LIMIT:-1500} $program --show-output --test-threads $at_once "$@"; code=$?; } </dev/null >/run/told 2>&1
+    done
     # A process that outlives its test may hold the pipe.
     { sleep 5; kill $teller; } 2>/dev/null &
     wait $teller
@@ -289,13 +292,42 @@ poweroff -f
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
+    use crate::cache::Scratch;
 
     #[test]
     fn init_prints_the_marks_that_are_read_back() {
         for mark in [BEGIN, AGAIN, END, DONE] {
             assert!(INIT.contains(mark), "{mark}");
         }
+    }
+
+    /// Init's own functions with another serial line, and a teller that opens the pipe late.
+    #[test]
+    fn a_child_that_ends_while_the_pipe_is_opened_costs_no_test() {
+        let dir = Scratch::new(&std::env::temp_dir().join("nodefence-xtask-guest")).unwrap();
+        let folder = dir.path().to_str().unwrap();
+        let (_, rest) = INIT.split_once("mkfifo").unwrap();
+        let (functions, _) = rest.split_once("\n. /nodefence/").unwrap();
+        const TELLER: &str = "tee /run/printed </run/told >/dev/ttyS1";
+        assert!(functions.contains(TELLER));
+        let functions = functions
+            .replace(TELLER, &format!("{{ sleep 0.3; {TELLER}; }}"))
+            .replace(">/dev/ttyS1", &format!(">>{folder}/serial"))
+            .replace("/run/", &format!("{folder}/"));
+        let test = format!("{folder}/test");
+        let script = format!(
+            "title=t; program='sh {test}'; code=; threads=1\nmkfifo{functions}\nsleep 0 & wait $!\nsleep 0.1 &\nonce @@begin 1 one"
+        );
+        fs::write(&test, "echo \"test $4 ... ok\"; exit 3").unwrap();
+        fs::write(format!("{folder}/serial"), "").unwrap();
+        let busybox = process::find("busybox").expect("busybox, which the guests run on");
+        // A `sleep` outlives it, and would hold a pipe.
+        let ran = Command::new(busybox).args(["sh", "-c", &script]).stderr(Stdio::null()).status().unwrap();
+        let serial = fs::read_to_string(format!("{folder}/serial")).unwrap();
+        assert_eq!(serial, "@@begin t\ntest one ... ok\n@@end t 3\n", "{ran:?}");
     }
 
     #[test]
