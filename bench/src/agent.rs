@@ -7,6 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use nodefence::report::{Client, Request};
 use serde_json::{Value, json};
 
@@ -19,7 +23,7 @@ pub(crate) struct Node {
     pub(crate) backends: Vec<Ipv4Addr>,
 }
 
-/// A running agent; killed when dropped, and what it left in the sandbox removed.
+/// A running agent; ended when dropped, and what it left in the sandbox removed.
 pub(crate) struct Agent {
     child: Child,
     program: PathBuf,
@@ -28,6 +32,9 @@ pub(crate) struct Agent {
 
 /// How long the agent may take to answer on its socket: where it is emulated the verifier alone takes many seconds.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How long it may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(30);
 
 impl Agent {
     /// Starts the agent in `netns` on these interfaces and waits until it answers.
@@ -156,6 +163,12 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        // By itself: one that is killed leaves a guard, which puts back what it remembers once the run folder is gone.
+        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
+        let told = Instant::now();
+        while told.elapsed() < LAST_WORDS && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         // The sandbox removes whatever stays behind here.
         let _ = self.child.kill();
         let _ = self.child.wait();
