@@ -207,6 +207,8 @@ pub(super) struct Detached {
     pub(super) put_back: usize,
     /// The file that kept the CLI's flags, where there was one.
     pub(super) flags_file: Option<PathBuf>,
+    /// Ledgers that could not be read and were put aside: they are left.
+    pub(super) ledgers_left: Vec<PathBuf>,
 }
 
 pub(super) fn detach(detached: &Detached) -> String {
@@ -219,6 +221,13 @@ pub(super) fn detach(detached: &Detached) -> String {
     }
     if let Some(file) = &detached.flags_file {
         let _ = write!(text, ", and the flags in {}", file.display());
+    }
+    for file in &detached.ledgers_left {
+        let _ = write!(
+            text,
+            "\nleft {}: it could not be read, and what it speaks of may still have weight 0 in IPVS or be missing there; remove it once that is seen to",
+            file.display()
+        );
     }
     text
 }

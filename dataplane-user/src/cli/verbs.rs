@@ -19,6 +19,7 @@ use crate::{
     agent::{self, AuditSettings, Lock, Settings, Wanted},
     dataplane,
     flags::FlagStore,
+    ledger,
     report::{
         AuditReport, BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING,
         RepairReport, Request, Server, Status, UnflagReport,
@@ -83,7 +84,9 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
                 Ok(put_back) => (put_back, None),
                 Err(error) => (0, Some(error)),
             };
-            print(cli.output, &tables::Detached { removed, put_back, flags_file }, tables::detach)?;
+            let ledgers_left = ledger::put_aside(&cli.run_dir);
+            let detached = tables::Detached { removed, put_back, flags_file, ledgers_left };
+            print(cli.output, &detached, tables::detach)?;
             if let Some(error) = failed {
                 return Err(error.context(
                     "all else is removed, but destinations of flagged nodes may still have weight 0 in IPVS (`ipvsadm -Ln` shows them; a restart of kube-proxy \

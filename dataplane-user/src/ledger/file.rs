@@ -254,8 +254,20 @@ impl Ledger {
 
 /// Where to put a file that cannot be read: what already lies aside says what was taken out first, so it stays.
 fn aside(path: &Path) -> PathBuf {
-    let name = |n: usize| path.with_extension(format!("bad{n}"));
-    (1..KEPT).map(name).find(|path| fs::symlink_metadata(path).is_err()).unwrap_or_else(|| name(KEPT))
+    (1..KEPT)
+        .map(|n| bad(path, n))
+        .find(|path| fs::symlink_metadata(path).is_err())
+        .unwrap_or_else(|| bad(path, KEPT))
+}
+
+/// Files of a run folder that were put aside, of which what they speak of may still be out.
+pub fn put_aside(folder: &Path) -> Vec<PathBuf> {
+    let path = Ledger::path(folder);
+    (1..=KEPT).map(|n| bad(&path, n)).filter(|path| fs::symlink_metadata(path).is_ok()).collect()
+}
+
+fn bad(path: &Path, n: usize) -> PathBuf {
+    path.with_extension(format!("bad{n}"))
 }
 
 /// From its beginning, whatever was written or read before.

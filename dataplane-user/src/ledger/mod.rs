@@ -13,7 +13,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use file::{Ledger, Loaded};
+pub use file::{Ledger, Loaded, put_aside};
 pub use lease::{Held, Lease, LeaseFile, Owner, Turn, prolong};
 pub use record::{Entry, Pair, Phase, Record};
 

@@ -143,6 +143,8 @@ fn what_cannot_be_read_is_put_aside() {
     let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["ledger.bad1", "ledger.bad2"]);
+    assert!(put_aside(dir.path()).into_iter().eq(left.iter().map(|name| dir.path().join(name))));
+    assert!(put_aside(&dir.path().join("nothing")).is_empty());
 }
 
 /// Each line has a checksum of its own: of one that is damaged nothing is lost but itself.
