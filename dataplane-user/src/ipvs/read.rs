@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, io, path::Path};
+use std::{collections::BTreeMap, io, net::SocketAddr, path::Path};
 
 use netlink_sys::protocols::NETLINK_GENERIC;
 
@@ -111,6 +111,25 @@ impl Ipvs {
             |payload| codec::parse_destination(payload, key.family()),
             |destination: &Destination| destination.address,
         )
+    }
+
+    /// Whether a service may have a destination whose address and port `is` takes: false only where all of them were read, at one time, and none is.
+    /// It takes much less than [`Self::destinations`] does.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn may_have(&mut self, key: &ServiceKey, is: impl Fn(SocketAddr) -> bool) -> Result<bool, Error> {
+        let bytes = Request::Destinations(key).encode(self.family, self.channel.next_sequence());
+        let (mut may, family) = (false, key.family());
+        let read = self.channel.exchange(&bytes, |_, payload| {
+            may = may || codec::parse_destination_address(payload, family).is_none_or(&is);
+        });
+        match read {
+            // What came in pieces may have changed in between.
+            Ok(pieces) => Ok(may || pieces > 1),
+            Err(Broken::Retry) => Ok(true),
+            Err(broken) => Err(failed("list of destinations", broken)),
+        }
     }
 
     /// All services with their destinations. What changes meanwhile may be read before or after the change; what does not change is read.

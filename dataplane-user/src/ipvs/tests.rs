@@ -226,8 +226,12 @@ prop_compose! {
 
 fn parse_all(payload: &[u8]) {
     let _ = codec::parse_service(payload);
-    let _ = codec::parse_destination(payload, Family::V4);
-    let _ = codec::parse_destination(payload, Family::V6);
+    for family in [Family::V4, Family::V6] {
+        let alone = codec::parse_destination_address(payload, family);
+        if let Some(whole) = codec::parse_destination(payload, family) {
+            assert_eq!(alone, Some(whole.address));
+        }
+    }
     let _ = codec::parse_config(payload);
     let _ = codec::parse_info(payload);
     let _ = codec::parse_family_number(payload);
@@ -242,6 +246,7 @@ proptest! {
         prop_assert_eq!(codec::parse_service(payload(&written)), Some(service.clone()));
         let written = Request::NewDestination(&service.key, &destination).encode(1, 1);
         prop_assert_eq!(codec::parse_destination(payload(&written), Family::V4), Some(destination));
+        parse_all(payload(&written));
     }
 
     #[test]

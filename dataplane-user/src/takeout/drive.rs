@@ -1,3 +1,5 @@
+mod look;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -6,34 +8,20 @@ use std::{
 use super::{Book, Tables};
 use crate::{
     ipvs::{self, Change, Service, ServiceKey},
-    ledger::{self, Pair, Record},
-    plan::takeout::{Act, Counts, Flagged, TakeOut},
+    ledger::{self, Record},
+    plan::takeout::{Act, Flagged, TakeOut},
 };
 
 /// Changes made at once; in between the lease is renewed, and others may change the tables.
 const BATCH: usize = 256;
 /// Changes made in one round: in between services are looked at that somebody waits for.
 const AT_ONCE: usize = 4 * BATCH;
-/// How often what is ours is read back: a destination that others gave a weight to again gets no flow for longer than this and a reading.
-const OWNED_EVERY: Duration = Duration::from_millis(150);
-/// How often all services are read: for pairs that were not there before.
-const ALL_EVERY: Duration = Duration::from_secs(1);
-/// At most one part in this many of the time goes into reading what is ours back by itself, and into reading everything, with which what is ours is read once
-/// more.
-const SHARE_OF_OWNED: u32 = 30;
-const SHARE_OF_ALL: u32 = 60;
 /// How often services are looked at that somebody waits for, at most; and at most one part in this many of the time goes into it: each packet that waits
 /// asks for it.
 const URGENT_EVERY: Duration = Duration::from_millis(20);
 const SHARE_OF_URGENT: u32 = 4;
 /// How often such a service is looked at in a row while something more is to be done: weight 0, then deleted.
 const URGENT_LOOKS: usize = 3;
-/// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
-const HOLD_EVERY: Duration = Duration::from_millis(500);
-
-/// How often somebody else may have the processor while many services are read. This thread has precedence over all that does not renew verdicts or rescue
-/// packets; on a machine with one processor nobody would get an answer for seconds.
-const GIVE_WAY_EVERY: Duration = Duration::from_millis(20);
 
 /// Why a round was not finished.
 #[derive(Debug, thiserror::Error)]
@@ -253,105 +241,11 @@ impl<T: Tables, B: Book> Drive<T, B> {
         Ok(round)
     }
 
-    /// Reads what is due; gives what is to be done.
-    fn plan(&mut self) -> Result<Vec<Act>, Failure> {
-        let counts = self.count(|_| true);
-        // Counting is conntrack's matter, and ends with the flush.
-        let begun = self.tables.now();
-        let mut acts = Vec::new();
-        let (all, owned) = (begun >= self.next_all, begun >= self.next_owned);
-        if all {
-            self.look_at_all(counts.as_ref(), &mut acts)?;
-        } else {
-            let keys = if owned { self.machine.services(begun) } else { self.machine.due(begun) };
-            for key in keys {
-                self.look_at(key, counts.as_ref(), &mut acts)?;
-            }
-        }
-        let read = self.tables.now();
-        let took = read.saturating_sub(begun);
-        if all {
-            self.next_all = read + ALL_EVERY.max(took * SHARE_OF_ALL);
-            // However long that took: to look at what is ours is another matter.
-            self.next_owned = read + OWNED_EVERY;
-        } else if owned {
-            self.next_owned = read + OWNED_EVERY.max(took * SHARE_OF_OWNED);
-        }
-        TakeOut::sort(&mut acts);
-        Ok(acts)
-    }
-
-    /// How many connections those of these pairs have that are flushed; `None` where there is no such pair.
-    fn count(&mut self, which: impl Fn(&Pair) -> bool) -> Option<Counts> {
-        let mut flushing = self.machine.flushing(self.tables.now());
-        flushing.retain(which);
-        (!flushing.is_empty()).then(|| self.tables.count(&flushing))
-    }
-
     /// What was planned is planned anew, by a new reading.
     fn drop_planned(&mut self) {
         // Lines of it were not written.
         self.unwritten |= !self.planned.is_empty();
         self.planned.clear();
-    }
-
-    fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {
-        let listed = self.tables.services()?;
-        let keys: BTreeSet<ServiceKey> = listed.items.iter().map(|service| service.key).collect();
-        if !listed.incomplete {
-            self.machine.listed(&keys);
-        }
-        self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
-        // What is ours and was not listed may have been passed over: it is asked for by its key.
-        let ours = self.machine.services(self.tables.now());
-        for key in keys.into_iter().chain(ours).collect::<BTreeSet<_>>() {
-            self.look_at(key, counts, acts)?;
-        }
-        Ok(())
-    }
-
-    fn look_at(
-        &mut self,
-        key: ServiceKey,
-        counts: Option<&Counts>,
-        acts: &mut Vec<Act>,
-    ) -> Result<(), Failure> {
-        let mut now = self.tables.now();
-        if now.saturating_sub(self.gave_way) >= GIVE_WAY_EVERY {
-            self.tables.give_way();
-            now = self.tables.now();
-            self.gave_way = now;
-        }
-        self.hold(now)?;
-        let found = self.tables.destinations(&key)?;
-        if found.malformed > 0 || found.incomplete {
-            // Nothing is concluded from half a list.
-            return Ok(());
-        }
-        // A service that is gone is listed without destinations.
-        if found.items.is_empty() || !self.services.contains_key(&key) {
-            match self.tables.service(&key)? {
-                Some(service) => drop(self.services.insert(key, service)),
-                None => {
-                    self.services.remove(&key);
-                    self.machine.gone(key, acts);
-                    return Ok(());
-                }
-            }
-        }
-        if let Some(service) = self.services.get(&key) {
-            // A clock may take as long as a reading (HPET): the time before it will do.
-            self.machine.look(service, &found.items, counts, now, acts);
-        }
-        Ok(())
-    }
-
-    fn hold(&mut self, now: Duration) -> Result<(), ledger::Error> {
-        if now.saturating_sub(self.held) >= HOLD_EVERY {
-            self.held = now;
-            self.book.hold()?;
-        }
-        Ok(())
     }
 
     /// Once for all that was deleted, and not in the round that deleted it: packets that wait for that are rescued meanwhile.

@@ -1,5 +1,5 @@
 //! What the drive works with: a kernel's tables and a ledger on the disk, or a test's.
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use crate::{
     ipvs::{self, Applied, Change, Destination, Listed, Service, ServiceKey},
@@ -32,6 +32,13 @@ pub trait Tables {
     /// # Errors
     /// Where they cannot be read.
     fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error>;
+
+    /// Whether a service may have a destination whose address and port `is` takes: false only where all were read and none is. Of a large table
+    /// nearly all is passed over so.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    fn may_have(&mut self, key: &ServiceKey, is: &dyn Fn(SocketAddr) -> bool) -> Result<bool, ipvs::Error>;
 
     /// Makes changes in their order.
     fn apply(&mut self, changes: &[Change]) -> Applied;

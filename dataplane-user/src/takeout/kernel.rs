@@ -1,4 +1,4 @@
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use nodefence_common::Addr;
 
@@ -97,6 +97,10 @@ impl Tables for Kernel {
 
     fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error> {
         self.ipvs.destinations(key)
+    }
+
+    fn may_have(&mut self, key: &ServiceKey, is: &dyn Fn(SocketAddr) -> bool) -> Result<bool, ipvs::Error> {
+        self.ipvs.may_have(key, is)
     }
 
     fn apply(&mut self, changes: &[Change]) -> Applied {

@@ -24,8 +24,9 @@ pub(super) struct World {
     pub(super) turn: bool,
     /// How often what follows from deletions was done.
     pub(super) settled: usize,
-    /// Services that were read.
+    /// Services that were read, and those of them as a whole.
     pub(super) read: usize,
+    pub(super) read_whole: usize,
     /// What the ledger says.
     pub(super) entries: BTreeMap<Pair, Entry>,
     /// Changes of ours that were made.
@@ -218,6 +219,20 @@ fn dead() -> ipvs::Error {
     ipvs::Error::Io { request: "change", source: std::io::Error::other("killed") }
 }
 
+impl Hands {
+    fn read(&mut self, key: &ServiceKey) -> Result<Vec<Destination>, ipvs::Error> {
+        let mut world = self.0.borrow_mut();
+        let reading = world.reading;
+        world.pass(reading);
+        world.read += 1;
+        if world.stumbles() {
+            return Err(stumbled());
+        }
+        let server = world.servers.get(key);
+        Ok(server.map(|server| server.destinations.clone()).unwrap_or_default())
+    }
+}
+
 impl Tables for Hands {
     fn now(&self) -> Duration {
         self.0.borrow().now
@@ -240,16 +255,13 @@ impl Tables for Hands {
     }
 
     fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error> {
-        let mut world = self.0.borrow_mut();
-        let reading = world.reading;
-        world.pass(reading);
-        world.read += 1;
-        if world.stumbles() {
-            return Err(stumbled());
-        }
-        drop(world);
-        let items = self.0.borrow().servers.get(key).map(|server| server.destinations.clone());
-        Ok(Listed { items: items.unwrap_or_default(), malformed: 0, incomplete: false })
+        self.0.borrow_mut().read_whole += 1;
+        let items = self.read(key)?;
+        Ok(Listed { items, malformed: 0, incomplete: false })
+    }
+
+    fn may_have(&mut self, key: &ServiceKey, is: &dyn Fn(SocketAddr) -> bool) -> Result<bool, ipvs::Error> {
+        Ok(self.read(key)?.iter().any(|destination| is(destination.address)))
     }
 
     fn apply(&mut self, changes: &[Change]) -> Applied {

@@ -213,6 +213,23 @@ pub(in crate::ipvs) fn parse_destination(payload: &[u8], family: Family) -> Opti
     })
 }
 
+/// Address and port alone of a destination, as [`parse_destination`] has them.
+pub(in crate::ipvs) fn parse_destination_address(payload: &[u8], family: Family) -> Option<SocketAddr> {
+    let (mut own_family, mut raw_address, mut port) = (Some(family), None, None);
+    let mut rest = find(body(payload)?, DESTINATION)?;
+    while !rest.is_empty() {
+        let (attribute, after) = split(rest)?;
+        rest = after;
+        match attribute.kind() {
+            DESTINATION_ADDRESS => raw_address = <[u8; 16]>::try_from(attribute.value).ok(),
+            DESTINATION_PORT => port = be16(attribute.value),
+            DESTINATION_FAMILY => own_family = ne16(attribute.value).and_then(Family::from_raw),
+            _ => {}
+        }
+    }
+    Some(SocketAddr::new(address(own_family?, raw_address?), port?))
+}
+
 /// The timeouts from an answer's payload; 0 for a protocol that the kernel was built without.
 pub(in crate::ipvs) fn parse_config(payload: &[u8]) -> Option<Config> {
     let mut config = Config::default();

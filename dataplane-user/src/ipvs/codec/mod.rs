@@ -5,7 +5,10 @@
 mod decode;
 mod encode;
 
-pub(super) use decode::{parse_config, parse_destination, parse_family_number, parse_info, parse_service};
+pub(super) use decode::{
+    parse_config, parse_destination, parse_destination_address, parse_family_number, parse_info,
+    parse_service,
+};
 pub(super) use encode::{Request, family_request};
 
 const FAMILY_NAME: &str = "IPVS";

@@ -265,10 +265,6 @@ impl TakeOut {
     ) {
         let key = service.key;
         let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
-        if !self.has(key) && !found.iter().any(|destination| self.node_of(&pair(destination)).is_some()) {
-            // Nearly all of a large table.
-            return;
-        }
         let take = self.may_take(key, found, now) && self.ground.enforce;
         let hashing = Hashing::of(service);
         let mut planned = Vec::new();
@@ -367,8 +363,13 @@ impl TakeOut {
         }
     }
 
+    /// Whether a destination is on a flagged node. A service that has none, and of which nothing is known, need not be looked at.
+    pub fn concerns(&self, pair: &Pair) -> bool {
+        self.node_of(pair).is_some()
+    }
+
     /// Whether anything is known of a service.
-    fn has(&self, key: ServiceKey) -> bool {
+    pub fn knows(&self, key: ServiceKey) -> bool {
         let mut owned = self.owned.range(owned::first_of(key)..);
         owned.next().is_some_and(|(pair, _)| pair.service == key)
             || self.kept.contains_key(&key)

@@ -69,6 +69,20 @@ fn reading_takes_a_small_part_of_the_time() {
     assert!(read < Duration::from_secs(120) / 15, "{read:?}");
 }
 
+/// What has nothing to do with node 2 is passed over by its addresses.
+#[test]
+fn what_is_of_no_concern_is_not_read_whole() {
+    let mut agent = large();
+    let concerned = agent.world.borrow().servers.len() - usize::from(OTHERS);
+    let [read, whole] = [agent.world.borrow().read, agent.world.borrow().read_whole];
+    agent.drive.read_all();
+    assert!(agent.drive.round().is_ok());
+    let world = agent.world.borrow();
+    assert!(world.read - read >= usize::from(OTHERS), "{}", world.read - read);
+    let whole = world.read_whole - whole;
+    assert!(whole > 0 && whole <= concerned, "{whole} of {concerned}");
+}
+
 /// Conntrack is asked while connections are flushed, and may be much larger than the table.
 #[test]
 fn counting_does_not_hold_it_up() {

@@ -1,0 +1,135 @@
+//! Reading the tables and planning by what was read.
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{Drive, Failure};
+use crate::{
+    ipvs::ServiceKey,
+    ledger::{self, Pair},
+    plan::takeout::{Act, Counts, TakeOut},
+    takeout::{Book, Tables},
+};
+
+/// How often what is ours is read back: a destination that others gave a weight to again gets no flow for longer than this and a reading.
+const OWNED_EVERY: Duration = Duration::from_millis(150);
+/// How often all services are read: for pairs that were not there before.
+const ALL_EVERY: Duration = Duration::from_secs(1);
+/// At most one part in this many of the time goes into reading what is ours back by itself, and into reading everything, with which what is ours is read once
+/// more.
+const SHARE_OF_OWNED: u32 = 30;
+const SHARE_OF_ALL: u32 = 60;
+/// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
+const HOLD_EVERY: Duration = Duration::from_millis(500);
+
+/// How often somebody else may have the processor while many services are read. This thread has precedence over all that does not renew verdicts or rescue
+/// packets; on a machine with one processor nobody would get an answer for seconds.
+const GIVE_WAY_EVERY: Duration = Duration::from_millis(20);
+
+impl<T: Tables, B: Book> Drive<T, B> {
+    /// Reads what is due; gives what is to be done.
+    pub(super) fn plan(&mut self) -> Result<Vec<Act>, Failure> {
+        let counts = self.count(|_| true);
+        // Counting is conntrack's matter, and ends with the flush.
+        let begun = self.tables.now();
+        let mut acts = Vec::new();
+        let (all, owned) = (begun >= self.next_all, begun >= self.next_owned);
+        if all {
+            self.look_at_all(counts.as_ref(), &mut acts)?;
+        } else {
+            let keys = if owned { self.machine.services(begun) } else { self.machine.due(begun) };
+            for key in keys {
+                self.look_at(key, counts.as_ref(), &mut acts)?;
+            }
+        }
+        let read = self.tables.now();
+        let took = read.saturating_sub(begun);
+        if all {
+            self.next_all = read + ALL_EVERY.max(took * SHARE_OF_ALL);
+            // However long that took: to look at what is ours is another matter.
+            self.next_owned = read + OWNED_EVERY;
+        } else if owned {
+            self.next_owned = read + OWNED_EVERY.max(took * SHARE_OF_OWNED);
+        }
+        TakeOut::sort(&mut acts);
+        Ok(acts)
+    }
+
+    /// How many connections those of these pairs have that are flushed; `None` where there is no such pair.
+    pub(super) fn count(&mut self, which: impl Fn(&Pair) -> bool) -> Option<Counts> {
+        let mut flushing = self.machine.flushing(self.tables.now());
+        flushing.retain(which);
+        (!flushing.is_empty()).then(|| self.tables.count(&flushing))
+    }
+
+    fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {
+        let listed = self.tables.services()?;
+        let keys: BTreeSet<ServiceKey> = listed.items.iter().map(|service| service.key).collect();
+        if !listed.incomplete {
+            self.machine.listed(&keys);
+        }
+        self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
+        for key in &keys {
+            if !self.machine.knows(*key) && !self.may_concern(key)? {
+                // Nearly all of a large table.
+                continue;
+            }
+            self.look_at(*key, counts, acts)?;
+        }
+        // What is ours and was not listed may have been passed over: it is asked for by its key.
+        for key in self.machine.services(self.tables.now()).difference(&keys) {
+            self.look_at(*key, counts, acts)?;
+        }
+        Ok(())
+    }
+
+    fn may_concern(&mut self, key: &ServiceKey) -> Result<bool, Failure> {
+        self.pause()?;
+        let machine = &self.machine;
+        let is = |destination| machine.concerns(&Pair { service: *key, destination });
+        Ok(self.tables.may_have(key, &is)?)
+    }
+
+    pub(super) fn look_at(
+        &mut self,
+        key: ServiceKey,
+        counts: Option<&Counts>,
+        acts: &mut Vec<Act>,
+    ) -> Result<(), Failure> {
+        let now = self.pause()?;
+        let found = self.tables.destinations(&key)?;
+        if found.malformed > 0 || found.incomplete {
+            // Nothing is concluded from half a list.
+            return Ok(());
+        }
+        // A service that is gone is listed without destinations.
+        if found.items.is_empty() || !self.services.contains_key(&key) {
+            match self.tables.service(&key)? {
+                Some(service) => drop(self.services.insert(key, service)),
+                None => {
+                    self.services.remove(&key);
+                    self.machine.gone(key, acts);
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(service) = self.services.get(&key) {
+            // A clock may take as long as a reading (HPET): the time before it will do.
+            self.machine.look(service, &found.items, counts, now, acts);
+        }
+        Ok(())
+    }
+
+    /// Lets others have the processor, and prolongs the lease, where that is due; gives the time.
+    fn pause(&mut self) -> Result<Duration, ledger::Error> {
+        let mut now = self.tables.now();
+        if now.saturating_sub(self.gave_way) >= GIVE_WAY_EVERY {
+            self.tables.give_way();
+            now = self.tables.now();
+            self.gave_way = now;
+        }
+        if now.saturating_sub(self.held) >= HOLD_EVERY {
+            self.held = now;
+            self.book.hold()?;
+        }
+        Ok(now)
+    }
+}
