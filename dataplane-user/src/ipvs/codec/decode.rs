@@ -213,21 +213,28 @@ pub(in crate::ipvs) fn parse_destination(payload: &[u8], family: Family) -> Opti
     })
 }
 
-/// Address and port alone of a destination, as [`parse_destination`] has them.
+/// Address and port alone of a destination, as [`parse_destination`] has them. What is behind these is not looked at: only a tunnel's end may be of another
+/// family than its service (`ip_vs_genl_set_cmd`, ip_vs_ctl.c, Linux 3.18), and the family comes late.
 pub(in crate::ipvs) fn parse_destination_address(payload: &[u8], family: Family) -> Option<SocketAddr> {
-    let (mut own_family, mut raw_address, mut port) = (Some(family), None, None);
+    let (mut own_family, mut raw_address, mut port, mut forward) = (None, None, None, None);
     let mut rest = find(body(payload)?, DESTINATION)?;
     while !rest.is_empty() {
         let (attribute, after) = split(rest)?;
         rest = after;
         match attribute.kind() {
-            DESTINATION_ADDRESS => raw_address = <[u8; 16]>::try_from(attribute.value).ok(),
-            DESTINATION_PORT => port = be16(attribute.value),
-            DESTINATION_FAMILY => own_family = ne16(attribute.value).and_then(Family::from_raw),
-            _ => {}
+            DESTINATION_ADDRESS => raw_address = Some(<[u8; 16]>::try_from(attribute.value).ok()?),
+            DESTINATION_PORT => port = Some(be16(attribute.value)?),
+            DESTINATION_FORWARD => forward = Some(Forward::from_raw(ne32(attribute.value)?)),
+            DESTINATION_FAMILY => own_family = Some(Family::from_raw(ne16(attribute.value)?)?),
+            _ => continue,
+        }
+        if let (Some(raw_address), Some(port), Some(forward)) = (raw_address, port, forward)
+            && forward != Forward::Tunnel
+        {
+            return Some(SocketAddr::new(address(own_family.unwrap_or(family), raw_address), port));
         }
     }
-    Some(SocketAddr::new(address(own_family?, raw_address?), port?))
+    Some(SocketAddr::new(address(own_family.unwrap_or(family), raw_address?), port?))
 }
 
 /// The timeouts from an answer's payload; 0 for a protocol that the kernel was built without.

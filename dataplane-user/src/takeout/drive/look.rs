@@ -20,6 +20,9 @@ const SHARE_OF_ALL: u32 = 60;
 /// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
 const HOLD_EVERY: Duration = Duration::from_millis(500);
 
+/// How many services are passed over between two looks at the clock, which may take as long as one of them (HPET).
+const LOOKED_AT_ONCE: usize = 16;
+
 /// How often somebody else may have the processor while many services are read. This thread has precedence over all that does not renew verdicts or rescue
 /// packets; on a machine with one processor nobody would get an answer for seconds.
 const GIVE_WAY_EVERY: Duration = Duration::from_millis(20);
@@ -67,7 +70,10 @@ impl<T: Tables, B: Book> Drive<T, B> {
             self.machine.listed(&keys);
         }
         self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
-        for key in &keys {
+        for (number, key) in keys.iter().enumerate() {
+            if number.is_multiple_of(LOOKED_AT_ONCE) {
+                self.pause()?;
+            }
             if !self.machine.knows(*key) && !self.may_concern(key)? {
                 // Nearly all of a large table.
                 continue;
@@ -82,7 +88,6 @@ impl<T: Tables, B: Book> Drive<T, B> {
     }
 
     fn may_concern(&mut self, key: &ServiceKey) -> Result<bool, Failure> {
-        self.pause()?;
         let machine = &self.machine;
         let is = |destination| machine.concerns(&Pair { service: *key, destination });
         Ok(self.tables.may_have(key, &is)?)
@@ -112,7 +117,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             }
         }
         if let Some(service) = self.services.get(&key) {
-            // A clock may take as long as a reading (HPET): the time before it will do.
+            // The time before the reading will do: a clock may take as long.
             self.machine.look(service, &found.items, counts, now, acts);
         }
         Ok(())
