@@ -32,6 +32,8 @@ impl VirtualAddresses {
     /// Of these Services.
     pub fn new(services: &[Service]) -> Self {
         let mut all = Self::default();
+        let addresses = |s: &Service| s.cluster_ips.len() + s.external_ips.len() + s.load_balancer_ips.len();
+        all.places.reserve(services.iter().map(|service| addresses(service) * service.ports.len()).sum());
         for (s, service) in (0..).zip(services) {
             let outside = service.external_ips.iter().chain(&service.load_balancer_ips);
             let own = service.cluster_ips.iter().map(|ip| (*ip, service.internal));

@@ -69,16 +69,18 @@ impl<T: Tables, B: Book> Drive<T, B> {
         if !listed.incomplete {
             self.machine.listed(&keys);
         }
-        self.services = listed.items.into_iter().map(|service| (service.key, service)).collect();
-        for (number, key) in keys.iter().enumerate() {
+        self.services.clear();
+        for (number, service) in listed.items.into_iter().enumerate() {
+            let key = service.key;
             if number.is_multiple_of(LOOKED_AT_ONCE) {
                 self.pause()?;
             }
-            if !self.machine.knows(*key) && !self.may_concern(key)? {
+            if !self.machine.knows(key) && !self.may_concern(&key)? {
                 // Nearly all of a large table.
                 continue;
             }
-            self.look_at(*key, counts, acts)?;
+            self.services.insert(key, service);
+            self.look_at(key, counts, acts)?;
         }
         // What is ours and was not listed may have been passed over: it is asked for by its key.
         for key in self.machine.services(self.tables.now()).difference(&keys) {
