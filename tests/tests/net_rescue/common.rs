@@ -1,14 +1,10 @@
 //! An agent that rescues, and clients that see it.
-use std::{
-    sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Family, Outcome, Place,
     client::{try_new, wait_until},
-    emulated,
     topology::{Node, Service},
 };
 use serde_json::Value;
@@ -42,16 +38,6 @@ pub(crate) fn rescuing(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     Ok(agent)
 }
 
-/// Refusals that are no fault, in all tests of one run: an emulated machine may stand still for longer than the datapath hands packets over without being
-/// told to go on, and it refuses them then.
-const STOOD_STILL: u32 = 2;
-static REFUSED: AtomicU32 = AtomicU32::new(0);
-
-/// How many packets may have been refused.
-pub(crate) fn stood_still() -> u64 {
-    REFUSED.load(Ordering::Relaxed).min(STOOD_STILL).into()
-}
-
 /// One new connection, which must be answered by `name` in time.
 pub(crate) fn connect(
     cluster: &Cluster,
@@ -61,15 +47,9 @@ pub(crate) fn connect(
     name: &Node,
 ) -> Result<Duration> {
     let to = cluster.service(service, place, family);
-    let once = || {
-        let begun = Instant::now();
-        let (outcome, who) = try_new(cluster.at(place), to, LIMIT);
-        (outcome, who, begun.elapsed())
-    };
-    let (mut outcome, mut who, mut took) = once();
-    if outcome == Outcome::Refused && emulated() && REFUSED.fetch_add(1, Ordering::Relaxed) < STOOD_STILL {
-        (outcome, who, took) = once();
-    }
+    let begun = Instant::now();
+    let (outcome, who) = try_new(cluster.at(place), to, LIMIT);
+    let took = begun.elapsed();
     ensure!(outcome == Outcome::Answered, "{outcome:?} after {took:?}");
     ensure!(who.as_deref() == Some(name.name), "answered by {who:?}");
     ensure!(took < NO_RETRANSMIT, "took {took:?}");
