@@ -14,7 +14,10 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, socket},
 };
 
-use crate::Netns;
+use crate::{Netns, tcp_info};
+
+/// How long an acknowledgement is waited for on a way that works.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// How one request went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,6 +204,16 @@ impl Conn {
     /// What the socket says.
     pub fn long_poll(&mut self) -> std::io::Result<()> {
         self.stream.write_all(b"p")
+    }
+
+    /// Waits until all that was sent is acknowledged: from then on the connection sends nothing by itself, whatever becomes of the
+    /// way under it.
+    ///
+    /// # Errors
+    /// Where that is not so after ten seconds.
+    pub fn settle(&self) -> anyhow::Result<()> {
+        let settled = || tcp_info::unacknowledged(&self.stream).is_ok_and(|segments| segments == 0);
+        wait_until("all that was sent is acknowledged", SETTLED, settled).map(drop)
     }
 
     /// Waits for the end of the connection without sending, at most `limit`.

@@ -8,10 +8,22 @@ use std::{io, net::TcpStream, os::fd::AsRawFd as _};
 /// # Errors
 /// What the kernel says.
 pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
+    Ok(ask(stream)?.tcpi_total_retrans)
+}
+
+/// How many segments the other side has not acknowledged yet.
+///
+/// # Errors
+/// What the kernel says.
+pub fn unacknowledged(stream: &TcpStream) -> io::Result<u32> {
+    Ok(ask(stream)?.tcpi_unacked)
+}
+
+fn ask(stream: &TcpStream) -> io::Result<libc::tcp_info> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes; all zero is a value of the struct, which is plain numbers.
-    let info = unsafe {
+    unsafe {
         if libc::getsockopt(
             stream.as_raw_fd(),
             libc::IPPROTO_TCP,
@@ -22,7 +34,6 @@ pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
         {
             return Err(io::Error::last_os_error());
         }
-        info.assume_init()
-    };
-    Ok(info.tcpi_total_retrans)
+        Ok(info.assume_init())
+    }
 }

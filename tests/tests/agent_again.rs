@@ -23,6 +23,8 @@ impl<'a> Idle<'a> {
         for family in [Family::V4, Family::V6] {
             let mut conn = Case { cluster, place: Place::Outside, family }.to_b(Service::Web)?;
             conn.long_poll()?;
+            // A segment that leaves by another device than the entry's first one ends the masqueraded entry (`nf_nat_inet_fn`, nf_nat_core.c).
+            conn.settle()?;
             conns.push(conn);
         }
         cluster.b.freeze()?;
