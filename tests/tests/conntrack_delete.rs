@@ -325,6 +325,7 @@ fn thread_time() -> Duration {
 
 #[test]
 fn one_filter_costs_less_than_a_dump() -> Result<()> {
+    const ROUNDS: u8 = 5;
     let found = found_out()?;
     let ns = tracked("delete-cost")?;
     ns.run(move || {
@@ -339,17 +340,26 @@ fn one_filter_costs_less_than_a_dump() -> Result<()> {
             let done = conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter).unwrap();
             (done, thread_time() - start)
         };
-        let (dumped, dump) = timed(1, BY_DUMP);
-        assert_eq!(dumped.deleted, 2_000);
-        println!("2,000 of 100,000 entries: {dump:?} of processor time by dump");
+        // In turns, and the least of each: what others do on the machine only adds to it.
+        let (mut dump, mut filter) = (Duration::MAX, Duration::MAX);
+        for round in 0..ROUNDS {
+            let (dumped, took) = timed(2 * round + 1, BY_DUMP);
+            assert_eq!(dumped.deleted, 2_000);
+            dump = dump.min(took);
+            if found.v4 {
+                let (filtered, took) = timed(2 * round + 2, found);
+                assert_eq!(filtered.filtered, 2);
+                filter = filter.min(took);
+            }
+        }
+        println!("2,000 of about 95,000 entries: {dump:?} of processor time by dump");
         if found.v4 {
-            let (filtered, filter) = timed(2, found);
-            assert_eq!(filtered.filtered, 2);
-            println!("2,000 of 98,000 entries: {filter:?} by two filters");
+            println!("{filter:?} by two filters");
             assert!(filter < dump, "{filter:?} by filter, {dump:?} by dump");
         }
         let left = conntrack.dump(Family::V4, |flow| flow.reply.protocol == UDP).unwrap().flows.len();
-        assert_eq!(left, if found.v4 { 96_000 } else { 98_000 });
+        let rounds = usize::from(ROUNDS);
+        assert_eq!(left, 100_000 - 2_000 * if found.v4 { 2 * rounds } else { rounds });
     });
     Ok(())
 }
