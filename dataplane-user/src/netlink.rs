@@ -13,6 +13,9 @@ const BUFFER_LEN: usize = 64 * 1024;
 /// Seconds without an answer after which the kernel is not waited for any longer.
 const TIMEOUT_SECONDS: i64 = 5;
 
+/// Length of `struct nlmsghdr`.
+const HEADER_LEN: usize = 16;
+
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
@@ -153,17 +156,12 @@ impl Channel {
     }
 }
 
-/// The whole messages of a datagram.
+/// The whole messages of a datagram; ends at the first malformed one. The crate's own check looks at the header more than once.
 pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
     std::iter::from_fn(move || {
-        if bytes.is_empty() {
-            // Else an error is put into words at the end of each datagram.
-            return None;
-        }
-        let message = NetlinkBuffer::new_checked(bytes).ok()?;
-        let len = message.length() as usize;
-        let (this, rest) = (bytes.get(..len)?, bytes.get(len.next_multiple_of(4)..).unwrap_or_default());
-        bytes = rest;
+        let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+        let this = bytes.get(..len).filter(|this| this.len() >= HEADER_LEN)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some(NetlinkBuffer::new(this))
     })
 }

@@ -13,6 +13,8 @@ use crate::netlink::{Broken, Channel};
 const LOADED: &str = "/proc/thread-self/net/ip_vs";
 /// How often a list that the kernel broke off, or that changed while it was read, is begun anew.
 const MAX_ATTEMPTS: u32 = 5;
+const SERVICES: &str = "list of services";
+const DESTINATIONS: &str = "list of destinations";
 
 /// Whether the kernel has IPVS loaded, as seen from the calling thread's network namespace.
 pub fn is_loaded() -> bool {
@@ -22,7 +24,7 @@ pub fn is_loaded() -> bool {
 /// What a list of the kernel's had.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed<T> {
-    /// Each once, in order of their keys.
+    /// Each once, in order of their keys, where nothing else is said.
     pub items: Vec<T>,
     /// Answers that could not be read.
     pub malformed: usize,
@@ -89,15 +91,19 @@ impl Ipvs {
 
     /// All services.
     ///
-    /// The kernel walks its table in pieces of up to 32 KiB and remembers only how far it came, so that a service can be passed over
-    /// or told twice where others come and go in between (`ip_vs_genl_dump_services`, ip_vs_ctl.c; it does not mark such
-    /// lists as interrupted, and before Linux 7.1 the services of other network namespaces count too). Therefore a list of
-    /// more than one piece is read until two readings agree on the keys.
-    ///
     /// # Errors
     /// As [`Self::open`].
     pub fn services(&mut self) -> Result<Listed<Service>, Error> {
-        self.list(Request::Services, "list of services", codec::parse_service, |service| service.key)
+        self.list(Request::Services, SERVICES, codec::parse_service, |service| service.key)
+    }
+
+    /// What tells the services from each other, as the kernel lists them: in no order, and where the list is incomplete maybe more than once. It takes much
+    /// less than [`Self::services`] does.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn keys(&mut self) -> Result<Listed<ServiceKey>, Error> {
+        self.read_alike(Request::Services, SERVICES, codec::parse_service_key, |key| *key)
     }
 
     /// The destinations of one service; none where there is no such service.
@@ -107,7 +113,7 @@ impl Ipvs {
     pub fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, Error> {
         self.list(
             Request::Destinations(key),
-            "list of destinations",
+            DESTINATIONS,
             |payload| codec::parse_destination(payload, key.family()),
             |destination: &Destination| destination.address,
         )
@@ -128,7 +134,7 @@ impl Ipvs {
             // What came in pieces may have changed in between.
             Ok(pieces) => Ok(may || pieces > 1),
             Err(Broken::Retry) => Ok(true),
-            Err(broken) => Err(failed("list of destinations", broken)),
+            Err(broken) => Err(failed(DESTINATIONS, broken)),
         }
     }
 
@@ -171,18 +177,22 @@ impl Ipvs {
         Err(failed(name, Broken::Retry))
     }
 
-    fn list<T, K: Ord>(
+    /// The kernel walks its table in pieces of up to 32 KiB and remembers only how far it came, so that an item can be passed over
+    /// or told twice where others come and go in between (`ip_vs_genl_dump_services`, ip_vs_ctl.c; it does not mark such
+    /// lists as interrupted, and before Linux 7.1 the services of other network namespaces count too). Therefore a list of
+    /// more than one piece is read until two readings in a row agree on the keys, in the order that the kernel has them in.
+    fn read_alike<T, K: PartialEq>(
         &mut self,
         request: Request<'_>,
         name: &'static str,
         parse: impl Fn(&[u8]) -> Option<T>,
         key: impl Fn(&T) -> K,
     ) -> Result<Listed<T>, Error> {
-        let mut all: Option<Vec<T>> = None;
+        let (mut all, mut last): (Vec<T>, Option<Vec<T>>) = (Vec::new(), None);
         let mut malformed = 0;
         for _ in 0..MAX_ATTEMPTS {
             let bytes = request.encode(self.family, self.channel.next_sequence());
-            let mut items = Vec::new();
+            let mut items = Vec::with_capacity(last.as_ref().map_or(0, Vec::len));
             malformed = 0;
             let read = self.channel.exchange(&bytes, |_, payload| match parse(payload) {
                 Some(item) => items.push(item),
@@ -193,25 +203,39 @@ impl Ipvs {
                 Err(Broken::Retry) => None,
                 Err(broken) => return Err(failed(name, broken)),
             };
-            if items.is_sorted_by(|a, b| key(a) > key(b)) {
-                // The kernel lists the destination that was added last first.
-                items.reverse();
-            } else {
-                items.sort_by_key(&key);
-                items.dedup_by(|a, b| key(a) == key(b));
-            }
-            let agrees =
-                all.as_ref().is_some_and(|before| before.iter().map(&key).eq(items.iter().map(&key)));
-            if pieces.is_some_and(|pieces| pieces <= 1 || agrees) {
+            let agrees = |last: &Vec<T>| last.iter().map(&key).eq(items.iter().map(&key));
+            if pieces.is_some_and(|pieces| pieces <= 1 || last.as_ref().is_some_and(agrees)) {
                 return Ok(Listed { items, malformed, incomplete: false });
             }
-            // The latest reading of each, and what earlier ones had beyond it.
-            items.extend(all.take().unwrap_or_default());
-            items.sort_by_key(&key);
-            items.dedup_by(|a, b| key(a) == key(b));
-            all = Some(items);
+            all.extend(last.replace(items).unwrap_or_default());
         }
-        Ok(Listed { items: all.unwrap_or_default(), malformed, incomplete: true })
+        // The latest reading of each comes before what earlier ones had.
+        let mut items = last.unwrap_or_default();
+        items.extend(all.into_iter().rev());
+        Ok(Listed { items, malformed, incomplete: true })
+    }
+
+    /// Each once, the first that was read of those of one key, in order of their keys.
+    fn list<T, K: Ord>(
+        &mut self,
+        request: Request<'_>,
+        name: &'static str,
+        parse: impl Fn(&[u8]) -> Option<T>,
+        key: impl Fn(&T) -> K,
+    ) -> Result<Listed<T>, Error> {
+        let mut listed = self.read_alike(request, name, parse, &key)?;
+        tidy(&mut listed.items, key);
+        Ok(listed)
+    }
+}
+
+fn tidy<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
+    if items.is_sorted_by(|a, b| key(a) > key(b)) {
+        // The kernel lists the destination that was added last first.
+        items.reverse();
+    } else {
+        items.sort_by_key(&key);
+        items.dedup_by(|a, b| key(a) == key(b));
     }
 }
 

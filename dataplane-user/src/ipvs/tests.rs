@@ -61,6 +61,7 @@ fn what_is_read_is_written_back() {
             let answer = with_attribute(&answer, kind, value);
             if let Some(service) = codec::parse_service(&answer) {
                 services += 1;
+                assert_eq!(codec::parse_service_key(&answer), Some(service.key));
                 assert_eq!(service.unknown, [DefaultNla::new(kind, value.to_vec())]);
                 let bits = service.flags.bits;
                 assert!(bits & flags::HASHED != 0, "the kernel's services are in its table");
@@ -228,6 +229,7 @@ prop_compose! {
 
 fn parse_all(payload: &[u8]) {
     let _ = codec::parse_service(payload);
+    let _ = codec::parse_service_key(payload);
     for family in [Family::V4, Family::V6] {
         let _ = codec::parse_destination(payload, family);
         let _ = codec::parse_destination_address(payload, family);
@@ -244,6 +246,7 @@ proptest! {
     fn values_come_back_as_written(service in any_service(), destination in any_destination()) {
         let written = Request::NewService(&service).encode(1, 1);
         prop_assert_eq!(codec::parse_service(payload(&written)), Some(service.clone()));
+        prop_assert_eq!(codec::parse_service_key(payload(&written)), Some(service.key));
         let written = Request::NewDestination(&service.key, &destination).encode(1, 1);
         prop_assert_eq!(codec::parse_destination(payload(&written), Family::V4), Some(destination.clone()));
         let alone = codec::parse_destination_address(payload(&written), Family::V4);

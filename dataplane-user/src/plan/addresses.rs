@@ -1,9 +1,8 @@
 //! Which port of which Service a virtual address leads to.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::HashMap, net::SocketAddr};
+
+use foldhash::fast::RandomState;
 
 use crate::cluster::{Family, Protocol, Service, TrafficPolicy};
 
@@ -23,9 +22,9 @@ pub struct Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtualAddresses {
     /// Cluster IPs, external IPs and those of load balancers.
-    pub places: HashMap<(SocketAddr, Protocol), Place>,
+    pub places: HashMap<(SocketAddr, Protocol), Place, RandomState>,
     /// Node ports.
-    pub node_ports: HashMap<(u16, Protocol), Place>,
+    pub node_ports: HashMap<(u16, Protocol), Place, RandomState>,
 }
 
 impl VirtualAddresses {
@@ -37,12 +36,11 @@ impl VirtualAddresses {
         for (s, service) in (0..).zip(services) {
             let outside = service.external_ips.iter().chain(&service.load_balancer_ips);
             let own = service.cluster_ips.iter().map(|ip| (*ip, service.internal));
-            let addresses: Vec<(IpAddr, TrafficPolicy)> =
-                own.chain(outside.map(|ip| (*ip, service.external))).collect();
+            let addresses = own.chain(outside.map(|ip| (*ip, service.external)));
             for (p, port) in (0..).zip(&service.ports) {
-                for (ip, policy) in &addresses {
-                    let place = Place { service: s, port: p, policy: *policy };
-                    all.places.entry((SocketAddr::new(*ip, port.port), port.protocol)).or_insert(place);
+                for (ip, policy) in addresses.clone() {
+                    let place = Place { service: s, port: p, policy };
+                    all.places.entry((SocketAddr::new(ip, port.port), port.protocol)).or_insert(place);
                 }
                 if let Some(node_port) = port.node_port {
                     let place = Place { service: s, port: p, policy: service.external };

@@ -56,7 +56,7 @@ pub struct Drive<T, B> {
     unsettled: bool,
     /// Planned by an earlier round, and yet to be done.
     planned: Vec<Act>,
-    /// Those that were looked at, as last listed.
+    /// Those that were looked at, as last read.
     services: BTreeMap<ServiceKey, Service>,
     next_owned: Duration,
     next_all: Duration,

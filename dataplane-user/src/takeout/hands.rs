@@ -12,14 +12,14 @@ pub trait Tables {
     /// CLOCK_MONOTONIC.
     fn now(&self) -> Duration;
 
-    /// Leaves the processor to others for a moment.
+    /// Leaves the processor to others for a moment, where there are any that want it.
     fn give_way(&self);
 
-    /// All services.
+    /// What tells the services from each other, in any order.
     ///
     /// # Errors
     /// Where they cannot be read.
-    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error>;
+    fn keys(&mut self) -> Result<Listed<ServiceKey>, ipvs::Error>;
 
     /// One service; `None` where there is no such.
     ///

@@ -78,17 +78,29 @@ fn is_on(name: &str) -> bool {
     sysctl::number(&format!("net/ipv4/vs/{name}")).is_some_and(|value| value != 0)
 }
 
+/// Whether anybody else on this machine could run now.
+fn others_wait() -> bool {
+    !std::fs::read_to_string("/proc/loadavg").is_ok_and(|text| is_alone(&text))
+}
+
+/// Whether of all threads one is runnable, which is the one that asks: the fourth word of the file (`loadavg_proc_show`, fs/proc/loadavg.c).
+fn is_alone(loadavg: &str) -> bool {
+    loadavg.split_whitespace().nth(3).is_some_and(|word| word.starts_with("1/"))
+}
+
 impl Tables for Kernel {
     fn now(&self) -> Duration {
         Duration::from_nanos(monotonic_ns())
     }
 
     fn give_way(&self) {
-        std::thread::sleep(GIVE_WAY);
+        if others_wait() {
+            std::thread::sleep(GIVE_WAY);
+        }
     }
 
-    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error> {
-        self.ipvs.services()
+    fn keys(&mut self) -> Result<Listed<ServiceKey>, ipvs::Error> {
+        self.ipvs.keys()
     }
 
     fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, ipvs::Error> {
@@ -166,6 +178,14 @@ pub fn pair_of(flow: &Flow) -> Pair {
 mod tests {
     use super::*;
     use crate::conntrack::Tuple;
+
+    #[test]
+    fn who_alone_wants_the_processor_keeps_it() {
+        assert!(is_alone("0.20 0.18 0.12 1/80 11206\n"));
+        for others in ["0.20 0.18 0.12 2/80 11206\n", "0.20 0.18 0.12 11/80 11206\n", "0.20 0.18", ""] {
+            assert!(!is_alone(others), "{others:?}");
+        }
+    }
 
     fn key(number: u8, protocol: Protocol) -> ServiceKey {
         ServiceKey::Address { address: ([10, 96, 0, number], 53).into(), protocol }

@@ -242,11 +242,11 @@ impl Tables for Hands {
         self.0.borrow_mut().now += Duration::from_millis(1);
     }
 
-    fn services(&mut self) -> Result<Listed<Service>, ipvs::Error> {
+    fn keys(&mut self) -> Result<Listed<ServiceKey>, ipvs::Error> {
         if self.0.borrow().deaf {
             return Err(dead());
         }
-        let items = self.0.borrow().servers.values().map(|server| server.service.clone()).collect();
+        let items = self.0.borrow().servers.keys().copied().collect();
         Ok(Listed { items, malformed: 0, incomplete: false })
     }
 

@@ -100,20 +100,68 @@ pub(in crate::ipvs) fn parse_family_number(payload: &[u8]) -> Option<u16> {
     ne16(find(body(payload)?, CTRL_ATTR_FAMILY_ID)?)
 }
 
+/// What tells a service from others.
+#[derive(Default)]
+struct KeyParts {
+    family: Option<Family>,
+    protocol: Option<Protocol>,
+    address: Option<[u8; 16]>,
+    port: Option<u16>,
+    mark: Option<u32>,
+}
+
+impl KeyParts {
+    /// Whether the attribute was one of these; `None` where it is malformed.
+    fn take(&mut self, attribute: Raw<'_>) -> Option<bool> {
+        let value = attribute.value;
+        match attribute.kind() {
+            SERVICE_FAMILY => self.family = Some(Family::from_raw(ne16(value)?)?),
+            SERVICE_PROTOCOL => self.protocol = Some(Protocol(ne16(value)?)),
+            SERVICE_ADDRESS => self.address = Some(<[u8; 16]>::try_from(value).ok()?),
+            SERVICE_PORT => self.port = Some(be16(value)?),
+            SERVICE_MARK => self.mark = Some(ne32(value)?),
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// `None` where something is missing.
+    fn key(&self) -> Option<ServiceKey> {
+        let family = self.family?;
+        if let Some(mark) = self.mark {
+            return Some(ServiceKey::Mark { family, mark });
+        }
+        let address = SocketAddr::new(address(family, self.address?), self.port?);
+        Some(ServiceKey::Address { address, protocol: self.protocol? })
+    }
+}
+
+/// The key alone of a service from an answer's payload, as [`parse_service`] has it. What is behind it is not looked at.
+pub(in crate::ipvs) fn parse_service_key(payload: &[u8]) -> Option<ServiceKey> {
+    let mut parts = KeyParts::default();
+    for attribute in strict(find(body(payload)?, SERVICE)?) {
+        if !parts.take(attribute?)? {
+            continue;
+        }
+        if let Some(key) = parts.key() {
+            return Some(key);
+        }
+    }
+    None
+}
+
 /// A service from an answer's payload.
 pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
-    let (mut family, mut protocol, mut raw_address, mut port, mut mark) = (None, None, None, None, None);
+    let mut parts = KeyParts::default();
     let (mut scheduler, mut bits, mut timeout, mut raw_netmask) = (None, None, None, None);
     let (mut persistence_engine, mut stats, mut unknown) = (None, Stats::default(), Vec::new());
     for attribute in strict(find(body(payload)?, SERVICE)?) {
         let attribute = attribute?;
+        if parts.take(attribute)? {
+            continue;
+        }
         let value = attribute.value;
         match attribute.kind() {
-            SERVICE_FAMILY => family = Some(Family::from_raw(ne16(value)?)?),
-            SERVICE_PROTOCOL => protocol = Some(Protocol(ne16(value)?)),
-            SERVICE_ADDRESS => raw_address = Some(<[u8; 16]>::try_from(value).ok()?),
-            SERVICE_PORT => port = Some(be16(value)?),
-            SERVICE_MARK => mark = Some(ne32(value)?),
             SERVICE_SCHEDULER => scheduler = Some(Name::from_attribute(value)?),
             SERVICE_FLAGS => {
                 let (bits_half, mask_half) = value.split_at_checked(4)?;
@@ -127,15 +175,8 @@ pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
             _ => unknown.push(attribute.kept()),
         }
     }
-    let family = family?;
-    let key = match mark {
-        Some(mark) => ServiceKey::Mark { family, mark },
-        None => {
-            let address = SocketAddr::new(address(family, raw_address?), port?);
-            ServiceKey::Address { address, protocol: protocol? }
-        }
-    };
-    let netmask = match (family, raw_netmask?) {
+    let key = parts.key()?;
+    let netmask = match (key.family(), raw_netmask?) {
         (Family::V4, bytes) => Netmask::V4(bytes.into()),
         (Family::V6, bytes) => Netmask::V6(u32::from_ne_bytes(bytes)),
     };

@@ -15,6 +15,8 @@ use super::{
 
 /// Few requests are longer.
 const ROOM: usize = 256;
+/// Few services are written with more attributes.
+const SERVICE_ATTRIBUTES: usize = 10;
 
 /// Every command of the family but FLUSH and those of the sync daemons.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +131,8 @@ fn address_bytes(address: IpAddr) -> [u8; 16] {
 }
 
 fn service_key<'a>(key: &ServiceKey) -> Vec<Attribute<'a>> {
-    let mut out = vec![Attribute::bytes(SERVICE_FAMILY, (key.family() as u16).to_ne_bytes())];
+    let mut out = Vec::with_capacity(SERVICE_ATTRIBUTES);
+    out.push(Attribute::bytes(SERVICE_FAMILY, (key.family() as u16).to_ne_bytes()));
     match key {
         ServiceKey::Address { address, protocol } => out.extend([
             Attribute::bytes(SERVICE_PROTOCOL, protocol.0.to_ne_bytes()),

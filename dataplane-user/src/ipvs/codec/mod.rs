@@ -7,7 +7,7 @@ mod encode;
 
 pub(super) use decode::{
     parse_config, parse_destination, parse_destination_address, parse_family_number, parse_info,
-    parse_service,
+    parse_service, parse_service_key,
 };
 pub(super) use encode::{Request, family_request};
 

@@ -1,5 +1,5 @@
 //! Fail open: a service that would have nobody left keeps its destinations.
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use nodefence_common::PortKey;
 
@@ -14,19 +14,22 @@ const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Udp, Transport::S
 
 impl TakeOut {
     /// The flagged node that a destination belongs to. A host-network backend shares its address with others: it is its port and protocol.
-    pub(super) fn node_of(&self, pair: &Pair) -> Option<usize> {
-        let addr = pair.destination.ip().into();
+    pub(super) fn node_at(&self, service: &ServiceKey, destination: SocketAddr) -> Option<usize> {
+        let addr = destination.ip().into();
         if let Some(node) = self.addresses.get(&addr) {
             return Some(*node);
         }
-        let by = |protocol: u8| {
-            self.ports.get(&PortKey::endpoint(addr, pair.destination.port(), protocol)).copied()
-        };
-        match pair.service {
+        let by =
+            |protocol: u8| self.ports.get(&PortKey::endpoint(addr, destination.port(), protocol)).copied();
+        match *service {
             ServiceKey::Address { protocol, .. } => by(u8::try_from(protocol.0).ok()?),
             // A mark says nothing of the protocol.
             ServiceKey::Mark { .. } => TRANSPORTS.iter().find_map(|transport| by(transport.number())),
         }
+    }
+
+    pub(super) fn node_of(&self, pair: &Pair) -> Option<usize> {
+        self.node_at(&pair.service, pair.destination)
     }
 
     /// Whether the service has somebody else to send flows to; keeps a note where it has not.

@@ -24,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
 use nodefence_common::{Addr, PortKey};
 
 pub use report::{Kept, Report};
@@ -111,8 +112,8 @@ struct Node {
 pub struct TakeOut {
     ground: Ground,
     nodes: Vec<Node>,
-    addresses: HashMap<Addr, usize>,
-    ports: HashMap<PortKey, usize>,
+    addresses: HashMap<Addr, usize, RandomState>,
+    ports: HashMap<PortKey, usize, RandomState>,
     owned: BTreeMap<Pair, Owned>,
     /// Services that something of ours is gone from, and up to when they are looked at all the same.
     watched: BTreeMap<ServiceKey, Duration>,
@@ -128,8 +129,8 @@ impl TakeOut {
         Self {
             ground,
             nodes: Vec::new(),
-            addresses: HashMap::new(),
-            ports: HashMap::new(),
+            addresses: HashMap::default(),
+            ports: HashMap::default(),
             owned: entries.into_iter().map(|(pair, entry)| (pair, Owned::adopted(entry))).collect(),
             watched: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -241,7 +242,7 @@ impl TakeOut {
         self.owned.iter().map(|(pair, owned)| (*pair, owned.stored())).collect()
     }
 
-    /// Told which services there are, so that nothing is said of others.
+    /// Told which services there are of those that it [`knows`](Self::knows), so that nothing is said of others.
     pub fn listed(&mut self, services: &BTreeSet<ServiceKey>) {
         self.kept.retain(|key, _| services.contains(key));
         self.planned.retain(|key, _| services.contains(key));
@@ -364,8 +365,8 @@ impl TakeOut {
     }
 
     /// Whether a destination is on a flagged node. A service that has none, and of which nothing is known, need not be looked at.
-    pub fn concerns(&self, pair: &Pair) -> bool {
-        self.node_of(pair).is_some()
+    pub fn concerns(&self, service: &ServiceKey, destination: SocketAddr) -> bool {
+        self.node_at(service, destination).is_some()
     }
 
     /// Whether anything is known of a service.

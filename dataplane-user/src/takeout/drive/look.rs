@@ -64,26 +64,25 @@ impl<T: Tables, B: Book> Drive<T, B> {
     }
 
     fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {
-        let listed = self.tables.services()?;
-        let keys: BTreeSet<ServiceKey> = listed.items.iter().map(|service| service.key).collect();
-        if !listed.incomplete {
-            self.machine.listed(&keys);
-        }
+        let listed = self.tables.keys()?;
+        let mut looked_at = BTreeSet::new();
+        // Each is asked for anew where it is looked at.
         self.services.clear();
-        for (number, service) in listed.items.into_iter().enumerate() {
-            let key = service.key;
+        for (number, key) in listed.items.into_iter().enumerate() {
             if number.is_multiple_of(LOOKED_AT_ONCE) {
                 self.pause()?;
             }
-            if !self.machine.knows(key) && !self.may_concern(&key)? {
-                // Nearly all of a large table.
-                continue;
+            // Not so for nearly all of a large table.
+            let concerned = self.machine.knows(key) || self.may_concern(&key)?;
+            if concerned && looked_at.insert(key) {
+                self.look_at(key, counts, acts)?;
             }
-            self.services.insert(key, service);
-            self.look_at(key, counts, acts)?;
+        }
+        if !listed.incomplete {
+            self.machine.listed(&looked_at);
         }
         // What is ours and was not listed may have been passed over: it is asked for by its key.
-        for key in self.machine.services(self.tables.now()).difference(&keys) {
+        for key in self.machine.services(self.tables.now()).difference(&looked_at) {
             self.look_at(*key, counts, acts)?;
         }
         Ok(())
@@ -91,7 +90,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
 
     fn may_concern(&mut self, key: &ServiceKey) -> Result<bool, Failure> {
         let machine = &self.machine;
-        let is = |destination| machine.concerns(&Pair { service: *key, destination });
+        let is = |destination| machine.concerns(key, destination);
         Ok(self.tables.may_have(key, &is)?)
     }
 
