@@ -19,6 +19,9 @@ pub(super) fn emulation() -> Duration {
     nodefence_tests::emulation(Duration::from_secs(10))
 }
 
+/// IPVS's connections in the calling thread's network namespace.
+pub(super) const CONNECTIONS: &str = "/proc/thread-self/net/ip_vs_conn";
+
 /// Verdicts lapse 3 s after their last renewal; with the guard's work it is 5 s.
 pub(super) const LAPSE: Duration = Duration::from_secs(5);
 
@@ -109,9 +112,16 @@ pub(super) fn weighted_on_b(ns: &Netns) -> Result<Vec<String>> {
 
 /// IPVS connections and templates to these addresses, those in CLOSE left out.
 pub(super) fn connections(ns: &Netns, to: &[IpAddr]) -> Result<Vec<String>> {
-    let text = ns
-        .run(|| std::fs::read_to_string("/proc/thread-self/net/ip_vs_conn"))
-        .context("read the connections")?;
+    let text = ns.run(|| std::fs::read_to_string(CONNECTIONS)).context("read the connections")?;
+    open(&text, to)
+}
+
+/// Of those that [`CONNECTIONS`] has, how many are not TCP, templates included.
+pub(super) fn datagrams_left(text: &str, to: &[IpAddr]) -> Result<usize> {
+    Ok(open(text, to)?.iter().filter(|line| !line.starts_with("TCP")).count())
+}
+
+fn open(text: &str, to: &[IpAddr]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for line in text.lines().skip(1) {
         let words: Vec<&str> = line.split_whitespace().collect();
