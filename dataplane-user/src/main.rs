@@ -19,7 +19,7 @@ const PURGE_DELAY: c_int = 15;
 
 fn main() -> std::process::ExitCode {
     // mimalloc asks for huge pages (madvise), and each thread that allocates has a heap of its own: 2 MiB each time where a few KiB are used. With a node
-    // flagged and 100,000 backends the agent had 62 MiB so, and has 41 without. A kernel that was built without them refuses.
+    // flagged and 100,000 backends the agent had 62 MiB so, and has 41 without. Where it is refused nothing but memory is lost.
     let _refused = nix::sys::prctl::set_thp_disable(true);
     // SAFETY: an integer is stored, atomically, and one thread runs.
     unsafe { mi_option_set(PURGE_DELAY, 0) };

@@ -206,7 +206,7 @@ impl Conn {
         self.stream.write_all(b"p")
     }
 
-    /// Waits until all that was sent is acknowledged: from then on the connection sends nothing by itself, whatever becomes of the
+    /// Waits until all that was sent over TCP is acknowledged: from then on the connection sends nothing by itself, whatever becomes of the
     /// way under it.
     ///
     /// # Errors

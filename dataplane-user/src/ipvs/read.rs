@@ -97,13 +97,19 @@ impl Ipvs {
         self.list(Request::Services, SERVICES, codec::parse_service, |service| service.key)
     }
 
-    /// What tells the services from each other, as the kernel lists them: in no order, and where the list is incomplete maybe more than once. It takes much
-    /// less than [`Self::services`] does.
+    /// What tells the services from each other, as the kernel lists them: in no order, and now and then one more than once. It takes much less than
+    /// [`Self::services`] does.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn keys(&mut self) -> Result<Listed<ServiceKey>, Error> {
-        self.read_alike(Request::Services, SERVICES, codec::parse_service_key, |key| *key)
+        let mut listed =
+            self.read_alike(Request::Services, SERVICES, codec::parse_service_key, |key| *key)?;
+        if listed.incomplete {
+            // Of several readings. Else it costs more than it saves.
+            tidy(&mut listed.items, |key| *key);
+        }
+        Ok(listed)
     }
 
     /// The destinations of one service; none where there is no such service.
@@ -138,7 +144,8 @@ impl Ipvs {
         }
     }
 
-    /// All services with their destinations. What changes meanwhile may be read before or after the change; what does not change is read.
+    /// All services with their destinations. What changes meanwhile may be read before or after the change; what does not change is read, but for a service that two
+    /// readings in a row passed over.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -215,7 +222,7 @@ impl Ipvs {
         Ok(Listed { items, malformed, incomplete: true })
     }
 
-    /// Each once, the first that was read of those of one key, in order of their keys.
+    /// Each once, of several with one key as the latest reading has it, in order of their keys.
     fn list<T, K: Ord>(
         &mut self,
         request: Request<'_>,
@@ -229,7 +236,8 @@ impl Ipvs {
     }
 }
 
-fn tidy<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
+/// Leaves of several with one key the first.
+pub(super) fn tidy<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
     if items.is_sorted_by(|a, b| key(a) > key(b)) {
         // The kernel lists the destination that was added last first.
         items.reverse();

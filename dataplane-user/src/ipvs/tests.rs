@@ -10,6 +10,7 @@ use super::{
     flags,
     golden::captured,
     is_loaded,
+    read::tidy,
 };
 use crate::netlink::attributes;
 
@@ -127,6 +128,18 @@ fn names_fit_the_kernel_s_room() {
     for bad in ["", "sixteen_letters_", "a b", "r\0r", "\u{e9}"] {
         assert!(bad.parse::<Name>().is_err(), "{bad:?}");
     }
+}
+
+#[test]
+fn of_several_readings_the_first_is_kept() {
+    let tidied = |mut items: Vec<(u8, char)>| {
+        tidy(&mut items, |item| item.0);
+        items
+    };
+    // As the kernel lists destinations.
+    assert_eq!(tidied(vec![(3, 'a'), (2, 'b'), (1, 'c')]), [(1, 'c'), (2, 'b'), (3, 'a')]);
+    assert_eq!(tidied(vec![(2, 'a'), (1, 'b'), (2, 'c'), (1, 'd')]), [(1, 'b'), (2, 'a')]);
+    assert_eq!(tidied(vec![(2, 'a'), (2, 'b')]), [(2, 'a')]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub trait Tables {
     /// CLOCK_MONOTONIC.
     fn now(&self) -> Duration;
 
-    /// Leaves the processor to others for a moment, where there are any that want it.
+    /// Leaves the processor to others for a moment, where there are any that could run.
     fn give_way(&self);
 
     /// What tells the services from each other, in any order.

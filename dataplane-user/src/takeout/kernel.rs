@@ -78,8 +78,8 @@ fn is_on(name: &str) -> bool {
     sysctl::number(&format!("net/ipv4/vs/{name}")).is_some_and(|value| value != 0)
 }
 
-/// Whether anybody else on this machine could run now.
-fn others_wait() -> bool {
+/// Whether anybody else on this machine could run now, or does so on another processor.
+fn others_run() -> bool {
     !std::fs::read_to_string("/proc/loadavg").is_ok_and(|text| is_alone(&text))
 }
 
@@ -94,7 +94,7 @@ impl Tables for Kernel {
     }
 
     fn give_way(&self) {
-        if others_wait() {
+        if others_run() {
             std::thread::sleep(GIVE_WAY);
         }
     }

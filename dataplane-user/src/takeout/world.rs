@@ -1,5 +1,11 @@
 //! A kernel table, a ledger and a kube-proxy that can be stopped at any step.
-use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    rc::Rc,
+    time::Duration,
+};
 
 use super::{Book, Tables};
 use crate::{
@@ -42,6 +48,10 @@ pub(super) struct World {
     pub(super) removed: bool,
     /// The tables do not answer.
     pub(super) deaf: bool,
+    /// Services that a list lacks, which is incomplete then and has the others twice.
+    pub(super) passed_over: BTreeSet<ServiceKey>,
+    /// Services of which nothing but the key can be read.
+    pub(super) unreadable: BTreeSet<ServiceKey>,
 }
 
 pub(super) type Shared = Rc<RefCell<World>>;
@@ -246,12 +256,19 @@ impl Tables for Hands {
         if self.0.borrow().deaf {
             return Err(dead());
         }
-        let items = self.0.borrow().servers.keys().copied().collect();
-        Ok(Listed { items, malformed: 0, incomplete: false })
+        let world = self.0.borrow();
+        let listed = || world.servers.keys().filter(|key| !world.passed_over.contains(key)).copied();
+        let incomplete = !world.passed_over.is_empty();
+        let again = listed().filter(|_| incomplete);
+        Ok(Listed { items: listed().chain(again).collect(), malformed: 0, incomplete })
     }
 
     fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, ipvs::Error> {
-        Ok(self.0.borrow().servers.get(key).map(|server| server.service.clone()))
+        let world = self.0.borrow();
+        if world.unreadable.contains(key) {
+            return Err(ipvs::Error::Malformed { request: "service" });
+        }
+        Ok(world.servers.get(key).map(|server| server.service.clone()))
     }
 
     fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, ipvs::Error> {

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{Drive, Failure};
 use crate::{
-    ipvs::ServiceKey,
+    ipvs::{self, ServiceKey},
     ledger::{self, Pair},
     plan::takeout::{Act, Counts, TakeOut},
     takeout::{Book, Tables},
@@ -72,7 +72,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             if number.is_multiple_of(LOOKED_AT_ONCE) {
                 self.pause()?;
             }
-            // Not so for nearly all of a large table.
+            // Nearly all of a large table is not.
             let concerned = self.machine.knows(key) || self.may_concern(&key)?;
             if concerned && looked_at.insert(key) {
                 self.look_at(key, counts, acts)?;
@@ -81,7 +81,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         if !listed.incomplete {
             self.machine.listed(&looked_at);
         }
-        // What is ours and was not listed may have been passed over: it is asked for by its key.
+        // What is ours, or was until a moment ago, and was not looked at may have been passed over: it is asked for by its key.
         for key in self.machine.services(self.tables.now()).difference(&looked_at) {
             self.look_at(*key, counts, acts)?;
         }
@@ -108,7 +108,12 @@ impl<T: Tables, B: Book> Drive<T, B> {
         }
         // A service that is gone is listed without destinations.
         if found.items.is_empty() || !self.services.contains_key(&key) {
-            match self.tables.service(&key)? {
+            let service = match self.tables.service(&key) {
+                // Of a later kernel: nothing is known of it, and others are taken out all the same.
+                Err(ipvs::Error::Malformed { .. }) => return Ok(()),
+                read => read?,
+            };
+            match service {
                 Some(service) => drop(self.services.insert(key, service)),
                 None => {
                     self.services.remove(&key);

@@ -1,7 +1,7 @@
 //! How soon what others undo is found, however large the table is.
 use std::time::Duration;
 
-use super::{Agent, MS, at, key, node, server, shared, used, world};
+use super::{Agent, KEPT, MS, at, key, node, server, shared, used, world};
 use crate::{
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::Pair,
@@ -81,6 +81,36 @@ fn what_is_of_no_concern_is_not_read_whole() {
     assert!(world.read - read >= usize::from(OTHERS), "{}", world.read - read);
     let whole = world.read_whole - whole;
     assert!(whole > 0 && whole <= concerned, "{whole} of {concerned}");
+}
+
+/// A list that lacks what is ours and what is kept, and has the rest twice.
+#[test]
+fn what_a_list_lacks_is_looked_at_all_the_same() {
+    let web = Pair { service: key(1, Protocol::TCP), destination: at(2, 1) };
+    let shared = shared(world());
+    let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.run(Duration::from_secs(3)));
+    agent.changes();
+    shared.borrow_mut().passed_over = KEPT.into_iter().chain([web.service]).collect();
+    shared.borrow_mut().destination(&web).unwrap().weight = 1;
+    agent.drive.read_all();
+    assert!(agent.drive.round().is_ok());
+    assert_eq!(shared.borrow_mut().destination(&web).unwrap().weight, 0);
+    assert_eq!(agent.changes().len(), 1, "nothing is done twice");
+    assert_eq!(agent.drive.machine.report()["node-2"].kept.len(), KEPT.len());
+}
+
+/// A service of which nothing can be concluded holds up no other.
+#[test]
+fn what_cannot_be_read_is_left_alone() {
+    let mut odd = world();
+    odd.unreadable.insert(key(1, Protocol::TCP));
+    let shared = shared(odd);
+    let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.run(Duration::from_secs(3)));
+    assert_eq!(agent.drive.machine.report()["node-2"].taken, 7);
+    let web = key(1, Protocol::TCP);
+    assert_eq!(shared.borrow().servers[&web].destinations, world().servers[&web].destinations);
 }
 
 /// Conntrack is asked while connections are flushed, and may be much larger than the table.
