@@ -63,6 +63,12 @@ impl Parser {
         ))
     }
 
+    /// Names of those that failed.
+    pub(crate) fn failed(&self) -> Vec<String> {
+        let failed = self.outcomes.iter().filter(|(_, outcome)| **outcome == Outcome::Failed);
+        failed.map(|(name, _)| name.clone()).collect()
+    }
+
     /// All outcomes told so far.
     pub(crate) fn outcomes(&self) -> &BTreeMap<String, Outcome> {
         &self.outcomes
