@@ -203,7 +203,9 @@ impl TakeOut {
         }
         owned.step = Step::Draining;
         let mut begin = owned.again();
-        if owned.flushed.is_none() && is_asked(pair.service) && !asked {
+        // Where new clients are refused meanwhile, only for such as can be asked.
+        let waits = hashing == Hashing::None || found.active > 0;
+        if owned.flushed.is_none() && is_asked(pair.service) && !asked && waits {
             begin = begin.max(*since + ASKING);
         }
         if !flushes {
