@@ -11,8 +11,9 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nodefence_tests::{
-    Family, Netns, Node,
+    Conn, Family, Netns, Node, Outcome, Place,
     client::wait_until,
+    emulation,
     ipvs::saved,
     kube::{Beside, Mode},
     topology::Service,
@@ -22,10 +23,10 @@ use nodefence_tests::{
 const LIMIT: Duration = Duration::from_secs(60);
 /// kube-proxy's `syncPeriod`, by default: everything is written anew.
 const SYNC_PERIOD: Duration = Duration::from_secs(30);
-/// How long a weight that kube-proxy gives to an endpoint of the flagged node may hold, with what the emulation adds.
-const UNDONE: Duration = Duration::from_secs(3);
-/// What `ipvsadm` and this process may need between two looks, on a busy host.
-const BLIND: Duration = Duration::from_secs(2);
+/// How long a weight that kube-proxy gives to an endpoint of the flagged node may hold.
+const UNDONE: Duration = Duration::from_millis(500);
+/// What an emulated guest adds to that, and `ipvsadm` and this process between two looks.
+const EMULATION: Duration = Duration::from_millis(4_500);
 /// Endpoints change so often.
 const CHANGES: u32 = 200;
 const EVERY: Duration = Duration::from_millis(50);
@@ -77,6 +78,43 @@ impl Watch {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the watch panicked"))?
     }
+}
+
+/// Looks all the time whether a node has fewer destinations with weight than before.
+struct Lost {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Option<Vec<String>>>>,
+}
+
+impl Lost {
+    fn start(ns: &Arc<Netns>, node: &Node, before: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, ns, node) = (Arc::clone(&stop), Arc::clone(ns), Addresses::of(node));
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let now = weighted(&ns, &node)?;
+                if now.len() < before {
+                    return Ok(Some(now));
+                }
+                std::thread::sleep(Duration::from_millis(250));
+            }
+            Ok(None)
+        });
+        Self { stop, thread }
+    }
+
+    /// What was left where it had fewer.
+    fn end(self) -> Result<Option<Vec<String>>> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the watch panicked"))?
+    }
+}
+
+/// Lines of destinations on a node's pod that a Service has by its virtual addresses.
+fn on<'a>(saved: &'a [String], node: &Node, service: Service) -> impl Iterator<Item = &'a String> {
+    let (pod, (_, target, _)) = (node.pod_address(Family::V4), service.ports());
+    let real = format!("-r {pod}:{target} ");
+    saved.iter().filter(move |line| line.contains(&real))
 }
 
 /// Waits until all of node B is out and nothing is waited for.
@@ -142,7 +180,7 @@ fn a_restarted_kube_proxy_does_not_bring_it_back() -> Result<()> {
     wait_out(&beside)?;
     let (weighted, _) = watch.end()?;
     println!("after kube-proxy's restart node B had weight for {weighted:?}");
-    ensure!(weighted < UNDONE + BLIND, "for {weighted:?}\n{}", beside.agent.log());
+    ensure!(weighted < UNDONE + emulation(EMULATION), "for {weighted:?}\n{}", beside.agent.log());
     beside.agent.unflag("node-b")?;
     wait_same(&beside, &before)
 }
@@ -152,7 +190,9 @@ fn a_restarted_kube_proxy_does_not_bring_it_back() -> Result<()> {
 fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     let (beside, before) = flagged()?;
     let (ns, b, c) = (&beside.cluster.a.ns, &beside.cluster.b, &beside.cluster.c);
-    let watch = Watch::start(ns, b);
+    let (done, of_c) = (changes(&beside)?, weighted(ns, &Addresses::of(c))?.len());
+    ensure!(of_c >= 6, "{before:?}");
+    let (watch, others) = (Watch::start(ns, b), Lost::start(ns, c, of_c));
     let begun = Instant::now();
     for change in 0..CHANGES {
         let nodes: &[&Node] = if change % 2 == 0 { &[c] } else { &[b, c] };
@@ -161,6 +201,13 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     }
     println!("{CHANGES} changes of endpoints in {:?}", begun.elapsed());
     wait_out(&beside)?;
+    let lost = others.end()?;
+    ensure!(lost.is_none(), "of node C only {lost:?} was left of {of_c}");
+    // Weight 0, deleted, added again: that much at most each time that kube-proxy has added one of Web's.
+    let pairs = left(&before, b) as u64;
+    let made = changes(&beside)? - done;
+    println!("{made} changes of ours to {pairs} pairs");
+    ensure!(made > 0 && made <= u64::from(CHANGES / 2) * pairs * 3, "{made} changes to {pairs} pairs");
     for service in [Service::Web, Service::Host] {
         let virtual_server = format!("-A -t {}:", service.cluster_ip(Family::V4));
         let there = || saved(ns).is_ok_and(|lines| lines.iter().any(|line| line.contains(&virtual_server)));
@@ -170,7 +217,64 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     wait_out(&beside)?;
     let (weighted, _) = watch.end()?;
     println!("node B had weight for {weighted:?} at most");
-    ensure!(weighted < UNDONE + BLIND, "for {weighted:?}\n{}", beside.agent.log());
+    ensure!(weighted < UNDONE + emulation(EMULATION), "for {weighted:?}\n{}", beside.agent.log());
     beside.agent.unflag("node-b")?;
     wait_same(&beside, &before)
+}
+
+/// How many destinations are left of a node's endpoints of Web and Dns.
+fn left(saved: &[String], b: &Node) -> usize {
+    [Service::Web, Service::Dns].into_iter().map(|service| on(saved, b, service).count()).sum()
+}
+
+/// The pod of a flagged node ends: kube-proxy removes what is left of it, and nobody puts it back.
+fn ends(first: bool) -> Result<()> {
+    let beside = Beside::new(Mode::Ipvs, false, &[])?;
+    let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
+    let before = saved(ns)?;
+    let had = left(&before, b);
+    ensure!(had >= 4, "{before:?}");
+    let web = beside.cluster.service(Service::Web, Place::Pod, Family::V4);
+    let mut open = Conn::connect_to(beside.cluster.at(Place::Pod), web, "node-b", LIMIT)?;
+    let ending = || -> Result<()> {
+        beside.end_endpoint(b)?;
+        // By graceful termination, or at once where it has no connection.
+        let drains = || on(&saved(ns).unwrap_or_default(), b, Service::Web).all(|line| line.contains("-w 0"));
+        wait_until("kube-proxy has heard of it", LIMIT, drains).map(drop)
+    };
+    if first {
+        ending()?;
+        ensure!(open.who()? == "node-b", "it was cut before the flag");
+    }
+    b.freeze()?;
+    beside.agent.flag("node-b")?;
+    wait_out(&beside)?;
+    ensure!(open.request() == Outcome::Reset, "its client was not told");
+    if !first {
+        ending()?;
+    }
+    // It looks at what it drains once a minute (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go).
+    let gone = || saved(ns).is_ok_and(|now| left(&now, b) == 0);
+    wait_until("kube-proxy removes it", LIMIT * 3, gone)
+        .with_context(|| format!("{:#?}\n{}", saved(ns), beside.proxy.log()))?;
+    beside.agent.unflag("node-b")?;
+    let rest: Vec<String> = before
+        .iter()
+        .filter(|line| {
+            ![Service::Web, Service::Dns].iter().any(|s| on(&before, b, *s).any(|of_b| of_b == *line))
+        })
+        .cloned()
+        .collect();
+    ensure!(rest.len() + had == before.len(), "{rest:?}");
+    wait_same(&beside, &rest)
+}
+
+#[test]
+fn a_pod_that_ends_before_the_flag() -> Result<()> {
+    ends(true)
+}
+
+#[test]
+fn a_pod_that_ends_during_the_flag() -> Result<()> {
+    ends(false)
 }

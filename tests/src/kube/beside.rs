@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{
     ControlPlane, KubeProxy, Mode,
     forwards::{endpoint, object, slice},
+    objects::{Endpoint, Slice},
 };
 use crate::{Agent, Cluster, Family, Node, Options, Proxy, topology::Service};
 
@@ -62,6 +63,26 @@ impl Beside {
     pub fn set_endpoints(&self, nodes: &[&Node]) -> Result<()> {
         slice(&self.control, Service::Web, nodes)?;
         self.agent.rewrite_cluster_file(&file(&self.cluster, self.affinity, nodes).to_string())
+    }
+
+    /// Tells both that the endpoint of Web and Dns on a node is about to end. It still answers.
+    ///
+    /// # Errors
+    /// Where the API server refuses it.
+    pub fn end_endpoint(&self, node: &Node) -> Result<()> {
+        let both = [&self.cluster.b, &self.cluster.c];
+        let endpoints = both.map(|other| {
+            let ends = other.name == node.name;
+            let (ready, serving, terminating) = (Some(!ends), Some(true), Some(ends));
+            Endpoint { ready, serving, terminating, ..endpoint(Service::Web, other) }
+        });
+        self.control.slice(&Slice::new(&object(Service::Web), endpoints.into()))?;
+        let mut file = file(&self.cluster, self.affinity, &both);
+        let endpoints = file["services"][0]["endpoints"].as_array_mut();
+        for endpoint in endpoints.into_iter().flatten().filter(|endpoint| endpoint["node"] == node.name) {
+            (endpoint["ready"], endpoint["terminating"]) = (json!(false), json!(true));
+        }
+        self.agent.rewrite_cluster_file(&file.to_string())
     }
 
     /// Has the cluster file flag these nodes. `nodes`: as last told by [`Self::set_endpoints`].
