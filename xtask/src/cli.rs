@@ -42,7 +42,7 @@ enum Verb {
     ///
     /// Ends with a table of the stages, the failures by name and a line `N passed, N failed`; fails if anything failed.
     /// Packet and namespace tests run as root (sudo), in namespaces and BPF filesystems of their own. Where up to three tests of an executable fail in
-    /// namespaces or in an emulated VM they are run once more; those that passed only then are named.
+    /// namespaces, beside real Kubernetes or in an emulated VM they are run once more; those that passed only then are named.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
         /// Everything but the VMs, real Kubernetes, the long fuzz and the tests that wait for minutes: some minutes.
