@@ -14,7 +14,7 @@ use nodefence::{
     proxy::Endpoint,
 };
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Options, Place,
+    Agent, Cluster, Conn, Family, Options, Place, Proxy,
     client::{UdpConn, wait_until},
     topology::Service,
 };
@@ -81,7 +81,10 @@ fn a_dns_client_with_one_port_is_answered_by_a_live_backend() -> Result<()> {
         for other in &others {
             ensure!(other.who()? == "node-c");
         }
-        let row = agent.status()?["pinned"]["node-b"].clone();
+        // The first answer may be there before all is let go.
+        let row = || Ok::<_, anyhow::Error>(agent.status()?["pinned"]["node-b"].clone());
+        wait_until("all is let go", LIMIT, || row().is_ok_and(|row| !row.is_null()))?;
+        let row = row()?;
         let (datagrams, by_filter) = (row["datagrams"].as_u64(), row["by_filter"].as_u64());
         ensure!(datagrams.context("datagrams")? + by_filter.context("by_filter")? > 0, "{row}");
         ensure!(row["problem"].is_null() && row["refused"] == 0, "{row}");
@@ -209,6 +212,27 @@ fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
         ensure!(status["pinned"].as_object().is_some_and(serde_json::Map::is_empty), "{}", status["pinned"]);
         let told = agent.expect(&["status"])?;
         ensure!(told.contains("datapath only (--proxy says so)") == (extra[1] == "none"), "{told}");
+    }
+    Ok(())
+}
+
+/// Nobody forwards, or two do.
+#[test]
+fn where_it_is_not_clear_who_forwards_it_says_so() -> Result<()> {
+    for (proxy, why) in
+        [(Proxy::Nobody, "no trace of kube-proxy here"), (Proxy::Nftables, "traces of several modes: ")]
+    {
+        let cluster = Cluster::new(Options { proxy, ..Options::default() })?;
+        if proxy == Proxy::Nftables {
+            cluster.a.ns.exec("iptables-nft -t nat -N KUBE-SERVICES")?;
+        }
+        let agent = cluster.agent_with(&["--proxy", "auto"])?;
+        agent.flag("node-b")?;
+        let told = agent.expect(&["status"])?;
+        ensure!(told.contains(&format!("datapath only ({why}")), "{told}");
+        let status = agent.status()?;
+        ensure!(status["proxy"]["mode"].is_null(), "{}", status["proxy"]);
+        ensure!(status["pinned"].as_object().is_some_and(serde_json::Map::is_empty), "{}", status["pinned"]);
     }
     Ok(())
 }

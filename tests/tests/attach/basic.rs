@@ -242,7 +242,8 @@ fn the_way_of_attaching_can_change() {
 fn a_pin_folder_outside_a_bpf_filesystem_is_named() {
     let netns = Netns::new("bpffs").unwrap();
     netns.run(|| {
-        let pin_dir = std::env::temp_dir().join("nodefence/v1");
+        let folder = tempfile::tempdir().unwrap();
+        let pin_dir = folder.path().join("nodefence/v1");
         let error =
             Dataplane::open(&Options { pin_dir: pin_dir.clone(), ..Options::default() }).err().unwrap();
         assert!(matches!(error, Error::NoBpfFs { .. }), "{error}");

@@ -30,6 +30,7 @@ fn without_services_it_is_as_before() -> Result<()> {
     ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
     let told = agent.expect(&["status"])?;
     ensure!(told.contains("the cluster file says nothing of Services"), "{told}");
+    ensure!(told.contains("it has no `services`: what else a Service could use is not known"), "{told}");
     Ok(())
 }
 

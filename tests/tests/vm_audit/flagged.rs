@@ -52,6 +52,10 @@ fn what_the_take_out_cannot_do_is_found() -> Result<()> {
     let sysctl = "sysctl net.ipv4.vs.expire_nodest_conn";
     wait_faults(&agent, &[sysctl], LIMIT)?;
     agent.flag("node-b")?;
+    let note = || agent.status().map(|status| status["ipvs"]["note"].clone());
+    let said =
+        |note: serde_json::Value| note.as_str().is_some_and(|note| note.contains("expire_nodest_conn is 0"));
+    wait_until("the status says so", LIMIT, || note().is_ok_and(said))?;
     let pinned = [
         "flagged-destination UDP 10.96.0.10:53 -> 10.244.2.2:5300",
         "flagged-flow flow UDP 10.96.0.10:53 -> 10.244.2.2:5300",
