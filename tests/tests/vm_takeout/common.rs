@@ -37,8 +37,8 @@ const MORE: &str = "\
 -a -t 10.96.0.32:80 -r 10.244.2.2:8080 -m -w 1
 -a -t 10.96.0.32:80 -r 10.244.3.2:8080 -m -w 1
 -A -t 10.96.0.33:80 -s wlc
--a -t 10.96.0.33:80 -r 10.244.2.2:8080 -g -w 5
--a -t 10.96.0.33:80 -r 10.244.3.2:8080 -i -w 2 --tun-type gue --tun-port 6080
+-a -t 10.96.0.33:80 -r 10.244.2.2:8080 -i -w 5 --tun-type gue --tun-port 6080
+-a -t 10.96.0.33:80 -r 10.244.3.2:8080 -g -w 2
 -A -f 77 -s rr
 -a -f 77 -r 10.244.2.2:0 -m -w 4
 -a -f 77 -r 10.244.3.2:0 -m -w 4
@@ -116,12 +116,8 @@ pub(super) fn connections(ns: &Netns, to: &[IpAddr]) -> Result<Vec<String>> {
     open(&text, to)
 }
 
-/// Of those that [`CONNECTIONS`] has, how many are not TCP, templates included.
-pub(super) fn datagrams_left(text: &str, to: &[IpAddr]) -> Result<usize> {
-    Ok(open(text, to)?.iter().filter(|line| !line.starts_with("TCP")).count())
-}
-
-fn open(text: &str, to: &[IpAddr]) -> Result<Vec<String>> {
+/// As [`connections`], of what [`CONNECTIONS`] has.
+pub(super) fn open(text: &str, to: &[IpAddr]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for line in text.lines().skip(1) {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nodefence::{
-    conntrack::{Conntrack, Family as Half, Flow},
+    conntrack::{Conntrack, Family as Half, Flow, TcpState},
     flags::monotonic_ns,
 };
 use nodefence_tests::{
@@ -23,8 +23,8 @@ use nodefence_tests::{
 use serde_json::Value;
 
 use super::common::{
-    CONNECTIONS, LIMIT, addresses, agent, cluster, connections, datagrams_left, emulation, saved, untouched,
-    wait_out, wait_same,
+    CONNECTIONS, LIMIT, addresses, agent, cluster, connections, emulation, open, saved, untouched, wait_out,
+    wait_same,
 };
 
 /// What is promised of flows that nobody is asked about, and of TCP after the asking.
@@ -57,31 +57,56 @@ fn entries(ns: &Netns, from: &[IpAddr]) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// When the kernel's tables had nothing left of a node's datagrams, CLOCK_MONOTONIC in nanoseconds: IPVS, conntrack. Looked at all the time from
-/// within the node's namespace, since a program of its own takes longer to start than what is measured.
-fn watch(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<[u64; 2]>> {
+/// When the kernel's tables had nothing left of a node, CLOCK_MONOTONIC in nanoseconds.
+#[derive(Default)]
+struct Left {
+    datagrams: [Option<u64>; 2],
+    all: [Option<u64>; 2],
+}
+
+/// Place of a table in [`Left`].
+const IPVS: usize = 0;
+const CONNTRACK: usize = 1;
+
+impl Left {
+    fn look(&mut self, table: usize, datagrams: usize, all: usize) {
+        let now = monotonic_ns();
+        for (at, left) in [(&mut self.datagrams[table], datagrams), (&mut self.all[table], all)] {
+            if left == 0 {
+                at.get_or_insert(now);
+            }
+        }
+    }
+}
+
+/// Looks all the time from within the node's namespace, since a program of its own takes longer to start than what is measured.
+fn watch(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
     let from = from.to_vec();
     ns.run(move || {
         thread::spawn(move || {
             let mut conntrack = Conntrack::open()?;
-            let (begun, mut ipvs) = (Instant::now(), None);
+            let (begun, mut seen) = (Instant::now(), Left::default());
             while begun.elapsed() < LIMIT {
-                if ipvs.is_none() && datagrams_left(&fs::read_to_string(CONNECTIONS)?, &from)? == 0 {
-                    ipvs = Some(monotonic_ns());
+                if seen.all[IPVS].is_none() {
+                    let left = open(&fs::read_to_string(CONNECTIONS)?, &from)?;
+                    seen.look(IPVS, left.len() - of(&left, "TCP"), left.len());
                 }
-                let mut left = 0;
+                let mut left = Vec::new();
                 for family in [Half::V4, Half::V6] {
                     let is_left = |flow: &Flow| {
-                        flow.is_balanced() && flow.tcp.is_none() && from.contains(&flow.backend().ip())
+                        flow.is_balanced()
+                            && flow.tcp != Some(TcpState::Close)
+                            && from.contains(&flow.backend().ip())
                     };
-                    left += conntrack.dump(family, is_left)?.flows.len();
+                    left.extend(conntrack.dump(family, is_left)?.flows);
                 }
-                if let (0, Some(ipvs)) = (left, ipvs) {
-                    return Ok([ipvs, monotonic_ns()]);
+                seen.look(CONNTRACK, left.iter().filter(|flow| flow.tcp.is_none()).count(), left.len());
+                if seen.all.iter().all(Option::is_some) {
+                    return Ok(seen);
                 }
                 thread::sleep(Duration::from_millis(2));
             }
-            bail!("datagrams were left after {LIMIT:?}")
+            bail!("something was left after {LIMIT:?}")
         })
     })
 }
@@ -179,18 +204,25 @@ fn in_time_and_nothing_else() -> Result<()> {
         .with_context(|| format!("{:?}", entries(ns, &to_b)))?;
     let both = flagged.elapsed();
     let received = report["received_ns"].as_u64().context("when it was asked")?;
-    let watched = watch.join().map_err(|_| anyhow!("the watching thread panicked"))??;
-    let [ipvs, conntrack] = watched.map(|at| Duration::from_nanos(at.saturating_sub(received)));
+    let seen = watch.join().map_err(|_| anyhow!("the watching thread panicked"))??;
+    let since = |at: Option<u64>| Duration::from_nanos(at.unwrap_or(u64::MAX).saturating_sub(received));
+    let (at_once_by, tcp) = (seen.datagrams.map(since), seen.all.map(since));
+    // The round of asking ended so much later or somewhat more.
+    let asking = agent.status()?["asked"]["node-b"]["seconds"].as_f64().context("nobody was asked")?;
+    let after_asking = tcp.map(|at| at.saturating_sub(Duration::from_secs_f64(asking)));
     println!(
-        "since the agent was asked: UDP and SCTP gone from IPVS after {ipvs:?}, from conntrack after {conntrack:?}"
+        "since the agent was asked (IPVS, conntrack): UDP and SCTP gone after {at_once_by:?}, TCP after {tcp:?}, that is {after_asking:?} after \
+         the clients were asked"
     );
+    for took in at_once_by.iter().chain(&after_asking) {
+        ensure!(*took < AT_ONCE + emulation() / 10, "{at_once_by:?}, {after_asking:?}");
+    }
     println!(
         "UDP and SCTP gone after {at_once:?}, from conntrack after {from_conntrack:?}, TCP after {all:?}, all of conntrack after {both:?}, \
          with the CLI's start and the asking"
     );
     // A quarter of it: whoever waited out the longest time to ask would take 5 s.
     ensure!(from_conntrack < AT_ONCE + emulation() / 4, "{at_once:?}, {from_conntrack:?}");
-    ensure!(conntrack < AT_ONCE + emulation() / 10, "{ipvs:?}, {conntrack:?} since the agent was asked");
     ensure!(both < ASKING + AT_ONCE + emulation() / 4, "{both:?}");
 
     // Whoever had node C before has it now, and each of these flows still works.

@@ -1,13 +1,13 @@
-//! Every scheduler sends new flows elsewhere and refuses nobody.
+//! Every scheduler sends new flows elsewhere and refuses nobody; of the flows that there are, the node's go and no others do.
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
-    Family, Outcome, Place,
-    client::{try_new, wait_until},
+    Conn, Family, Outcome, Place,
+    client::{UdpConn, try_new, wait_until},
     topology::Service,
 };
 
-use super::common::{LIMIT, agent, cluster, saved, wait_out, wait_same};
+use super::common::{LIMIT, addresses, agent, cluster, connections, saved, wait_out, wait_same};
 
 #[test]
 fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
@@ -15,20 +15,38 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
     let ns = &cluster.a.ns;
     let agent = agent(&cluster)?;
     let at = cluster.service(Service::Web, Place::Pod, Family::V4);
+    let dns = cluster.service(Service::Dns, Place::Pod, Family::V4);
+    let (pod, to_b) = (cluster.at(Place::Pod), addresses(&cluster.b));
+    let mut moved = 0;
     for scheduler in
         ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh -b sh-port", "mh -b mh-port", "sh -b sh-port,sh-fallback"]
     {
-        ns.exec(&format!("ipvsadm -E -t {at} -s {scheduler}")).with_context(|| scheduler.to_owned())?;
+        for server in [format!("-t {at}"), format!("-u {dns}")] {
+            ns.exec(&format!("ipvsadm -E {server} -s {scheduler}")).with_context(|| scheduler.to_owned())?;
+        }
         let before = saved(ns)?;
         // Both get something, by whatever rule.
-        let who = |limit| try_new(cluster.at(Place::Pod), at, limit);
+        let who = |limit| try_new(pod, at, limit);
         let both = || {
             let names: Vec<_> = (0..24).filter_map(|_| who(LIMIT).1).collect();
             ["node-b", "node-c"].iter().all(|name| names.iter().any(|n| n == name))
         };
         wait_until("both get flows", LIMIT, both).with_context(|| scheduler.to_owned())?;
+        let mut hung = Conn::connect_to(pod, at, "node-b", LIMIT).with_context(|| scheduler.to_owned())?;
+        let mut open = Conn::connect_to(pod, at, "node-c", LIMIT).with_context(|| scheduler.to_owned())?;
+        // Some count connections of TCP alone, and send all datagrams to the same one.
+        let datagrams = ["node-b", "node-c"].map(|name| UdpConn::connect_to(pod, dns, name, LIMIT).ok());
+        moved += usize::from(datagrams[0].is_some());
         agent.flag("node-b")?;
         wait_out(&cluster, &agent).with_context(|| scheduler.to_owned())?;
+        let left = connections(ns, &to_b)?;
+        ensure!(left.is_empty(), "{scheduler}: {left:?}");
+        ensure!(hung.request() == Outcome::Reset, "{scheduler}: it was not told");
+        ensure!(open.who()? == "node-c", "{scheduler}: a flow to node C was cut");
+        for conn in datagrams.into_iter().flatten() {
+            let answers = || conn.who().is_ok_and(|who| who == "node-c");
+            wait_until("node C answers", LIMIT, answers).with_context(|| scheduler.to_owned())?;
+        }
         for n in 0..24 {
             let (outcome, name) = who(LIMIT);
             ensure!(
@@ -40,5 +58,6 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
         agent.unflag("node-b")?;
         wait_same(&cluster, &before, LIMIT, &agent.log()).with_context(|| scheduler.to_owned())?;
     }
+    ensure!(moved >= 5, "only {moved} schedulers had datagrams for node B");
     Ok(())
 }

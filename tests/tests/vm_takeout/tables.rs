@@ -148,7 +148,10 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     let raised = |line: &String| {
         let is_theirs = line.contains("10.244.2.2:") && !line.ends_with("-w 0");
         match line.rsplit_once(" -w ") {
-            Some((pair, _)) if is_theirs => format!("{pair} -w 1"),
+            // The weight, and what tells of a tunnel.
+            Some((pair, rest)) if is_theirs => {
+                format!("{pair} -w 1{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+            }
             _ => line.clone(),
         }
     };
