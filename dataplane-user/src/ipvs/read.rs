@@ -32,6 +32,37 @@ pub struct Listed<T> {
     pub incomplete: bool,
 }
 
+/// What the kernel lists of each key once.
+trait Keyed {
+    type Key: Ord;
+
+    fn key(&self) -> Self::Key;
+}
+
+impl Keyed for Service {
+    type Key = ServiceKey;
+
+    fn key(&self) -> ServiceKey {
+        self.key
+    }
+}
+
+impl Keyed for ServiceKey {
+    type Key = Self;
+
+    fn key(&self) -> Self {
+        *self
+    }
+}
+
+impl Keyed for Destination {
+    type Key = SocketAddr;
+
+    fn key(&self) -> SocketAddr {
+        self.address
+    }
+}
+
 /// A socket to the IPVS tables of the network namespace that it was opened in. Blocking: keep it off async threads.
 ///
 /// After [`Error::NotLoaded`] open another one: a module that is loaded again gets another number.
@@ -94,7 +125,7 @@ impl Ipvs {
     /// # Errors
     /// As [`Self::open`].
     pub fn services(&mut self) -> Result<Listed<Service>, Error> {
-        self.list(Request::Services, SERVICES, codec::parse_service, |service| service.key)
+        self.list(Request::Services, SERVICES, codec::parse_service).map(in_order)
     }
 
     /// What tells the services from each other, as the kernel lists them: in no order, and now and then one more than once. It takes much less than
@@ -103,13 +134,9 @@ impl Ipvs {
     /// # Errors
     /// As [`Self::open`].
     pub fn keys(&mut self) -> Result<Listed<ServiceKey>, Error> {
-        let mut listed =
-            self.read_alike(Request::Services, SERVICES, codec::parse_service_key, |key| *key)?;
-        if listed.incomplete {
-            // Of several readings. Else it costs more than it saves.
-            tidy(&mut listed.items, |key| *key);
-        }
-        Ok(listed)
+        let listed = self.list(Request::Services, SERVICES, codec::parse_service_key)?;
+        // Of several readings. Else it costs more than it saves.
+        Ok(if listed.incomplete { in_order(listed) } else { listed })
     }
 
     /// The destinations of one service; none where there is no such service.
@@ -117,12 +144,8 @@ impl Ipvs {
     /// # Errors
     /// As [`Self::open`].
     pub fn destinations(&mut self, key: &ServiceKey) -> Result<Listed<Destination>, Error> {
-        self.list(
-            Request::Destinations(key),
-            DESTINATIONS,
-            |payload| codec::parse_destination(payload, key.family()),
-            |destination: &Destination| destination.address,
-        )
+        let parse = |payload: &[u8]| codec::parse_destination(payload, key.family());
+        self.list(Request::Destinations(key), DESTINATIONS, parse).map(in_order)
     }
 
     /// Whether a service may have a destination whose address and port `is` takes: false only where all of them were read, at one time, and none is.
@@ -187,13 +210,13 @@ impl Ipvs {
     /// The kernel walks its table in pieces of up to 32 KiB and remembers only how far it came, so that an item can be passed over
     /// or told twice where others come and go in between (`ip_vs_genl_dump_services`, ip_vs_ctl.c; it does not mark such
     /// lists as interrupted, and before Linux 7.1 the services of other network namespaces count too). Therefore a list of
-    /// more than one piece is read until two readings in a row agree on the keys, in the order that the kernel has them in.
-    fn read_alike<T, K: PartialEq>(
+    /// more than one piece is read until two readings in a row agree on the keys, in the order that the kernel has them in. In
+    /// that order they are given, what the latest reading had before what earlier ones had.
+    fn list<T: Keyed>(
         &mut self,
         request: Request<'_>,
         name: &'static str,
         parse: impl Fn(&[u8]) -> Option<T>,
-        key: impl Fn(&T) -> K,
     ) -> Result<Listed<T>, Error> {
         let (mut all, mut last): (Vec<T>, Option<Vec<T>>) = (Vec::new(), None);
         let mut malformed = 0;
@@ -210,33 +233,24 @@ impl Ipvs {
                 Err(Broken::Retry) => None,
                 Err(broken) => return Err(failed(name, broken)),
             };
-            let agrees = |last: &Vec<T>| last.iter().map(&key).eq(items.iter().map(&key));
+            let agrees = |last: &Vec<T>| last.iter().map(T::key).eq(items.iter().map(T::key));
             if pieces.is_some_and(|pieces| pieces <= 1 || last.as_ref().is_some_and(agrees)) {
                 return Ok(Listed { items, malformed, incomplete: false });
             }
             all.extend(last.replace(items).unwrap_or_default());
         }
-        // The latest reading of each comes before what earlier ones had.
         let mut items = last.unwrap_or_default();
         items.extend(all.into_iter().rev());
         Ok(Listed { items, malformed, incomplete: true })
     }
-
-    /// Each once, of several with one key as the latest reading has it, in order of their keys.
-    fn list<T, K: Ord>(
-        &mut self,
-        request: Request<'_>,
-        name: &'static str,
-        parse: impl Fn(&[u8]) -> Option<T>,
-        key: impl Fn(&T) -> K,
-    ) -> Result<Listed<T>, Error> {
-        let mut listed = self.read_alike(request, name, parse, &key)?;
-        tidy(&mut listed.items, key);
-        Ok(listed)
-    }
 }
 
-/// Leaves of several with one key the first.
+fn in_order<T: Keyed>(mut listed: Listed<T>) -> Listed<T> {
+    tidy(&mut listed.items, T::key);
+    listed
+}
+
+/// Each once, of several with one key the first, in order of their keys.
 pub(super) fn tidy<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
     if items.is_sorted_by(|a, b| key(a) > key(b)) {
         // The kernel lists the destination that was added last first.
