@@ -136,28 +136,26 @@ impl<'a> Local<'a> {
         if self.filter.is_some() {
             command.arg("--exact").args(names);
         }
-        let (first, ended) = attempt(&mut command)?;
-        let failed = first.failed();
-        let repeats = is_timed(executable.level) && ended.is_some() && (1..=AGAIN).contains(&failed.len());
-        let second = if repeats {
+        let mut tries = vec![Attempt::run(&mut command)?];
+        let failed = tries[0].parser.failed();
+        if is_timed(executable.level) && tries[0].ended.is_some() && (1..=AGAIN).contains(&failed.len()) {
             say!("{title}: {} once more", failed.join(", "));
             let mut command = self.command(executable);
             command.args(["--test-threads", "1", "--exact"]).args(failed);
-            Some(attempt(&mut command)?)
-        } else {
-            None
-        };
+            tries.push(Attempt::run(&mut command)?);
+        }
         let before = stage.failures.len();
-        let tries: Vec<&Parser> =
-            [Some(&first), second.as_ref().map(|(parser, _)| parser)].into_iter().flatten().collect();
-        judge(&title, names, &tries, stage);
-        match second.map_or(ended, |(_, ended)| ended) {
+        judge(&title, names, &tries.iter().map(|attempt| &attempt.parser).collect::<Vec<_>>(), stage);
+        match tries.last().and_then(|attempt| attempt.ended) {
             None => stage.fail(format!("{title}: not done after {} s, killed", LIMIT.as_secs())),
             // A crash outside any test, or an abort in the middle of one.
             Some(status) if !status.success() && stage.failures.len() == before => {
                 stage.fail(format!("{title}: ended with {status}"));
             }
             Some(_) => {}
+        }
+        if stage.failures.len() > before || tries.len() > 1 {
+            tries.iter().for_each(Attempt::print);
         }
         let took = started.elapsed();
         say!("{title}: {} failed, {:.1} s", stage.failures.len() - before, took.as_secs_f64());
@@ -166,17 +164,27 @@ impl<'a> Local<'a> {
     }
 }
 
-/// Runs it to its end, and prints what it printed where that was not well; `None` where it had to be killed.
-fn attempt(command: &mut Command) -> Result<(Parser, Option<ExitStatus>)> {
-    let (mut parser, mut printed) = (Parser::default(), Vec::new());
-    let ended = process::stream(command, LIMIT, |line| {
-        parser.line(line);
-        printed.push(line.to_owned());
-    })?;
-    if !ended.is_some_and(|status| status.success()) {
-        eprintln!("{}", printed.join("\n"));
+/// One run of an executable, or of the examples.
+struct Attempt {
+    parser: Parser,
+    printed: Vec<String>,
+    /// `None` where it had to be killed.
+    ended: Option<ExitStatus>,
+}
+
+impl Attempt {
+    fn run(command: &mut Command) -> Result<Self> {
+        let (mut parser, mut printed) = (Parser::default(), Vec::new());
+        let ended = process::stream(command, LIMIT, |line| {
+            parser.line(line);
+            printed.push(line.to_owned());
+        })?;
+        Ok(Self { parser, printed, ended })
     }
-    Ok((parser, ended))
+
+    fn print(&self) {
+        eprintln!("{}", self.printed.join("\n"));
+    }
 }
 
 /// Whether its tests run against the clock, leases of seconds and real kernels' timers: a machine that has others to serve may stand still for longer.
@@ -216,27 +224,22 @@ pub(crate) fn judge(title: &str, names: &[String], tries: &[&Parser], stage: &mu
 pub(crate) fn documentation(workspace: &Workspace) -> Result<Stage> {
     let mut stage = Stage::new("documentation");
     let started = Instant::now();
-    let mut parser = Parser::default();
-    let mut printed = Vec::new();
     let mut command = workspace.cargo();
     command.args(["test", "--doc", "--workspace"]);
     say!("examples in the documentation");
-    let ended = process::stream(&mut command, LIMIT, |line| {
-        parser.line(line);
-        printed.push(line.to_owned());
-    })?;
-    for (name, outcome) in parser.outcomes() {
+    let attempt = Attempt::run(&mut command)?;
+    for (name, outcome) in attempt.parser.outcomes() {
         match outcome {
             Outcome::Passed => stage.pass(),
             Outcome::Failed => stage.fail(name.clone()),
             Outcome::Ignored => stage.fail(format!("{name}: ignored; no test may be skipped")),
         }
     }
-    if !ended.is_some_and(|status| status.success()) {
+    if !attempt.ended.is_some_and(|status| status.success()) {
         if stage.failures.is_empty() {
             stage.fail(format!("`{}`", process::line(&command)));
         }
-        eprintln!("{}", printed.join("\n"));
+        attempt.print();
     }
     stage.took = started.elapsed();
     Ok(stage)
