@@ -46,68 +46,58 @@ impl Addresses {
     }
 }
 
-/// Looks all the time for how long destinations of a node have weight.
-struct Watch {
+/// Looks all the time, until it is ended.
+struct Watch<T> {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<(Duration, usize)>>,
+    thread: JoinHandle<Result<T>>,
 }
 
-impl Watch {
-    fn start(ns: &Arc<Netns>, node: &Node) -> Self {
+impl<T: Send + 'static> Watch<T> {
+    /// `look` ends once what it is given is set.
+    fn start(look: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, ns, node) = (Arc::clone(&stop), Arc::clone(ns), Addresses::of(node));
-        let thread = std::thread::spawn(move || {
-            let (mut longest, mut since, mut sightings) = (Duration::ZERO, None, 0);
-            while !stopped.load(Ordering::Relaxed) {
-                let seen = Instant::now();
-                if weighted(&ns, &node)?.is_empty() {
-                    since = None;
-                } else {
-                    sightings += 1;
-                    longest = longest.max(seen.duration_since(*since.get_or_insert(seen)));
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            Ok((longest, sightings))
-        });
-        Self { stop, thread }
+        let stopped = Arc::clone(&stop);
+        Self { stop, thread: std::thread::spawn(move || look(&stopped)) }
     }
 
-    /// The longest time in which there was one at each look, and how many looks saw one.
-    fn end(self) -> Result<(Duration, usize)> {
+    fn end(self) -> Result<T> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the watch panicked"))?
     }
 }
 
-/// Looks all the time whether a node has fewer destinations with weight than before.
-struct Lost {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Option<Vec<String>>>>,
+/// The longest time in which a node had destinations with weight at each look, and how many looks saw one.
+fn watch_weight(ns: &Arc<Netns>, node: &Node) -> Watch<(Duration, usize)> {
+    let (ns, node) = (Arc::clone(ns), Addresses::of(node));
+    Watch::start(move |stopped| {
+        let (mut longest, mut since, mut sightings) = (Duration::ZERO, None, 0);
+        while !stopped.load(Ordering::Relaxed) {
+            let seen = Instant::now();
+            if weighted(&ns, &node)?.is_empty() {
+                since = None;
+            } else {
+                sightings += 1;
+                longest = longest.max(seen.duration_since(*since.get_or_insert(seen)));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok((longest, sightings))
+    })
 }
 
-impl Lost {
-    fn start(ns: &Arc<Netns>, node: &Node, before: usize) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, ns, node) = (Arc::clone(&stop), Arc::clone(ns), Addresses::of(node));
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                let now = weighted(&ns, &node)?;
-                if now.len() < before {
-                    return Ok(Some(now));
-                }
-                std::thread::sleep(Duration::from_millis(250));
+/// What a node had of its destinations with weight where it had fewer than before.
+fn watch_loss(ns: &Arc<Netns>, node: &Node, before: usize) -> Watch<Option<Vec<String>>> {
+    let (ns, node) = (Arc::clone(ns), Addresses::of(node));
+    Watch::start(move |stopped| {
+        while !stopped.load(Ordering::Relaxed) {
+            let now = weighted(&ns, &node)?;
+            if now.len() < before {
+                return Ok(Some(now));
             }
-            Ok(None)
-        });
-        Self { stop, thread }
-    }
-
-    /// What was left where it had fewer.
-    fn end(self) -> Result<Option<Vec<String>>> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("the watch panicked"))?
-    }
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        Ok(None)
+    })
 }
 
 /// Lines of destinations on a node's pod that a Service has by its virtual addresses.
@@ -157,7 +147,7 @@ fn two_syncs_change_nothing() -> Result<()> {
     let (beside, before) = flagged()?;
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
     let (done, synced) = (changes(&beside)?, beside.proxy.last_sync()?);
-    let watch = Watch::start(ns, b);
+    let watch = watch_weight(ns, b);
     let twice = wait_until("kube-proxy syncs twice", SYNC_PERIOD * 2 + LIMIT, || {
         beside.proxy.last_sync().is_ok_and(|at| at >= synced + SYNC_PERIOD.as_secs_f64() * 1.5)
     });
@@ -174,7 +164,7 @@ fn two_syncs_change_nothing() -> Result<()> {
 fn a_restarted_kube_proxy_does_not_bring_it_back() -> Result<()> {
     let (beside, before) = flagged()?;
     let done = changes(&beside)?;
-    let watch = Watch::start(&beside.cluster.a.ns, &beside.cluster.b);
+    let watch = watch_weight(&beside.cluster.a.ns, &beside.cluster.b);
     let beside = beside.restart_proxy()?;
     wait_until("the agent has taken it again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
     wait_out(&beside)?;
@@ -192,7 +182,7 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     let (ns, b, c) = (&beside.cluster.a.ns, &beside.cluster.b, &beside.cluster.c);
     let (done, of_c) = (changes(&beside)?, weighted(ns, &Addresses::of(c))?.len());
     ensure!(of_c >= 6, "{before:?}");
-    let (watch, others) = (Watch::start(ns, b), Lost::start(ns, c, of_c));
+    let (watch, others) = (watch_weight(ns, b), watch_loss(ns, c, of_c));
     let begun = Instant::now();
     for change in 0..CHANGES {
         let nodes: &[&Node] = if change % 2 == 0 { &[c] } else { &[b, c] };

@@ -19,7 +19,6 @@ use nodefence_tests::{
     client::{UdpConn, wait_until},
     topology::Service,
 };
-
 use serde_json::Value;
 
 use super::common::{
