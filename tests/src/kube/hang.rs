@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_common::Reason;
 
-use super::{Beside, Mode};
+use super::{Beside, Mode, own};
 use crate::{
     Conn, Family, Netns, Node, Options, Outcome, Overlay, Place,
     client::{UdpConn, wait_until},
@@ -206,6 +206,15 @@ fn told(beside: &Beside, place: Place) -> String {
     format!("{}, client: {place:?}\n{counters}\n{}", beside.proxy.mode, beside.agent.log())
 }
 
+/// What `status` says of own sockets once a client in the host network has met the cut. Where kube-proxy goes on to list the
+/// hung endpoint, those of [`hangs`] have.
+fn own_sockets(beside: &Beside, service: Service, hung: &Node, live: &Node) -> Result<()> {
+    if beside.proxy.mode != Mode::Ipvs {
+        own::says(beside, own::BALANCED).with_context(|| told(beside, Place::Node))?;
+    }
+    own::is_balanced(beside, service, hung, live).with_context(|| told(beside, Place::Node))
+}
+
 /// Whether clients go on where kube-proxy goes on to list the hung endpoints: no established one waits for long after the flag, no new connection fails
 /// or waits for its SYN to be sent again.
 ///
@@ -216,7 +225,12 @@ pub fn clients_go_on(mode: Mode) -> Result<()> {
     rescues(&beside)?;
     let (b, c) = (&beside.cluster.b, &beside.cluster.c);
     for place in Place::ALL {
+        // Nobody else in the host network uses the Service: what is said of own sockets, this client has shown.
+        own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
         hangs(&beside, place, b, c, || beside.agent.flag(b.name)).with_context(|| told(&beside, place))?;
+        if place == Place::Node {
+            own_sockets(&beside, Service::Web, b, c)?;
+        }
         recovers(&beside, b)?;
     }
     Ok(())
@@ -257,7 +271,11 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
         .map(drop)
     };
     for (place, flag) in [(Place::Outside, &by_command as &dyn Fn() -> Result<()>), (Place::Node, &by_file)] {
+        own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
         hangs(&beside, place, a, c, flag).with_context(|| told(&beside, place))?;
+        if place == Place::Node {
+            own_sockets(&beside, Service::Web, a, c)?;
+        }
         let pod = (a.pod_address(Family::V4), Service::Web.ports().1).into();
         Conn::connect(&a.ns, pod, LIMIT).context("a probe of the kubelet's")?;
         ensure!(beside.agent.counter(Reason::OwnSocket)? > 0, "{}", told(&beside, place));
@@ -295,6 +313,10 @@ pub fn the_next_query_is_answered(mode: Mode) -> Result<()> {
             longest = longest.max(begun.elapsed());
         }
         println!("{mode}, {place:?}: the next queries were answered within {longest:?}");
+        if place == Place::Node {
+            own::is_balanced(&beside, Service::Dns, &cluster.b, &cluster.c)
+                .with_context(|| told(&beside, place))?;
+        }
         recovers(&beside, &cluster.b)?;
     }
     Ok(())

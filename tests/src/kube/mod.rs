@@ -15,6 +15,7 @@ mod iptables;
 mod ipvs;
 mod nftables;
 pub mod objects;
+mod own;
 pub mod pinned;
 pub mod proxy;
 mod relay;
