@@ -17,6 +17,7 @@ use nodefence_tests::{
 };
 
 mod common;
+mod own;
 mod refused;
 
 use common::{BOTH, LIMIT, NO_RETRANSMIT, armed, connect, own_counter, rescuing};
