@@ -15,8 +15,8 @@ use nodefence::{
     flags::monotonic_ns,
 };
 use nodefence_tests::{
-    Cluster, Conn, Family, Netns, Place, Proc, bin,
-    client::{UdpConn, wait_until},
+    Cluster, Conn, Family, Netns, Outcome, Place, Proc, bin,
+    client::{UdpConn, try_new, wait_until},
     topology::Service,
 };
 use serde_json::Value;
@@ -33,6 +33,8 @@ const ASKING: Duration = Duration::from_secs(1);
 
 /// Of datagrams, with persistence.
 const STICKY: &str = "10.96.0.34:53";
+/// Of connections, with persistence: one of the services that `common` adds. Of three clients node B gets two by its weight.
+const STICKY_WEB: &str = "10.96.0.30:80";
 
 /// Entries of services whose answers come from there, by protocol and original direction. SCTP speaks to the pods themselves as well, whose
 /// addresses the server tells: those are no service's.
@@ -175,9 +177,21 @@ fn in_time_and_nothing_else() -> Result<()> {
         conn.who()?;
         datagrams.push(conn);
     }
+    // Each client's second connection goes where its first one went.
+    let mut sticky = Vec::new();
+    for place in Place::ALL {
+        let connect = || Conn::connect(cluster.at(place), STICKY_WEB.parse()?, LIMIT).context("connect");
+        let (mut first, mut second) = (connect()?, connect()?);
+        let name = first.who()?;
+        ensure!(second.who()? == name, "{place:?} is not kept at {name}");
+        sticky.push((place, name == "node-b", [first, second]));
+    }
+    let moving = sticky.iter().filter(|(_, moves, _)| *moves).count();
     let (to_b, to_c) = (addresses(&cluster.b), addresses(&cluster.c));
     let (mine, theirs) = (connections(ns, &to_b)?, names(&connections(ns, &to_c)?));
-    ensure!(mine.iter().any(|line| is_template(line)), "no template: {mine:?}");
+    let templates: Vec<String> = mine.iter().filter(|line| is_template(line)).cloned().collect();
+    ensure!(of(&templates, "UDP") >= 1, "{templates:?}");
+    ensure!(moving >= 1 && of(&templates, "TCP") == moving, "{moving} of TCP: {templates:?}");
     ensure!(of(&mine, "TCP") >= 6 && of(&mine, "UDP") >= 6 && of(&mine, "SCTP") >= 3, "{mine:?}");
     let kept = entries(ns, &to_c)?;
     ensure!(entries(ns, &to_b)?.len() >= 15 && kept.len() >= 15, "{kept:?}");
@@ -239,6 +253,17 @@ fn in_time_and_nothing_else() -> Result<()> {
         wait_until("node C answers", LIMIT, || conn.who().is_ok_and(|who| who == "node-c"))?;
     }
     ensure!(Conn::sctp_to(pod, diameter, "node-c", LIMIT).is_ok(), "no new association");
+    for (place, moves, conns) in &mut sticky {
+        let wanted = if *moves { Outcome::Reset } else { Outcome::Answered };
+        for conn in conns {
+            let outcome = conn.request();
+            ensure!(outcome == wanted, "{place:?}: {outcome:?} in place of {wanted:?}");
+        }
+        let (outcome, who) = try_new(cluster.at(*place), STICKY_WEB.parse()?, LIMIT);
+        ensure!(who.as_deref() == Some("node-c"), "{place:?}: {outcome:?} by {who:?}");
+    }
+    let templates: Vec<_> = connections(ns, &to_c)?.into_iter().filter(|line| is_template(line)).collect();
+    ensure!(of(&templates, "TCP") == sticky.len(), "{templates:?}");
     wait_out(&cluster, &agent)?;
     agent.unflag("node-b")?;
     wait_same(&cluster, &before, LIMIT, &agent.log())?;
