@@ -31,6 +31,9 @@ const HEALTH: u16 = 10_256;
 /// When its rules were last written (metric of pkg/proxy/metrics, one a family).
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
+/// It serves both where the kernel has IPv6 (`platformCheckSupported`, cmd/kube-proxy/app/server_linux.go).
+const FAMILIES: usize = 2;
+
 /// A kube-proxy. Killed when dropped; what it has programmed stays, as it does anywhere.
 #[derive(Debug)]
 pub struct KubeProxy {
@@ -94,7 +97,7 @@ impl KubeProxy {
         }
     }
 
-    /// When it last synced, in seconds of the epoch; 0 before the first time. Of two families the one that is behind.
+    /// When it last synced, in seconds of the epoch; 0 before both families have. Of the two the one that is behind.
     ///
     /// # Errors
     /// Where it does not serve its metrics.
@@ -102,7 +105,9 @@ impl KubeProxy {
         let metrics = self.ask("/metrics")?;
         let times = metrics.lines().filter(|line| line.starts_with(LAST_SYNC));
         let times = times.filter_map(|line| line.rsplit(' ').next()?.parse().ok());
-        Ok(times.reduce(f64::min).unwrap_or(0.0))
+        // A family that has not synced yet has no line.
+        let times: Vec<f64> = times.collect();
+        Ok(if times.len() < FAMILIES { 0.0 } else { times.into_iter().fold(f64::INFINITY, f64::min) })
     }
 
     /// The answer of its metrics port to a GET.
