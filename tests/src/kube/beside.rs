@@ -147,7 +147,7 @@ fn file(cluster: &Cluster, affinity: bool, nodes: &[&Node]) -> Value {
         });
         json!({
             "name": format!("default/{}", object.name),
-            "clusterIPs": [object.cluster_ip],
+            "clusterIPs": object.cluster_ips,
             "sessionAffinity": if affinity { "ClientIP" } else { "None" },
             "ports": ports.collect::<Vec<_>>(),
             "endpoints": endpoints.collect::<Vec<_>>(),

@@ -149,13 +149,18 @@ impl ControlPlane {
         self.api.create("/api/v1/nodes", &objects::node(name, address, zone)).map(drop)
     }
 
-    /// Creates a Service or gives it this content.
+    /// Creates a Service or gives it this content, with the addresses that a load balancer gives it.
     ///
     /// # Errors
     /// What the server says.
     pub fn service(&self, service: &objects::Service) -> Result<()> {
         let path = format!("/api/v1/namespaces/default/services/{}", service.name);
-        self.api.apply(&path, &service.json()).with_context(|| format!("{service:?}")).map(drop)
+        let written = self.api.apply(&path, &service.json());
+        let written = written.and_then(|_| match service.status() {
+            Some(status) => self.api.apply(&format!("{path}/status"), &status).map(drop),
+            None => Ok(()),
+        });
+        written.with_context(|| format!("{service:?}"))
     }
 
     /// Deletes a Service. Its slices stay: no controller runs that would take them away.

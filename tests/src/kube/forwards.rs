@@ -60,7 +60,7 @@ fn way(service: Service, nodes: &[&Node]) -> Way {
 
 /// The ways of a Service's ClusterIP and node port.
 fn programmed(ns: &Netns, mode: Mode, service: Service) -> Result<[Way; 2]> {
-    let rules = Rules::read(ns, mode)?;
+    let rules = Rules::read(ns, mode, nodefence::cluster::Family::V4)?;
     let (port, _, node_port) = service.ports();
     let cluster_ip = Virtual::Service(service.cluster_ip(Family::V4), port);
     Ok([

@@ -38,7 +38,9 @@ impl Rule {
 
     fn is_for(&self, protocol: &str, to: Virtual) -> bool {
         let (address, port) = match to {
-            Virtual::Service(address, port) => (Some(format!("{address}/32")), port),
+            Virtual::Service(address, port) => {
+                (Some(format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })), port)
+            }
             Virtual::NodePort(port) => (None, port),
         };
         self.after("-p") == Some(protocol)
@@ -120,13 +122,14 @@ mod tests {
 
     #[test]
     fn a_comment_hides_nothing_and_adds_nothing() {
-        let words = words(
+        let rule = Rule(words(
             r#"KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "a -j DROP" -m tcp --dport 80 -j KUBE-SVC-1"#,
-        );
-        let rule = Rule(words);
+        ));
         assert_eq!(rule.after("-j"), Some("KUBE-SVC-1"));
         assert!(rule.is_for("tcp", Virtual::Service([10, 96, 0, 1].into(), 80)));
         assert!(!rule.is_for("udp", Virtual::Service([10, 96, 0, 1].into(), 80)));
         assert!(!rule.is_for("tcp", Virtual::NodePort(80)), "an address is asked for");
+        let rule = Rule(words("KUBE-SERVICES -d fd00:96::1/128 -p udp -m udp --dport 53 -j KUBE-SVC-1"));
+        assert!(rule.is_for("udp", Virtual::Service("fd00:96::1".parse().expect("an address"), 53)));
     }
 }

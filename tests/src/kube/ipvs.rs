@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use nodefence::cluster::Family;
 
 use super::{Virtual, Way};
 
@@ -14,8 +15,8 @@ use super::{Virtual, Way};
 pub struct Table(BTreeMap<(&'static str, SocketAddr), BTreeSet<SocketAddr>>);
 
 impl Table {
-    /// Reads lines such as `-A -t 10.96.0.1:80 -s rr` and `-a -t 10.96.0.1:80 -r 10.1.2.10:8080 -m -w 1`.
-    pub(super) fn parse(saved: &str) -> Result<Self> {
+    /// Reads lines such as `-A -t 10.96.0.1:80 -s rr` and `-a -t 10.96.0.1:80 -r 10.1.2.10:8080 -m -w 1`; virtual servers of `family` alone.
+    pub(super) fn parse(saved: &str, family: Family) -> Result<Self> {
         let mut this = Self::default();
         for line in saved.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -29,7 +30,11 @@ impl Table {
                 // SCTP, and services by mark: no test asks for them.
                 _ => continue,
             };
-            let servers = this.0.entry((protocol, address.parse().context(line.to_owned())?)).or_default();
+            let address: SocketAddr = address.parse().context(line.to_owned())?;
+            if Family::of(address.ip()) != family {
+                continue;
+            }
+            let servers = this.0.entry((protocol, address)).or_default();
             if let Some(server) = after("-r") {
                 let weight: u32 = after("-w").context(line.to_owned())?.parse()?;
                 if weight > 0 {
@@ -65,18 +70,18 @@ mod tests {
 
     #[test]
     fn a_saved_table_is_read() -> Result<()> {
-        let table = Table::parse(
-            "-A -t 10.96.0.1:80 -s rr\n-a -t 10.96.0.1:80 -r 10.1.2.10:8080 -m -w 1\n-a -t 10.96.0.1:80 -r 10.1.3.10:8080 -m -w 0\n\
-             -A -u [fd00::1]:53 -s rr -p 10800\n-A -t 10.2.0.1:30080 -s rr\n-A -t 10.3.0.1:30080 -s rr\n-a -t 10.3.0.1:30080 -r 10.1.2.10:8080 -m -w 1\n",
-        )?;
+        let saved = "-A -t 10.96.0.1:80 -s rr\n-a -t 10.96.0.1:80 -r 10.1.2.10:8080 -m -w 1\n-a -t 10.96.0.1:80 -r 10.1.3.10:8080 -m -w 0\n\
+             -A -u [fd00::1]:53 -s rr -p 10800\n-A -t 10.2.0.1:30080 -s rr\n-A -t 10.3.0.1:30080 -s rr\n-a -t 10.3.0.1:30080 -r 10.1.2.10:8080 -m -w 1\n";
         let way = |protocol, to: &str| {
             let to: SocketAddr = to.parse()?;
-            table.way(protocol, Virtual::Service(to.ip(), to.port()))
+            Table::parse(saved, Family::of(to.ip()))?.way(protocol, Virtual::Service(to.ip(), to.port()))
         };
         anyhow::ensure!(way("tcp", "10.96.0.1:80")? == Way::To(["10.1.2.10:8080".parse()?].into()));
         anyhow::ensure!(way("udp", "10.96.0.1:80")? == Way::Nothing);
         anyhow::ensure!(way("udp", "[fd00::1]:53")? == Way::Reject);
-        anyhow::ensure!(table.way("tcp", Virtual::NodePort(30080)).is_err(), "they differ");
+        let node_port = |family| Table::parse(saved, family)?.way("tcp", Virtual::NodePort(30080));
+        anyhow::ensure!(node_port(Family::V4).is_err(), "they differ");
+        anyhow::ensure!(node_port(Family::V6)? == Way::Nothing, "it is the other family's");
         Ok(())
     }
 }

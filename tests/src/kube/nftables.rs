@@ -23,7 +23,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads what `nft -j list table ip kube-proxy` prints.
+    /// Reads what `nft -j list table` prints of `ip kube-proxy` or `ip6 kube-proxy`.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let json: Value = serde_json::from_str(text).context("nft printed no JSON")?;
         let mut this = Self { maps: HashMap::new(), chains: HashMap::new() };

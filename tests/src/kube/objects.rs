@@ -15,7 +15,7 @@ pub struct Port {
     pub port: u16,
     /// Port of the endpoints.
     pub target: u16,
-    /// With it the Service is of type NodePort.
+    /// With it the Service is of type NodePort, if not LoadBalancer.
     pub node_port: Option<u16>,
 }
 
@@ -24,15 +24,19 @@ pub struct Port {
 pub struct Service {
     /// Its name, in the namespace `default`.
     pub name: String,
-    /// Its ClusterIP; no other Service may have it.
-    pub cluster_ip: IpAddr,
+    /// Its ClusterIP, or one of each family, IPv4 first; no other Service may have them.
+    pub cluster_ips: Vec<IpAddr>,
     /// `externalIPs`.
     pub external_ips: Vec<IpAddr>,
+    /// Addresses of load balancers; with one the Service is of type LoadBalancer.
+    pub balancer_ips: Vec<IpAddr>,
+    /// `healthCheckNodePort`, of a load balancer whose policy is Local: else the server picks one that another Service may ask for later.
+    pub health_port: Option<u16>,
     /// Its ports.
     pub ports: Vec<Port>,
     /// `internalTrafficPolicy: Local`.
     pub internal_local: bool,
-    /// `externalTrafficPolicy: Local`; only with a node port or an external IP.
+    /// `externalTrafficPolicy: Local`; only with a node port, an external IP or a load balancer.
     pub external_local: bool,
     /// `sessionAffinity: ClientIP`.
     pub affinity: bool,
@@ -43,8 +47,10 @@ impl Service {
     pub fn new(name: &str, cluster_ip: impl Into<IpAddr>, ports: Vec<Port>) -> Self {
         Self {
             name: name.to_owned(),
-            cluster_ip: cluster_ip.into(),
+            cluster_ips: vec![cluster_ip.into()],
             external_ips: Vec::new(),
+            balancer_ips: Vec::new(),
+            health_port: None,
             ports,
             internal_local: false,
             external_local: false,
@@ -52,7 +58,7 @@ impl Service {
         }
     }
 
-    /// As JSON.
+    /// As JSON; what a load balancer has given it is a part of [`Service::status`].
     pub fn json(&self) -> Value {
         let policy = |local: bool| if local { "Local" } else { "Cluster" };
         let ports = self.ports.iter().map(|port| {
@@ -63,7 +69,9 @@ impl Service {
             json
         });
         let mut spec = json!({
-            "clusterIP": self.cluster_ip,
+            "clusterIP": self.cluster_ips[0],
+            "clusterIPs": self.cluster_ips,
+            "ipFamilyPolicy": if self.cluster_ips.len() == 2 { "RequireDualStack" } else { "SingleStack" },
             "ports": ports.collect::<Vec<_>>(),
             "internalTrafficPolicy": policy(self.internal_local),
             "sessionAffinity": if self.affinity { "ClientIP" } else { "None" },
@@ -71,14 +79,38 @@ impl Service {
         if !self.external_ips.is_empty() {
             spec["externalIPs"] = json!(self.external_ips);
         }
-        let node_port = self.ports.iter().any(|port| port.node_port.is_some());
-        if node_port {
+        if !self.balancer_ips.is_empty() {
+            spec["type"] = json!("LoadBalancer");
+            // Those that are asked for are given all the same.
+            spec["allocateLoadBalancerNodePorts"] = json!(false);
+        } else if self.ports.iter().any(|port| port.node_port.is_some()) {
             spec["type"] = json!("NodePort");
         }
-        if node_port || !self.external_ips.is_empty() {
+        if self.external() {
             spec["externalTrafficPolicy"] = json!(policy(self.external_local));
         }
+        if let Some(port) = self.health_port {
+            spec["healthCheckNodePort"] = json!(port);
+        }
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": self.name}, "spec": spec})
+    }
+
+    /// What a load balancer says of it; `None` without one. The server takes it apart from the rest.
+    pub fn status(&self) -> Option<Value> {
+        let ingress: Vec<Value> = self.balancer_ips.iter().map(|ip| json!({"ip": ip})).collect();
+        (!ingress.is_empty()).then(|| {
+            json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": self.name},
+                "status": {"loadBalancer": {"ingress": ingress}},
+            })
+        })
+    }
+
+    /// Whether anything but a ClusterIP leads to it.
+    pub fn external(&self) -> bool {
+        !self.external_ips.is_empty()
+            || !self.balancer_ips.is_empty()
+            || self.ports.iter().any(|port| port.node_port.is_some())
     }
 }
 

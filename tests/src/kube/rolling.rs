@@ -96,7 +96,7 @@ impl Pods {
         let object = object(Service::Web);
         text += &format!(
             "services:\n  - name: default/{}\n    clusterIPs: [{}]\n    ports:\n",
-            object.name, object.cluster_ip
+            object.name, object.cluster_ips[0]
         );
         for Port { name, protocol, port, target, node_port } in &object.ports {
             let protocol = protocol.to_lowercase();

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
+use nodefence::cluster::Family;
 
 use super::{Mode, iptables, ipvs, nftables};
 use crate::Netns;
@@ -16,7 +17,7 @@ use crate::Netns;
 pub enum Virtual {
     /// An address and a port of a Service.
     Service(IpAddr, u16),
-    /// A port of the node's own addresses.
+    /// A port of the node's own addresses, those of the family that was read.
     NodePort(u16),
 }
 
@@ -44,12 +45,12 @@ impl fmt::Debug for Way {
     }
 }
 
-/// Everything that a kube-proxy has programmed in a namespace for IPv4, at one moment.
+/// Everything that a kube-proxy has programmed in a namespace for one family, at one moment.
 #[derive(Debug)]
 pub enum Rules {
     /// Its table, as `nft` prints it.
     Nftables(nftables::Table),
-    /// Its chains, as `iptables-save` prints them.
+    /// Its chains, as `iptables-save` or `ip6tables-save` prints them.
     Iptables(iptables::Chains),
     /// Its virtual servers, as `ipvsadm-save` prints them.
     Ipvs(ipvs::Table),
@@ -60,16 +61,21 @@ impl Rules {
     ///
     /// # Errors
     /// Where `nft`, `iptables-save` or `ipvsadm` fails or prints what is not understood.
-    pub fn read(ns: &Netns, mode: Mode) -> Result<Self> {
+    pub fn read(ns: &Netns, mode: Mode, family: Family) -> Result<Self> {
+        let ip = match family {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        };
         match mode {
             Mode::Nftables => {
-                nftables::Table::parse(&ns.exec("nft -j list table ip kube-proxy")?).map(Self::Nftables)
+                let table = ns.exec(&format!("nft -j list table {ip} kube-proxy"))?;
+                nftables::Table::parse(&table).map(Self::Nftables)
             }
             Mode::Iptables => {
-                let save = |table| ns.exec(&format!("iptables-save -t {table}"));
+                let save = |table| ns.exec(&format!("{ip}tables-save -t {table}"));
                 Ok(Self::Iptables(iptables::Chains::parse(&save("nat")?, &save("filter")?)))
             }
-            Mode::Ipvs => ipvs::Table::parse(&ns.exec("ipvsadm -S -n")?).map(Self::Ipvs),
+            Mode::Ipvs => ipvs::Table::parse(&ns.exec("ipvsadm -S -n")?, family).map(Self::Ipvs),
         }
     }
 

@@ -1,15 +1,11 @@
 //! The table of cases, and random ones beside it.
 
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::IpAddr};
 
-use crate::kube::objects::{Endpoint, Port, Service};
+use crate::kube::objects::{Endpoint, Port, Service, Slice};
+use nodefence::cluster::Family;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
-
-/// Port of every Service here.
-pub(crate) const PORT: u16 = 80;
-/// Port of every endpoint.
-pub(crate) const TARGET: u16 = 8080;
 
 /// A node: a kube-proxy runs for each of them.
 pub(crate) struct Node {
@@ -25,13 +21,55 @@ pub(crate) const NODES: [Node; 3] = [
     Node { name: "node-c", address: "10.2.0.13", zone: None },
 ];
 
-/// How a Service is reached from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outside {
-    Not,
-    NodePort,
-    ExternalIp,
+const NO_FAMILY: &[Family] = &[];
+const V4: &[Family] = &[Family::V4];
+const V6: &[Family] = &[Family::V6];
+const BOTH: &[Family] = &[Family::V4, Family::V6];
+
+/// What a Service is like, whatever its endpoints are.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    /// Of its cluster IPs.
+    families: &'static [Family],
+    internal_local: bool,
+    external_local: bool,
+    affinity: bool,
+    /// With a UDP port beside the TCP one.
+    two_ports: bool,
+    node_ports: bool,
+    /// Of its external IPs.
+    external: &'static [Family],
+    /// Of its load balancer's addresses.
+    balancer: &'static [Family],
 }
+
+/// A cluster IP of IPv4, one port, policies Cluster, nothing from outside.
+const PLAIN: Shape = Shape {
+    families: V4,
+    internal_local: false,
+    external_local: false,
+    affinity: false,
+    two_ports: false,
+    node_ports: false,
+    external: NO_FAMILY,
+    balancer: NO_FAMILY,
+};
+
+/// Each set of endpoints becomes one Service of each of these.
+const SHAPES: [Shape; 9] = [
+    Shape { node_ports: true, two_ports: true, ..PLAIN },
+    Shape { node_ports: true, external_local: true, families: BOTH, ..PLAIN },
+    Shape { node_ports: true, internal_local: true, families: V6, ..PLAIN },
+    Shape { node_ports: true, internal_local: true, external_local: true, ..PLAIN },
+    Shape { affinity: true, families: V6, two_ports: true, ..PLAIN },
+    Shape { affinity: true, internal_local: true, families: BOTH, ..PLAIN },
+    Shape { affinity: true, external: V4, external_local: true, ..PLAIN },
+    Shape { balancer: BOTH, families: BOTH, two_ports: true, ..PLAIN },
+    Shape { balancer: V4, external_local: true, node_ports: true, ..PLAIN },
+];
+
+/// The Service's port, and the endpoints' own, for each port that they have.
+type Own = &'static [(&'static str, u16)];
 
 /// A Service with its endpoints.
 #[derive(Debug, Clone)]
@@ -39,49 +77,107 @@ pub(crate) struct Case {
     pub(crate) name: String,
     /// Its place in the list: addresses and ports follow from it.
     number: u16,
-    pub(crate) internal_local: bool,
-    pub(crate) external_local: bool,
-    outside: Outside,
-    affinity: bool,
-    pub(crate) endpoints: Vec<Endpoint>,
+    shape: Shape,
+    /// With their own ports where they are not the Service's.
+    endpoints: Vec<(Endpoint, Option<Own>)>,
 }
 
 impl Case {
     /// As the API has it.
     pub(crate) fn service(&self) -> Service {
-        let [high, low] = self.number.to_be_bytes();
-        let node_port = (self.outside == Outside::NodePort).then_some(30_000 + self.number);
-        let port = Port { name: "main", protocol: "TCP", port: PORT, target: TARGET, node_port };
-        let external_ip = Ipv4Addr::new(198, 18, high, low);
-        Service {
-            internal_local: self.internal_local,
-            external_local: self.external_local && self.outside != Outside::Not,
-            affinity: self.affinity,
-            external_ips: (self.outside == Outside::ExternalIp)
-                .then_some(external_ip.into())
-                .into_iter()
-                .collect(),
-            ..Service::new(&self.name, Ipv4Addr::new(10, 96, 10 + high, low), vec![port])
+        let Self { number, shape, .. } = self;
+        let node_port = |first: u16| shape.node_ports.then_some(first + number);
+        let mut ports = vec![Port {
+            name: "main",
+            protocol: "TCP",
+            port: 80,
+            target: 8080,
+            node_port: node_port(30_000),
+        }];
+        if shape.two_ports {
+            let node_port = node_port(31_000);
+            ports.push(Port { name: "more", protocol: "UDP", port: 53, target: 5353, node_port });
         }
+        let addresses = |families: &[Family], v4: [u8; 2], v6: u16| -> Vec<IpAddr> {
+            let [high, low] = number.to_be_bytes();
+            let address = |family: &Family| match family {
+                Family::V4 => [v4[0], v4[1], 10 + high, low].into(),
+                Family::V6 => [0xfd00, v6, 0, 0, 0, 0, 0, 0x1000 + number].into(),
+            };
+            families.iter().map(address).collect()
+        };
+        let service = Service {
+            name: self.name.clone(),
+            cluster_ips: addresses(shape.families, [10, 96], 0x96),
+            external_ips: addresses(shape.external, [198, 18], 0x198),
+            balancer_ips: addresses(shape.balancer, [198, 19], 0x199),
+            health_port: None,
+            ports,
+            internal_local: shape.internal_local,
+            external_local: shape.external_local,
+            affinity: shape.affinity,
+        };
+        let external_local = shape.external_local && service.external();
+        let health_port = (external_local && !shape.balancer.is_empty()).then_some(32_000 + number);
+        Service { external_local, health_port, ..service }
+    }
+
+    /// The Service's slices: the endpoints of one are of one family and have the same ports.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = Slice> {
+        let service = self.service();
+        let mut groups: BTreeMap<_, Vec<Endpoint>> = BTreeMap::new();
+        for (endpoint, own) in &self.endpoints {
+            groups.entry((endpoint.address.is_ipv6(), *own)).or_default().push(endpoint.clone());
+        }
+        if groups.is_empty() {
+            // As the controller leaves it.
+            groups.insert((false, None), Vec::new());
+        }
+        groups.into_iter().zip(0..).map(move |(((_, own), endpoints), at): (_, u8)| {
+            let mut slice = Slice::new(&service, endpoints);
+            slice.name = format!("{}-{at}", service.name);
+            if let Some(own) = own {
+                slice.ports.retain_mut(|port| {
+                    let target = own.iter().find(|(name, _)| *name == port.name).map(|(_, target)| *target);
+                    port.target = target.unwrap_or_default();
+                    target.is_some()
+                });
+            }
+            slice
+        })
     }
 
     /// As the cluster file has it: what is not said to the API is not said here either.
     pub(crate) fn file(&self) -> Value {
         let service = self.service();
         let policy = |local: bool| if local { "Local" } else { "Cluster" };
-        let mut port = json!({"port": PORT, "targetPort": TARGET, "protocol": "tcp"});
-        if let Some(node_port) = service.ports[0].node_port {
-            port["nodePort"] = json!(node_port);
-        }
+        let ports = service.ports.iter().map(|port| {
+            let mut json = json!({
+                "name": port.name, "port": port.port, "targetPort": port.target,
+                "protocol": port.protocol.to_lowercase(),
+            });
+            if let Some(node_port) = port.node_port {
+                json["nodePort"] = json!(node_port);
+            }
+            json
+        });
+        let endpoints = self.endpoints.iter().map(|(endpoint, own)| {
+            let mut json = self::endpoint(endpoint);
+            for (name, target) in own.iter().copied().flatten() {
+                json["ports"][name] = json!(target);
+            }
+            json
+        });
         json!({
             "name": format!("default/{}", self.name),
-            "clusterIPs": [service.cluster_ip],
+            "clusterIPs": service.cluster_ips,
             "externalIPs": service.external_ips,
+            "loadBalancerIPs": service.balancer_ips,
             "internalTrafficPolicy": policy(service.internal_local),
             "externalTrafficPolicy": policy(service.external_local),
-            "sessionAffinity": if self.affinity { "ClientIP" } else { "None" },
-            "ports": [port],
-            "endpoints": self.endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+            "sessionAffinity": if service.affinity { "ClientIP" } else { "None" },
+            "ports": ports.collect::<Vec<_>>(),
+            "endpoints": endpoints.collect::<Vec<_>>(),
         })
     }
 }
@@ -106,7 +202,7 @@ fn endpoint(endpoint: &Endpoint) -> Value {
     json
 }
 
-/// An endpoint of a set, before it gets an address: node, conditions, zones and nodes it is meant for.
+/// An endpoint of a set, before it gets an address: node, conditions, zones and nodes it is meant for, its own ports.
 #[derive(Clone, Copy)]
 struct Plan {
     node: Option<&'static str>,
@@ -115,6 +211,7 @@ struct Plan {
     terminating: Option<bool>,
     zones: &'static [&'static str],
     nodes: &'static [&'static str],
+    own: Option<Own>,
 }
 
 impl Plan {
@@ -126,11 +223,19 @@ impl Plan {
         Self { nodes, ..self }
     }
 
-    fn place(self, number: u16, at: u8) -> Endpoint {
+    const fn own(self, own: Own) -> Self {
+        Self { own: Some(own), ..self }
+    }
+
+    fn place(self, number: u16, at: u8, family: Family) -> Endpoint {
         let [high, low] = number.to_be_bytes();
+        let address: IpAddr = match family {
+            Family::V4 => [10, 100 + high, low, at + 1].into(),
+            Family::V6 => [0xfd00, 0x100, 0, 0, 0, 0, number, u16::from(at) + 1].into(),
+        };
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Endpoint {
-            address: Ipv4Addr::new(10, 100 + high, low, at + 1).into(),
+            address,
             node: self.node.map(str::to_owned),
             zone: NODES
                 .iter()
@@ -152,7 +257,7 @@ const fn on(
     serving: Option<bool>,
     terminating: Option<bool>,
 ) -> Plan {
-    Plan { node: Some(node), ready, serving, terminating, zones: &[], nodes: &[] }
+    Plan { node: Some(node), ready, serving, terminating, zones: &[], nodes: &[], own: None }
 }
 
 const YES: Option<bool> = Some(true);
@@ -186,7 +291,12 @@ const ONE: &[&str] = &["zone-1"];
 const TWO: &[&str] = &["zone-2"];
 const THREE: &[&str] = &["zone-3"];
 
-/// Sets of endpoints; each becomes one Service for each pair of policies.
+/// Another port than the Service says, and none for its second.
+const FIRST: Own = &[("main", 7000)];
+const SECOND: Own = &[("more", 7053)];
+const BOTH_PORTS: Own = &[("main", 7000), ("more", 7053)];
+
+/// Sets of endpoints.
 const SETS: &[(&str, &[Plan])] = &[
     ("empty", &[]),
     ("ready-everywhere", &[ready(A), ready(B), ready(C)]),
@@ -218,27 +328,43 @@ const SETS: &[(&str, &[Plan])] = &[
     ("node-and-zone-hints", &[ready(A).nodes(&[A]).zones(ONE), ready(C).nodes(&[A]).zones(TWO)]),
     ("zone-hints-and-a-node-hint", &[ready(A).nodes(&[B]).zones(ONE), ready(B).zones(TWO)]),
     ("node-hint-of-an-ending-one", &[ending(A).nodes(&[A]), ready(B).nodes(&[B])]),
+    ("own-ports", &[ready(A), ready(A).own(BOTH_PORTS), ready(B).own(FIRST), ready(C).own(SECOND)]),
+    ("own-ports-none-for-the-second", &[ready(A).own(FIRST), ready(B).own(FIRST)]),
+    ("own-ports-ready-for-the-first", &[ready(A).own(FIRST), ending(A), ready(B).own(FIRST)]),
+    (
+        "own-ports-hint-missing-for-the-first",
+        &[ready(A).zones(ONE), ready(B).zones(TWO), ready(B).own(FIRST)],
+    ),
 ];
 
 /// The table and `random` more; with the seed of these.
 pub(crate) fn all(random: usize) -> (Vec<Case>, u64) {
     let mut cases = Vec::new();
     for (name, plans) in SETS {
-        for internal_local in [false, true] {
-            for external_local in [false, true] {
-                add(&mut cases, name, plans, [internal_local, external_local], Outside::NodePort, false);
-            }
-            add(&mut cases, name, plans, [internal_local, false], Outside::Not, true);
+        for shape in SHAPES {
+            add(&mut cases, name, plans, shape, shape.families);
         }
-        add(&mut cases, name, plans, [false, true], Outside::ExternalIp, true);
     }
     let seed =
         std::env::var("NODEFENCE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
     let mut rng = StdRng::seed_from_u64(seed);
     for _ in 0..random {
         let plans: Vec<Plan> = (0..rng.random_range(0..=6)).map(|_| any(&mut rng)).collect();
-        let outside = pick(&mut rng, &[Outside::Not, Outside::NodePort, Outside::ExternalIp]);
-        add(&mut cases, "random", &plans, [rng.random(), rng.random()], outside, rng.random_bool(0.3));
+        let families = pick(&mut rng, &[V4, V6, BOTH]);
+        let outside = [NO_FAMILY, NO_FAMILY, V4, V6, BOTH];
+        let shape = Shape {
+            families,
+            internal_local: rng.random(),
+            external_local: rng.random(),
+            affinity: rng.random_bool(0.3),
+            two_ports: rng.random(),
+            node_ports: rng.random_bool(0.3),
+            external: pick(&mut rng, &outside),
+            balancer: pick(&mut rng, &outside),
+        };
+        // Some have endpoints of a family in which the Service is not there, or none where it is.
+        let there = pick(&mut rng, &[families, families, families, V4, V6, BOTH]);
+        add(&mut cases, "random", &plans, shape, there);
     }
     (cases, seed)
 }
@@ -249,31 +375,26 @@ fn any(rng: &mut StdRng) -> Plan {
     let node = pick(rng, &[Some(A), Some(B), Some(C), None]);
     let zones: &[&[&str]] = &[ONE, TWO, THREE, &["zone-1", "zone-2"], &[]];
     let nodes: &[&[&str]] = &[&[A], &[B], &[C], &[A, B], &[]];
-    Plan { node, ready, serving, terminating, zones: pick(rng, zones), nodes: pick(rng, nodes) }
+    let own = pick(rng, &[None, None, None, None, Some(FIRST), Some(BOTH_PORTS)]);
+    Plan { node, ready, serving, terminating, zones: pick(rng, zones), nodes: pick(rng, nodes), own }
 }
 
 fn pick<T: Copy>(rng: &mut StdRng, from: &[T]) -> T {
     from[rng.random_range(0..from.len())]
 }
 
-fn add(
-    cases: &mut Vec<Case>,
-    name: &str,
-    plans: &[Plan],
-    local: [bool; 2],
-    outside: Outside,
-    affinity: bool,
-) {
+fn add(cases: &mut Vec<Case>, name: &str, plans: &[Plan], shape: Shape, families: &[Family]) {
     let number = u16::try_from(cases.len()).expect("few cases");
-    let endpoints = plans.iter().zip(0..).map(|(plan, at)| plan.place(number, at)).collect();
-    let [internal_local, external_local] = local;
+    // The second family lacks the first endpoint: what is judged over both at once differs from what each has.
+    let endpoints = families.iter().enumerate().flat_map(|(skipped, family)| {
+        let placed = plans.iter().zip(0..).map(|(plan, at)| (plan.place(number, at, *family), plan.own));
+        placed.skip(skipped)
+    });
     cases.push(Case {
         name: format!("{name}-{number}"),
         number,
-        internal_local,
-        external_local,
-        outside,
-        affinity,
-        endpoints,
+        // Endpoints can only have ports that the Service has.
+        shape: Shape { two_ports: shape.two_ports || plans.iter().any(|plan| plan.own.is_some()), ..shape },
+        endpoints: endpoints.collect(),
     });
 }

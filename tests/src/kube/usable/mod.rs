@@ -3,42 +3,44 @@
 
 mod cases;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cases::{Case, NODES, PORT};
+use cases::{Case, NODES};
 use nodefence::{
     cluster::{self, ClusterView, Family, TrafficPolicy},
     plan::{Proxy, Target, usable},
 };
 use serde_json::json;
 
-use super::{ControlPlane, KubeProxy, Mode, Rules, Virtual, Way, objects::Slice};
+use super::{
+    ControlPlane, KubeProxy, Mode, Rules, Virtual, Way,
+    objects::{Port, Service},
+};
 use crate::Netns;
 
 /// Random cases beside those of the table.
 const RANDOM: usize = 80;
 
-/// Of each outcome there must be so many comparisons, else this shows little.
+/// Of each outcome there must be so many comparisons in each family, else this shows little.
 const ENOUGH: usize = 40;
 
-/// How often each outcome was seen.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    all: usize,
-    some: usize,
-    reject: usize,
-    drop: usize,
-}
+/// How often each outcome was seen: all endpoints, some of them, `Reject`, `Drop`, `Nothing`.
+type Seen = BTreeMap<(Family, &'static str), usize>;
 
 fn write(control: &ControlPlane, cases: &[Case]) -> Result<()> {
     for node in NODES {
         control.node(node.name, node.address.parse()?, node.zone)?;
     }
     for case in cases {
-        let service = case.service();
-        control.service(&service)?;
-        control.slice(&Slice::new(&service, case.endpoints.clone()))?;
+        control.service(&case.service())?;
+        for slice in case.slices() {
+            control.slice(&slice)?;
+        }
     }
     Ok(())
 }
@@ -52,35 +54,67 @@ fn view(cases: &[Case]) -> Result<ClusterView> {
     cluster::parse(&file.to_string(), false).map_err(|problem| anyhow::anyhow!("{problem}: {file:#}"))
 }
 
+/// A virtual address of one port, and whether the policy that applies to it is Local.
+#[derive(Clone, Copy)]
+struct Address<'a> {
+    family: Family,
+    port: &'a Port,
+    to: Virtual,
+    local: bool,
+}
+
+fn addresses(service: &Service) -> impl Iterator<Item = Address<'_>> {
+    let of = |family: Family, port: &Port| {
+        let at = |ips: &[IpAddr]| -> Vec<Virtual> {
+            let own = ips.iter().filter(|ip| Family::of(**ip) == family);
+            own.map(|ip| Virtual::Service(*ip, port.port)).collect()
+        };
+        let inside = at(&service.cluster_ips).into_iter().map(|to| (to, service.internal_local));
+        let outside = at(&service.external_ips).into_iter().chain(at(&service.balancer_ips));
+        let outside = outside.chain(port.node_port.map(Virtual::NodePort));
+        inside.chain(outside.map(|to| (to, service.external_local))).collect::<Vec<_>>()
+    };
+    Family::ALL.into_iter().flat_map(move |family| {
+        service.ports.iter().flat_map(move |port| {
+            of(family, port).into_iter().map(move |(to, local)| Address { family, port, to, local })
+        })
+    })
+}
+
 /// Holds one virtual address of a case against what is programmed for it.
 fn compare(
     case: &Case,
     view: &ClusterView,
     proxy: &Proxy<'_>,
-    (rules, to): (&Rules, Virtual),
-    local: bool,
+    rules: &Rules,
+    Address { family, port, to, local }: Address<'_>,
     seen: &mut Seen,
 ) -> Result<()> {
     let services = view.services.as_deref().context("no Services")?;
     let name = format!("default/{}", case.name);
     let service = services.iter().find(|service| service.name == name).context("not in the view")?;
+    let index = service.ports.iter().position(|known| known.name == port.name).context("no such port")?;
     let policy = if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
-    let target = Target { service, port: 0, family: Family::V4, policy };
+    let target = Target { service, port: index, family, policy };
     let ours: BTreeSet<_> = target.sockets(&usable(&target, proxy, |_| true)).into_iter().collect();
-    let theirs = rules.way("tcp", to)?;
+    let theirs = rules.way(&port.protocol.to_lowercase(), to)?;
     let same = match &theirs {
         Way::To(endpoints) => *endpoints == ours && !ours.is_empty(),
-        Way::Reject | Way::Drop => ours.is_empty(),
-        Way::Nothing => false,
+        Way::Reject | Way::Drop => ours.is_empty() && service.proxied(family),
+        Way::Nothing => ours.is_empty() && !service.proxied(family),
     };
-    ensure!(same, "on {}, {to:?}: kube-proxy {theirs:?}, we {ours:?}; {case:?}", proxy.node);
-    match theirs {
-        Way::To(endpoints) if endpoints.len() == case.endpoints.len() => seen.all += 1,
-        Way::To(_) => seen.some += 1,
-        Way::Reject => seen.reject += 1,
-        Way::Drop => seen.drop += 1,
-        Way::Nothing => {}
-    }
+    let what = (family, port.protocol, to);
+    ensure!(same, "on {}, {what:?}: kube-proxy {theirs:?}, we {ours:?}; {case:?}", proxy.node);
+    let there = service.endpoints.iter().filter_map(|endpoint| service.socket(index, endpoint));
+    let there: BTreeSet<_> = there.filter(|at| Family::of(at.ip()) == family).collect();
+    let outcome = match theirs {
+        Way::To(used) if used == there => "all",
+        Way::To(_) => "some",
+        Way::Reject => "reject",
+        Way::Drop => "drop",
+        Way::Nothing => "nothing",
+    };
+    *seen.entry((family, outcome)).or_default() += 1;
     Ok(())
 }
 
@@ -94,9 +128,10 @@ pub fn holds(mode: Mode) -> Result<()> {
     let ns = Arc::new(Netns::new("kube-usable")?);
     // Node ports are those of addresses that are not loopback's.
     ns.ip("addr add 10.2.0.1/32 dev lo")?;
+    ns.ip("addr add fd00:2::1/128 dev lo")?;
     let control = ControlPlane::start(&ns)?;
     write(&control, &cases)?;
-    let (mut seen, mut different) = (Seen::default(), Vec::new());
+    let (mut seen, mut different) = (Seen::new(), Vec::new());
     for node in NODES {
         different.extend(on(node.name, mode, (&cases, &view), (&ns, &control), &mut seen)?);
     }
@@ -104,13 +139,14 @@ pub fn holds(mode: Mode) -> Result<()> {
     if !different.is_empty() {
         bail!("{} differ (seed {seed}):\n{}", different.len(), different.join("\n"));
     }
-    let mut wanted = vec![("all", seen.all), ("some", seen.some), ("reject", seen.reject)];
+    let mut wanted = vec!["all", "some", "reject"];
     // A virtual server without real servers refuses, whatever the policy is.
     if mode != Mode::Ipvs {
-        wanted.push(("drop", seen.drop));
+        wanted.push("drop");
     }
-    for (outcome, count) in wanted {
-        ensure!(count >= ENOUGH, "only {count} comparisons end in `{outcome}`: {seen:?}");
+    for outcome in Family::ALL.into_iter().flat_map(|family| wanted.iter().map(move |what| (family, *what))) {
+        let count = seen.get(&outcome).copied().unwrap_or_default();
+        ensure!(count >= ENOUGH, "only {count} comparisons end in {outcome:?}: {seen:?}");
     }
     Ok(())
 }
@@ -125,16 +161,12 @@ fn on(
 ) -> Result<Vec<String>> {
     let mut different = Vec::new();
     let kube_proxy = KubeProxy::start(control, ns, node, mode)?;
-    let rules = Rules::read(ns, mode)?;
+    let rules = |family| Rules::read(ns, mode, family).map(|rules| (family, rules));
+    let rules = Family::ALL.into_iter().map(rules).collect::<Result<BTreeMap<_, _>>>()?;
     let proxy = Proxy::of(view, node, mode);
     for case in cases {
-        let service = case.service();
-        let mut addresses = vec![(Virtual::Service(service.cluster_ip, PORT), case.internal_local)];
-        let outside = service.external_ips.iter().map(|ip| Virtual::Service(*ip, PORT));
-        let outside = outside.chain(service.ports[0].node_port.map(Virtual::NodePort));
-        addresses.extend(outside.map(|to| (to, case.external_local)));
-        for (to, local) in addresses {
-            if let Err(error) = compare(case, view, &proxy, (&rules, to), local, seen) {
+        for address in addresses(&case.service()) {
+            if let Err(error) = compare(case, view, &proxy, &rules[&address.family], address, seen) {
                 different.push(format!("{error:#}"));
             }
         }
