@@ -90,6 +90,8 @@ impl Core {
         })?;
         drop(state);
         self.takeout.ring();
+        // What was kept because of this node may be cut now on others.
+        self.flagged.notify_one();
         if was {
             tracing::info!(node, "unflagged");
         }

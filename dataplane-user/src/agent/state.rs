@@ -61,8 +61,9 @@ pub(super) struct State {
     pub(super) indices: Arc<Indices>,
     /// Who bears a verdict in the map that was written by us, and in which place.
     pub(super) armed: BTreeMap<String, Slot>,
-    /// Since when (CLOCK_MONOTONIC, ns, before the write) each of these has borne it without a break; of adopted ones, when this agent started.
-    pub(super) armed_since: BTreeMap<String, u64>,
+    /// Since when (CLOCK_MONOTONIC, ns) a round of asking counts, for each of these: since before it was armed, and since before more of it was cut than then. Of
+    /// adopted ones, when this agent started.
+    pub(super) ask_since: BTreeMap<String, u64>,
     /// Armed nodes whose idle clients are to be asked: newly armed, or adopted, or with backends that the cut reaches only
     /// now. One that is disarmed leaves.
     pub(super) fresh: BTreeSet<String>,
@@ -129,7 +130,7 @@ impl State {
             indices: Arc::new(indices),
             fresh: armed.keys().cloned().collect(),
             grown: BTreeSet::new(),
-            armed_since: armed.keys().map(|name| (name.clone(), now)).collect(),
+            ask_since: armed.keys().map(|name| (name.clone(), now)).collect(),
             armed,
             writer,
             renewed: now,
@@ -188,9 +189,9 @@ impl State {
         }
         self.fresh.extend(armed.keys().filter(|name| !self.armed.contains_key(*name)).cloned());
         self.fresh.retain(|name| armed.contains_key(name));
-        self.armed_since.retain(|name, _| armed.contains_key(name));
+        self.ask_since.retain(|name, _| armed.contains_key(name));
         for name in armed.keys().filter(|name| !self.armed.contains_key(*name)) {
-            self.armed_since.insert(name.clone(), begun);
+            self.ask_since.insert(name.clone(), begun);
         }
         self.armed = armed;
         self.held = begun;
@@ -199,14 +200,14 @@ impl State {
             self.kept.end(bearers, &mut *self.writer);
         }
         if !Arc::ptr_eq(&kept, self.kept.keep()) {
-            self.ask_where_no_more_kept(&kept);
+            self.ask_where_no_more_kept(&kept, begun);
         }
         self.note(failed);
         again
     }
 
     /// Has the clients asked of what was kept and now is cut.
-    fn ask_where_no_more_kept(&mut self, before: &Keep) {
+    fn ask_where_no_more_kept(&mut self, before: &Keep, begun: u64) {
         let now = self.kept.keep().keys();
         let lost: BTreeSet<Addr> =
             before.keys().into_iter().filter(|key| !now.contains(key)).map(|key| key.addr).collect();
@@ -218,13 +219,23 @@ impl State {
             backends.iter().any(|backend| lost.contains(&backend.addr()))
         };
         let nodes: Vec<String> = self.armed.keys().filter(mine).cloned().collect();
+        self.ask_from(&nodes, begun);
         self.fresh.extend(nodes);
+    }
+
+    /// Only rounds that begin from `since` on count for these: more of them is cut than earlier ones asked for.
+    fn ask_from(&mut self, nodes: &[String], since: u64) {
+        for (_, at) in self.ask_since.iter_mut().filter(|(name, _)| nodes.contains(*name)) {
+            *at = since;
+        }
     }
 
     /// Takes a view over. What it adds to nodes is asked for once [`State::written`] says that it is in the maps.
     pub(super) fn set_view(&mut self, view: Arc<ClusterView>, index: KeepIndex, indices: Indices) {
         self.kept.set_index(index);
-        self.grown.extend(grown(&self.view, &view));
+        let grown = grown(&self.view, &view);
+        self.ask_from(&grown, monotonic_ns());
+        self.grown.extend(grown);
         self.indices = Arc::new(indices);
         self.flags.set_file(&view.flags, Clocks::now());
         self.view = view;
@@ -234,7 +245,9 @@ impl State {
 
     /// The maps hold the view's backends.
     pub(super) fn written(&mut self) {
-        let grown = std::mem::take(&mut self.grown);
+        let grown: Vec<String> = std::mem::take(&mut self.grown).into_iter().collect();
+        // Again: a round may have begun before the maps held them.
+        self.ask_from(&grown, monotonic_ns());
         self.ask_again(grown);
     }
 

@@ -199,7 +199,7 @@ impl Work {
         let (view, armed) = {
             let (state, now) = (self.core.state(), Clocks::now());
             // A flag may be over that the thread which renews has not come to yet.
-            let armed = state.armed_since.iter();
+            let armed = state.ask_since.iter();
             let armed = armed.filter(|(name, _)| ours && state.flag_of(name, now).is_some());
             let armed: BTreeMap<String, u64> = armed.map(|(name, since)| (name.clone(), *since)).collect();
             (Arc::clone(&state.view), armed)

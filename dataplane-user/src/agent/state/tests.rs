@@ -128,7 +128,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     let (mut state, map) = state();
     state.flag("b", None, "", &POLICY).unwrap();
     state.flag("c", None, "", &POLICY).unwrap();
-    let (renewed, since) = (state.renewed, state.armed_since.clone());
+    let (renewed, since) = (state.renewed, state.ask_since.clone());
     assert!(since.keys().eq(["b", "c"]) && since["b"] < since["c"], "{since:?}");
     map.lock().unwrap().refused = vec![state.indices.get("b").unwrap().index];
     for _ in 0..3 {
@@ -138,16 +138,16 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     }
     assert_eq!(state.renewed, renewed, "not all are renewed");
     assert!(state.armed.keys().eq(["c"]), "what is cut no more is put back");
-    assert_eq!(state.armed_since, [("c".to_owned(), since["c"])].into());
+    assert_eq!(state.ask_since, [("c".to_owned(), since["c"])].into());
     // It can be written again: armed anew, and its clients are asked anew.
     map.lock().unwrap().refused.clear();
     state.fresh.clear();
     state.enforce(&POLICY);
-    assert!(state.armed_since["b"] > since["b"] && state.fresh.contains("b"));
-    assert_eq!(state.armed_since["c"], since["c"]);
+    assert!(state.ask_since["b"] > since["b"] && state.fresh.contains("b"));
+    assert_eq!(state.ask_since["c"], since["c"]);
     assert!(state.renewed > renewed);
     state.unflag("b", &POLICY).unwrap();
-    assert!(state.armed_since.keys().eq(["c"]));
+    assert!(state.ask_since.keys().eq(["c"]));
 }
 
 /// One Service with endpoints on each of these nodes.
@@ -182,15 +182,35 @@ fn what_is_kept_follows_the_view() {
         state.set_view(Arc::new(view.clone()), KeepIndex::new(&view), indices);
         state.enforce(&POLICY);
     };
+    let since = state.ask_since["b"];
     take(&mut state, &services(&["bc"]));
     assert!(map.lock().unwrap().kept.is_empty());
-    assert!(state.fresh.contains("b"));
+    assert!(state.fresh.contains("b") && state.ask_since["b"] > since, "an earlier round does not count");
     // It is gone again.
     take(&mut state, &services(&["b"]));
     assert_eq!(map.lock().unwrap().kept.len(), 2);
     take(&mut state, "");
     assert!(map.lock().unwrap().kept.is_empty());
     assert!(state.unflag("b", &POLICY).unwrap());
+}
+
+/// A round that began before they were there, or before the maps held them, did not ask for them.
+#[test]
+fn clients_of_new_backends_are_asked_by_another_round() {
+    let (mut state, _) = state();
+    for node in ["b", "c"] {
+        state.flag(node, None, "", &POLICY).unwrap();
+    }
+    state.fresh.clear();
+    let at_first = state.ask_since.clone();
+    let view = parse(&format!("{}{}", nodes(), services(&["b"])), false).unwrap();
+    let indices = Indices::clone(&state.indices);
+    state.set_view(Arc::new(view.clone()), KeepIndex::new(&view), indices);
+    let told = state.ask_since.clone();
+    assert!(told["b"] > at_first["b"] && !state.fresh.contains("b"), "the maps do not hold them");
+    state.written();
+    assert!(state.ask_since["b"] > told["b"] && state.fresh.contains("b"));
+    assert_eq!(state.ask_since["c"], at_first["c"], "nothing came to this one");
 }
 
 #[test]

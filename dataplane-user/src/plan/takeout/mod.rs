@@ -103,6 +103,7 @@ enum Kind {
 #[derive(Debug)]
 struct Node {
     name: String,
+    /// Since when it is waited for the end of the asking.
     since: Duration,
     asked: bool,
 }
@@ -160,7 +161,9 @@ impl TakeOut {
         let nodes = std::mem::take(&mut self.nodes);
         let (addresses, ports) = (std::mem::take(&mut self.addresses), std::mem::take(&mut self.ports));
         for (at, node) in flagged.iter().enumerate() {
-            let since = nodes.iter().find(|old| old.name == node.name).map_or(now, |old| old.since);
+            // Where clients are to be asked once more, that is waited for anew.
+            let before = nodes.iter().find(|old| old.name == node.name && (!old.asked || node.asked));
+            let since = before.map_or(now, |old| old.since);
             self.nodes.push(Node { name: node.name.clone(), since, asked: node.asked });
             for backend in &node.backends {
                 match backend.port_key() {

@@ -1,4 +1,5 @@
 mod ending;
+mod kept;
 mod killed;
 mod lapsed;
 mod left;
@@ -286,29 +287,6 @@ fn observing_touches_nothing() {
     assert_eq!((agent.changes(), shared.borrow().entries.len()), (vec![], 0));
     let report = agent.drive.machine.report();
     assert_eq!((report["node-2"].planned, report["node-2"].kept.len()), (9, 2));
-}
-
-/// The order of flags and of what comes and goes does not matter: a service keeps its last destinations.
-#[test]
-fn the_last_ones_are_kept() {
-    let (two, three) = (Flagged { asked: true, ..node(2) }, Flagged { asked: true, ..node(3) });
-    for first in [&two, &three] {
-        let shared = shared(world());
-        let mut agent = Agent::new(&shared, std::slice::from_ref(first));
-        assert!(agent.run(Duration::from_secs(3)));
-        agent.flag(&[two.clone(), three.clone()]);
-        assert!(agent.run(Duration::from_secs(3)));
-        assert_eq!(shared.borrow().saved(), world().saved());
-        let row = &agent.drive.machine.report()["node-3"];
-        assert_eq!((row.taken, row.kept.len()), (0, 9), "{row:?}");
-        // Another one comes: now they are taken out.
-        let web = key(1, Protocol::TCP);
-        let new = Change::NewDestination(web, Destination::new(at(4, 1), 1));
-        shared.borrow_mut().change(&new);
-        assert!(agent.run(Duration::from_secs(4)));
-        let weights: Vec<u32> = shared.borrow().servers[&web].destinations.iter().map(|d| d.weight).collect();
-        assert_eq!(weights.iter().filter(|weight| **weight > 0).count(), 1, "{weights:?}");
-    }
 }
 
 #[test]
