@@ -28,7 +28,7 @@ use super::common::{
 
 /// What is promised of flows that nobody is asked about, and of TCP after the asking.
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// Up to so long TCP flows wait for their clients to be asked.
+/// What a round of asking may take here.
 const ASKING: Duration = Duration::from_secs(1);
 
 /// Of datagrams, with persistence.
