@@ -304,12 +304,10 @@ impl Work {
         let report = self.drive.as_ref().map(|drive| drive.machine.report()).unwrap_or_default();
         let loaded = is_loaded();
         let lowered_only = loaded && !self.flagged.is_empty() && enforce && !flushes;
+        let kept = report.values().any(|node| !node.kept.is_empty());
         let row = IpvsRow {
             loaded,
-            note: lowered_only.then(|| {
-                "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have"
-                    .to_owned()
-            }),
+            note: note(lowered_only, kept && self.view.services.is_none()),
             problems: self.problem.iter().chain(&self.inherited).cloned().collect(),
             changes: self.changes,
             nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
@@ -355,6 +353,22 @@ fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
         tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
     }
     claim_anew(drive)
+}
+
+/// What `status` says of all nodes.
+fn note(lowered_only: bool, kept_here_alone: bool) -> Option<String> {
+    let notes = [
+        (
+            lowered_only,
+            "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have",
+        ),
+        (
+            kept_here_alone,
+            "the cluster file has no `services`: IPVS keeps destinations of services that would have nobody left, but packets to them are cut",
+        ),
+    ];
+    let notes: Vec<&str> = notes.iter().filter(|(applies, _)| *applies).map(|(_, note)| *note).collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
 }
 
 fn node_row(report: Report) -> TakeOutRow {

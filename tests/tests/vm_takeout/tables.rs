@@ -221,6 +221,11 @@ fn the_last_backends_are_kept() -> Result<()> {
         })
         .with_context(|| format!("{:?}", status(&agent)))?;
         wait_same(&cluster, &before, LIMIT, &agent.log())?;
+        let note = status(&agent)?["note"].clone();
+        ensure!(
+            note.as_str().is_some_and(|note| note.contains("no `services`")),
+            "the cut keeps nothing: {note}"
+        );
         // One of them comes back: the other is taken out.
         agent.unflag("node-c")?;
         wait_out(&cluster, &agent)?;
@@ -228,6 +233,7 @@ fn the_last_backends_are_kept() -> Result<()> {
         wait_same(&cluster, &before, LIMIT, &agent.log())?;
     }
     ensure!(saved(ns)? == before);
+    wait_until("nothing is noted", LIMIT, || status(&agent).is_ok_and(|row| row["note"].is_null()))?;
     untouched(&agent)
 }
 
