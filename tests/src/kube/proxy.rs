@@ -31,6 +31,9 @@ const HEALTH: u16 = 10_256;
 /// When its rules were last written (metric of pkg/proxy/metrics, one a family).
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
+/// How many syncs of IPv4 there were (pkg/proxy/metrics): each family counts its own, and what changes for one is no sync of the other.
+const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
+
 /// It serves both where the kernel has IPv6 (`platformCheckSupported`, cmd/kube-proxy/app/server_linux.go).
 const FAMILIES: usize = 2;
 
@@ -108,6 +111,16 @@ impl KubeProxy {
         // A family that has not synced yet has no line.
         let times: Vec<f64> = times.collect();
         Ok(if times.len() < FAMILIES { 0.0 } else { times.into_iter().fold(f64::INFINITY, f64::min) })
+    }
+
+    /// How many syncs of IPv4 it has ended, failed ones too.
+    ///
+    /// # Errors
+    /// Where it does not serve its metrics, or has none for them.
+    pub fn syncs(&self) -> Result<u32> {
+        let metrics = self.ask("/metrics")?;
+        let count = metrics.lines().find_map(|line| line.strip_prefix(SYNCS)?.trim().parse().ok());
+        count.with_context(|| format!("kube-proxy has no metric {SYNCS}"))
     }
 
     /// The answer of its metrics port to a GET.
