@@ -31,7 +31,8 @@ const EMULATION: Duration = Duration::from_millis(4_500);
 const LOOK: Duration = Duration::from_millis(100);
 /// Endpoints change so often.
 const CHANGES: u32 = 200;
-const EVERY: Duration = Duration::from_millis(50);
+/// 20 a second, and no part of one: kube-proxy syncs about once a second, and would see the same half of the changes each time.
+const EVERY: Duration = Duration::from_millis(47);
 
 /// Destinations on a node that new connections go to.
 fn weighted(ns: &Netns, node: &Addresses) -> Result<Vec<String>> {
