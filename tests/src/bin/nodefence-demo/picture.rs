@@ -95,8 +95,7 @@ fn panel(svg: &mut String, run: &Run, top: f64) -> Format {
     stack(svg, run, &shares(&opened), strip, STRIP)?;
     if run.flagged.is_some() && opened.iter().any(|bucket| bucket.refused > 0) {
         let style = format!(r#"text-anchor="end" font-size="11" {}"#, fill(FAINT));
-        let why =
-            "still sent to node B by the proxy now and then: refused at once, so that a retry gets node C";
+        let why = "still sent to node B by the proxy, and not elsewhere in time: refused at once, so that a retry gets node C";
         text(svg, LEFT + PLOT, strip + STRIP + 14.0, why, &style)?;
     }
     scale(svg, strip, STRIP, "100 %")?;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use nodefence_tests::{Cluster, Conn, Family, Options, Place, client::UdpConn, topology::Service};
+use nodefence_tests::{Agent, Cluster, Conn, Family, Options, Place, client::UdpConn, topology::Service};
 
 use crate::{
     clients::{Client, Shared},
@@ -78,7 +78,11 @@ pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
     not_stopped()?;
     let agent = match plan {
         Plan::Without => None,
-        Plan::With => Some(cluster.agent()?),
+        Plan::With => {
+            let (ns, file) = (&cluster.a.ns, cluster.services_file());
+            let extra = ["--proxy", "nftables"];
+            Some(Agent::start_with(ns, cluster.a.name, &cluster.interfaces(), &file, &extra)?)
+        }
     };
     not_stopped()?;
     let shared = Arc::new(Shared {
@@ -129,7 +133,7 @@ impl Stage {
     fn watch(
         &mut self,
         cluster: &Cluster,
-        agent: Option<&nodefence_tests::Agent>,
+        agent: Option<&Agent>,
         shared: &Shared,
         stop: &AtomicBool,
     ) -> Result<()> {

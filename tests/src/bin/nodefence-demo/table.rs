@@ -106,8 +106,8 @@ pub(crate) fn render(without: &Run, with: &Run) -> String {
         }
     }
     text += &format!(
-        "\n  stalled: waited for more than {} ms. Refused at once: node A's rules still choose node B now and then, as\n  \
-         kube-proxy's would; the client knows within a round trip and tries again, where it used to wait.\n",
+        "\n  stalled: waited for more than {} ms. Node A's rules still choose node B now and then, as kube-proxy's would: with the\n  \
+         node flagged what they send there goes to node C instead, and is refused at once where nobody else is left.\n",
         crate::record::STALL.as_millis()
     );
     text
