@@ -218,7 +218,16 @@ impl Worker {
                 self.rescues.wait(if able.waits() { LOOK } else { BEAT })?;
             }
         }
-        Ok(self.rescues.lease(0)?)
+        self.rescues.lease(0)?;
+        if let Some(able) = &mut helper {
+            // What was handed over before that, and by programs that had read the lease by then.
+            for pause in [Duration::ZERO, LOOK] {
+                std::thread::sleep(pause);
+                able.look();
+                while self.rescues.next(|head, frame| able.handle(head, frame)) {}
+            }
+        }
+        Ok(())
     }
 }
 

@@ -21,6 +21,13 @@ pub struct Choice<'a> {
     pub kept_at: Option<proxy::Endpoint<'a>>,
 }
 
+impl Choice<'_> {
+    /// All of them are on flagged nodes, so that the cut lets through what goes there: the packet met it a moment before the last of them was flagged.
+    pub const fn all_flagged(&self) -> bool {
+        self.flagged == self.usable
+    }
+}
+
 /// Why a packet is not balanced anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NoChoice {
@@ -30,7 +37,7 @@ pub enum NoChoice {
     /// No Service has the address that it was sent to.
     #[error("no known Service")]
     Unknown,
-    /// All that kube-proxy may pick is on flagged nodes.
+    /// There is nothing that kube-proxy may pick.
     #[error("the Service has nothing else")]
     NothingElse,
 }
@@ -61,7 +68,7 @@ pub fn choice<'a>(
     let went = |list: &&Vec<&Endpoint>| list.iter().any(|e| service.socket(port, e) == Some(backend));
     let list = lists.iter().find(went).unwrap_or(&lists[0]);
     let on_flagged = list.iter().filter(|e| e.node.is_some_and(|node| flagged.contains(&node))).count();
-    if on_flagged == list.len() {
+    if list.is_empty() {
         return Err(NoChoice::NothingElse);
     }
     let of = &service.ports[port];

@@ -38,6 +38,10 @@ services:
     endpoints:
       - { address: 10.244.2.2, node: b }
       - { address: 10.244.3.2, node: c }
+  - name: default/ended
+    clusterIPs: [10.96.0.40]
+    ports: [{ port: 80, targetPort: 8080 }]
+    endpoints: [{ address: 10.244.2.9, node: b, ready: false }]
 ";
 
 fn socket(text: &str) -> SocketAddr {
@@ -112,14 +116,13 @@ fn only_what_was_translated_moves() {
 }
 
 #[test]
-fn there_must_be_something_else_of_the_same_kind() {
+fn what_counts_is_of_the_same_kind() {
+    // All of them: the cut lets them through by now.
     let to_web = flow("10.96.0.10:80", "10.244.2.2:8080", 6);
-    assert_eq!(choice(&to_web, &["b", "c"]), Err(NoChoice::NothingElse));
+    assert_eq!(choice(&to_web, &["b", "c"]), Ok((3, 3)));
     // The other endpoints are of another IP version.
-    assert_eq!(
-        choice(&flow("[fd00:96::a]:80", "[fd00:244:2::2]:8080", 6), &["b"]),
-        Err(NoChoice::NothingElse)
-    );
+    assert_eq!(choice(&flow("[fd00:96::a]:80", "[fd00:244:2::2]:8080", 6), &["b"]), Ok((1, 1)));
+    assert_eq!(choice(&flow("10.96.0.40:80", "10.244.2.9:8080", 6), &["b"]), Err(NoChoice::NothingElse));
     // A flow to an endpoint that is not used any more finds all that are.
     assert_eq!(choice(&flow("10.96.0.10:80", "10.244.3.9:8080", 6), &["c"]), Ok((1, 3)));
 }
@@ -128,7 +131,7 @@ fn there_must_be_something_else_of_the_same_kind() {
 fn which_policy_applied_is_seen_by_where_it_went() {
     // From outside: local endpoints alone.
     assert_eq!(choice(&flow("192.0.2.1:30081", "10.244.1.2:8080", 6), &["b"]), Ok((0, 1)));
-    assert_eq!(choice(&flow("192.0.2.1:30081", "10.244.1.2:8080", 6), &["a"]), Err(NoChoice::NothingElse));
+    assert_eq!(choice(&flow("192.0.2.1:30081", "10.244.1.2:8080", 6), &["a"]), Ok((1, 1)));
     // From a pod or the node to a node port: all endpoints.
     assert_eq!(choice(&flow("10.2.0.11:30081", "10.244.2.2:8080", 6), &["b"]), Ok((1, 3)));
 }

@@ -10,7 +10,7 @@ pub const TIME_LIMIT_NS: u64 = 400_000_000;
 /// How often a packet is put in again at most.
 pub const MOST_TRIES: u32 = 64;
 /// How often it is at least, where the share says less: kube-proxy may know of other endpoints than we do just then.
-const LEAST_TRIES: u32 = 8;
+pub const LEAST_TRIES: u32 = 8;
 /// How likely all tries may meet flagged endpoints.
 const FAILURE: f64 = 1e-6;
 /// How long (ns) a packet that has met the cut is remembered: whoever sends it again after this begins anew.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nodefence::{cluster::Protocol, proxy::Endpoint};
 use nodefence_common::Reason;
 use nodefence_tests::{
@@ -316,5 +316,44 @@ fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
         connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c).context("kept at C now")?;
     }
     ensure!(own_counter(&agent, "rescued")? >= 10, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+/// Who meets the cut a moment before the last other node is flagged finds its backend kept. Without another try several of these were refused.
+#[test]
+fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = rescuing(&cluster, &[])?;
+    agent.flag("node-b")?;
+    let over = AtomicBool::new(false);
+    let connected = std::thread::scope(|scope| {
+        let clients = Place::ALL.map(|place| {
+            let to = cluster.service(Service::Web, place, Family::V4);
+            let (over, ns) = (&over, cluster.at(place));
+            scope.spawn(move || -> Result<usize> {
+                let mut connected = 0;
+                while !over.load(Ordering::Relaxed) {
+                    Conn::connect(ns, to, LIMIT).with_context(|| format!("{place:?}, after {connected}"))?;
+                    connected += 1;
+                }
+                Ok(connected)
+            })
+        });
+        let flips = (0..30).try_for_each(|_| -> Result<()> {
+            agent.expect(&["flag", "node-c", "--force"])?;
+            std::thread::sleep(Duration::from_millis(50));
+            agent.unflag("node-c")?;
+            std::thread::sleep(Duration::from_millis(50));
+            Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        let connected: Vec<_> = clients.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        flips.map(|()| connected)
+    })?;
+    for one in connected {
+        let connected = one.map_err(|_| anyhow!("a client panicked"))?;
+        println!("{}", connected.with_context(|| agent.expect(&["counters"]).unwrap_or_default())?);
+    }
+    ensure!(own_counter(&agent, "rescue_nothing_else")? == 0, "{}", agent.expect(&["counters"])?);
     Ok(())
 }

@@ -22,7 +22,7 @@ use crate::{
         packet::{Packet, ethernet},
         refusals::Refusals,
         services::{NoChoice, choice},
-        tries::{Spent, Tries, tries},
+        tries::{LEAST_TRIES, Spent, Tries, tries},
     },
     takeout::pair_of,
 };
@@ -210,7 +210,7 @@ impl Helper {
             self.refusals.judged(entry.reply, why, now);
             why
         })?;
-        if self.mode == proxy::Mode::Ipvs {
+        if self.mode == proxy::Mode::Ipvs && !choice.all_flagged() {
             // IPVS has no call that deletes one connection. It lets go of it once its destination is taken out, and not of one that was made at
             // that moment: what comes back waits for the next look at the tables.
             let pair = pair_of(entry);
@@ -223,10 +223,14 @@ impl Helper {
                 return Err(Stop::Wait);
             }
         }
-        let limit = tries(choice.flagged, choice.usable);
+        let limit = if choice.all_flagged() { LEAST_TRIES } else { tries(choice.flagged, choice.usable) };
         match self.tries.take(entry.orig, limit, now) {
             Ok(_) => {}
             Err(Spent::Memory) => return Err(Fate::Memory.into()),
+            Err(_) if choice.all_flagged() => {
+                self.refusals.judged(entry.reply, Fate::NothingElse, now);
+                return Err(Fate::NothingElse.into());
+            }
             Err(Spent::Tries | Spent::Time) => return Err(Fate::Tries.into()),
         }
         // Each pick of the hung endpoint has the client kept there again.
