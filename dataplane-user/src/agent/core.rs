@@ -4,7 +4,7 @@
 //! a disk may hang), `state` (map writes at most), `findings`. Nobody waits for anything else under `state`, and the log is
 //! written without it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool};
 
 use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
@@ -33,6 +33,8 @@ pub(super) struct Core {
     /// How kube-proxy forwards, as last looked at.
     proxy: Mutex<Judgement>,
     kube_proxy_said: Mutex<Said>,
+    /// Whether the log was told that Services are given and how kube-proxy forwards is not known.
+    pub(super) mode_missed: AtomicBool,
     /// See [`State`]: held for map writes at most.
     state: Mutex<State>,
     /// Wakes the renewal for an end that came nearer.
@@ -88,6 +90,7 @@ impl Core {
             findings: Mutex::new(findings),
             proxy: Mutex::default(),
             kube_proxy_said: Mutex::default(),
+            mode_missed: AtomicBool::default(),
             state: Mutex::new(state),
             wake: Condvar::new(),
             auto: Mutex::default(),

@@ -153,7 +153,7 @@ impl Rescue {
 /// Why the agent is not to rescue at all, as it was started and by the cluster file that holds.
 fn unwanted(core: &Core) -> Option<&'static str> {
     if core.settings.mode != Mode::Enforce {
-        return Some("observe mode: nothing is cut");
+        return Some("observe mode, nothing is cut");
     }
     if core.settings.answer != Answer::Refuse {
         return Some("the answer is drop");
@@ -166,7 +166,10 @@ fn unwanted(core: &Core) -> Option<&'static str> {
             Some("net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections")
         }
         Some(_) => None,
-        None => Some("how kube-proxy forwards is not known, or not to be looked at"),
+        None if core.settings.proxy == proxy::Wanted::None => {
+            Some("how kube-proxy forwards is not to be looked at (`--proxy none`)")
+        }
+        None => Some("how kube-proxy forwards is not known; say it with `--proxy nftables|iptables|ipvs`"),
     }
 }
 

@@ -8,6 +8,7 @@ use super::output::{columns, or_dash, printable, seconds};
 use crate::{
     dataplane::DetachReport,
     flags::Origin,
+    plan::Mode,
     report::{
         AskRow, BackendRow, CounterRow, FlagReport, FlagRow, Flows, NodeRow, PinnedRow, RescueRow, Status,
         TakeOutRow, UnflagReport,
@@ -174,8 +175,9 @@ fn taken_out_text(row: &TakeOutRow) -> String {
     )
 }
 
-fn rescue(row: &RescueRow) -> String {
+fn rescue(row: &RescueRow, mode: Mode) -> String {
     let mut text = match &row.idle {
+        Some(why) if mode == Mode::Observe => format!("none: {why}"),
         Some(why) => format!("none, new connections are refused: {why}"),
         None => format!(
             "new connections and datagrams that meet the cut are balanced anew (of own sockets: {})",
@@ -346,7 +348,7 @@ pub(super) fn status(status: &Status) -> String {
             line("", format!("problem: {problem}"));
         }
     }
-    line("Rescue", rescue(&status.rescue));
+    line("Rescue", rescue(&status.rescue, status.mode));
     for (node, flag) in &status.flagged_unknown {
         line("Flagged", format!("{node} (not in the cluster file): {}", flag_text(flag)));
     }
@@ -360,4 +362,16 @@ pub(super) fn status(status: &Status) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_refused_in_observe_mode() {
+        let row = RescueRow { idle: Some("why".to_owned()), ..RescueRow::default() };
+        assert!(rescue(&row, Mode::Observe).starts_with("none: why; "));
+        assert!(rescue(&row, Mode::Enforce).starts_with("none, new connections are refused: why; "));
+    }
 }
