@@ -1,6 +1,9 @@
 //! Results as columns and lines, for people.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 
@@ -234,6 +237,19 @@ pub(super) fn detach(detached: &Detached) -> String {
     text
 }
 
+/// The warning that a detach may have looked in the wrong place. Links are found by their pins alone; a filter that was removed says
+/// nothing of the folder.
+pub(super) fn nothing_pinned(removed: &DetachReport, pin_dir: &Path, bpffs: bool) -> Option<String> {
+    let none = DetachReport { filters: removed.filters, ..DetachReport::default() };
+    let place = if bpffs { "" } else { ", where no BPF filesystem is mounted" };
+    (*removed == none).then(|| {
+        format!(
+            "nothing of ours is pinned at {}{place}: if an agent ran with another `--pin-dir`, its programs may still be attached; detach with that one",
+            pin_dir.display()
+        )
+    })
+}
+
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -367,6 +383,25 @@ pub(super) fn status(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_detach_that_finds_no_pin_says_so() {
+        let told = |removed: DetachReport, bpffs| {
+            nothing_pinned(&removed, Path::new("/sys/fs/bpf/nodefence/v1"), bpffs)
+        };
+        let text = told(DetachReport::default(), true).unwrap();
+        assert!(text.starts_with("nothing of ours is pinned at /sys/fs/bpf/nodefence/v1: "), "{text}");
+        assert!(text.contains("another `--pin-dir`"), "{text}");
+        let text = told(DetachReport { filters: 2, ..DetachReport::default() }, false).unwrap();
+        assert!(text.contains("/v1, where no BPF filesystem is mounted: "), "{text}");
+        for removed in [
+            DetachReport { links: 1, ..DetachReport::default() },
+            DetachReport { qdiscs: 1, ..DetachReport::default() },
+            DetachReport { maps: 1, ..DetachReport::default() },
+        ] {
+            assert_eq!(told(removed, true), None);
+        }
+    }
 
     #[test]
     fn nothing_is_refused_in_observe_mode() {

@@ -86,6 +86,8 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             };
             let ledgers_left = ledger::put_aside(&cli.run_dir);
             let detached = tables::Detached { removed, put_back, flags_file, ledgers_left };
+            let bpffs = dataplane::in_bpffs(pin_dir).unwrap_or(true);
+            warn(tables::nothing_pinned(&detached.removed, pin_dir, bpffs).as_slice());
             print(cli.output, &detached, tables::detach)?;
             if let Some(error) = failed {
                 return Err(error.context(

@@ -176,7 +176,10 @@ fn mount_bpffs() -> bool {
 }
 
 /// Whether a path lies, or would lie once its folders are made, in a BPF filesystem.
-pub(super) fn in_bpffs(path: &Path) -> Result<bool, Error> {
+///
+/// # Errors
+/// Where the filesystem cannot be queried.
+pub fn in_bpffs(path: &Path) -> Result<bool, Error> {
     for ancestor in path.ancestors() {
         match statfs(ancestor) {
             Ok(fs) => return Ok(fs.filesystem_type() == BPF_FS_MAGIC),

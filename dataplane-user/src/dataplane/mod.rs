@@ -47,7 +47,7 @@ pub use handle::Dataplane;
 pub use inject::{InjectReport, Injector, Unanswered};
 pub use inspect::inspect;
 pub use interfaces::{Interface, LinkLayer};
-pub use load::{OLDEST, check};
+pub use load::{OLDEST, check, in_bpffs};
 pub use log::CutLog;
 pub use node_writer::NodeWriter;
 pub use options::{Options, TcChoice, XdpChoice, default_pin_dir};
