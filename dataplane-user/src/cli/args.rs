@@ -210,7 +210,7 @@ pub enum Verb {
                             Example:\n  nodefence detach"
     )]
     Detach {
-        /// Folder of the pins
+        /// Folder of the pins; must end in nodefence/v1, inside a BPF filesystem
         #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
         pin_dir: PathBuf,
     },
@@ -233,7 +233,7 @@ pub enum Verb {
         /// Check these devices only [default: all but the loopback device]
         #[arg(long, value_name = "NAME")]
         interface: Vec<String>,
-        /// Folder of the pins
+        /// Folder of the pins; must end in nodefence/v1, inside a BPF filesystem
         #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
         pin_dir: PathBuf,
     },
@@ -319,7 +319,7 @@ pub struct AgentArgs {
     #[arg(long)]
     pub log_cuts: bool,
 
-    /// Folder of the pins, in a BPF filesystem
+    /// Folder of the pins; must end in nodefence/v1, inside a BPF filesystem
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
     pub pin_dir: PathBuf,
 
