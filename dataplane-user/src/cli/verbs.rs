@@ -230,8 +230,16 @@ fn man(dir: Option<&Path>) -> anyhow::Result<()> {
         }
         Some(dir) => {
             fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-            clap_mangen::generate_to(command, dir)
-                .with_context(|| format!("write into {}", dir.display()))?;
+            let mut command = command.disable_help_subcommand(true);
+            command.build();
+            let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+            for page in std::iter::once(&command).chain(verbs) {
+                // By itself the footer of a verb's page names the verb alone, as if that were the program.
+                clap_mangen::Man::new(page.clone())
+                    .source(concat!("nodefence ", env!("CARGO_PKG_VERSION")))
+                    .generate_to(dir)
+                    .with_context(|| format!("write into {}", dir.display()))?;
+            }
         }
     }
     Ok(())
