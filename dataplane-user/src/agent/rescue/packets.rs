@@ -227,7 +227,7 @@ impl Helper {
         match self.tries.take(entry.orig, limit, now) {
             Ok(_) => {}
             Err(Spent::Memory) => return Err(Fate::Memory.into()),
-            Err(_) if choice.all_flagged() => {
+            Err(Spent::Tries) if choice.all_flagged() => {
                 self.refusals.judged(entry.reply, Fate::NothingElse, now);
                 return Err(Fate::NothingElse.into());
             }
