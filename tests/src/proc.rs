@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use nix::{
+    errno::Errno,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -88,7 +89,11 @@ impl Proc {
     /// Whether each thread is in state T (`/proc/PID/task/TID/stat`, third field; the second is in parentheses).
     fn stopped(&self) -> Result<bool> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            let stat = std::fs::read_to_string(task?.path().join("stat"))?;
+            let stat = match std::fs::read_to_string(task?.path().join("stat")) {
+                // A thread that ended since the folder was listed.
+                Err(error) if ended(&error) => continue,
+                stat => stat?,
+            };
             if !stat.rsplit(')').next().unwrap_or_default().starts_with(" T") {
                 return Ok(false);
             }
@@ -135,4 +140,10 @@ impl Drop for Proc {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a file of a thread is gone, or was when it was read: the thread has ended.
+fn ended(error: &std::io::Error) -> bool {
+    let gone = [Errno::ENOENT, Errno::ESRCH];
+    error.raw_os_error().is_some_and(|number| gone.contains(&Errno::from_raw(number)))
 }
