@@ -15,7 +15,7 @@ use crate::process;
 use crate::say;
 
 /// A kernel of the matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kernel {
     /// Debian 11.
     #[value(name = "5.10")]

@@ -81,8 +81,8 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     let alone = [Level::Packets, Level::Namespaces, Level::Vm];
     let runs = runs(built, filter, |level| alone.contains(&level))?;
     let pairs = self::runs(built, filter, |level| level == Level::Pair)?;
-    let kubes = self::runs(built, filter, |level| level == Level::VmKubernetes)?;
-    let all = runs.len() + pairs.len() + kubes.len();
+    let kubes = kube::sets(self::runs(built, filter, |level| level == Level::VmKubernetes)?);
+    let all = runs.len() + pairs.len() + kubes[1].len();
     if all == 0 {
         return Ok(Vec::new());
     }
@@ -90,21 +90,27 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
     say!("packing {all} test executables for the guests");
-    let sets = [("runs", &runs), (pair::SET, &pairs), (kube::SET, &kubes)];
-    let executables = sets.iter().flat_map(|(_, runs)| runs.iter().map(|run| &run.executable));
+    let sets = [("runs", &runs), (pair::SET, &pairs), (kube::SETS[0], &kubes[0]), (kube::SETS[1], &kubes[1])];
+    // Those of the third set are in the fourth.
+    let executables = [&runs, &pairs, &kubes[1]];
+    let executables = executables.into_iter().flat_map(|runs| runs.iter().map(|run| &run.executable));
     let sets = sets.map(|(name, runs)| (name, guest::calls(runs)));
     guest::write(&base, built.programs.iter().chain(executables), &sets, &folder)?;
     let kernels = if options.kernels.is_empty() { Kernel::ALL.to_vec() } else { options.kernels.clone() };
     let bench = Bench { base: &base, folder: &folder, options };
-    let parts = (!kubes.is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
+    let parts = (!kubes[1].is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
     let mut kinds = Vec::new();
     if !runs.is_empty() {
-        kinds.push(Kind::new("vm", |kernel| bench.one(kernel, &runs)));
+        // The newest kernels take longest.
+        let mut newest_first = kernels.clone();
+        newest_first.sort_by(|a, b| b.cmp(a));
+        kinds.push(Kind::new("vm", newest_first, |kernel| bench.one(kernel, &runs)));
     }
     if let Some(Ok(parts)) = &parts {
-        kinds.push(Kind::new(kube::NAME, |kernel| bench.kube(kernel, &kubes, parts)));
+        let order = kube::order(&options.kernels, &kubes);
+        kinds.push(Kind::new(kube::NAME, order, |kernel| bench.kube(kernel, &kubes, parts)));
     }
-    let mut stages = queue::run(&kernels, &kinds);
+    let mut stages = queue::run(&kinds);
     drop(kinds);
     if let Some(Err(error)) = parts {
         stages.push(or_failed(kube::NAME.to_owned(), Err(error)));
