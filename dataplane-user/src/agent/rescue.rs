@@ -15,6 +15,7 @@ use crate::{
     conntrack::{Flow, Tuple},
     dataplane::Rescues,
     flags::monotonic_ns,
+    ipvs,
     plan::{Answer, Mode},
     proxy,
     report::RescueRow,
@@ -22,10 +23,12 @@ use crate::{
 };
 
 mod devices;
+mod keeping;
 mod packets;
 mod waiting;
 
-use packets::Helper;
+use keeping::Lane;
+use packets::{Helper, Keeping};
 
 /// How often the lease is renewed while nothing comes.
 const BEAT: Duration = Duration::from_millis(50);
@@ -50,6 +53,8 @@ pub(super) struct Desk {
     own: Mutex<OwnFound>,
     /// By the reply direction of entries that were deleted: the original one.
     moved: Mutex<Recent<Tuple, Tuple>>,
+    /// A second (CLOCK_MONOTONIC), and how many ICMP errors it has cost.
+    icmp: Mutex<(u64, u32)>,
 }
 
 impl Default for Desk {
@@ -59,6 +64,7 @@ impl Default for Desk {
             idle: Mutex::default(),
             own: Mutex::default(),
             moved: Mutex::new(Recent::new(MOVED_NS, MOVED)),
+            icmp: Mutex::default(),
         }
     }
 }
@@ -92,6 +98,11 @@ impl Desk {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes one from the budget of ICMP errors of the second that `now` (ns) lies in.
+    fn may_tell(&self, now: u64, budget: u32) -> bool {
+        take(&mut self.icmp.lock().unwrap_or_else(PoisonError::into_inner), now, budget)
+    }
+
     /// For `status`.
     pub(super) fn row(&self) -> RescueRow {
         let own = self.own().text();
@@ -112,6 +123,16 @@ impl Desk {
     fn set_idle(&self, why: Option<String>) {
         *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
+}
+
+/// One from the budget of the second that `now` (ns) lies in.
+fn take((second, spent): &mut (u64, u32), now: u64, budget: u32) -> bool {
+    let current = now / 1_000_000_000;
+    if *second != current {
+        (*second, *spent) = (current, 0);
+    }
+    *spent += 1;
+    *spent <= budget
 }
 
 /// The thread.
@@ -162,9 +183,11 @@ fn unwanted(core: &Core) -> Option<&'static str> {
         return Some("the cluster file says nothing of Services");
     }
     match core.proxy().mode {
-        Some(proxy::Mode::Ipvs) if !core.takeout.progress().flushes => {
-            Some("net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections")
-        }
+        Some(proxy::Mode::Ipvs) if !core.takeout.progress().flushes => Some(if ipvs::is_loaded() {
+            "net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections"
+        } else {
+            "kube-proxy is in IPVS mode, but IPVS is not loaded"
+        }),
         Some(_) => None,
         None if core.settings.proxy == proxy::Wanted::None => {
             Some("how kube-proxy forwards is not to be looked at (`--proxy none`)")
@@ -180,6 +203,13 @@ struct Worker {
 
 impl Worker {
     fn run(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let lane = Lane::start(&self.core)?;
+        let outcome = self.take_packets(stop, &lane);
+        lane.end();
+        outcome
+    }
+
+    fn take_packets(&mut self, stop: &AtomicBool, lane: &Lane) -> anyhow::Result<()> {
         let desk = Arc::clone(&self.core.rescue);
         let mut helper: Option<Helper> = None;
         let mut tried: Option<Instant> = None;
@@ -188,7 +218,7 @@ impl Worker {
             let unwanted = unwanted(&self.core).map(str::to_owned);
             if unwanted.is_none() && helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
                 tried = Some(Instant::now());
-                match Helper::open(Arc::clone(&self.core)) {
+                match Helper::open(Arc::clone(&self.core), Keeping::HandOn(lane.packets.clone())) {
                     Ok(ready) => helper = Some(ready),
                     Err(error) => desk.set_idle(Some(format!("{error:#}"))),
                 }
@@ -237,4 +267,19 @@ impl Worker {
 /// Bytes from the IP header on.
 fn length(head: &RescueHead, frame: &[u8]) -> usize {
     frame.len().saturating_sub(head.l3_offset.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_have_a_budget_per_second() {
+        let desk = Desk::default();
+        let granted = |now| (0..10).filter(|_| desk.may_tell(now, 3)).count();
+        assert_eq!(granted(5_000_000_000), 3);
+        assert_eq!(granted(5_999_999_999), 0);
+        assert_eq!(granted(6_000_000_000), 3);
+        assert!(!desk.may_tell(6_000_000_001, 0));
+    }
 }

@@ -8,16 +8,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use nodefence::{cluster::Protocol, proxy::Endpoint};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place,
-    client::{UdpConn, try_new},
-    emulated,
-    topology::{Node, Service},
+    Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::UdpConn, emulated,
+    topology::Service,
 };
 
 mod common;
+mod kept;
 mod own;
 mod refused;
 
@@ -267,56 +265,6 @@ fn a_successor_goes_on() -> Result<()> {
         agent.restart(&["--take-over"])?;
         armed(&agent)?;
     }
-    Ok(())
-}
-
-/// kube-proxy sends a client of such a Service to the same endpoint again, unless that is forgotten. Sets and rules as those of its nftables mode.
-#[test]
-fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
-    let cluster = Cluster::new(Options::default())?;
-    let file =
-        cluster.services_file().replace("    endpoints:", "    sessionAffinity: ClientIP\n    endpoints:");
-    let set = |node: &Node| {
-        let socket = (node.pod_address(Family::V4), Service::Web.ports().1).into();
-        Endpoint { service: "default/web", port: "", protocol: Protocol::Tcp, socket }.set()
-    };
-    let (b, c) = (set(&cluster.b), set(&cluster.c));
-    cluster.a.ns.nft(&format!(
-        "add set ip kube-proxy {b} {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}
-         add set ip kube-proxy {c} {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}
-         flush chain ip kube-proxy service-web
-         add rule ip kube-proxy service-web ip saddr @{b} goto endpoint-web-0
-         add rule ip kube-proxy service-web ip saddr @{c} goto endpoint-web-1
-         add rule ip kube-proxy service-web numgen random mod 2 vmap {{ 0 : goto endpoint-web-0, 1 : goto endpoint-web-1 }}
-         insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}
-         insert rule ip kube-proxy endpoint-web-1 update @{c} {{ ip saddr timeout 3h }}"
-    ))?;
-    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
-    let keep_at_b = || {
-        cluster.a.ns.nft(&format!(
-            "flush set ip kube-proxy {c}
-             add element ip kube-proxy {b} {{ 192.0.2.2 }}"
-        ))
-    };
-    let agent = Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &file, &["--proxy", "auto"])?;
-    armed(&agent)?;
-    keep_at_b()?;
-    for _ in 0..5 {
-        let (outcome, who) = try_new(&cluster.client, to, LIMIT);
-        ensure!(outcome == Outcome::Answered && who.as_deref() == Some("node-b"), "{outcome:?}, {who:?}");
-    }
-    cluster.b.freeze()?;
-    agent.flag("node-b")?;
-    for at in 0..10 {
-        keep_at_b()?;
-        let took = connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c);
-        let took = took.with_context(|| {
-            format!("connection {at}\n{}", agent.expect(&["counters"]).unwrap_or_default())
-        })?;
-        println!("kept at B, went to C in {took:?}");
-        connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c).context("kept at C now")?;
-    }
-    ensure!(own_counter(&agent, "rescued")? >= 10, "{}", agent.expect(&["counters"])?);
     Ok(())
 }
 

@@ -2,12 +2,12 @@
 use std::{
     collections::{BTreeSet, HashSet},
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, mpsc::SyncSender},
 };
 
 use nodefence_common::{Addr, Event, EventKind, HEAD_LEN, Reason, RescueHead};
 
-use super::{devices::Devices, length, waiting::Waiting};
+use super::{devices::Devices, keeping, length, waiting::Waiting};
 use crate::{
     agent::core::Core,
     cluster::ClusterView,
@@ -30,6 +30,14 @@ use crate::{
 /// What was handed over longer ago (ns) is dropped: its sender is about to repeat it, or did.
 const LATE_NS: u64 = 500_000_000;
 
+/// What is done where kube-proxy keeps the client at the hung endpoint.
+pub(super) enum Keeping {
+    /// The packet is for the thread that may wait.
+    HandOn(SyncSender<keeping::Packet>),
+    /// It is emptied, by that thread.
+    Empty(proxy::Forget),
+}
+
 /// What it takes to rescue a packet.
 pub(super) struct Helper {
     core: Arc<Core>,
@@ -38,7 +46,7 @@ pub(super) struct Helper {
     tries: Tries,
     refusals: Refusals,
     devices: Devices,
-    affinity: proxy::Forget,
+    keeping: Keeping,
     view: Arc<ClusterView>,
     addresses: VirtualAddresses,
     flagged: BTreeSet<u32>,
@@ -47,13 +55,12 @@ pub(super) struct Helper {
     /// IPVS: the pairs whose connections find another destination.
     balanced: Arc<HashSet<Pair>>,
     waiting: Waiting,
-    icmp: (u64, u32),
     /// The conntrack socket failed.
     pub(super) broken: bool,
 }
 
 impl Helper {
-    pub(super) fn open(core: Arc<Core>) -> anyhow::Result<Self> {
+    pub(super) fn open(core: Arc<Core>, keeping: Keeping) -> anyhow::Result<Self> {
         let mut conntrack = Conntrack::open()?;
         // Whether the kernel answers at all is seen by asking for an entry that cannot be.
         let nobody = Addr::v4([0; 4]);
@@ -68,14 +75,13 @@ impl Helper {
             tries: Tries::default(),
             refusals: Refusals::default(),
             devices: Devices::default(),
-            affinity: proxy::Forget::default(),
+            keeping,
             view,
             addresses,
             flagged: BTreeSet::new(),
             mode: proxy::Mode::Nftables,
             balanced: Arc::default(),
             waiting: Waiting::default(),
-            icmp: (0, 0),
             broken: false,
         })
     }
@@ -126,12 +132,27 @@ impl Helper {
         } else {
             match self.rescue(head, frame, waited, now) {
                 Ok(fate) => fate,
-                Err(Stop::Wait) if self.waiting.put(head, frame, now) => return,
+                Err(Stop::Wait) if self.waits_for(head, frame, now) => return,
                 Err(Stop::Wait) => self.refuse(head, frame, Fate::Tries, now),
+                Err(Stop::HandOn) if self.hand_on(head, frame) => return,
+                Err(Stop::HandOn) => self.refuse(head, frame, Fate::Affinity, now),
                 Err(Stop::Refuse(why)) => self.refuse(head, frame, why, now),
             }
         };
         self.core.rescue.tally.add(fate, length(head, frame));
+    }
+
+    /// Keeps it for later, where there is room and somebody who comes back to it.
+    fn waits_for(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
+        matches!(self.keeping, Keeping::HandOn(_)) && self.waiting.put(head, frame, now)
+    }
+
+    /// Gives it to the thread that may wait; `false` where that has enough.
+    fn hand_on(&self, head: &RescueHead, frame: &[u8]) -> bool {
+        match &self.keeping {
+            Keeping::HandOn(packets) => packets.try_send((*head, frame.to_vec())).is_ok(),
+            Keeping::Empty(_) => false,
+        }
     }
 
     /// Puts the packet in again.
@@ -223,6 +244,10 @@ impl Helper {
                 return Err(Stop::Wait);
             }
         }
+        let kept_at = choice.kept_at.as_ref().filter(|_| self.mode != proxy::Mode::Ipvs);
+        if kept_at.is_some() && matches!(self.keeping, Keeping::HandOn(_)) {
+            return Err(Stop::HandOn);
+        }
         let limit = if choice.all_flagged() { LEAST_TRIES } else { tries(choice.flagged, choice.usable) };
         match self.tries.take(entry.orig, limit, now) {
             Ok(_) => {}
@@ -234,8 +259,8 @@ impl Helper {
             Err(Spent::Tries | Spent::Time) => return Err(Fate::Tries.into()),
         }
         // Each pick of the hung endpoint has the client kept there again.
-        if let Some(endpoint) = &choice.kept_at
-            && let Err(error) = self.affinity.clients_of(self.mode, endpoint)
+        if let (Some(endpoint), Keeping::Empty(forget)) = (kept_at, &mut self.keeping)
+            && let Err(error) = forget.clients_of(self.mode, endpoint)
         {
             tracing::debug!(%error, "kube-proxy's affinity cannot be emptied");
             return Err(Fate::Affinity.into());
@@ -269,22 +294,12 @@ impl Helper {
             _ => frame.get(l3 + 9),
         };
         let budget = self.core.settings.options.config.icmp_per_second;
-        if protocol == Some(&17) && !take(&mut self.icmp, now, budget) {
+        if protocol == Some(&17) && !self.core.rescue.may_tell(now, budget) {
             return Fate::IcmpLimited;
         }
         self.core.injector.answer(&event);
         why
     }
-}
-
-/// One from the budget of the second that `now` (ns) lies in.
-fn take((second, spent): &mut (u64, u32), now: u64, budget: u32) -> bool {
-    let current = now / 1_000_000_000;
-    if *second != current {
-        (*second, *spent) = (current, 0);
-    }
-    *spent += 1;
-    *spent <= budget
 }
 
 /// The packet as one that asks for its answer.
@@ -314,6 +329,8 @@ enum Stop {
     Refuse(Fate),
     /// It may be, a little later.
     Wait,
+    /// It may be, by the thread that may wait for nftables.
+    HandOn,
 }
 
 impl From<Fate> for Stop {
@@ -333,16 +350,6 @@ enum Way {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn answers_have_a_budget_per_second() {
-        let mut state = (0, 0);
-        let granted = |state: &mut (u64, u32), now| (0..10).filter(|_| take(state, now, 3)).count();
-        assert_eq!(granted(&mut state, 5_000_000_000), 3);
-        assert_eq!(granted(&mut state, 5_999_999_999), 0);
-        assert_eq!(granted(&mut state, 6_000_000_000), 3);
-        assert!(!take(&mut (0, 0), 1, 0));
-    }
 
     #[test]
     fn a_packet_that_is_refused_is_answered_as_one_that_was_handed_over() {

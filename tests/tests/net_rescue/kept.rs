@@ -1,0 +1,154 @@
+//! Clients that kube-proxy keeps at one endpoint (`sessionAffinity: ClientIP`): sets and rules as those of its nftables mode.
+use std::{
+    fmt::Write as _,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nodefence::{cluster::Protocol, proxy::Endpoint};
+use nodefence_tests::{
+    Agent, Cluster, Family, Options, Outcome, Place,
+    client::try_new,
+    emulated,
+    topology::{Node, Service},
+};
+
+use super::common::{LIMIT, armed, connect, own_counter};
+
+/// The set of a node's clients.
+fn set(node: &Node) -> String {
+    let socket = (node.pod_address(Family::V4), Service::Web.ports().1).into();
+    Endpoint { service: "default/web", port: "", protocol: Protocol::Tcp, socket }.set()
+}
+
+/// A cluster whose web Service keeps its clients, and an agent that rescues and knows so.
+fn keeping() -> Result<(Cluster, Agent)> {
+    let cluster = Cluster::new(Options::default())?;
+    let file = cluster.services_file();
+    let (before, web) = file.split_once("- name: default/web\n").context("no Service web")?;
+    let web = web.replacen("    endpoints:", "    sessionAffinity: ClientIP\n    endpoints:", 1);
+    let file = format!("{before}- name: default/web\n{web}");
+    for node in [&cluster.b, &cluster.c] {
+        cluster.a.ns.nft(&format!(
+            "add set ip kube-proxy {} {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}",
+            set(node)
+        ))?;
+    }
+    let agent = Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &file, &["--proxy", "auto"])?;
+    armed(&agent)?;
+    Ok((cluster, agent))
+}
+
+/// kube-proxy sends a client of such a Service to the same endpoint again, unless that is forgotten.
+#[test]
+fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
+    let (cluster, agent) = keeping()?;
+    let (b, c) = (set(&cluster.b), set(&cluster.c));
+    cluster.a.ns.nft(&format!(
+        "flush chain ip kube-proxy service-web
+         add rule ip kube-proxy service-web ip saddr @{b} goto endpoint-web-0
+         add rule ip kube-proxy service-web ip saddr @{c} goto endpoint-web-1
+         add rule ip kube-proxy service-web numgen random mod 2 vmap {{ 0 : goto endpoint-web-0, 1 : goto endpoint-web-1 }}
+         insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}
+         insert rule ip kube-proxy endpoint-web-1 update @{c} {{ ip saddr timeout 3h }}"
+    ))?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    let keep_at_b = || {
+        cluster.a.ns.nft(&format!(
+            "flush set ip kube-proxy {c}
+             add element ip kube-proxy {b} {{ 192.0.2.2 }}"
+        ))
+    };
+    keep_at_b()?;
+    for _ in 0..5 {
+        let (outcome, who) = try_new(&cluster.client, to, LIMIT);
+        ensure!(outcome == Outcome::Answered && who.as_deref() == Some("node-b"), "{outcome:?}, {who:?}");
+    }
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    for at in 0..10 {
+        keep_at_b()?;
+        let took = connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c);
+        let took = took.with_context(|| {
+            format!("connection {at}\n{}", agent.expect(&["counters"]).unwrap_or_default())
+        })?;
+        println!("kept at B, went to C in {took:?}");
+        connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c).context("kept at C now")?;
+    }
+    ensure!(own_counter(&agent, "rescued")? >= 10, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+/// Rules that are made anew in each transaction, so that it holds the namespace's mutex for longer than the lease lasts.
+fn large_transaction() -> Result<String> {
+    // An emulated processor takes as long for fewer.
+    let rules = if emulated() { 1_000 } else { 60_000 };
+    let mut script =
+        "add table inet large\nadd chain inet large rules\nflush chain inet large rules\n".to_owned();
+    for rule in 0..rules {
+        let [_, _, high, low] = u32::to_be_bytes(rule);
+        writeln!(script, "add rule inet large rules ip daddr 198.18.{high}.{low} counter")?;
+    }
+    Ok(script)
+}
+
+/// Does it again and again; gives how often.
+fn again(over: &AtomicBool, mut what: impl FnMut() -> Result<()>) -> Result<usize> {
+    let mut times = 0;
+    while !over.load(Ordering::Relaxed) {
+        what()?;
+        times += 1;
+    }
+    Ok(times)
+}
+
+/// What such a client's packet waits for holds up nobody else's: with one thread for both the lease lapsed, and some of these
+/// connections was refused.
+#[test]
+fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
+    const LENGTH: Duration = Duration::from_secs(5);
+    let (cluster, agent) = keeping()?;
+    let b = set(&cluster.b);
+    // Only node B keeps clients, so that each pick of it is emptied anew.
+    cluster
+        .a
+        .ns
+        .nft(&format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}"))?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let script = large_transaction()?;
+    let over = AtomicBool::new(false);
+    let (transactions, kept, others) = std::thread::scope(|scope| {
+        let large = scope.spawn(|| again(&over, || cluster.a.ns.nft(&script)));
+        let web = cluster.service(Service::Web, Place::Pod, Family::V4);
+        let (ns, until) = (cluster.at(Place::Pod), &over);
+        let kept = scope.spawn(move || {
+            again(until, || {
+                // It may wait for a transaction, and be refused where that takes too long.
+                let _ = try_new(ns, web, LIMIT);
+                Ok(())
+            })
+        });
+        let to = cluster.service(Service::Host, Place::Outside, Family::V4);
+        let (begun, mut others) = (Instant::now(), (0, 0));
+        while begun.elapsed() < LENGTH {
+            let answered = try_new(&cluster.client, to, LIMIT).0 == Outcome::Answered;
+            others = (others.0 + 1, others.1 + usize::from(!answered));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        over.store(true, Ordering::Relaxed);
+        (large.join(), kept.join(), others)
+    });
+    let times = |one: std::thread::Result<Result<usize>>| one.map_err(|_| anyhow!("a thread panicked"))?;
+    let (transactions, kept) = (times(transactions)?, times(kept)?);
+    let (connections, refused) = others;
+    println!(
+        "{transactions} transactions, {kept} connections to the Service that keeps, {refused} of {connections} others refused"
+    );
+    ensure!(transactions > 2 && kept > 2, "{transactions} transactions, {kept} connections");
+    // An emulated processor has the transactions to do as well, and may stand still for longer than the lease lasts.
+    let most = if emulated() { connections / 50 } else { 0 };
+    ensure!(refused <= most, "{refused} of {connections} were refused\n{}", agent.expect(&["counters"])?);
+    Ok(())
+}
