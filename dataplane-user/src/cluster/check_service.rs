@@ -38,7 +38,8 @@ impl Checker {
             let message = format!("Service `{}` stands on line {line} already", name.value);
             return Err(name.at.refused(field("name"), message));
         }
-        let cluster_ips = addresses(raw.cluster_ips.as_deref(), &|i| field(&format!("clusterIPs[{i}]")))?;
+        let cluster_ips = raw.cluster_ips.as_deref().filter(|ips| !is_headless(ips));
+        let cluster_ips = addresses(cluster_ips, &|i| field(&format!("clusterIPs[{i}]")))?;
         let mut ports = self.ports(s, raw)?;
         let mut service = Service {
             name: name.value.clone(),
@@ -111,10 +112,13 @@ impl Checker {
         at: Place,
         field: &impl Fn(&str) -> String,
     ) -> Result<(), Problem> {
+        // A load balancer's address may be an external one as well: the same policy applies.
+        let balancers = service.load_balancer_ips.iter().filter(|ip| !service.external_ips.contains(ip));
+        let balancers: Vec<IpAddr> = balancers.copied().collect();
         let kinds = [
             ("clusterIPs", &service.cluster_ips),
             ("externalIPs", &service.external_ips),
-            ("loadBalancerIPs", &service.load_balancer_ips),
+            ("loadBalancerIPs", &balancers),
         ];
         for (what, ips) in kinds {
             for (ip, port) in ips.iter().flat_map(|ip| service.ports.iter().map(move |port| (ip, port))) {
@@ -210,6 +214,11 @@ impl Checker {
         let hints = Hints { zones: set(&raw.zones), nodes: set(&raw.nodes) };
         (hints != Hints::default()).then(|| Box::new(hints))
     }
+}
+
+/// Without a virtual address of its own, as Kubernetes writes it (`ClusterIPNone`, pkg/apis/core/types.go).
+fn is_headless(cluster_ips: &[Placed]) -> bool {
+    matches!(cluster_ips, [only] if only.value == "None")
 }
 
 fn addresses(texts: Option<&[Placed]>, field: &dyn Fn(usize) -> String) -> Result<Vec<IpAddr>, Problem> {

@@ -223,7 +223,8 @@ fn says_line_and_field() {
             with("clusterIPs: [10.96.0.1, 10.96.0.2]"),
             "services[0].clusterIPs: more than one address of one IP",
         ),
-        (with("clusterIPs: [None]"), "services[0].clusterIPs[0]: `None` is no IP address"),
+        (with("clusterIPs: [None, None]"), "services[0].clusterIPs[0]: `None` is no IP address"),
+        (with("externalIPs: [None]"), "services[0].externalIPs[0]: `None` is no IP address"),
         (with("externalIPs: [127.0.0.1]"), "services[0].externalIPs[0]: 127.0.0.1 is a loopback address"),
         (
             with("loadBalancerIPs: 10.0.0.1"),
@@ -343,13 +344,20 @@ fn accepts_what_kubernetes_allows() {
   - name: a/b
     clusterIPs: [10.96.0.2]
     loadBalancerIPs: [198.51.100.9]
+    externalIPs: [198.51.100.9]
     ports: [{ name: '', port: 80 }]
     endpoints: [{ address: 10.244.1.4, node: node-a }, { address: 10.244.1.4, node: node-a, ports: { '': 81 } }]
+  - name: a/headless
+    clusterIPs: [None]
+    ports: [{ port: 80 }]
 ";
     let view = view(text).unwrap();
     let backends: Vec<String> =
         view.node("node-b").unwrap().backends.iter().map(ToString::to_string).collect();
     assert_eq!(backends, ["10.2.0.12:5301/tcp", "10.2.0.12:5301/udp", "10.2.0.12:5302/tcp"]);
+    let services = view.services.as_deref().unwrap_or_default();
+    let addresses = services.iter().map(|service| (service.name.as_str(), service.cluster_ips.len()));
+    assert_eq!(addresses.collect::<Vec<_>>(), [("a/a", 1), ("a/b", 1), ("a/headless", 0)]);
 }
 
 /// 10,000 Services of 10 endpoints, 250 pods a node. `--nocapture` shows how long it takes.
