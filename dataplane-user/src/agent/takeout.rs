@@ -21,7 +21,7 @@ use crate::{
     cluster::ClusterView,
     flags::{Clocks, monotonic_ns},
     ipvs::{self, is_loaded},
-    ledger::{self, Ledger},
+    ledger::{self, Ledger, Loaded},
     plan::{
         Mode,
         takeout::{Flagged, Ground, Report, TakeOut, Wanted},
@@ -241,7 +241,9 @@ impl Work {
         if !is_loaded() {
             if self.first {
                 // What an earlier agent took out went with IPVS.
-                Ledger::open(run_dir)?.0.rewrite(&BTreeMap::new())?;
+                let (mut ledger, loaded) = Ledger::open(run_dir)?;
+                self.inherited = inherited(&loaded);
+                ledger.rewrite(&BTreeMap::new())?;
             }
             self.first = false;
             return Ok(false);
@@ -258,14 +260,7 @@ impl Work {
                 "IPVS: goes on with what an earlier agent took out"
             );
         }
-        self.inherited = match (&loaded.aside, loaded.problem, loaded.damaged) {
-            (Some(aside), Some(problem), _) => Some(format!(
-                "the ledger of an earlier agent {problem}: what that one took out is not put back; it is kept as {}",
-                aside.display()
-            )),
-            (None, _, lines) if lines > 0 => Some(format!("{lines} lines of the ledger could not be read")),
-            _ => None,
-        };
+        self.inherited = inherited(&loaded);
         if let (Some(problem), true) = (&self.inherited, loaded.aside.is_some()) {
             tracing::error!(problem, "IPVS: weights of 0 may be left");
         }
@@ -353,6 +348,18 @@ fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
         tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
     }
     claim_anew(drive)
+}
+
+/// What was wrong with the ledger of an earlier agent.
+fn inherited(loaded: &Loaded) -> Option<String> {
+    match (&loaded.aside, loaded.problem, loaded.damaged) {
+        (Some(aside), Some(problem), _) => Some(format!(
+            "the ledger of an earlier agent {problem}: what that one took out is not put back; it is kept as {}",
+            aside.display()
+        )),
+        (None, _, lines) if lines > 0 => Some(format!("{lines} lines of the ledger could not be read")),
+        _ => None,
+    }
 }
 
 /// What `status` says of all nodes.

@@ -79,8 +79,9 @@ pub(super) fn audit(report: &AuditReport) -> String {
     let sum = |count: fn(&crate::report::KindRow) -> usize| report.kinds.iter().map(count).sum::<usize>();
     let _ = write!(
         text,
-        "{} faults, {} younger than that, {} draining",
+        "{} {}, {} younger than that, {} draining",
         report.faults,
+        if report.faults == 1 { "fault" } else { "faults" },
         sum(|row| row.new),
         sum(|row| row.draining)
     );
