@@ -14,7 +14,9 @@ use crate::workspace::Workspace;
 /// The cluster in namespaces, once without and once with nodefence.
 pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Demo])?;
-    build(workspace, &["--package", "nodefence", "--package", "nodefence-tests", "--bins"])?;
+    let packages = ["--package", "nodefence", "--package", "nodefence-tests"];
+    let programs = ["--bin=nodefence", "--bin=nodefence-demo", "--bin=nodefence-peer"];
+    build(workspace, &[&packages[..], &programs].concat())?;
     run_as_root(workspace, "nodefence-demo", args)
 }
 
