@@ -68,6 +68,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     if !options.quick {
         let matrix = vm::Options {
             kernels: Vec::new(),
+            whole: false,
             test: options.filter.clone(),
             keep: false,
             threads: vm::THREADS,

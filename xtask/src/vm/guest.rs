@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::cpio::Archive;
 use crate::process;
+use crate::test::executables::Level;
 use crate::test::local::{FUZZ_COUNT, FUZZ_SHORT};
 
 /// Programs that tests call, copied from this machine.
@@ -68,6 +69,7 @@ pub(crate) struct Run {
     pub(crate) executable: PathBuf,
     /// Tests it is expected to tell the outcome of.
     pub(crate) names: Vec<String>,
+    pub(crate) level: Level,
     /// Whether `names` are fewer than all.
     pub(crate) some: bool,
 }
@@ -209,7 +211,7 @@ fn libraries(ldd: &str) -> Vec<PathBuf> {
 /// The calls of all tests. Each is bounded, so that one that hangs does not hide the others.
 pub(crate) fn calls(runs: &[Run]) -> String {
     let mut text = format!("export {FUZZ_COUNT}={FUZZ_SHORT}\n");
-    for Run { title, executable, names, some } in runs {
+    for Run { title, executable, names, some, level: _ } in runs {
         if title.contains("::vm_ipvs") || title.contains("::vm_kube_") {
             // Not before: where IPVS is loaded an agent tries out at every start what it does.
             text.push_str(LOAD_IPVS);

@@ -12,6 +12,7 @@ mod modules;
 mod pair;
 mod qemu;
 mod queue;
+mod sets;
 mod verdict;
 
 use std::env;
@@ -28,6 +29,7 @@ pub(crate) use kernel::Kernel;
 use kernel::Prepared;
 pub(crate) use kube::HOST;
 use queue::Kind;
+use sets::Sets;
 use verdict::Told;
 
 use crate::process;
@@ -51,6 +53,8 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 pub(crate) struct Options {
     /// Empty for all.
     pub(crate) kernels: Vec<Kernel>,
+    /// All tests on each kernel, also those that depend on it little.
+    pub(crate) whole: bool,
     /// Only tests whose `file::name` contains this.
     pub(crate) test: Option<String>,
     /// Keep logs and initramfs also of a run that passed.
@@ -79,44 +83,39 @@ pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) ->
     check_machine()?;
     let filter = options.test.as_deref();
     let alone = [Level::Packets, Level::Namespaces, Level::Vm];
-    let runs = runs(built, filter, |level| alone.contains(&level))?;
-    let pairs = self::runs(built, filter, |level| level == Level::Pair)?;
-    let kubes = kube::sets(self::runs(built, filter, |level| level == Level::VmKubernetes)?);
-    let all = runs.len() + pairs.len() + kubes[1].len();
-    if all == 0 {
+    let whole = options.whole;
+    let runs = Sets::alone(runs(built, filter, |level| alone.contains(&level))?, whole);
+    let pairs = Sets::pairs(self::runs(built, filter, |level| level == Level::Pair)?, whole);
+    let kubes = Sets::beside_kube(self::runs(built, filter, |level| level == Level::VmKubernetes)?, whole);
+    let sets = [&runs, &pairs, &kubes];
+    let executables: Vec<&PathBuf> =
+        sets.iter().flat_map(|sets| sets.all().iter().map(|run| &run.executable)).collect();
+    if executables.is_empty() {
         return Ok(Vec::new());
     }
     let folder = workspace.target.join("vm-test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
-    say!("packing {all} test executables for the guests");
-    let sets = [("runs", &runs), (pair::SET, &pairs), (kube::SETS[0], &kubes[0]), (kube::SETS[1], &kubes[1])];
-    // Those of the third set are in the fourth.
-    let executables = [&runs, &pairs, &kubes[1]];
-    let executables = executables.into_iter().flat_map(|runs| runs.iter().map(|run| &run.executable));
-    let sets = sets.map(|(name, runs)| (name, guest::calls(runs)));
-    guest::write(&base, built.programs.iter().chain(executables), &sets, &folder)?;
+    say!("packing {} test executables for the guests", executables.len());
+    let calls: Vec<(&str, String)> = sets.iter().flat_map(|sets| sets.calls()).collect();
+    guest::write(&base, built.programs.iter().chain(executables), &calls, &folder)?;
     let kernels = if options.kernels.is_empty() { Kernel::ALL.to_vec() } else { options.kernels.clone() };
     let bench = Bench { base: &base, folder: &folder, options };
-    let parts = (!kubes[1].is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
-    let mut kinds = Vec::new();
-    if !runs.is_empty() {
-        // The newest kernels take longest.
-        let mut newest_first = kernels.clone();
-        newest_first.sort_by(|a, b| b.cmp(a));
-        kinds.push(Kind::new("vm", newest_first, |kernel| bench.one(kernel, &runs)));
-    }
+    let beside = kubes.order(&kernels);
+    let parts = (!beside.is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
+    let mut kinds = vec![Kind::new("vm", runs.order(&kernels), |kernel| bench.one(kernel, &runs))];
     if let Some(Ok(parts)) = &parts {
-        let order = kube::order(&options.kernels, &kubes);
-        kinds.push(Kind::new(kube::NAME, order, |kernel| bench.kube(kernel, &kubes, parts)));
+        kinds.push(Kind::new(kube::NAME, beside, |kernel| bench.kube(kernel, &kubes, parts)));
     }
     let mut stages = queue::run(&kinds);
     drop(kinds);
     if let Some(Err(error)) = parts {
         stages.push(or_failed(kube::NAME.to_owned(), Err(error)));
     }
-    for kernel in kernels.iter().filter(|_| !pairs.is_empty() && !process::interrupted()) {
-        stages.push(or_failed(format!("vm pair {}", kernel.label()), bench.pair(*kernel, &pairs)));
+    for kernel in pairs.order(&kernels) {
+        if !process::interrupted() {
+            stages.push(or_failed(format!("vm pair {}", kernel.label()), bench.pair(kernel, &pairs)));
+        }
     }
     process::check_interrupt()?;
     if !options.keep {
@@ -150,7 +149,8 @@ fn runs(built: &Built, filter: Option<&str>, wanted: impl Fn(Level) -> bool) -> 
         let names = executable.names(filter)?;
         if !names.is_empty() {
             let (title, path) = (executable.title(), executable.path.clone());
-            runs.push(Run { title, executable: path, names, some: filter.is_some() });
+            let level = executable.level;
+            runs.push(Run { title, executable: path, names, some: filter.is_some(), level });
         }
     }
     Ok(runs)
@@ -186,12 +186,14 @@ struct Ran {
 }
 
 impl Bench<'_> {
-    fn one(&self, kernel: Kernel, runs: &[Run]) -> Result<Stage> {
+    fn one(&self, kernel: Kernel, sets: &Sets) -> Result<Stage> {
         let started = Instant::now();
+        let (set, runs) = sets.on(kernel);
         let prepared = kernel.prepare()?;
         let mut stage = Stage::new(format!("vm {}", kernel.label()));
         stage.note.clone_from(&prepared.release);
-        let ran = self.run(&prepared, kernel.label(), &Boot::default())?;
+        let boot = Boot { parameters: &format!("nodefence.runs={set}"), ..Boot::default() };
+        let ran = self.run(&prepared, kernel.label(), &boot)?;
         self.judge(&ran, runs, &mut stage)?;
         stage.took = started.elapsed();
         Ok(stage)

@@ -6,13 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::guest::Run;
 use super::kernel::Kernel;
+use super::sets::Sets;
 use super::{Bench, Boot, Ran};
 use crate::test::tally::Stage;
-
-/// The tests' name in the guest.
-pub(super) const SET: &str = "pairs";
 
 const ROLES: [&str; 2] = ["node", "client"];
 /// virtio-net without a virtual-network header on the wire leaves all sums to the guest; vmxnet3 does the sums (and cuts
@@ -20,8 +17,9 @@ const ROLES: [&str; 2] = ["node", "client"];
 const CARDS: [&str; 2] = ["virtio-net-pci", "vmxnet3"];
 
 impl Bench<'_> {
-    /// Runs `pairs` in two guests of the same kernel at the same time; each test counts once for each role.
-    pub(super) fn pair(&self, kernel: Kernel, pairs: &[Run]) -> Result<Stage> {
+    /// Runs a kernel's tests in two guests of the same kernel at the same time; each test counts once for each role.
+    pub(super) fn pair(&self, kernel: Kernel, pairs: &Sets) -> Result<Stage> {
+        let (set, runs) = pairs.on(kernel);
         let started = Instant::now();
         let prepared = kernel.prepare()?;
         let mut stage = Stage::new(format!("vm pair {}", kernel.label()));
@@ -33,7 +31,7 @@ impl Bench<'_> {
                 .zip(&wires)
                 .map(|(role, network)| {
                     let label = format!("{}-{role}", kernel.label());
-                    let parameters = format!("nodefence.role={role} nodefence.runs={SET}");
+                    let parameters = format!("nodefence.role={role} nodefence.runs={set}");
                     let prepared = &prepared;
                     scope.spawn(move || {
                         let boot = Boot { parameters: &parameters, network, ..Boot::default() };
@@ -48,7 +46,7 @@ impl Bench<'_> {
         });
         for (role, ran) in ROLES.iter().zip(ran) {
             let before = stage.failures.len();
-            self.judge(&ran?, pairs, &mut stage)?;
+            self.judge(&ran?, runs, &mut stage)?;
             for failure in &mut stage.failures[before..] {
                 *failure = format!("{role}: {failure}");
             }

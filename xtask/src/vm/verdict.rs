@@ -120,6 +120,7 @@ fn message(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test::executables::Level;
 
     fn runs() -> Vec<Run> {
         let run = |title: &str, names: &[&str]| Run {
@@ -127,6 +128,7 @@ mod tests {
             executable: "/x".into(),
             names: names.iter().map(|&name| name.to_owned()).collect(),
             some: false,
+            level: Level::Vm,
         };
         vec![run("tests::a", &["one", "two"]), run("tests::b", &["three"])]
     }
