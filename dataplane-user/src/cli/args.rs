@@ -14,6 +14,9 @@ use crate::{
     proxy,
 };
 
+/// Where the pins are, where nothing else is said.
+pub(super) const PIN_DIR: &str = "/sys/fs/bpf/nodefence/v1";
+
 const GLOBAL: &str = "Options of all commands";
 
 const EXIT_CODES: &str = "Exit codes:
@@ -211,7 +214,7 @@ pub enum Verb {
     )]
     Detach {
         /// Folder of the pins; must end in nodefence/v1, inside a BPF filesystem
-        #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
+        #[arg(long, value_name = "DIR", default_value = PIN_DIR)]
         pin_dir: PathBuf,
     },
 
@@ -233,9 +236,9 @@ pub enum Verb {
         /// Check these devices only [default: all but the loopback device]
         #[arg(long, value_name = "NAME")]
         interface: Vec<String>,
-        /// Folder of the pins; must end in nodefence/v1, inside a BPF filesystem
-        #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
-        pin_dir: PathBuf,
+        /// Folder of the pins [default: that of the agent that answers, else /sys/fs/bpf/nodefence/v1]
+        #[arg(long, value_name = "DIR")]
+        pin_dir: Option<PathBuf>,
     },
 
     /// Print a completion script
@@ -320,7 +323,7 @@ pub struct AgentArgs {
     pub log_cuts: bool,
 
     /// Folder of the pins; must end in nodefence/v1, inside a BPF filesystem
-    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/nodefence/v1")]
+    #[arg(long, value_name = "DIR", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
 
     /// Take over from an agent that runs: it ends, the dataplane stays

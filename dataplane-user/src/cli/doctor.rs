@@ -3,7 +3,7 @@ use std::{io::ErrorKind, path::Path, process::Command, time::Duration};
 use nodefence_common::MAX_PORTS;
 
 use super::{
-    args::Format,
+    args::{Format, PIN_DIR},
     exit::Exit,
     output::{colours, print},
 };
@@ -20,14 +20,28 @@ use crate::{
 /// How long the agent may take to answer before it counts as hung.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Looks at the machine and prints what it finds.
-pub(super) fn run(format: Format, devices: &[String], pin_dir: &Path, socket: &Path) -> anyhow::Result<Exit> {
+/// Looks at the machine and prints what it finds. An agent that runs knows best where its pins are and who forwards.
+pub(super) fn run(
+    format: Format,
+    devices: &[String],
+    pin_dir: Option<&Path>,
+    socket: &Path,
+) -> anyhow::Result<Exit> {
+    let answer = Client::connect(socket).and_then(|mut client| {
+        client.set_patience(AGENT_PATIENCE)?;
+        client.ask::<Status>(&Request::Status)
+    });
+    let running = answer.as_ref().ok();
+    let of_agent = running.map(|status| Path::new(&status.dataplane.pin_dir));
+    let pin_dir = pin_dir.or(of_agent).unwrap_or(Path::new(PIN_DIR));
+    let told = running.map(|status| status.proxy.clone()).filter(|told| told.mode.is_some());
     let facts = Facts::gather(devices, pin_dir)?;
     let lacking = facts.lacking();
     let mut checks = judge(&facts);
     checks.extend(tried(features(), &lacking));
     checks.extend(probed(&Findings::gather()));
-    checks.push(kube_proxy(&proxy::judge(proxy::Wanted::Auto, &proxy::Facts::gather())));
+    let judged = || proxy::judge(proxy::Wanted::Auto, &proxy::Facts::gather());
+    checks.push(kube_proxy(&told.unwrap_or_else(judged)));
     checks.push(flowtables(nft_flowtables()));
     match inspect(pin_dir, devices) {
         Ok(statuses) => {
@@ -35,10 +49,6 @@ pub(super) fn run(format: Format, devices: &[String], pin_dir: &Path, socket: &P
         }
         Err(error) => checks.push(unknown("interfaces", &error.to_string())),
     }
-    let answer = Client::connect(socket).and_then(|mut client| {
-        client.set_patience(AGENT_PATIENCE)?;
-        client.ask::<Status>(&Request::Status)
-    });
     checks.extend(agent(answer));
     print(format, &checks, |checks| table(checks, colours()))?;
     Ok(if worst(&checks) == Level::Fail { Exit::Unhealthy } else { Exit::Ok })

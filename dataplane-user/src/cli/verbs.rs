@@ -101,7 +101,7 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
             takeout::guard(&cli.run_dir, parent)?;
         }
         Verb::Doctor { ref interface, ref pin_dir } => {
-            return doctor::run(cli.output, interface, pin_dir, &cli.socket());
+            return doctor::run(cli.output, interface, pin_dir.as_deref(), &cli.socket());
         }
         Verb::Completions { shell } => {
             let mut script = Vec::new();
