@@ -7,6 +7,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -28,6 +30,9 @@ const RANDOM: usize = 80;
 
 /// Of each outcome there must be so many comparisons in each family, else this shows little.
 const ENOUGH: usize = 40;
+
+/// kube-proxy may learn its node's zone after its first sync, and syncs again then.
+const SETTLES: Duration = Duration::from_secs(20);
 
 /// How often each outcome was seen: all endpoints, some of them, `Reject`, `Drop`, `Nothing`.
 type Seen = BTreeMap<(Family, &'static str), usize>;
@@ -159,17 +164,28 @@ fn on(
     (ns, control): (&Arc<Netns>, &ControlPlane),
     seen: &mut Seen,
 ) -> Result<Vec<String>> {
-    let mut different = Vec::new();
     let kube_proxy = KubeProxy::start(control, ns, node, mode)?;
-    let rules = |family| Rules::read(ns, mode, family).map(|rules| (family, rules));
-    let rules = Family::ALL.into_iter().map(rules).collect::<Result<BTreeMap<_, _>>>()?;
     let proxy = Proxy::of(view, node, mode);
-    for case in cases {
-        for address in addresses(&case.service()) {
-            if let Err(error) = compare(case, view, &proxy, &rules[&address.family], address, seen) {
-                different.push(format!("{error:#}"));
+    let begun = Instant::now();
+    let (different, counts) = loop {
+        let (mut different, mut counts) = (Vec::new(), Seen::new());
+        let rules = |family| Rules::read(ns, mode, family).map(|rules| (family, rules));
+        let rules = Family::ALL.into_iter().map(rules).collect::<Result<BTreeMap<_, _>>>()?;
+        for case in cases {
+            for address in addresses(&case.service()) {
+                if let Err(error) = compare(case, view, &proxy, &rules[&address.family], address, &mut counts)
+                {
+                    different.push(format!("{error:#}"));
+                }
             }
         }
+        if different.is_empty() || begun.elapsed() > SETTLES {
+            break (different, counts);
+        }
+        thread::sleep(Duration::from_millis(500));
+    };
+    for (outcome, count) in counts {
+        *seen.entry(outcome).or_default() += count;
     }
     kube_proxy.stop()?;
     // The next one is another node's: nothing of this one may be left for it.
