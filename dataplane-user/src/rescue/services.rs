@@ -19,6 +19,8 @@ pub struct Choice<'a> {
     pub usable: usize,
     /// The endpoint at which the Service keeps the client, if it does: that has to be forgotten first.
     pub kept_at: Option<proxy::Endpoint<'a>>,
+    /// The backend that it went to is an endpoint of the Service, and not on a flagged node.
+    pub is_free: bool,
 }
 
 impl Choice<'_> {
@@ -67,7 +69,8 @@ pub fn choice<'a>(
     let backend = flow.backend();
     let went = |list: &&Vec<&Endpoint>| list.iter().any(|e| service.socket(port, e) == Some(backend));
     let list = lists.iter().find(went).unwrap_or(&lists[0]);
-    let on_flagged = list.iter().filter(|e| e.node.is_some_and(|node| flagged.contains(&node))).count();
+    let is_flagged = |e: &Endpoint| e.node.is_some_and(|node| flagged.contains(&node));
+    let on_flagged = list.iter().filter(|e| is_flagged(e)).count();
     if list.is_empty() {
         return Err(NoChoice::NothingElse);
     }
@@ -78,7 +81,9 @@ pub fn choice<'a>(
         protocol: of.protocol,
         socket: backend,
     });
-    Ok(Choice { flagged: on_flagged, usable: list.len(), kept_at })
+    let is_free =
+        service.endpoints.iter().any(|e| service.socket(port, e) == Some(backend) && !is_flagged(e));
+    Ok(Choice { flagged: on_flagged, usable: list.len(), kept_at, is_free })
 }
 
 fn find<'a>(

@@ -33,7 +33,7 @@ fates! {
     Untranslated, "rescue_untranslated";
     /// refused, sent to no virtual address of a known Service.
     Unknown, "rescue_unknown";
-    /// refused, the Service keeps clients at one endpoint, and that could not be taken back.
+    /// refused, the Service keeps clients at one endpoint, and that could not be taken back, or too many wait for that.
     Affinity, "rescue_affinity";
     /// refused, all endpoints that kube-proxy may pick are on flagged nodes.
     NothingElse, "rescue_nothing_else";

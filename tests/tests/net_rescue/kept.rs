@@ -1,14 +1,16 @@
 //! Clients that kube-proxy keeps at one endpoint (`sessionAffinity: ClientIP`): sets and rules as those of its nftables mode.
 use std::{
     fmt::Write as _,
-    sync::atomic::{AtomicBool, Ordering},
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nodefence::{cluster::Protocol, proxy::Endpoint};
+use nodefence_common::RESCUE_LEASE_NS;
 use nodefence_tests::{
-    Agent, Cluster, Family, Options, Outcome, Place,
+    Agent, Cluster, Family, Netns, Options, Outcome, Place,
     client::try_new,
     emulated,
     topology::{Node, Service},
@@ -93,62 +95,74 @@ fn large_transaction() -> Result<String> {
     Ok(script)
 }
 
-/// Does it again and again; gives how often.
-fn again(over: &AtomicBool, mut what: impl FnMut() -> Result<()>) -> Result<usize> {
-    let mut times = 0;
-    while !over.load(Ordering::Relaxed) {
-        what()?;
-        times += 1;
-    }
-    Ok(times)
-}
-
 /// What such a client's packet waits for holds up nobody else's: with one thread for both the lease lapsed, and some of these
-/// connections was refused.
+/// connections were refused.
 #[test]
 fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     const LENGTH: Duration = Duration::from_secs(5);
     let (cluster, agent) = keeping()?;
     let b = set(&cluster.b);
     // Only node B keeps clients, so that each pick of it is emptied anew.
-    cluster
-        .a
-        .ns
-        .nft(&format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}"))?;
+    let keep = format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}");
+    cluster.a.ns.nft(&keep)?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
-    let script = large_transaction()?;
-    let over = AtomicBool::new(false);
-    let (transactions, kept, others) = std::thread::scope(|scope| {
-        let large = scope.spawn(|| again(&over, || cluster.a.ns.nft(&script)));
-        let web = cluster.service(Service::Web, Place::Pod, Family::V4);
-        let (ns, until) = (cluster.at(Place::Pod), &over);
-        let kept = scope.spawn(move || {
-            again(until, || {
-                // It may wait for a transaction, and be refused where that takes too long.
-                let _ = try_new(ns, web, LIMIT);
-                Ok(())
-            })
+    let (ns, pod, script) = (&cluster.a.ns, cluster.at(Place::Pod), large_transaction()?);
+    let web = cluster.service(Service::Web, Place::Pod, Family::V4);
+    let to = cluster.service(Service::Host, Place::Outside, Family::V4);
+    let (over, transactions, kept) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let goes_on = || !over.load(Ordering::Relaxed);
+    let (mut connections, mut refused) = (0, 0);
+    let held = std::thread::scope(|scope| -> Result<Duration> {
+        let large = scope.spawn(|| -> Result<()> {
+            while goes_on() {
+                ns.nft(&script)?;
+                transactions.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
         });
-        let to = cluster.service(Service::Host, Place::Outside, Family::V4);
-        let (begun, mut others) = (Instant::now(), (0, 0));
-        while begun.elapsed() < LENGTH {
-            let answered = try_new(&cluster.client, to, LIMIT).0 == Outcome::Answered;
-            others = (others.0 + 1, others.1 + usize::from(!answered));
+        // How long whoever changes anything has to wait.
+        let held = scope.spawn(|| -> Result<Duration> {
+            let mut longest = Duration::ZERO;
+            while goes_on() {
+                let begun = Instant::now();
+                ns.nft("add table inet small")?;
+                longest = longest.max(begun.elapsed());
+            }
+            Ok(longest)
+        });
+        scope.spawn(|| {
+            while goes_on() {
+                // It may wait for a transaction, and be refused where that takes too long.
+                kept.fetch_add(usize::from(answered(pod, web)), Ordering::Relaxed);
+            }
+        });
+        let begun = Instant::now();
+        let enough = || transactions.load(Ordering::Relaxed) > 2 && kept.load(Ordering::Relaxed) > 2;
+        while begun.elapsed() < LENGTH || (!enough() && begun.elapsed() < LENGTH * 10) {
+            refused += usize::from(!answered(&cluster.client, to));
+            connections += 1;
             std::thread::sleep(Duration::from_millis(5));
         }
         over.store(true, Ordering::Relaxed);
-        (large.join(), kept.join(), others)
-    });
-    let times = |one: std::thread::Result<Result<usize>>| one.map_err(|_| anyhow!("a thread panicked"))?;
-    let (transactions, kept) = (times(transactions)?, times(kept)?);
-    let (connections, refused) = others;
+        large.join().map_err(|_| anyhow!("a thread panicked"))??;
+        held.join().map_err(|_| anyhow!("a thread panicked"))?
+    })?;
+    let (transactions, kept) = (transactions.into_inner(), kept.into_inner());
     println!(
-        "{transactions} transactions, {kept} connections to the Service that keeps, {refused} of {connections} others refused"
+        "{transactions} transactions, a change took {held:?} at most; {kept} connections to the Service that keeps, {refused} of {connections} others refused"
     );
     ensure!(transactions > 2 && kept > 2, "{transactions} transactions, {kept} connections");
+    ensure!(
+        held > Duration::from_nanos(RESCUE_LEASE_NS),
+        "no transaction took longer than the lease: {held:?}"
+    );
     // An emulated processor has the transactions to do as well, and may stand still for longer than the lease lasts.
     let most = if emulated() { connections / 50 } else { 0 };
     ensure!(refused <= most, "{refused} of {connections} were refused\n{}", agent.expect(&["counters"])?);
     Ok(())
+}
+
+fn answered(ns: &Netns, to: SocketAddr) -> bool {
+    try_new(ns, to, LIMIT).0 == Outcome::Answered
 }

@@ -4,25 +4,30 @@
 use std::{
     sync::{
         Arc,
-        mpsc::{Receiver, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use nodefence_common::RescueHead;
 
 use super::{
-    length,
-    packets::{Helper, Keeping},
+    AGAIN, length,
+    packets::{Helper, Keeping, refuse},
 };
 use crate::{
     agent::core::{Core, precedence},
+    flags::monotonic_ns,
     proxy,
     rescue::Fate,
 };
 
 /// How many wait at most: 2 MiB.
 const MOST: usize = 1024;
+
+/// After so long without a packet it gives back what it holds.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// A packet as it was handed over.
 pub(super) type Packet = (RescueHead, Vec<u8>);
@@ -55,18 +60,34 @@ impl Lane {
 
 fn run(core: &Arc<Core>, packets: &Receiver<Packet>) {
     let mut helper: Option<Helper> = None;
-    for (head, frame) in packets {
-        if helper.as_ref().is_none_or(|helper| helper.broken) {
-            let open = Helper::open(Arc::clone(core), Keeping::Empty(proxy::Forget::default()));
-            helper =
-                open.inspect_err(|error| tracing::warn!("a packet could not be rescued: {error:#}")).ok();
-        }
-        match &mut helper {
-            Some(able) => {
-                able.look();
-                able.handle(&head, &frame);
+    let mut tried: Option<Instant> = None;
+    loop {
+        let (head, frame) = match packets.recv_timeout(IDLE) {
+            Ok(packet) => packet,
+            Err(RecvTimeoutError::Timeout) => {
+                // It holds the view of that time.
+                helper = None;
+                continue;
             }
-            None => core.rescue.tally.add(Fate::NotPutIn, length(&head, &frame)),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        helper = helper.filter(|helper| !helper.broken);
+        if helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
+            helper = match Helper::open(Arc::clone(core), Keeping::Empty(proxy::Forget::default())) {
+                Ok(ready) => Some(ready),
+                Err(error) => {
+                    tried = Some(Instant::now());
+                    tracing::warn!("packets of clients that are kept cannot be rescued: {error:#}");
+                    None
+                }
+            };
+        }
+        if let Some(able) = &mut helper {
+            able.look();
+            able.handle(&head, &frame);
+        } else {
+            let fate = refuse(core, &head, &frame, Fate::NotPutIn, monotonic_ns());
+            core.rescue.tally.add(fate, length(&head, &frame));
         }
     }
 }

@@ -109,13 +109,13 @@ impl Helper {
     }
 
     pub(super) fn handle(&mut self, head: &RescueHead, frame: &[u8]) {
-        self.take(head, frame, false);
+        self.take(head, frame, Visit::First);
     }
 
     /// Looks at those again that wait.
     pub(super) fn again(&mut self) {
         for (head, frame) in self.waiting.due(monotonic_ns(), &self.balanced) {
-            self.take(&head, &frame, true);
+            self.take(&head, &frame, Visit::Waited);
         }
     }
 
@@ -124,20 +124,22 @@ impl Helper {
         !self.waiting.is_empty()
     }
 
-    /// `waited`: it is not the first time that it is looked at.
-    fn take(&mut self, head: &RescueHead, frame: &[u8], waited: bool) {
+    fn take(&mut self, head: &RescueHead, frame: &[u8], visit: Visit) {
         let now = monotonic_ns();
-        let fate = if now.saturating_sub(head.time_ns) > LATE_NS {
-            Fate::Late
-        } else {
-            match self.rescue(head, frame, waited, now) {
-                Ok(fate) => fate,
-                Err(Stop::Wait) if self.waits_for(head, frame, now) => return,
-                Err(Stop::Wait) => self.refuse(head, frame, Fate::Tries, now),
-                Err(Stop::HandOn) if self.hand_on(head, frame) => return,
-                Err(Stop::HandOn) => self.refuse(head, frame, Fate::Affinity, now),
-                Err(Stop::Refuse(why)) => self.refuse(head, frame, why, now),
+        let late = now.saturating_sub(head.time_ns) > LATE_NS;
+        let fate = match if late { Err(Stop::Late) } else { self.rescue(head, frame, visit, now) } {
+            Ok(fate) => fate,
+            // That may have taken its time: entry, flags and clock are looked at anew.
+            Err(Stop::Emptied) => {
+                self.look();
+                return self.take(head, frame, Visit::Emptied);
             }
+            Err(Stop::Late) => Fate::Late,
+            Err(Stop::Wait) if self.waits_for(head, frame, now) => return,
+            Err(Stop::Wait) => refuse(&self.core, head, frame, Fate::Tries, now),
+            Err(Stop::HandOn) if self.hand_on(head, frame) => return,
+            Err(Stop::HandOn) => refuse(&self.core, head, frame, Fate::Affinity, now),
+            Err(Stop::Refuse(why)) => refuse(&self.core, head, frame, why, now),
         };
         self.core.rescue.tally.add(fate, length(head, frame));
     }
@@ -159,7 +161,7 @@ impl Helper {
     ///
     /// # Errors
     /// Why it is to be refused. Its conntrack entry is still there then, so that the answer is translated.
-    fn rescue(&mut self, head: &RescueHead, frame: &[u8], waited: bool, now: u64) -> Result<Fate, Stop> {
+    fn rescue(&mut self, head: &RescueHead, frame: &[u8], visit: Visit, now: u64) -> Result<Fate, Stop> {
         let bytes = frame.get(usize::from(head.l3_offset)..).ok_or(Fate::Untranslated)?;
         let packet = Packet::parse(bytes).map_err(|_| Fate::Untranslated)?;
         let reply = packet.reply();
@@ -168,7 +170,7 @@ impl Helper {
         }
         let entry = self.conntrack.by_reply(&reply).map_err(|error| self.give_up(&error))?;
         let ends = if let Some(entry) = &entry {
-            self.may_move(entry, waited, now)?
+            self.may_move(entry, visit, now)?
         } else {
             // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
             let moved = self.core.rescue.moved().get(&reply, now);
@@ -218,7 +220,8 @@ impl Helper {
     }
 
     /// The ends of the flow as its client knows them, where it may find another backend.
-    fn may_move(&mut self, entry: &Flow, waited: bool, now: u64) -> Result<Tuple, Stop> {
+    fn may_move(&mut self, entry: &Flow, visit: Visit, now: u64) -> Result<Tuple, Stop> {
+        let waited = visit == Visit::Waited;
         let view = Arc::clone(&self.view);
         let proxy = Proxy::of(&view, &self.core.own_node, self.mode);
         let choice = choice(&self.addresses, &view, &proxy, entry, &self.flagged);
@@ -245,8 +248,18 @@ impl Helper {
             }
         }
         let kept_at = choice.kept_at.as_ref().filter(|_| self.mode != proxy::Mode::Ipvs);
-        if kept_at.is_some() && matches!(self.keeping, Keeping::HandOn(_)) {
-            return Err(Stop::HandOn);
+        match (kept_at, &mut self.keeping) {
+            (None, _) => {}
+            (Some(_), Keeping::HandOn(_)) => return Err(Stop::HandOn),
+            // Each pick of the hung endpoint has the client kept there again.
+            (Some(endpoint), Keeping::Empty(forget)) if visit != Visit::Emptied => {
+                let Err(error) = forget.clients_of(self.mode, endpoint) else { return Err(Stop::Emptied) };
+                tracing::debug!(%error, "kube-proxy's affinity cannot be emptied");
+                return Err(Fate::Affinity.into());
+            }
+            // Its node is flagged no more: the client may have connected by this entry meanwhile.
+            (Some(_), Keeping::Empty(_)) if choice.is_free => return Err(Stop::Late),
+            (Some(_), Keeping::Empty(_)) => {}
         }
         let limit = if choice.all_flagged() { LEAST_TRIES } else { tries(choice.flagged, choice.usable) };
         match self.tries.take(entry.orig, limit, now) {
@@ -257,13 +270,6 @@ impl Helper {
                 return Err(Fate::NothingElse.into());
             }
             Err(Spent::Tries | Spent::Time) => return Err(Fate::Tries.into()),
-        }
-        // Each pick of the hung endpoint has the client kept there again.
-        if let (Some(endpoint), Keeping::Empty(forget)) = (kept_at, &mut self.keeping)
-            && let Err(error) = forget.clients_of(self.mode, endpoint)
-        {
-            tracing::debug!(%error, "kube-proxy's affinity cannot be emptied");
-            return Err(Fate::Affinity.into());
         }
         Ok(entry.orig)
     }
@@ -284,22 +290,22 @@ impl Helper {
         self.broken = true;
         Fate::NotPutIn
     }
+}
 
-    /// Has the sender told at once, as without rescue.
-    fn refuse(&mut self, head: &RescueHead, frame: &[u8], why: Fate, now: u64) -> Fate {
-        let event = answer_event(head, frame);
-        let l3 = usize::from(head.l3_offset);
-        let protocol = match frame.get(l3).map(|byte| byte >> 4) {
-            Some(6) => frame.get(l3 + 6),
-            _ => frame.get(l3 + 9),
-        };
-        let budget = self.core.settings.options.config.icmp_per_second;
-        if protocol == Some(&17) && !self.core.rescue.may_tell(now, budget) {
-            return Fate::IcmpLimited;
-        }
-        self.core.injector.answer(&event);
-        why
+/// Has the sender told at once, as without rescue.
+pub(super) fn refuse(core: &Core, head: &RescueHead, frame: &[u8], why: Fate, now: u64) -> Fate {
+    let event = answer_event(head, frame);
+    let l3 = usize::from(head.l3_offset);
+    let protocol = match frame.get(l3).map(|byte| byte >> 4) {
+        Some(6) => frame.get(l3 + 6),
+        _ => frame.get(l3 + 9),
+    };
+    let budget = core.settings.options.config.icmp_per_second;
+    if protocol == Some(&17) && !core.rescue.may_tell(now, budget) {
+        return Fate::IcmpLimited;
     }
+    core.injector.answer(&event);
+    why
 }
 
 /// The packet as one that asks for its answer.
@@ -323,6 +329,16 @@ fn answer_event(head: &RescueHead, frame: &[u8]) -> Event {
     }
 }
 
+/// For which time a packet is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    First,
+    /// It has waited for IPVS.
+    Waited,
+    /// What kept its client has been emptied.
+    Emptied,
+}
+
 /// Why a packet is not put in again.
 enum Stop {
     /// Its sender is told at once.
@@ -331,6 +347,10 @@ enum Stop {
     Wait,
     /// It may be, by the thread that may wait for nftables.
     HandOn,
+    /// What kept its client has been emptied: now it may be.
+    Emptied,
+    /// Nobody is told: its sender is about to repeat it.
+    Late,
 }
 
 impl From<Fate> for Stop {
