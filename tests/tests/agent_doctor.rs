@@ -29,5 +29,9 @@ fn it_asks_the_agent() -> Result<()> {
     // Who names another folder hears of that one.
     let [interface, _] = found(&["doctor", "--pin-dir", "/sys/fs/bpf/nodefence/v1"])?;
     ensure!(interface == "not attached", "{interface}");
+    drop(agent);
+    let agent = Agent::start_with(&ns, "node-a", &["v0"], nodes, &["--proxy", "none"])?;
+    let told = agent.expect(&["doctor"])?;
+    ensure!(told.contains("datapath only (--proxy says so)"), "{told}");
     Ok(())
 }

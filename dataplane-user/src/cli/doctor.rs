@@ -34,7 +34,7 @@ pub(super) fn run(
     let running = answer.as_ref().ok();
     let of_agent = running.map(|status| Path::new(&status.dataplane.pin_dir));
     let pin_dir = pin_dir.or(of_agent).unwrap_or(Path::new(PIN_DIR));
-    let told = running.map(|status| status.proxy.clone()).filter(|told| told.mode.is_some());
+    let told = running.map(|status| status.proxy.clone());
     let facts = Facts::gather(devices, pin_dir)?;
     let lacking = facts.lacking();
     let mut checks = judge(&facts);
@@ -127,6 +127,7 @@ fn probed(findings: &Findings) -> Vec<Check> {
 fn kube_proxy(judgement: &proxy::Judgement) -> Check {
     match judgement.mode {
         Some(_) => Check::ok("kube-proxy", judgement.to_string()),
+        None if judgement.is_told() => Check::ok("kube-proxy", judgement.to_string()),
         None => Check::warn(
             "kube-proxy",
             judgement.to_string(),

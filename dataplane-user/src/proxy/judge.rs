@@ -52,6 +52,16 @@ pub struct Judgement {
     pub why: String,
 }
 
+/// Why it is as the operator says.
+const TOLD: &str = "--proxy says so";
+
+impl Judgement {
+    /// Whether it is the operator's word.
+    pub fn is_told(&self) -> bool {
+        self.why == TOLD
+    }
+}
+
 impl Default for Judgement {
     fn default() -> Self {
         Self { mode: None, why: "not looked at yet".to_owned() }
@@ -72,7 +82,7 @@ impl fmt::Display for Judgement {
 /// In IPVS mode it has iptables chains as well (`iptablesJumpChain`, pkg/proxy/ipvs/proxier.go), so these count only where the IPVS device is
 /// missing. Where it was switched from one mode to another and could not clean up there may be traces of several.
 pub fn judge(wanted: Wanted, facts: &Facts) -> Judgement {
-    let told = |mode| Judgement { mode, why: "--proxy says so".to_owned() };
+    let told = |mode| Judgement { mode, why: TOLD.to_owned() };
     match wanted {
         Wanted::Ipvs => return told(Some(Mode::Ipvs)),
         Wanted::Iptables => return told(Some(Mode::Iptables)),
