@@ -51,7 +51,7 @@ enum Verb {
         /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
         filter: Option<String>,
     },
-    /// Run the packet, namespace and VM tests on other kernels, in QEMU: all of them on each, where `test` leaves out on the middle ones
+    /// Run the packet, namespace and VM tests on other kernels, in QEMU: all of them on each, where `test` leaves out on some
     /// what depends on the kernel little.
     ///
     /// Boots Debian's kernels (fetched from the mirror that apt is configured with, signatures checked, kept in

@@ -242,7 +242,12 @@ impl Work {
             if self.first {
                 // What an earlier agent took out went with IPVS.
                 let (mut ledger, loaded) = Ledger::open(run_dir)?;
-                self.inherited = inherited(&loaded);
+                if let (Some(aside), Some(problem)) = (&loaded.aside, loaded.problem) {
+                    let aside = aside.display();
+                    tracing::warn!(
+                        "the ledger of an earlier agent {problem}; IPVS is not loaded, so nothing is left to put back; it is kept as {aside}"
+                    );
+                }
                 ledger.rewrite(&BTreeMap::new())?;
             }
             self.first = false;

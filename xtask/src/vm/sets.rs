@@ -8,7 +8,7 @@ use crate::test::executables::Level;
 
 /// Files that look at kube-proxy alone, or at what no kernel changes, and take minutes.
 const ABOUT_KUBE_PROXY: [&str; 2] = ["vm_kube_audit", "vm_kube_usable"];
-/// Natively the same runs on a new kernel.
+/// In iptables and nftables modes the same runs natively on a new kernel; kube-proxy's IPVS mode is compared and audited on this one alone.
 const OLDEST: [Kernel; 1] = [Kernel::V5_10];
 /// Programs are attached by clsact before 6.6 and by tcx since: a kernel of each kind, beside the machine's own.
 const ENDS: [Kernel; 2] = [Kernel::V5_10, Kernel::Latest];
