@@ -1,0 +1,97 @@
+//! The agent's socket: whose it is, what lies in its place, what is said through it.
+#![expect(unsafe_code, reason = "one test talks to the agent as another user")]
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::{fs::MetadataExt as _, net::UnixStream},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use super::{another, start};
+
+#[test]
+fn a_stale_socket_is_replaced() -> Result<()> {
+    let (_ns, mut agent) = start(&[])?;
+    agent.kill();
+    ensure!(fs::symlink_metadata(agent.socket()).is_ok(), "SIGKILL left no socket to be stale");
+    let output = agent.cli(&["status"])?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(3), "{}: {text}", output.status);
+    ensure!(text.contains("no agent answers at") && text.contains("agent.sock"), "{text}");
+    agent.restart(&[])?;
+    agent.expect(&["status"]).map(drop)
+}
+
+#[test]
+fn something_else_in_the_sockets_place_is_left() -> Result<()> {
+    let (ns, mut agent) = start(&[])?;
+    agent.terminate()?;
+    ensure!(fs::symlink_metadata(agent.socket()).is_err(), "an orderly end removes the socket");
+    fs::write(agent.socket(), "mine")?;
+    let mut command = another(&agent, &[])?;
+    let output = ns.run(move || command.output())?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {text}", output.status);
+    ensure!(text.contains("agent.sock: cannot listen: something that is no socket lies there"), "{text}");
+    ensure!(fs::read_to_string(agent.socket())? == "mine");
+    Ok(())
+}
+
+#[test]
+fn the_socket_is_the_agents_own() -> Result<()> {
+    let (_ns, agent) = start(&[])?;
+    let socket = agent.socket();
+    let folder = socket.parent().context("no folder")?;
+    ensure!(fs::metadata(&socket)?.mode() & 0o777 == 0o600);
+    ensure!(fs::metadata(folder)?.mode() & 0o777 == 0o700);
+    // Even where somebody opened both doors, the peer's user is looked at.
+    for path in [folder.parent().context("no folder")?, folder, &socket] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    }
+    // Credentials belong to the thread as far as the kernel is concerned.
+    let answer = std::thread::spawn(move || -> Result<String> {
+        become_nobody()?;
+        let mut stream = UnixStream::connect(socket)?;
+        stream.write_all(b"{\"verb\":\"status\"}\n")?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok(answer)
+    });
+    let answer = answer.join().map_err(|_| anyhow!("the thread panicked"))??;
+    ensure!(answer.contains("user 65534 may not command the agent"), "{answer}");
+    Ok(())
+}
+
+fn become_nobody() -> Result<()> {
+    // SAFETY: three integers; the raw call changes the calling thread alone.
+    let result = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+    ensure!(result == 0, "setresuid: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+#[test]
+fn what_is_no_request_is_refused() -> Result<()> {
+    let (_ns, agent) = start(&[])?;
+    let ask = |line: &[u8]| -> Result<String> {
+        let mut stream = UnixStream::connect(agent.socket())?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        // The agent may hang up before it has read all.
+        let _hung_up = stream.write_all(line);
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok(answer)
+    };
+    for line in
+        [&b"hello\n"[..], b"{\"verb\":\"dance\"}\n", b"{\"verb\":\"unflag\",\"node\":\"node-b\",\"x\":1}\n"]
+    {
+        let answer = ask(line)?;
+        ensure!(answer.contains("\"invalid\"") && answer.contains("no request"), "{answer}");
+    }
+    let long = [vec![b'x'; 70_000], b"\n".to_vec()].concat();
+    let answer = ask(&long)?;
+    ensure!(answer.contains("at most 65536 bytes"), "{answer}");
+    agent.expect(&["status"]).map(drop)
+}
