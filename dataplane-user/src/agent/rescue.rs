@@ -100,7 +100,14 @@ impl Desk {
 
     /// Takes one from the budget of ICMP errors of the second that `now` (ns) lies in.
     fn may_tell(&self, now: u64, budget: u32) -> bool {
-        take(&mut self.icmp.lock().unwrap_or_else(PoisonError::into_inner), now, budget)
+        let current = now / 1_000_000_000;
+        let mut icmp = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
+        let (second, spent) = &mut *icmp;
+        if *second != current {
+            (*second, *spent) = (current, 0);
+        }
+        *spent += 1;
+        *spent <= budget
     }
 
     /// For `status`.
@@ -123,16 +130,6 @@ impl Desk {
     fn set_idle(&self, why: Option<String>) {
         *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
-}
-
-/// One from the budget of the second that `now` (ns) lies in.
-fn take((second, spent): &mut (u64, u32), now: u64, budget: u32) -> bool {
-    let current = now / 1_000_000_000;
-    if *second != current {
-        (*second, *spent) = (current, 0);
-    }
-    *spent += 1;
-    *spent <= budget
 }
 
 /// The thread.

@@ -125,15 +125,12 @@ fn probed(findings: &Findings) -> Vec<Check> {
 
 /// How kube-proxy forwards.
 fn kube_proxy(judgement: &proxy::Judgement) -> Check {
-    match judgement.mode {
-        Some(_) => Check::ok("kube-proxy", judgement.to_string()),
-        None if judgement.is_told() => Check::ok("kube-proxy", judgement.to_string()),
-        None => Check::warn(
-            "kube-proxy",
-            judgement.to_string(),
-            "curl -s http://127.0.0.1:10249/proxyMode  # tell the agent with --proxy; without kube-proxy this is as it should be",
-        ),
+    let found = judgement.to_string();
+    if judgement.mode.is_some() || judgement.is_told() {
+        return Check::ok("kube-proxy", found);
     }
+    let remedy = "curl -s http://127.0.0.1:10249/proxyMode  # tell the agent with --proxy; without kube-proxy this is as it should be";
+    Check::warn("kube-proxy", found, remedy)
 }
 
 fn asked_by(found: Conntrack) -> String {

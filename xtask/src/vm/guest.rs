@@ -286,7 +286,7 @@ run() {
         /^test result/ { list = 0 } END { while (n) print names[--n] }' /run/printed)
     [ $# -gt 0 ] && [ $# -le 3 ] && once @@again 1 --exact "$@"
 }
-. /nodefence/${NODEFENCE_RUNS:-runs}
+. /nodefence/$NODEFENCE_RUNS
 echo "@@done" >/dev/ttyS1
 sync
 poweroff -f

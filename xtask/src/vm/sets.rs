@@ -27,22 +27,30 @@ impl Sets {
     /// Of guests that are alone: packets and what needs IPVS on each kernel. `whole`: all on each.
     pub(super) fn alone(all: Vec<Run>, whole: bool) -> Self {
         let few = |run: &Run| run.level != Level::Namespaces;
-        Self::new(["runs", "runs-few"], all, few, if whole { &Kernel::ALL } else { &ENDS })
+        Self::new(["runs", "runs-few"], all, few, whole, &ENDS)
     }
 
     /// Of guests with kube-proxy.
     pub(super) fn beside_kube(all: Vec<Run>, whole: bool) -> Self {
         let few = |run: &Run| !ABOUT_KUBE_PROXY.iter().any(|name| run.title.ends_with(&format!("::{name}")));
-        Self::new(["kubes", "kubes-few"], all, few, if whole { &Kernel::ALL } else { &OLDEST })
+        Self::new(["kubes", "kubes-few"], all, few, whole, &OLDEST)
     }
 
     /// Of pairs of guests.
     pub(super) fn pairs(all: Vec<Run>, whole: bool) -> Self {
-        Self::new(["pairs", "pairs-few"], all, |_| false, if whole { &Kernel::ALL } else { &ENDS })
+        Self::new(["pairs", "pairs-few"], all, |_| false, whole, &ENDS)
     }
 
-    fn new(names: [&'static str; 2], all: Vec<Run>, few: impl Fn(&Run) -> bool, all_on: &[Kernel]) -> Self {
+    /// All of them run on the kernels `some`, or on each where the `whole` is wanted.
+    fn new(
+        names: [&'static str; 2],
+        all: Vec<Run>,
+        few: impl Fn(&Run) -> bool,
+        whole: bool,
+        some: &[Kernel],
+    ) -> Self {
         let few = all.iter().filter(|run| few(run)).cloned().collect();
+        let all_on = if whole { &Kernel::ALL } else { some };
         Self { names, all, few, all_on: all_on.to_vec() }
     }
 

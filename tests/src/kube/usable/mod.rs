@@ -166,8 +166,7 @@ fn on(
 ) -> Result<Vec<String>> {
     let kube_proxy = KubeProxy::start(control, ns, node, mode)?;
     let proxy = Proxy::of(view, node, mode);
-    let begun = Instant::now();
-    let (different, counts) = loop {
+    let look = || -> Result<(Vec<String>, Seen)> {
         let (mut different, mut counts) = (Vec::new(), Seen::new());
         let rules = |family| Rules::read(ns, mode, family).map(|rules| (family, rules));
         let rules = Family::ALL.into_iter().map(rules).collect::<Result<BTreeMap<_, _>>>()?;
@@ -179,11 +178,14 @@ fn on(
                 }
             }
         }
-        if different.is_empty() || begun.elapsed() > SETTLES {
-            break (different, counts);
-        }
-        thread::sleep(Duration::from_millis(500));
+        Ok((different, counts))
     };
+    let begun = Instant::now();
+    let (mut different, mut counts) = look()?;
+    while !different.is_empty() && begun.elapsed() <= SETTLES {
+        thread::sleep(Duration::from_millis(500));
+        (different, counts) = look()?;
+    }
     for (outcome, count) in counts {
         *seen.entry(outcome).or_default() += count;
     }
