@@ -14,7 +14,7 @@ use nodefence_common::Reason;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Netns, Proc, bin, client::wait_until};
+use crate::{Netns, Proc, bin, client::wait_until, watch::Watch};
 
 /// The verifier alone takes many seconds where the machine is emulated.
 const READY: Duration = Duration::from_secs(120);
@@ -28,6 +28,7 @@ pub struct Agent {
     node: String,
     extra: Vec<String>,
     proc: Option<Proc>,
+    watch: Arc<Watch>,
 }
 
 impl Agent {
@@ -59,6 +60,7 @@ impl Agent {
             node: node.to_owned(),
             extra: extra.iter().map(|&word| word.to_owned()).collect(),
             proc: None,
+            watch: Watch::here(),
         };
         this.restart(&[])?;
         Ok(this)
@@ -90,6 +92,7 @@ impl Agent {
         }
         command.args(&self.extra).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut proc = Proc::spawn(&self.ns, command)?;
+        self.watch.agent(proc.pid().as_raw());
         let ready = wait_until("agent ready", READY, || {
             proc.ended().is_ok_and(|ended| ended.is_some()) || self.serves(proc.pid().as_raw())
         });

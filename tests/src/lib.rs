@@ -26,6 +26,7 @@ pub mod proc;
 pub mod tcp_info;
 pub mod topology;
 pub mod tun;
+pub mod watch;
 
 use std::time::Duration;
 

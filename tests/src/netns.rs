@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
     process::{Command, Stdio},
     sync::{
+        Arc,
         atomic::{AtomicU32, Ordering},
         mpsc::{Sender, channel},
     },
@@ -19,6 +20,8 @@ use nix::{
     unistd::{Pid, gettid},
 };
 
+use crate::watch::Watch;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -31,6 +34,7 @@ pub struct Netns {
     tid: Pid,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
+    _watch: Arc<Watch>,
 }
 
 impl Netns {
@@ -65,7 +69,7 @@ impl Netns {
             }
         })?;
         let tid = started.recv().context("namespace thread ended")?.context("these tests need root")?;
-        Ok(Self { name, tid, jobs: Some(jobs), thread: Some(thread) })
+        Ok(Self { name, tid, jobs: Some(jobs), thread: Some(thread), _watch: Watch::here() })
     }
 
     /// The name for messages: label, pid and a counter.

@@ -1,0 +1,210 @@
+//! How long this machine (a guest, where the test runs in one) stood still while a test ran, and how long the agent's threads were runnable and did
+//! not run.
+//!
+//! A bound in a test is what is promised plus what stood still meanwhile ([`within`], [`wait_within`]). The runner reads both figures of a failed
+//! test, and runs it again only where one of them exceeds the bound that its table has for the file (`xtask/src/test/table.rs`).
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io::Write as _,
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use rustix::process::setpriority_process;
+use serde_json::{Value, json};
+
+/// How often the ticking thread looks at the clock.
+const TICK: Duration = Duration::from_millis(10);
+/// A tick that comes later than this was held up: by the host, or by a kernel that did not let go of the processor.
+const LATE: Duration = Duration::from_millis(10);
+/// How often the agents' threads are looked at: each look costs an emulated processor some milliseconds.
+const LOOK: Duration = Duration::from_millis(500);
+/// What the runner finds a test's figures by.
+const WATCHED: &str = "@@watched";
+/// What the runner finds a measured figure by.
+const FIGURE: &str = "@@figure";
+
+/// All of this process.
+static SEEN: Mutex<Seen> = Mutex::new(Seen { gaps: Vec::new(), agents: Vec::new() });
+static TICKING: Once = Once::new();
+
+thread_local! {
+    static OF_THIS_TEST: RefCell<Weak<Watch>> = const { RefCell::new(Weak::new()) };
+}
+
+struct Seen {
+    /// When a tick was due, and how late it came.
+    gaps: Vec<(Instant, Duration)>,
+    agents: Vec<Weak<Waited>>,
+}
+
+/// How long the threads of one process were runnable and did not run, by thread.
+#[derive(Debug)]
+pub struct Waited {
+    pid: i32,
+    threads: Mutex<BTreeMap<String, Duration>>,
+}
+
+impl Waited {
+    /// Looks at all threads once more: `/proc/PID/task/TID/schedstat` has the time on a processor, the time waited for one, and the number of turns
+    /// (Documentation/scheduler/sched-stats.rst).
+    fn look(&self) {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else { return };
+        let mut threads = locked(&self.threads);
+        for task in tasks.flatten() {
+            let Ok(text) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let Some(waited) = text.split(' ').nth(1).and_then(|number| number.parse().ok()) else {
+                continue;
+            };
+            threads.insert(task.file_name().to_string_lossy().into_owned(), Duration::from_nanos(waited));
+        }
+    }
+
+    /// The longest of all threads.
+    fn longest(&self) -> Duration {
+        locked(&self.threads).values().max().copied().unwrap_or_default()
+    }
+}
+
+/// Watches for one test: from the first namespace or agent that it makes to the last one that it drops. Tells the runner what it saw then.
+#[derive(Debug)]
+pub struct Watch {
+    test: String,
+    began: Instant,
+    /// Of agents, those gone included.
+    waited: Mutex<Vec<Arc<Waited>>>,
+}
+
+impl Watch {
+    /// That of the test which runs in the calling thread: libtest names a thread after its test.
+    pub fn here() -> Arc<Self> {
+        TICKING.call_once(|| drop(std::thread::Builder::new().name("watchdog".to_owned()).spawn(tick)));
+        OF_THIS_TEST.with_borrow_mut(|slot| {
+            slot.upgrade().unwrap_or_else(|| {
+                let this = Self { test: test(), began: Instant::now(), waited: Mutex::default() };
+                let this = Arc::new(this);
+                *slot = Arc::downgrade(&this);
+                this
+            })
+        })
+    }
+
+    /// Watches a process's threads from here on, until it is gone.
+    pub fn agent(&self, pid: i32) {
+        let waited = Arc::new(Waited { pid, threads: Mutex::default() });
+        waited.look();
+        locked(&SEEN).agents.push(Arc::downgrade(&waited));
+        locked(&self.waited).push(waited);
+    }
+
+    fn waited(&self) -> Duration {
+        let waited = locked(&self.waited);
+        waited.iter().for_each(|agent| agent.look());
+        waited.iter().map(|agent| agent.longest()).max().unwrap_or_default()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let [still, waited] = [stood_still(self.began), self.waited()].map(|time| time.as_millis() as u64);
+        tell(WATCHED, &json!({"test": self.test, "still_ms": still, "waited_ms": waited}));
+    }
+}
+
+/// The test that runs in the calling thread.
+fn test() -> String {
+    std::thread::current().name().unwrap_or_default().to_owned()
+}
+
+/// Past libtest, which keeps what a passing test prints to itself.
+fn tell(mark: &str, value: &Value) {
+    let _nobody_reads = std::io::stderr().write_all(format!("{mark} {value}\n").as_bytes());
+}
+
+fn tick() {
+    // Before anything but the agent's own threads of that value: what holds this up is no other program.
+    let _without_root = setpriority_process(None, -20);
+    let mut looked = Instant::now();
+    loop {
+        let due = Instant::now() + TICK;
+        std::thread::sleep(TICK);
+        let late = due.elapsed();
+        let mut seen = locked(&SEEN);
+        if late > LATE {
+            seen.gaps.push((due, late));
+        }
+        if looked.elapsed() > LOOK {
+            looked = Instant::now();
+            seen.agents.retain(|agent| agent.strong_count() > 0);
+            let agents: Vec<_> = seen.agents.iter().filter_map(Weak::upgrade).collect();
+            drop(seen);
+            agents.iter().for_each(|agent| agent.look());
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long this machine stood still since then, all together.
+pub fn stood_still(since: Instant) -> Duration {
+    let overlap =
+        |(due, late): &(Instant, Duration)| (*due + *late).saturating_duration_since((*due).max(since));
+    locked(&SEEN).gaps.iter().rev().take_while(|(due, late)| *due + *late > since).map(overlap).sum()
+}
+
+/// Keeps a figure that a test measured, for the results file.
+pub fn figure(name: &str, value: f64, unit: &str) {
+    tell(FIGURE, &json!({"test": test(), "name": name, "value": value, "unit": unit}));
+}
+
+/// Holds `took`, which began at `began`, to what is promised and what the machine stood still since; keeps the figure.
+///
+/// # Errors
+/// Where it took longer.
+pub fn held(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<Duration> {
+    let still = stood_still(began);
+    figure(what, took.as_secs_f64() * 1e3, "ms");
+    ensure!(
+        took <= promised + still,
+        "{what}: {took:?}; promised are {promised:?}, and the machine stood still for {still:?} meanwhile"
+    );
+    Ok(took)
+}
+
+/// As [`held`], for what ends now.
+///
+/// # Errors
+/// As [`held`].
+pub fn within(what: &str, promised: Duration, began: Instant) -> Result<Duration> {
+    held(what, promised, began, began.elapsed())
+}
+
+/// Waits until `done`, and holds the time since `began` to what is promised and what the machine stood still since. Gives up a second after that.
+///
+/// # Errors
+/// Where it took longer or was not done.
+pub fn wait_within(
+    what: &str,
+    promised: Duration,
+    began: Instant,
+    mut done: impl FnMut() -> bool,
+) -> Result<Duration> {
+    loop {
+        // What is asked takes time as well, which is not its own: it was done by when it was asked.
+        let took = began.elapsed();
+        if done() {
+            return held(what, promised, began, took);
+        }
+        let still = stood_still(began);
+        ensure!(
+            took <= promised + still + Duration::from_secs(1),
+            "{what}: not after {took:?}; promised are {promised:?}, and the machine stood still for {still:?} meanwhile"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
