@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::test::local::LONG;
+use crate::test::plan::Scope;
 use crate::workspace::Workspace;
 use crate::{assets, build_ebpf, programs, setup, test, vm};
 
@@ -38,16 +40,20 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, then all of the kernel matrix in VMs.
+    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, then the kernel matrix in VMs.
     ///
-    /// Ends with a table of the stages, the failures by name and a line `N passed, N failed`; fails if anything failed.
-    /// Packet and namespace tests run as root (sudo), in namespaces and BPF filesystems of their own. Where up to three tests of an executable fail in
-    /// namespaces, beside real Kubernetes or in an emulated VM they are run once more; those that passed only then are named.
+    /// Ends with a table of the stages, the slowest test files, the failures by name and a line `N passed, N failed`; fails if anything failed. Figures and
+    /// what passing tests printed are kept in target/test/results.json.
+    /// Tests run as root (sudo), in namespaces and BPF filesystems of their own. A failed test is run once more only where a watchdog measured that the machine
+    /// or guest stood still, or that the agent waited for a processor, for longer than the test can bear; it is named with that figure.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
         /// Everything but the VMs, real Kubernetes, the long fuzz and the tests that wait for minutes: some minutes.
         #[arg(long)]
         quick: bool,
+        /// Everything everywhere: all files on each kernel, kube-proxy's and the kernel's own periods in place of shorter ones. Hours.
+        #[arg(long, conflicts_with = "quick")]
+        all: bool,
         /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
         filter: Option<String>,
     },
@@ -59,7 +65,8 @@ enum Verb {
     /// hang and a missing result are failures, and leave the logs in target/vm-test/.
     #[command(
         after_help = "Examples:\n  cargo xtask vm-test --kernel 5.10\n  cargo xtask vm-test --kernel 6.1 latest --test net_cut\n\n\
-        Environment:\n  NODEFENCE_CACHE          where kernels are kept\n  NODEFENCE_DEBIAN_MIRROR  mirror to use, where apt has no Debian one"
+        Environment:\n  NODEFENCE_CACHE          where kernels are kept\n  NODEFENCE_DEBIAN_MIRROR  mirror to use, where apt has no Debian one\n  \
+        NODEFENCE_LONG_TESTS     set: kube-proxy's and the kernel's own periods in place of shorter ones"
     )]
     VmTest {
         /// Which kernels; all without this.
@@ -71,7 +78,7 @@ enum Verb {
         /// Keep the logs also where all passed.
         #[arg(long)]
         keep: bool,
-        /// Tests that run at once in a guest.
+        /// Tests that run at once in a guest, where they do not share an API server or hold promised times.
         #[arg(long, value_name = "N", default_value_t = vm::THREADS)]
         threads: usize,
     },
@@ -113,10 +120,18 @@ impl Cli {
             Verb::Setup => setup::verb(&workspace)?,
             Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
             Verb::Assets { output } => assets::verb(&workspace, output)?,
-            Verb::Test { quick, filter } => return test::verb(&workspace, &test::Options { quick, filter }),
+            Verb::Test { quick, all, filter } => {
+                let scope = match (quick, all) {
+                    (true, _) => Scope::Quick,
+                    (_, true) => Scope::All,
+                    (false, false) => Scope::Usual,
+                };
+                return test::verb(&workspace, &test::Options { scope, filter });
+            }
             Verb::VmTest { kernels, test, keep, threads } => {
-                let options = vm::Options { kernels, whole: true, test, keep, threads };
-                return vm::verb(&workspace, &options);
+                let long = std::env::var_os(LONG).is_some();
+                let options = vm::Options { kernels, keep, threads, long };
+                return vm::verb(&workspace, &options, test.as_deref());
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
             Verb::Bench { args } => return programs::bench(&workspace, &args),

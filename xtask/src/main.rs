@@ -19,6 +19,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    if vm::init::is_meant() {
+        return vm::init::main();
+    }
     if let Err(error) = process::catch_interrupts() {
         eprintln!("error: {error:#}");
         return ExitCode::FAILURE;

@@ -10,25 +10,6 @@ use super::libtest;
 use crate::process;
 use crate::workspace::Workspace;
 
-/// Where a test belongs (see CONTRIBUTING.md): decides what it needs and where it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Level {
-    /// Beside the code; no privilege.
-    Unit,
-    /// Packets through BPF_PROG_TEST_RUN, as root.
-    Packets,
-    /// Network namespaces, as root.
-    Namespaces,
-    /// Namespaces with real parts of Kubernetes in them (`cargo xtask assets`), as root.
-    Kubernetes,
-    /// Another kernel or modules that only a VM has.
-    Vm,
-    /// A VM whose host runs a real API server for it (`cargo xtask assets`).
-    VmKubernetes,
-    /// Two VMs joined by a wire, each in a role.
-    Pair,
-}
-
 /// One test executable.
 #[derive(Debug, Clone)]
 pub(crate) struct Executable {
@@ -38,7 +19,8 @@ pub(crate) struct Executable {
     pub(crate) name: String,
     /// The package's folder, which tests expect as working folder.
     pub(crate) folder: PathBuf,
-    pub(crate) level: Level,
+    /// A file of `tests/tests`, not tests beside the code.
+    pub(crate) integration: bool,
 }
 
 /// What `cargo test --no-run` and `cargo build` left.
@@ -48,6 +30,9 @@ pub(crate) struct Built {
     /// The programs that tests start: the agent, peers. Tests look for them beside and above their own executable.
     pub(crate) programs: Vec<PathBuf>,
 }
+
+/// The folder of the package whose integration tests the table lists.
+const PACKAGE: &str = "tests";
 
 /// The programs that tests start.
 const PROGRAMS: [&str; 3] = ["nodefence", "nodefence-kube-host", "nodefence-peer"];
@@ -81,20 +66,7 @@ fn executable(message: &Value) -> Option<Executable> {
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
     let package = folder.file_name()?.to_str()?.to_owned();
     let integration = message["target"]["kind"].as_array()?.iter().any(|kind| kind == "test");
-    let level = level(&package, &name, integration);
-    Some(Executable { path, package, name, folder, level })
-}
-
-fn level(package: &str, name: &str, integration: bool) -> Level {
-    match (package, integration) {
-        ("tests", true) if name.starts_with("packets") => Level::Packets,
-        ("tests", true) if name.starts_with("kube_") => Level::Kubernetes,
-        ("tests", true) if name.starts_with("vm_kube_") => Level::VmKubernetes,
-        ("tests", true) if name.starts_with("vm_") => Level::Vm,
-        ("tests", true) if name.starts_with("pair_") => Level::Pair,
-        ("tests", true) => Level::Namespaces,
-        _ => Level::Unit,
-    }
+    Some(Executable { path, package, name, folder, integration })
 }
 
 impl Executable {
@@ -103,25 +75,27 @@ impl Executable {
         format!("{}::{}", self.package, self.name)
     }
 
-    /// The command for this executable, as root where its level needs it.
+    /// Whether the table of test files has it; what it has runs as root.
+    pub(crate) fn is_of_the_table(&self) -> bool {
+        self.integration && self.package == PACKAGE
+    }
+
+    /// The command for this executable, as root where it needs that.
     pub(crate) fn command(&self) -> Command {
-        let mut command = match self.level {
-            Level::Unit => process::command(&self.path),
-            _ => process::root_command(&self.path),
+        let mut command = if self.is_of_the_table() {
+            process::root_command(&self.path)
+        } else {
+            process::command(&self.path)
         };
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command
     }
 
-    /// Names of its tests, those that contain `filter` in `file::test` alone.
-    pub(crate) fn names(&self, filter: Option<&str>) -> Result<Vec<String>> {
+    /// Names of its tests.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
         let mut command = process::command(&self.path);
         command.args(["--list", "--format", "terse"]).current_dir(&self.folder);
-        let mut names = libtest::names(&process::output(&mut command)?);
-        if let Some(filter) = filter {
-            names.retain(|name| format!("{}::{name}", self.name).contains(filter));
-        }
-        Ok(names)
+        Ok(libtest::names(&process::output(&mut command)?))
     }
 }
 
@@ -130,23 +104,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_file_s_name_decides_where_it_runs() {
-        assert_eq!(level("tests", "packets_tcp", true), Level::Packets);
-        assert_eq!(level("tests", "vm_ipvs", true), Level::Vm);
-        assert_eq!(level("tests", "kube_proxy", true), Level::Kubernetes);
-        assert_eq!(level("tests", "vm_kube_proxy", true), Level::VmKubernetes);
-        assert_eq!(level("tests", "net_reset", true), Level::Namespaces);
-        assert_eq!(level("tests", "nodefence_tests", false), Level::Unit);
-        assert_eq!(level("dataplane-user", "nodefence", false), Level::Unit);
-    }
-
-    #[test]
     fn only_test_executables_count() {
         let mut message = serde_json::json!({"reason": "compiler-artifact", "profile": {"test": true},
             "executable": "/t/net_reset-1", "manifest_path": "/w/tests/Cargo.toml",
             "target": {"name": "net_reset", "kind": ["test"]}});
         let executable = super::executable(&message).expect("a test");
         assert_eq!(executable.title(), "tests::net_reset");
+        assert!(executable.is_of_the_table());
         message["profile"]["test"] = Value::Bool(false);
         assert!(super::executable(&message).is_none());
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::measured::{self, Figure, Measured, Told};
+
 /// How one test ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -20,16 +22,56 @@ pub(crate) struct Parser {
     outcomes: BTreeMap<String, Outcome>,
     /// What libtest itself counted: passed, failed.
     counted: Option<(usize, usize)>,
+    /// What the watchdog of the tests' process saw, by test.
+    measured: BTreeMap<String, Measured>,
+    figures: Vec<Figure>,
+    /// The test whose output is printed now, and what all of them printed.
+    section: Option<String>,
+    printed: BTreeMap<String, String>,
 }
 
 impl Parser {
     /// Takes one line; gives the test whose outcome it told.
     pub(crate) fn line(&mut self, line: &str) -> Option<(String, Outcome)> {
+        // What the tests' process tells past libtest may stand behind what libtest has not ended yet.
+        let line = match measured::read(line) {
+            Some((before, told)) => {
+                self.told(told);
+                before
+            }
+            None => line,
+        };
         self.counted = counted(line).or(self.counted);
+        self.output(line);
         let told = self.read(line)?;
         self.outcomes.insert(told.0.clone(), told.1.clone());
         self.pending = None;
         Some(told)
+    }
+
+    fn told(&mut self, told: Told) {
+        match told {
+            Told::Watched(test, seen) => {
+                let all = self.measured.entry(test).or_default();
+                // A test that makes one namespace after the other is watched once for each.
+                all.stood_still += seen.stood_still;
+                all.agent_waited = all.agent_waited.max(seen.agent_waited);
+            }
+            Told::Figure(figure) => self.figures.push(figure),
+        }
+    }
+
+    /// Collects what tests printed, which libtest shows behind all outcomes.
+    fn output(&mut self, line: &str) {
+        if let Some(test) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.section = Some(test.to_owned());
+        } else if line == "successes:" || line == "failures:" || line.starts_with("test result: ") {
+            self.section = None;
+        } else if let Some(test) = &self.section {
+            let printed = self.printed.entry(test.clone()).or_default();
+            printed.push_str(line);
+            printed.push('\n');
+        }
     }
 
     fn read(&mut self, line: &str) -> Option<(String, Outcome)> {
@@ -67,6 +109,21 @@ impl Parser {
     pub(crate) fn failed(&self) -> Vec<String> {
         let failed = self.outcomes.iter().filter(|(_, outcome)| **outcome == Outcome::Failed);
         failed.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What the watchdog saw during a test; `None` where it told nothing of it.
+    pub(crate) fn measured(&self, test: &str) -> Option<Measured> {
+        self.measured.get(test).copied()
+    }
+
+    /// Figures that tests measured.
+    pub(crate) fn figures(&self) -> &[Figure] {
+        &self.figures
+    }
+
+    /// What each test printed, where libtest shows it.
+    pub(crate) fn printed(&self) -> &BTreeMap<String, String> {
+        &self.printed
     }
 
     /// All outcomes told so far.
@@ -160,6 +217,20 @@ mod tests {
         parser.line("test one ... ok");
         parser.line("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured");
         assert_eq!(parser.miscounted(), None);
+    }
+
+    #[test]
+    fn what_was_measured_is_read_wherever_it_stands() {
+        let mut parser = Parser::default();
+        let text = "test a ... @@watched {\"test\":\"a\",\"still_ms\":1200,\"waited_ms\":7}\nok\n\
+            @@watched {\"test\":\"a\",\"still_ms\":300,\"waited_ms\":5}\n\
+            @@figure {\"test\":\"a\",\"name\":\"lapse\",\"value\":3.5,\"unit\":\"s\"}\nsuccesses:\n\n---- a stdout ----\nhello\n\nsuccesses:\n    a\n";
+        text.lines().for_each(|line| drop(parser.line(line)));
+        assert_eq!(parser.outcomes()["a"], Outcome::Passed);
+        let measured = parser.measured("a").expect("told");
+        assert_eq!((measured.stood_still.as_millis(), measured.agent_waited.as_millis()), (1_500, 7));
+        assert_eq!(parser.figures()[0].name, "lapse");
+        assert_eq!(parser.printed()["a"], "hello\n\n");
     }
 
     #[test]

@@ -1,17 +1,21 @@
 //! `test`: everything that CI runs, stage by stage.
 
 pub(crate) mod executables;
+pub(crate) mod job;
 pub(crate) mod libtest;
 pub(crate) mod local;
+pub(crate) mod plan;
 pub(crate) mod tally;
 
 mod checks;
+mod measured;
+mod results;
+mod table;
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use executables::{Built, Level};
-use local::Local;
+use plan::{Place, Plan, Scope};
 use tally::Stage;
 
 use crate::setup::{self, Need};
@@ -21,8 +25,7 @@ use crate::{assets, process, say, vm};
 /// What of it is wanted.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// No VMs, no real Kubernetes, a short fuzz, no waits of minutes.
-    pub(crate) quick: bool,
+    pub(crate) scope: Scope,
     /// Only tests whose `file::name` contains this, and no checks.
     pub(crate) filter: Option<String>,
 }
@@ -30,11 +33,12 @@ pub(crate) struct Options {
 /// Runs all stages, also after a failed one, and sums up.
 pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     let filter = options.filter.as_deref();
+    let scope = options.scope;
     let mut needs = vec![Need::Build, Need::Namespaces];
     if filter.is_none() {
         needs.push(Need::Deny);
     }
-    if !options.quick {
+    if scope != Scope::Quick {
         needs.push(Need::Vm);
     }
     setup::ensure(workspace, &needs)?;
@@ -44,58 +48,42 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     }
     say!("building tests and agent");
     let built = executables::build(workspace, "--tests")?;
-    let local = Local { built: &built, filter, quick: options.quick };
-    stages.push(local.stage("unit", Level::Unit)?);
+    let plan = Plan::new(&built, filter, scope)?;
+    stages.push(local::unit(&plan)?);
     if filter.is_none() {
         stages.push(local::documentation(workspace)?);
     }
-    stages.push(local.stage("packets", Level::Packets)?);
-    let mut levels = vec![("namespaces", Level::Namespaces)];
-    let mut refused = None;
-    if !options.quick {
-        match kubernetes(workspace, &built, filter) {
-            Ok(()) => levels.push((KUBERNETES, Level::Kubernetes)),
-            Err(error) => {
-                process::check_interrupt()?;
-                let mut stage = Stage::new(KUBERNETES);
-                stage.fail(format!("{error:#}"));
-                refused = Some(stage);
-            }
-        }
-    }
-    stages.extend(local.stages(&levels)?);
+    let refused = kubernetes(workspace, &plan)?;
+    stages.extend(local::native(&plan, scope, refused.is_none())?);
     stages.extend(refused);
-    if !options.quick {
-        let matrix = vm::Options {
-            kernels: Vec::new(),
-            whole: false,
-            test: options.filter.clone(),
-            keep: false,
-            threads: vm::THREADS,
-        };
-        stages.extend(vm::matrix(workspace, &built, &matrix)?);
+    if scope != Scope::Quick {
+        let long = scope == Scope::All;
+        let options = vm::Options { kernels: Vec::new(), keep: false, threads: vm::THREADS, long };
+        stages.extend(vm::matrix(workspace, &built, &plan, &options)?);
     }
     if let Some(part) = filter.filter(|_| stages.iter().all(|stage| stage.passed + stage.failures.len() == 0))
     {
         bail!("no test has `{part}` in its `file::name`");
     }
-    Ok(finish(&stages))
+    finish(workspace, &stages)
 }
 
-const KUBERNETES: &str = "kubernetes";
-
-/// Makes the real parts of Kubernetes ready, where a test wants them. Where they cannot be had that stage fails, and the others run.
-fn kubernetes(workspace: &Workspace, built: &Built, filter: Option<&str>) -> Result<()> {
-    for executable in built.tests.iter().filter(|executable| executable.level == Level::Kubernetes) {
-        if !executable.names(filter)?.is_empty() {
-            return assets::ensure(workspace).map(drop);
-        }
+/// Makes the real parts of Kubernetes ready, where a test here wants them. Where they cannot be had that stage has failed, and the others run.
+fn kubernetes(workspace: &Workspace, plan: &Plan<'_>) -> Result<Option<Stage>> {
+    let rows = plan.at(Place::Native);
+    if !rows.iter().any(|row| row.file.is_some_and(table::File::needs_kube_proxy)) {
+        return Ok(None);
     }
-    Ok(())
+    let Err(error) = assets::ensure(workspace) else { return Ok(None) };
+    process::check_interrupt()?;
+    let mut stage = Stage::new("kubernetes");
+    stage.fail(format!("{error:#}"));
+    Ok(Some(stage))
 }
 
-/// Prints the summary; the exit code says whether anything failed.
-pub(crate) fn finish(stages: &[tally::Stage]) -> ExitCode {
+/// Writes the results file and prints the summary; the exit code says whether anything failed.
+pub(crate) fn finish(workspace: &Workspace, stages: &[Stage]) -> Result<ExitCode> {
+    say!("results: {}", results::write(workspace, stages)?.display());
     print!("{}", tally::summary(stages));
-    if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::measured::Figure;
+
 /// The result of one stage.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stage {
@@ -10,13 +12,19 @@ pub(crate) struct Stage {
     pub(crate) passed: usize,
     /// What failed, by name.
     pub(crate) failures: Vec<String>,
-    /// What failed, and passed when it was run again, by name.
+    /// What failed, and passed when it was run again, by name and with what had held it up.
     pub(crate) again: Vec<String>,
     /// Said beside the row, for example what could not be reached.
     pub(crate) note: String,
     pub(crate) took: Duration,
     /// How long each test executable of it ran.
     pub(crate) files: Vec<(String, Duration)>,
+    /// All that executables with failed tests printed, until it is shown.
+    pub(crate) printed: Vec<String>,
+    /// Figures that tests measured, with their executable.
+    pub(crate) figures: Vec<(String, Figure)>,
+    /// What tests printed, by name.
+    pub(crate) said: Vec<(String, String)>,
 }
 
 /// So many of the slowest executables are named.
@@ -41,6 +49,16 @@ impl Stage {
         self.failures.extend(other.failures);
         self.again.extend(other.again);
         self.files.extend(other.files);
+        self.printed.extend(other.printed);
+        self.figures.extend(other.figures);
+        self.said.extend(other.said);
+    }
+
+    /// Shows what executables with failed tests printed, once.
+    pub(crate) fn show(&mut self) {
+        for text in self.printed.drain(..) {
+            eprintln!("{text}");
+        }
     }
 }
 
@@ -50,7 +68,7 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
     let _infallible =
         writeln!(text, "\n{:<width$}  {:>6}  {:>6}  {:>7}", "STAGE", "PASSED", "FAILED", "SECONDS");
-    for Stage { name, passed, failures, note, took, files: _, again: _ } in stages {
+    for Stage { name, passed, failures, note, took, .. } in stages {
         let seconds = took.as_secs_f64();
         let row = format!("{name:<width$}  {passed:>6}  {:>6}  {seconds:>7.1}  {note}", failures.len());
         let _infallible = writeln!(text, "{}", row.trim_end());
@@ -60,7 +78,7 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
     }
     for stage in stages {
         for test in &stage.again {
-            let _infallible = writeln!(text, "AGAIN   {}: {test} failed before it passed", stage.name);
+            let _infallible = writeln!(text, "AGAIN   {}: {test}", stage.name);
         }
     }
     for stage in stages {
@@ -100,11 +118,11 @@ mod tests {
         let mut two = Stage::new("vm 5.10");
         two.pass();
         two.fail("net_reset: no result");
-        two.again.push("net_cut::x".to_owned());
+        two.again.push("net_cut::x (x: the machine stood still 3 s)".to_owned());
         let text = summary(&[one, two]);
         assert_eq!(text.lines().last(), Some("3 passed, 1 failed"));
         assert!(text.contains("FAILED  vm 5.10: net_reset: no result"), "{text}");
-        assert!(text.contains("AGAIN   vm 5.10: net_cut::x failed"), "{text}");
+        assert!(text.contains("AGAIN   vm 5.10: net_cut::x (x: the machine stood still 3 s)"), "{text}");
     }
 
     #[test]

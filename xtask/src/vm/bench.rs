@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::guest::{self, BEGIN, DONE, END, LOAD_IPVS};
+use super::guest;
 use super::kernel::Kernel;
+use super::plan::{self, DONE, PARAMETER, Plan, Work};
 use super::{kube, qemu, verdict};
 use crate::assets;
 use crate::process;
 use crate::say;
+use crate::test::job::{End, Event};
 use crate::workspace::Workspace;
 
-/// The call's name in the guest.
+/// The plan's name in the guest.
 const SET: &str = "bench";
 /// What the line of figures begins with (`bench/src/ipvs/mod.rs`).
 const FIGURES: &str = "@@figures ";
@@ -41,7 +43,7 @@ pub(crate) fn figures(
     let folder = workspace.target.join("vm-bench");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
-    guest::write(&base, programs, &[(SET, call(program, quick))], &folder)?;
+    guest::write(&base, programs, &[(SET.to_owned(), calls(program, quick))], &folder)?;
     let assets = folder.join("assets.cpio");
     guest::write_assets(&assets, &[assets::ensure(workspace)?.join("kube-proxy")])?;
     let kernel = KERNEL.prepare()?;
@@ -51,7 +53,7 @@ pub(crate) fn figures(
         parts: &[&base, &assets],
         folder: &folder,
         name: SET,
-        parameters: &format!("nodefence.runs={SET} nodefence.api_server={}", kube::API_SERVER),
+        parameters: &format!("{PARAMETER}={SET} nodefence.api_server={}", kube::API_SERVER),
         network: &kube::wire(),
         host: Some(host),
     };
@@ -83,22 +85,24 @@ pub(crate) fn figures(
 }
 
 /// What the guest runs.
-fn call(program: &Path, quick: bool) -> String {
-    let quick = if quick { " --quick" } else { "" };
-    let program = guest::at(program);
-    let one = |verb| {
-        format!(
-            "echo \"{BEGIN} {verb}\" >/dev/ttyS1\n/{program} {verb}{quick} </dev/null >/dev/ttyS1 2>&1\necho \"{END} {verb} $?\" >/dev/ttyS1\n"
-        )
+fn calls(program: &Path, quick: bool) -> Plan {
+    let one = |verb: &str| {
+        let arguments = [Some(verb), quick.then_some("--quick")].into_iter().flatten().map(str::to_owned);
+        Work::Program {
+            name: verb.to_owned(),
+            program: guest::at(program),
+            arguments: arguments.collect(),
+            ipvs: true,
+        }
     };
-    format!("{LOAD_IPVS}{}", VERBS.map(one).concat())
+    Plan { environment: Vec::new(), work: VERBS.map(one).into() }
 }
 
 /// Reads the lines of the guest.
 #[derive(Debug, Default)]
 struct Reader {
     figures: Vec<String>,
-    codes: Vec<String>,
+    ends: Vec<End>,
 }
 
 impl Reader {
@@ -106,21 +110,24 @@ impl Reader {
     fn line<'a>(&mut self, line: &'a str) -> Option<&'a str> {
         if let Some(figures) = line.strip_prefix(FIGURES) {
             self.figures.push(figures.to_owned());
-        } else if let Some(rest) = line.strip_prefix(END) {
-            self.codes.extend(rest.rsplit(' ').next().map(str::to_owned));
-        } else if !line.starts_with(BEGIN) && !line.starts_with(DONE) {
+            return None;
+        }
+        match plan::read(line).1 {
+            Event::End(end) => self.ends.push(end),
             // A line that was written over again and again ends with what it came to be.
-            return line.rsplit(REWRITE).next();
+            Event::Line(line) if !line.starts_with(DONE) => return line.rsplit(REWRITE).next(),
+            Event::Line(_) | Event::Begin | Event::Again(_) => {}
         }
         None
     }
 
     /// The figures of all calls, where each ended well.
     fn figures(self) -> Result<String> {
-        if let Some((verb, code)) = VERBS.iter().zip(&self.codes).find(|(_, code)| *code != "0") {
-            bail!("the guest's {verb} ended with code {code}");
+        let well = End::Code(Some(0));
+        if let Some((verb, end)) = VERBS.iter().zip(&self.ends).find(|(_, end)| **end != well) {
+            bail!("the guest's {verb} ended with {end:?}");
         }
-        if self.codes.len() < VERBS.len() {
+        if self.ends.len() < VERBS.len() {
             bail!("the guest's benchmarks did not come to their end");
         }
         if self.figures.len() < VERBS.len() {
@@ -143,19 +150,19 @@ mod tests {
     #[test]
     fn figures_count_where_the_program_ended_well() {
         let (figures, shown) = read(
-            "@@begin a\n\r\x1b[Kread and plan  1/9\r\x1b[Kread and plan  9.0 s\n@@figures {\"a\":1}\n@@end a 0\n\
-             @@begin b\n@@figures {\"b\":2}\n@@end b 0\n@@done\n",
+            "@@begin a\n\r\x1b[Kread and plan  1/9\r\x1b[Kread and plan  9.0 s\n@@figures {\"a\":1}\n@@end a\t0\n\
+             @@begin b\n@@figures {\"b\":2}\n@@end b\t0\n@@done\n",
         );
         assert_eq!(
             (figures.ok().as_deref(), shown),
             (Some("[{\"a\":1},{\"b\":2}]"), vec!["read and plan  9.0 s".to_owned()])
         );
-        let first = "@@begin a\n@@figures {}\n@@end a 0\n";
+        let first = "@@begin a\n@@figures {}\n@@end a\t0\n";
         for second in [
             "",
-            "@@begin b\n@@figures {}\n@@end b 1\n",
+            "@@begin b\n@@figures {}\n@@end b\t1\n",
             "@@begin b\n@@figures {}\n",
-            "@@begin b\n@@end b 0\n",
+            "@@begin b\n@@end b\t0\n",
         ] {
             assert!(read(&format!("{first}{second}")).0.is_err(), "{second}");
         }

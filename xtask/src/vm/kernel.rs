@@ -49,6 +49,10 @@ pub(crate) struct Prepared {
 }
 
 impl Kernel {
+    /// The first of the matrix.
+    pub(crate) const OLDEST: Self = Self::V5_10;
+    /// The last one.
+    pub(crate) const NEWEST: Self = Self::Latest;
     /// The whole matrix.
     pub(crate) const ALL: [Self; 4] = [Self::V5_10, Self::V6_1, Self::V6_12, Self::Latest];
 

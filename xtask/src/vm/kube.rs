@@ -3,17 +3,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
 use super::guest;
-use super::kernel::Kernel;
-use super::sets::Sets;
-use super::{Bench, Boot};
+use super::kernel::Prepared;
+use super::{Bench, Boot, Ran};
 use crate::assets;
 use crate::test::executables::Built;
-use crate::test::tally::Stage;
 use crate::workspace::Workspace;
 
 /// What runs QEMU, of the tests' own programs.
@@ -52,26 +49,21 @@ pub(super) fn wire() -> [String; 4] {
     ["-netdev", "user,id=host", "-device", "virtio-net-pci,netdev=host"].map(str::to_owned)
 }
 
-impl Bench<'_> {
-    /// Runs a kernel's tests in a guest beside an API server of its own.
-    pub(super) fn kube(&self, kernel: Kernel, sets: &Sets, parts: &Parts<'_>) -> Result<Stage> {
-        let (set, runs) = sets.on(kernel);
-        let started = Instant::now();
-        let prepared = kernel.prepare()?;
-        let mut stage = Stage::new(format!("{NAME} {}", kernel.label()));
-        stage.note.clone_from(&prepared.release);
+impl Parts<'_> {
+    /// Boots a guest beside an API server of its own, which lives as long as the guest.
+    pub(super) fn run(
+        &self,
+        bench: &Bench<'_>,
+        prepared: &Prepared,
+        label: &str,
+        parameters: &str,
+    ) -> Result<Ran> {
         let boot = Boot {
-            // They share the server, so one after the other.
-            parameters: &format!(
-                "nodefence.runs={set} nodefence.api_server={API_SERVER} nodefence.threads=1"
-            ),
-            parts: &[&parts.file],
+            parameters: &format!("{parameters} nodefence.api_server={API_SERVER}"),
+            parts: &[&self.file],
             network: &wire(),
-            host: Some(parts.host),
+            host: Some(self.host),
         };
-        let ran = self.run(&prepared, &format!("{}-kube", kernel.label()), &boot)?;
-        self.judge(&ran, runs, &mut stage)?;
-        stage.took = started.elapsed();
-        Ok(stage)
+        bench.run(prepared, label, &boot)
     }
 }

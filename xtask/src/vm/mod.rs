@@ -5,17 +5,17 @@ mod bench;
 mod cpio;
 mod deb822;
 mod guest;
+pub(crate) mod init;
 mod kernel;
 mod kube;
 mod mirror;
 mod modules;
 mod pair;
+mod plan;
 mod qemu;
 mod queue;
-mod sets;
 mod verdict;
 
-use std::env;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,104 +24,155 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 pub(crate) use bench::figures;
-use guest::Run;
 pub(crate) use kernel::Kernel;
 use kernel::Prepared;
 pub(crate) use kube::HOST;
-use queue::Kind;
-use sets::Sets;
+use plan::Work;
 use verdict::Told;
 
 use crate::process;
 use crate::say;
 use crate::setup::{self, Need};
-use crate::test::executables::{self, Built, Level};
+use crate::test::executables::{self, Built};
+use crate::test::job::Job;
 use crate::test::libtest::Outcome;
-use crate::test::local::LONG;
+use crate::test::local::{FUZZ_COUNT, FUZZ_SHORT, LONG};
+use crate::test::plan::{Kind, Plan, Scope};
 use crate::test::tally::Stage;
 use crate::workspace::Workspace;
 
 /// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
 pub(crate) const THREADS: usize = 2;
-/// Test files whose subject is files, sockets and the command line: another kernel changes nothing for them.
-const SAME_EVERYWHERE: [&str; 3] = ["agent", "cli", "cluster"];
 /// A guest that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Guests at the same time, but for those whose tests are timed; under TCG each keeps one processor busy. With a third one on two processors, even one that
+/// mostly waits, the others stand still for longer than leases last.
+const AT_ONCE: usize = 2;
 
-/// What of the matrix is wanted.
+/// What of the matrix is wanted, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Empty for all.
     pub(crate) kernels: Vec<Kernel>,
-    /// All tests on each kernel, also those that depend on it little.
-    pub(crate) whole: bool,
-    /// Only tests whose `file::name` contains this.
-    pub(crate) test: Option<String>,
     /// Keep logs and initramfs also of a run that passed.
     pub(crate) keep: bool,
-    /// libtest's threads in the guest.
+    /// libtest's threads in a guest where they are not for the table to say.
     pub(crate) threads: usize,
+    /// With kube-proxy's and the kernel's own periods in place of shorter ones.
+    pub(crate) long: bool,
 }
 
 /// The verb by itself.
-pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
+pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Vm])?;
     say!("building tests and agent");
     let built = executables::build(workspace, "--test=*")?;
-    let stages = matrix(workspace, &built, options)?;
+    let plan = Plan::new(&built, test, Scope::All)?;
+    let stages = matrix(workspace, &built, &plan, options)?;
     if stages.is_empty() {
-        bail!(
-            "no packet, namespace or VM test has `{}` in its `file::name`",
-            options.test.as_deref().unwrap_or("")
-        );
+        bail!("no test that runs in VMs has `{}` in its `file::name`", test.unwrap_or(""));
     }
-    Ok(crate::test::finish(&stages))
+    crate::test::finish(workspace, &stages)
 }
 
-/// All kernels, one stage each, and those beside an API server; then pairs of guests. Nothing where no test is meant.
-pub(crate) fn matrix(workspace: &Workspace, built: &Built, options: &Options) -> Result<Vec<Stage>> {
+/// What one guest runs.
+#[derive(Debug)]
+struct Guest {
+    kernel: Kernel,
+    kind: Kind,
+    jobs: Vec<Job>,
+    /// Whether it is beside an API server.
+    api_server: bool,
+}
+
+impl Guest {
+    /// Of its stage, its plan and its logs.
+    fn name(&self) -> String {
+        let kernel = self.kernel.label();
+        match self.kind {
+            Kind::Plain => format!("vm {kernel}"),
+            Kind::Kube => format!("{} {kernel}", kube::NAME),
+            Kind::Timed => format!("vm timed {kernel}"),
+            Kind::Pair => format!("vm pair {kernel}"),
+        }
+    }
+
+    fn label(&self) -> String {
+        self.name().replace(' ', "-")
+    }
+
+    fn plan(&self, long: bool) -> plan::Plan {
+        let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let mut environment = vec![pair((FUZZ_COUNT, FUZZ_SHORT))];
+        if long {
+            environment.push(pair((LONG, "1")));
+        }
+        let in_guest = |job: &Job| Work::Tests(Job { program: guest::at(&job.program), ..job.clone() });
+        plan::Plan { environment, work: self.jobs.iter().map(in_guest).collect() }
+    }
+}
+
+/// All kernels: guests that bear another one beside them, those whose tests are timed, pairs. Nothing where no test is meant.
+pub(crate) fn matrix(
+    workspace: &Workspace,
+    built: &Built,
+    plan: &Plan<'_>,
+    options: &Options,
+) -> Result<Vec<Stage>> {
     check_machine()?;
-    let filter = options.test.as_deref();
-    let alone = [Level::Packets, Level::Namespaces, Level::Vm];
-    let whole = options.whole;
-    let runs = Sets::alone(runs(built, filter, |level| alone.contains(&level))?, whole);
-    let pairs = Sets::pairs(self::runs(built, filter, |level| level == Level::Pair)?, whole);
-    let kubes = Sets::beside_kube(self::runs(built, filter, |level| level == Level::VmKubernetes)?, whole);
-    let sets = [&runs, &pairs, &kubes];
-    let executables: Vec<&PathBuf> =
-        sets.iter().flat_map(|sets| sets.all().iter().map(|run| &run.executable)).collect();
-    if executables.is_empty() {
+    let kernels = if options.kernels.is_empty() { &Kernel::ALL[..] } else { &options.kernels };
+    let guests: Vec<Guest> = kernels.iter().flat_map(|kernel| guests(plan, *kernel, options)).collect();
+    if guests.is_empty() {
         return Ok(Vec::new());
     }
     let folder = workspace.target.join("vm-test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
+    let mut executables: Vec<&PathBuf> =
+        guests.iter().flat_map(|guest| guest.jobs.iter().map(|job| &job.program)).collect();
+    executables.sort();
+    executables.dedup();
     say!("packing {} test executables for the guests", executables.len());
-    let calls: Vec<(&str, String)> = sets.iter().flat_map(|sets| sets.calls()).collect();
-    guest::write(&base, built.programs.iter().chain(executables), &calls, &folder)?;
-    let kernels = if options.kernels.is_empty() { Kernel::ALL.to_vec() } else { options.kernels.clone() };
+    let plans: Vec<_> = guests.iter().map(|guest| (guest.label(), guest.plan(options.long))).collect();
+    guest::write(&base, built.programs.iter().chain(executables), &plans, &folder)?;
+    let parts = guests.iter().any(|guest| guest.api_server);
+    let parts = parts.then(|| kube::Parts::new(workspace, built, &folder));
     let bench = Bench { base: &base, folder: &folder, options };
-    let beside = kubes.order(&kernels);
-    let parts = (!beside.is_empty()).then(|| kube::Parts::new(workspace, built, &folder));
-    let mut kinds = vec![Kind::new("vm", runs.order(&kernels), |kernel| bench.one(kernel, &runs))];
-    if let Some(Ok(parts)) = &parts {
-        kinds.push(Kind::new(kube::NAME, beside, |kernel| bench.kube(kernel, &kubes, parts)));
-    }
-    let mut stages = queue::run(&kinds);
-    drop(kinds);
-    if let Some(Err(error)) = parts {
-        stages.push(or_failed(kube::NAME.to_owned(), Err(error)));
-    }
-    for kernel in pairs.order(&kernels) {
-        if !process::interrupted() {
-            stages.push(or_failed(format!("vm pair {}", kernel.label()), bench.pair(kernel, &pairs)));
-        }
-    }
+    let run = |guest: &Guest| match (&guest.kind, &parts) {
+        (Kind::Pair, _) => bench.pair(guest),
+        (_, Some(Err(error))) if guest.api_server => bail!("{error:#}"),
+        (_, Some(Ok(parts))) if guest.api_server => bench.one(guest, Some(parts)),
+        _ => bench.one(guest, None),
+    };
+    let (alone, beside): (Vec<&Guest>, Vec<&Guest>) =
+        guests.iter().partition(|guest| matches!(guest.kind, Kind::Timed | Kind::Pair));
+    let mut stages = queue::run(&beside, AT_ONCE, run);
+    stages.extend(queue::run(&alone, 1, run));
     process::check_interrupt()?;
     if !options.keep {
         fs::remove_file(&base)?;
     }
     Ok(stages)
+}
+
+/// The guests of a kernel.
+fn guests(plan: &Plan<'_>, kernel: Kernel, options: &Options) -> Vec<Guest> {
+    let of_kind = |(kind, rows): (Kind, Vec<crate::test::plan::Planned<'_>>)| {
+        let api_server = rows.iter().any(|row| row.file.is_some_and(|file| file.needs_kube_proxy()));
+        let threads = match kind {
+            Kind::Plain | Kind::Pair => options.threads,
+            // They share the server, or the time.
+            Kind::Kube | Kind::Timed => 1,
+        };
+        let job = |row: crate::test::plan::Planned<'_>| Job {
+            threads: Some(threads),
+            // Two guests on one wire must stay in step.
+            bound_ms: row.job.bound_ms.filter(|_| kind != Kind::Pair),
+            ..row.job
+        };
+        Guest { kernel, kind, jobs: rows.into_iter().map(job).collect(), api_server }
+    };
+    plan.guests(kernel).into_iter().map(of_kind).collect()
 }
 
 fn check_machine() -> Result<()> {
@@ -137,23 +188,6 @@ fn or_failed(name: String, stage: Result<Stage>) -> Stage {
         stage.fail(format!("{error:#}"));
         stage
     })
-}
-
-/// The executables for a guest with the tests that are expected of them.
-fn runs(built: &Built, filter: Option<&str>, wanted: impl Fn(Level) -> bool) -> Result<Vec<Run>> {
-    let mut runs = Vec::new();
-    for executable in built.tests.iter().filter(|executable| wanted(executable.level)) {
-        if SAME_EVERYWHERE.iter().any(|name| executable.name.starts_with(name)) {
-            continue;
-        }
-        let names = executable.names(filter)?;
-        if !names.is_empty() {
-            let (title, path) = (executable.title(), executable.path.clone());
-            let level = executable.level;
-            runs.push(Run { title, executable: path, names, some: filter.is_some(), level });
-        }
-    }
-    Ok(runs)
 }
 
 /// What all guests of one call share.
@@ -186,15 +220,17 @@ struct Ran {
 }
 
 impl Bench<'_> {
-    fn one(&self, kernel: Kernel, sets: &Sets) -> Result<Stage> {
+    fn one(&self, guest: &Guest, parts: Option<&kube::Parts<'_>>) -> Result<Stage> {
         let started = Instant::now();
-        let (set, runs) = sets.on(kernel);
-        let prepared = kernel.prepare()?;
-        let mut stage = Stage::new(format!("vm {}", kernel.label()));
+        let prepared = guest.kernel.prepare()?;
+        let mut stage = Stage::new(guest.name());
         stage.note.clone_from(&prepared.release);
-        let boot = Boot { parameters: &format!("nodefence.runs={set}"), ..Boot::default() };
-        let ran = self.run(&prepared, kernel.label(), &boot)?;
-        self.judge(&ran, runs, &mut stage)?;
+        let plan = format!("{}={}", plan::PARAMETER, guest.label());
+        let ran = match parts {
+            None => self.run(&prepared, &guest.label(), &Boot { parameters: &plan, ..Boot::default() })?,
+            Some(parts) => parts.run(self, &prepared, &guest.label(), &plan)?,
+        };
+        self.judge(&ran, &guest.jobs, &mut stage)?;
         stage.took = started.elapsed();
         Ok(stage)
     }
@@ -202,15 +238,12 @@ impl Bench<'_> {
     /// Boots one guest and reads its results to the end.
     fn run(&self, kernel: &Prepared, label: &str, boot: &Boot<'_>) -> Result<Ran> {
         say!("{label}: booting {}", kernel.release);
-        let long = if env::var_os(LONG).is_some() { "nodefence.long_tests=1" } else { "" };
-        // Of a parameter that stands twice init takes the last.
-        let parameters = format!("nodefence.threads={} {long} {}", self.options.threads, boot.parameters);
         let guest = qemu::Guest {
             kernel,
             parts: &[&[self.base], boot.parts].concat(),
             folder: self.folder,
             name: label,
-            parameters: &parameters,
+            parameters: boot.parameters,
             network: boot.network,
             host: boot.host,
         };
@@ -223,6 +256,7 @@ impl Bench<'_> {
             let _full_disk = writeln!(out, "{line}");
             match reader.line(line) {
                 Some(Told::Test(test, outcome)) => println!("{label:<7} {test} ... {}", word(&outcome)),
+                Some(Told::Again(why)) => say!("{label}: once more: {why}"),
                 Some(Told::Ended(title)) => {
                     let took = begun.elapsed();
                     say!("{label}: {title}: {:.1} s", took.as_secs_f64());
@@ -236,13 +270,13 @@ impl Bench<'_> {
     }
 
     /// Adds a guest's results to `stage`; keeps its logs where something failed.
-    fn judge(&self, ran: &Ran, runs: &[Run], stage: &mut Stage) -> Result<()> {
+    fn judge(&self, ran: &Ran, jobs: &[Job], stage: &mut Stage) -> Result<()> {
         let Ran { label, reader, log, ended, files } = ran;
         stage.files.extend(files.iter().cloned());
         let (before, again) = (stage.failures.len(), stage.again.len());
         let console = fs::read(&ended.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
-        reader.judge(runs, &console, stage);
+        reader.judge(jobs, &console, stage);
         if !ended.by_itself {
             stage.fail(format!("not done after {} s, killed", LIMIT.as_secs()));
         }
@@ -256,9 +290,7 @@ impl Bench<'_> {
             fs::remove_file(log)?;
             return Ok(());
         }
-        if failed + again > 0 {
-            eprintln!("{}", reader.printed());
-        }
+        stage.show();
         say!(
             "{label}: {failed} failed, {again} only before they passed; results in {}, kernel's log in {}",
             log.display(),

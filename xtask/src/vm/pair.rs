@@ -6,9 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::kernel::Kernel;
-use super::sets::Sets;
-use super::{Bench, Boot, Ran};
+use super::{Bench, Boot, Guest, Ran, plan};
 use crate::test::tally::Stage;
 
 const ROLES: [&str; 2] = ["node", "client"];
@@ -18,11 +16,10 @@ const CARDS: [&str; 2] = ["virtio-net-pci", "vmxnet3"];
 
 impl Bench<'_> {
     /// Runs a kernel's tests in two guests of the same kernel at the same time; each test counts once for each role.
-    pub(super) fn pair(&self, kernel: Kernel, pairs: &Sets) -> Result<Stage> {
-        let (set, runs) = pairs.on(kernel);
+    pub(super) fn pair(&self, guest: &Guest) -> Result<Stage> {
         let started = Instant::now();
-        let prepared = kernel.prepare()?;
-        let mut stage = Stage::new(format!("vm pair {}", kernel.label()));
+        let prepared = guest.kernel.prepare()?;
+        let mut stage = Stage::new(guest.name());
         stage.note.clone_from(&prepared.release);
         let wires = wires()?;
         let ran: Vec<Result<Ran>> = thread::scope(|scope| {
@@ -30,8 +27,8 @@ impl Bench<'_> {
                 .iter()
                 .zip(&wires)
                 .map(|(role, network)| {
-                    let label = format!("{}-{role}", kernel.label());
-                    let parameters = format!("nodefence.role={role} nodefence.runs={set}");
+                    let label = format!("{}-{role}", guest.label());
+                    let parameters = format!("nodefence.role={role} {}={}", plan::PARAMETER, guest.label());
                     let prepared = &prepared;
                     scope.spawn(move || {
                         let boot = Boot { parameters: &parameters, network, ..Boot::default() };
@@ -46,7 +43,7 @@ impl Bench<'_> {
         });
         for (role, ran) in ROLES.iter().zip(ran) {
             let before = stage.failures.len();
-            self.judge(&ran?, runs, &mut stage)?;
+            self.judge(&ran?, &guest.jobs, &mut stage)?;
             for failure in &mut stage.failures[before..] {
                 *failure = format!("{role}: {failure}");
             }

@@ -1,60 +1,46 @@
 //! In which order guests boot, and how many run at once.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::thread;
 
 use anyhow::Result;
 
-use super::kernel::Kernel;
+use super::Guest;
 use crate::process;
 use crate::test::tally::Stage;
 
-/// Guests at the same time; under TCG each keeps one processor busy. With a third one on two processors, even one that mostly waits, the others stand still
-/// for longer than leases last.
-const AT_ONCE: usize = 2;
-
-/// Guests of one kind, one for each kernel.
-pub(super) struct Kind<'a> {
-    name: &'static str,
-    /// In the order in which they boot: what takes longest comes first, so that none of it is left alone at the end.
-    kernels: Vec<Kernel>,
-    one: Box<dyn Fn(Kernel) -> Result<Stage> + Sync + 'a>,
-}
-
-impl<'a> Kind<'a> {
-    /// `one` runs the guest of a kernel.
-    pub(super) fn new(
-        name: &'static str,
-        kernels: Vec<Kernel>,
-        one: impl Fn(Kernel) -> Result<Stage> + Sync + 'a,
-    ) -> Self {
-        Self { name, kernels, one: Box::new(one) }
-    }
-}
-
-/// A stage for each kind and kernel, older kernels first.
-pub(super) fn run(kinds: &[Kind<'_>]) -> Vec<Stage> {
-    let jobs: VecDeque<(usize, Kernel)> = (kinds.iter().enumerate())
-        .flat_map(|(at, kind)| kind.kernels.iter().map(move |kernel| (at, *kernel)))
-        .collect();
-    let (jobs, stages) = (Mutex::new(jobs), Mutex::new(BTreeMap::new()));
-    let next = || jobs.lock().ok().filter(|_| !process::interrupted())?.pop_front();
+/// Runs guests, `at_once` of them at the same time; a stage for each, in the order given. What takes longest boots first, so that none of it is left
+/// alone at the end.
+pub(super) fn run(
+    guests: &[&Guest],
+    at_once: usize,
+    one: impl Fn(&Guest) -> Result<Stage> + Sync,
+) -> Vec<Stage> {
+    let mut order: Vec<usize> = (0..guests.len()).collect();
+    order.sort_by_key(|at| Reverse(length(guests[*at])));
+    let (order, stages) = (Mutex::new(VecDeque::from(order)), Mutex::new(BTreeMap::new()));
+    let next = || order.lock().ok().filter(|_| !process::interrupted())?.pop_front();
     let work = || {
-        while let Some((kind, kernel)) = next() {
-            let Kind { name, kernels: _, one } = &kinds[kind];
-            let stage = super::or_failed(format!("{name} {}", kernel.label()), one(kernel));
+        while let Some(at) = next() {
+            let stage = super::or_failed(guests[at].name(), one(guests[at]));
             if let Ok(mut stages) = stages.lock() {
-                stages.insert((kind, kernel), stage);
+                stages.insert(at, stage);
             }
         }
     };
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(work);
         }
     });
     stages.into_inner().unwrap_or_default().into_values().collect()
+}
+
+/// How long a guest may take: the table's limits, and newer kernels take longer.
+fn length(guest: &Guest) -> (u64, super::Kernel) {
+    (guest.jobs.iter().map(|job| job.limit_ms).sum(), guest.kernel)
 }
 
 #[cfg(test)]
@@ -63,6 +49,24 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::test::job::Job;
+    use crate::test::plan::Kind;
+    use crate::vm::Kernel;
+
+    fn guest(kernel: Kernel, kind: Kind, limit_ms: u64) -> Guest {
+        let job = Job {
+            title: "tests::a".to_owned(),
+            program: "/x".into(),
+            names: Vec::new(),
+            some: false,
+            threads: None,
+            limit_ms,
+            bound_ms: None,
+            makes_load: false,
+            ipvs: false,
+        };
+        Guest { kernel, kind, jobs: vec![job], api_server: false }
+    }
 
     /// Counts how many run, and how many ran at once at most.
     #[derive(Default)]
@@ -81,30 +85,31 @@ mod tests {
     }
 
     #[test]
-    fn two_work_at_once() {
-        let (all, busy) = (Gauge::default(), Gauge::default());
-        let sleep = || thread::sleep(Duration::from_millis(10));
-        // Until another one works beside it.
-        let meet =
-            || (0..1_000).take_while(|_| busy.most.load(Ordering::SeqCst) < AT_ONCE).for_each(|_| sleep());
-        let kinds = [
-            Kind::new("vm", Kernel::ALL.to_vec(), |kernel: Kernel| {
-                all.stay(|| busy.stay(meet));
-                Ok(Stage::new(format!("vm {}", kernel.label())))
-            }),
-            Kind::new("kube", vec![Kernel::Latest, Kernel::V6_1], |kernel| {
-                all.stay(sleep);
-                if kernel == Kernel::V6_1 {
-                    anyhow::bail!("no such kernel");
-                }
-                Ok(Stage::new(format!("kube {}", kernel.label())))
-            }),
-        ];
-        let stages = run(&kinds);
-        let names: Vec<&str> = stages.iter().map(|stage| &*stage.name).collect();
-        assert_eq!(names, ["vm 5.10", "vm 6.1", "vm 6.12", "vm latest", "kube 6.1", "kube latest"]);
-        assert_eq!(stages[4].failures, ["no such kernel"]);
-        assert_eq!(busy.most.load(Ordering::SeqCst), AT_ONCE);
-        assert!(all.most.load(Ordering::SeqCst) <= AT_ONCE);
+    fn so_many_run_at_once_and_what_takes_longest_comes_first() {
+        let all = Kernel::ALL.map(|kernel| guest(kernel, Kind::Plain, 10));
+        let more = [guest(Kernel::V6_1, Kind::Kube, 90), guest(Kernel::NEWEST, Kind::Kube, 1)];
+        let guests: Vec<&Guest> = all.iter().chain(&more).collect();
+        for at_once in [1, 2] {
+            let (gauge, begun) = (Gauge::default(), Mutex::new(Vec::new()));
+            let one = |guest: &Guest| {
+                begun.lock().unwrap().push(guest.name());
+                gauge.stay(|| {
+                    let met = || gauge.most.load(Ordering::SeqCst) >= at_once;
+                    (0..1_000).take_while(|_| !met()).for_each(|_| thread::sleep(Duration::from_millis(1)));
+                });
+                anyhow::ensure!(guest.kind == Kind::Plain || guest.kernel != Kernel::V6_1, "no such kernel");
+                Ok(Stage::new(guest.name()))
+            };
+            let stages = run(&guests, at_once, one);
+            let names: Vec<&str> = stages.iter().map(|stage| &*stage.name).collect();
+            assert_eq!(names, ["vm 5.10", "vm 6.1", "vm 6.12", "vm latest", "vm kube 6.1", "vm kube latest"]);
+            assert_eq!(stages[4].failures, ["no such kernel"]);
+            assert_eq!(gauge.most.load(Ordering::SeqCst), at_once);
+            let begun = begun.into_inner().unwrap();
+            if at_once == 1 {
+                assert_eq!(begun[..2], ["vm kube 6.1", "vm latest"]);
+                assert_eq!(begun[5], "vm kube latest");
+            }
+        }
     }
 }

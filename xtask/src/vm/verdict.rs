@@ -1,8 +1,10 @@
 //! What a guest told over its serial lines, judged: one count per expected test.
 
-use super::guest::{AGAIN, BEGIN, DONE, END, Run};
-use crate::test::libtest::{Outcome, Parser};
-use crate::test::local::judge;
+use std::collections::BTreeMap;
+
+use super::plan;
+use crate::test::job::{Event, Job, Record};
+use crate::test::libtest::Outcome;
 use crate::test::tally::Stage;
 
 /// What a line told.
@@ -10,69 +12,54 @@ use crate::test::tally::Stage;
 pub(crate) enum Told {
     /// `file::test` and its outcome.
     Test(String, Outcome),
-    /// An executable came to its end.
+    /// An executable came to its end, or is run once more for what the text says.
     Ended(String),
+    Again(String),
 }
 
 /// Reads the results line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Executable that runs now.
+    /// What runs now.
     running: Option<String>,
-    /// Finished or begun executables, in order; once more those of which failed tests were run again.
-    parsers: Vec<(String, Parser, Vec<String>)>,
-    /// Exit codes other than 0 that no failed test explains.
-    crashed: Vec<String>,
+    records: BTreeMap<String, Record>,
     done: bool,
 }
 
 impl Reader {
     /// Takes one line; gives what it told.
     pub(crate) fn line(&mut self, line: &str) -> Option<Told> {
-        if let Some(title) = line.strip_prefix(BEGIN).or_else(|| line.strip_prefix(AGAIN)) {
-            let title = title.trim().to_owned();
-            self.parsers.push((title.clone(), Parser::default(), Vec::new()));
-            self.running = Some(title);
-        } else if line.contains(END) {
-            // A program killed in the middle of a line leaves the mark behind it.
-            let rest = line.rsplit(END).next().unwrap_or_default();
-            let told = |title: &str| {
-                let parser =
-                    self.parsers.iter().rfind(|(name, ..)| name == title).map(|(_, parser, _)| parser);
-                parser.is_some_and(|p| p.outcomes().values().any(|outcome| *outcome != Outcome::Passed))
-            };
-            // 101 is what a failed test ends its executable with; without one it is as odd as any other code.
-            if let Some((title, code)) = rest
-                .trim()
-                .rsplit_once(' ')
-                .filter(|(title, code)| *code != "0" && !(*code == "101" && told(title)))
-            {
-                self.crashed.push(match code {
-                    "137" => format!("{title}: hung or killed"),
-                    _ => format!("{title}: ended with code {code}"),
-                });
-            }
-            return self.running.take().map(Told::Ended);
-        } else if line.starts_with(DONE) {
+        if self.running.is_none() && line.starts_with(plan::DONE) {
             self.done = true;
-        } else {
-            let (title, parser, printed) = self.parsers.last_mut().filter(|_| self.running.is_some())?;
-            printed.push(line.to_owned());
-            let (name, outcome) = parser.line(line)?;
-            return Some(Told::Test(format!("{title}::{name}"), outcome));
+            return None;
         }
-        None
+        let (title, event) = plan::read(line);
+        if let (Some(title), Event::Begin) = (title, event) {
+            self.records.insert(title.to_owned(), Record::new(title));
+        }
+        if let Some(title) = title {
+            self.running = Some(title.to_owned());
+        }
+        let title = self.running.clone()?;
+        let outcome = self.records.get_mut(&title)?.take(event);
+        match event {
+            Event::End(_) => {
+                self.running = None;
+                Some(Told::Ended(title))
+            }
+            Event::Again(why) => Some(Told::Again(why.to_owned())),
+            Event::Begin => None,
+            Event::Line(_) => outcome.map(|(name, outcome)| Told::Test(format!("{title}::{name}"), outcome)),
+        }
     }
 
     /// Counts what was told against what was expected. `console` is the kernel's log.
-    pub(crate) fn judge(&self, runs: &[Run], console: &str, stage: &mut Stage) {
-        for run in runs {
-            let of = self.parsers.iter().filter(|(title, ..)| *title == run.title);
-            let tries: Vec<&Parser> = of.map(|(_, parser, _)| parser).collect();
-            judge(&run.title, &run.names, &tries, stage);
-        }
-        for crash in &self.crashed {
-            stage.fail(crash.clone());
+    pub(crate) fn judge(&self, jobs: &[Job], console: &str, stage: &mut Stage) {
+        for job in jobs {
+            match self.records.get(&job.title) {
+                Some(record) => record.judge(&job.names, stage),
+                None => Record::new(&job.title).judge(&job.names, stage),
+            }
         }
         for complaint in complaints(console) {
             stage.fail(format!("kernel: {complaint}"));
@@ -81,17 +68,6 @@ impl Reader {
             let place = self.running.as_deref().unwrap_or("no test");
             stage.fail(format!("the guest did not come to its end; {place} was running"));
         }
-    }
-
-    /// All that the failed executables printed.
-    pub(crate) fn printed(&self) -> String {
-        let failed = |parser: &Parser| parser.outcomes().values().any(|outcome| *outcome != Outcome::Passed);
-        let parts = self.parsers.iter().filter(|(title, parser, _)| {
-            failed(parser)
-                || self.running.as_ref() == Some(title)
-                || self.crashed.iter().any(|crash| crash.starts_with(title))
-        });
-        parts.map(|(title, _, printed)| format!("---- {title}\n{}\n", printed.join("\n"))).collect()
     }
 }
 
@@ -120,56 +96,53 @@ fn message(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test::executables::Level;
 
-    fn runs() -> Vec<Run> {
-        let run = |title: &str, names: &[&str]| Run {
+    fn jobs() -> Vec<Job> {
+        let job = |title: &str, names: &[&str]| Job {
             title: title.to_owned(),
-            executable: "/x".into(),
+            program: "/x".into(),
             names: names.iter().map(|&name| name.to_owned()).collect(),
             some: false,
-            level: Level::Vm,
+            threads: None,
+            limit_ms: 1,
+            bound_ms: None,
+            makes_load: false,
+            ipvs: false,
         };
-        vec![run("tests::a", &["one", "two"]), run("tests::b", &["three"])]
+        vec![job("tests::a", &["one", "two"]), job("tests::b", &["three"])]
     }
 
     fn verdict(text: &str, console: &str) -> Stage {
         let mut reader = Reader::default();
         text.lines().for_each(|line| drop(reader.line(line)));
         let mut stage = Stage::new("vm");
-        reader.judge(&runs(), console, &mut stage);
+        reader.judge(&jobs(), console, &mut stage);
         stage
     }
 
+    const B: &str = "@@begin tests::b\ntest three ... ok\n@@end tests::b\t0\n@@done\n";
+
     #[test]
     fn a_clean_run_passes() {
-        let stage = verdict(
-            "@@begin tests::a\ntest one ... ok\ntest two ... ok\n@@end tests::a 0\n@@begin tests::b\ntest three ... ok\n@@end tests::b 0\n@@done\n",
-            "[    1.0] Linux version",
-        );
+        let a = "@@begin tests::a\ntest one ... ok\ntest two ... ok\n@@end tests::a\t0\n";
+        let stage = verdict(&format!("{a}{B}"), "[    1.0] Linux version");
         assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
     }
 
     #[test]
-    fn what_passes_when_it_is_run_again_passes_and_is_named() {
-        let first = "@@begin tests::a\ntest one ... FAILED\ntest two ... ok\n@@end tests::a 101\n";
-        let rest = "@@begin tests::b\ntest three ... ok\n@@end tests::b 0\n@@done\n";
-        let stage =
-            verdict(&format!("{first}@@again tests::a\ntest one ... ok\n@@end tests::a 0\n{rest}"), "");
+    fn what_the_guest_ran_again_is_named_with_the_reason() {
+        let first = "@@begin tests::a\ntest one ... FAILED\ntest two ... ok\n@@end tests::a\t101\n";
+        let again = "@@again tests::a\tone: the machine stood still 3 s\n";
+        let stage = verdict(&format!("{first}{again}test one ... ok\n@@end tests::a\t0\n{B}"), "");
         assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
-        assert_eq!(stage.again, ["tests::a::one"]);
-        for second in [
-            "",
-            "@@again tests::a\ntest one ... FAILED\n@@end tests::a 101\n",
-            "@@again tests::a\n@@end tests::a 0\n",
-            "@@again tests::a\ntest one ... FAILED\n@@end tests::a 101\n@@again tests::a\n@@end tests::a 0\n",
-        ] {
-            let stage = verdict(&format!("{first}{second}{rest}"), "");
+        assert_eq!(stage.again, ["tests::a::one (one: the machine stood still 3 s)"]);
+        for second in ["", &format!("{again}test one ... FAILED\n@@end tests::a\t101\n")] {
+            let stage = verdict(&format!("{first}{second}{B}"), "");
             assert_eq!((stage.passed, stage.again.len()), (2, 0), "{second}");
             assert_eq!(stage.failures, ["tests::a::one"], "{second}");
         }
-        let killed = format!("{first}@@again tests::a\n@@end tests::a 137\n{rest}");
-        assert_eq!(verdict(&killed, "").failures, ["tests::a::one", "tests::a: hung or killed"]);
+        let killed = verdict(&format!("{first}{again}@@end tests::a\tkilled\n{B}"), "");
+        assert_eq!(killed.failures, ["tests::a::one", "tests::a: hung, and was killed"]);
     }
 
     #[test]
@@ -184,10 +157,8 @@ mod tests {
 
     #[test]
     fn a_panic_a_hang_and_a_missing_result_fail() {
-        let stage = verdict(
-            "@@begin tests::a\ntest one ... ok\ntest two ... \n",
-            "[ 9.0] Kernel panic - not syncing: x\n",
-        );
+        let begun = "@@begin tests::a\ntest one ... ok\ntest two ... ";
+        let stage = verdict(&format!("{begun}\n"), "[ 9.0] Kernel panic - not syncing: x\n");
         assert_eq!(stage.passed, 1);
         let all = stage.failures.join("\n");
         for part in
@@ -195,12 +166,8 @@ mod tests {
         {
             assert!(all.contains(part), "{part} in {all}");
         }
-        let stage =
-            verdict("@@begin tests::a\ntest one ... ok\ntest two ... half@@end tests::a 137\n@@done\n", "");
-        assert!(
-            stage.failures.iter().any(|failure| failure == "tests::a: hung or killed"),
-            "{:?}",
-            stage.failures
-        );
+        let stage = verdict(&format!("{begun}half@@end tests::a\tkilled\n@@done\n"), "");
+        let killed = |failure: &String| failure == "tests::a: hung, and was killed";
+        assert!(stage.failures.iter().any(killed), "{:?}", stage.failures);
     }
 }

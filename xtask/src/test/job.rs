@@ -1,0 +1,272 @@
+//! One executable at one place: run, and once more what was held up. A guest's init runs jobs by the same code.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::libtest::{Outcome, Parser};
+use super::measured::Bound;
+use super::tally::Stage;
+use crate::process;
+
+/// Tests of one executable. Durations are milliseconds: a guest reads them from JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// `package::file`, or `package::file::module`.
+    pub(crate) title: String,
+    pub(crate) program: PathBuf,
+    /// The tests that are expected of it.
+    pub(crate) names: Vec<String>,
+    /// Whether `names` are fewer than all of the executable.
+    pub(crate) some: bool,
+    /// libtest's threads.
+    pub(crate) threads: Option<usize>,
+    /// When it hangs, and is killed.
+    pub(crate) limit_ms: u64,
+    /// Beyond which figure of the watchdog a failed test is run again; never without it.
+    pub(crate) bound_ms: Option<u64>,
+    pub(crate) makes_load: bool,
+    /// Loads what kube-proxy's IPVS mode loads before.
+    pub(crate) ipvs: bool,
+}
+
+/// How an executable ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By itself, with this code; `None` where a signal ended it.
+    Code(Option<i32>),
+    /// Killed at its limit.
+    Killed,
+}
+
+/// What a run tells as it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event<'a> {
+    Begin,
+    /// Failed tests are run once more, and why.
+    Again(&'a str),
+    Line(&'a str),
+    End(End),
+}
+
+/// libtest ends an executable with it where a test failed.
+const FAILED: i32 = 101;
+
+impl Job {
+    fn bound(&self) -> Option<Bound> {
+        let time = Duration::from_millis(self.bound_ms?);
+        Some(Bound { time, makes_load: self.makes_load })
+    }
+
+    /// Runs it; `command` makes the process. What it tells goes to `on_event`.
+    pub(crate) fn run(
+        &self,
+        command: impl Fn() -> Command,
+        mut on_event: impl FnMut(Event<'_>),
+    ) -> Result<()> {
+        on_event(Event::Begin);
+        let mut first = command();
+        first.arg("--show-output");
+        if let Some(threads) = self.threads {
+            first.args(["--test-threads", &threads.to_string()]);
+        }
+        if self.some {
+            first.arg("--exact").args(&self.names);
+        }
+        let parser = self.one(&mut first, &mut on_event)?;
+        let again = self.again(&parser);
+        if again.is_empty() {
+            return Ok(());
+        }
+        let reasons: Vec<String> = again.iter().map(|(test, why)| format!("{test}: {why}")).collect();
+        on_event(Event::Again(&reasons.join("; ")));
+        let mut second = command();
+        second.args(["--show-output", "--test-threads", "1", "--exact"]);
+        second.args(again.iter().map(|(test, _)| test));
+        self.one(&mut second, &mut on_event).map(drop)
+    }
+
+    fn one(&self, command: &mut Command, on_event: &mut impl FnMut(Event<'_>)) -> Result<Parser> {
+        let mut parser = Parser::default();
+        let ended = process::stream(command, Duration::from_millis(self.limit_ms), |line| {
+            parser.line(line);
+            on_event(Event::Line(line));
+        })?;
+        on_event(Event::End(ended.map_or(End::Killed, |status| End::Code(status.code()))));
+        Ok(parser)
+    }
+
+    /// Failed tests that were held up for longer than they can bear, and by what.
+    fn again(&self, parser: &Parser) -> Vec<(String, String)> {
+        let why = |test: &String| self.bound()?.exceeded(&parser.measured(test)?);
+        parser.failed().into_iter().filter_map(|test| why(&test).map(|why| (test, why))).collect()
+    }
+}
+
+/// What a job told, from its first event to the last one.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) title: String,
+    tries: Vec<Parser>,
+    /// All that its executable printed.
+    printed: Vec<String>,
+    ended: Option<End>,
+    /// Why it was run once more.
+    why: Option<String>,
+}
+
+impl Record {
+    pub(crate) fn new(title: &str) -> Self {
+        Self { title: title.to_owned(), tries: Vec::new(), printed: Vec::new(), ended: None, why: None }
+    }
+
+    /// Takes the next event; gives the test whose outcome it told.
+    pub(crate) fn take(&mut self, event: Event<'_>) -> Option<(String, Outcome)> {
+        match event {
+            Event::Begin => self.tries.push(Parser::default()),
+            Event::Again(why) => {
+                self.tries.push(Parser::default());
+                self.printed.push(format!("-- once more: {why}"));
+                self.why = Some(why.to_owned());
+                self.ended = None;
+            }
+            Event::Line(line) => {
+                self.printed.push(line.to_owned());
+                return self.tries.last_mut()?.line(line);
+            }
+            Event::End(end) => self.ended = Some(end),
+        }
+        None
+    }
+
+    /// One count per expected test; a test without an outcome has failed. Where tests were run more than once the last outcome counts, and those that
+    /// failed before they passed are noted with what held them up.
+    pub(crate) fn judge(&self, names: &[String], stage: &mut Stage) {
+        let (title, before) = (&self.title, stage.failures.len());
+        for name in names {
+            let mut outcomes = self.tries.iter().filter_map(|parser| parser.outcomes().get(name));
+            let first = outcomes.next();
+            match outcomes.next_back().or(first) {
+                Some(Outcome::Passed) => {
+                    stage.pass();
+                    if first != Some(&Outcome::Passed) {
+                        let why = self.why.as_deref().unwrap_or_default();
+                        stage.again.push(format!("{title}::{name} ({why})"));
+                    }
+                }
+                Some(Outcome::Failed) => stage.fail(format!("{title}::{name}")),
+                Some(Outcome::Ignored) => {
+                    stage.fail(format!("{title}::{name}: ignored; no test may be skipped"));
+                }
+                None => stage.fail(format!("{title}::{name}: no result")),
+            }
+        }
+        for difference in self.tries.iter().filter_map(Parser::miscounted) {
+            stage.fail(format!("{title}: {difference}"));
+        }
+        let told = stage.failures.len() > before;
+        match self.ended {
+            Some(End::Killed) => stage.fail(format!("{title}: hung, and was killed")),
+            Some(End::Code(Some(0))) => {}
+            Some(End::Code(Some(FAILED))) if told || self.failed_at_first() => {}
+            // A crash outside any test, or an abort in the middle of one.
+            Some(End::Code(Some(code))) => stage.fail(format!("{title}: ended with code {code}")),
+            Some(End::Code(None)) => stage.fail(format!("{title}: ended by a signal")),
+            None => {}
+        }
+        if stage.failures.len() > before || self.tries.len() > 1 {
+            stage.printed.push(format!("---- {title}\n{}", self.printed.join("\n")));
+        }
+        for parser in &self.tries {
+            stage.figures.extend(parser.figures().iter().map(|figure| (title.clone(), figure.clone())));
+            let printed =
+                parser.printed().iter().map(|(test, text)| (format!("{title}::{test}"), text.clone()));
+            stage.said.extend(printed);
+        }
+    }
+
+    fn failed_at_first(&self) -> bool {
+        self.tries.first().is_some_and(|parser| !parser.failed().is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::cache::Scratch;
+
+    const NAMES: [&str; 2] = ["one", "two"];
+
+    /// A job whose executable is a shell script; on its second call it does something else.
+    fn run(bound_ms: Option<u64>, first: &str, second: &str) -> Stage {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let at = format!("nodefence-xtask-job-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = Scratch::new(&std::env::temp_dir().join(at)).unwrap();
+        let flag = dir.path().join("called");
+        let script = format!(
+            "if [ -e {0} ]; then [ \"$2 $3 $4 $5\" = '--test-threads 1 --exact two' ] || exit 9; {second}; else : >{0}; {first}; fi",
+            flag.display()
+        );
+        let job = Job {
+            title: "tests::file".to_owned(),
+            program: "/bin/sh".into(),
+            names: NAMES.map(str::to_owned).to_vec(),
+            some: false,
+            threads: None,
+            limit_ms: 20_000,
+            bound_ms,
+            makes_load: false,
+            ipvs: false,
+        };
+        let mut record = Record::new(&job.title);
+        let command = || {
+            let mut command = process::command(&job.program);
+            command.args(["-c", &script, "sh"]);
+            command
+        };
+        job.run(command, |event| drop(record.take(event))).unwrap();
+        let mut stage = Stage::new("here");
+        record.judge(&job.names, &mut stage);
+        stage
+    }
+
+    const HELD_UP: &str = "echo 'test one ... ok'; echo 'test two ... FAILED'; \
+        echo '@@watched {\"test\":\"two\",\"still_ms\":1500,\"waited_ms\":0}' >&2; exit 101";
+
+    #[test]
+    fn what_was_held_up_is_run_again() {
+        let stage = run(Some(1_000), HELD_UP, "echo 'test two ... ok'");
+        assert_eq!((stage.passed, stage.failures.len()), (2, 0), "{:?}", stage.failures);
+        assert_eq!(
+            stage.again,
+            ["tests::file::two (two: the machine stood still 1.5 s, and its bound is 1 s)"]
+        );
+        let stage = run(Some(1_000), HELD_UP, "echo 'test two ... FAILED'; exit 101");
+        assert_eq!((stage.passed, stage.failures), (1, vec!["tests::file::two".to_owned()]));
+    }
+
+    #[test]
+    fn what_was_not_held_up_has_failed() {
+        let plain = "echo 'test one ... ok'; echo 'test two ... FAILED'; exit 101";
+        for (bound, first) in [(Some(1_500), HELD_UP), (None, HELD_UP), (Some(1), plain)] {
+            let stage = run(bound, first, "echo 'test two ... ok'");
+            assert_eq!((stage.passed, stage.again.len()), (1, 0), "{bound:?}");
+            assert_eq!(stage.failures, ["tests::file::two"], "{bound:?}");
+        }
+    }
+
+    #[test]
+    fn a_crash_and_a_missing_result_fail() {
+        let stage = run(None, "echo 'test one ... ok'; echo 'test two ... ok'; exit 7", "true");
+        assert_eq!(stage.failures, ["tests::file: ended with code 7"]);
+        let stage = run(None, "echo 'test one ... ok'", "true");
+        assert_eq!(stage.failures, ["tests::file::two: no result"]);
+        let stage = run(None, "echo 'test one ... ok'; echo 'test two ... ok'; exit 101", "true");
+        assert_eq!(stage.failures, ["tests::file: ended with code 101"]);
+    }
+}

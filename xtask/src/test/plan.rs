@@ -1,0 +1,191 @@
+//! Which tests run where: the table, applied to what was built.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+
+use super::executables::{Built, Executable};
+use super::job::Job;
+use super::table::{self, File, On};
+use crate::vm::Kernel;
+
+/// How much of it is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// What needs neither a guest nor real Kubernetes.
+    Quick,
+    /// As the table has it.
+    Usual,
+    /// Everything everywhere.
+    All,
+}
+
+/// Where tests run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This machine's own kernel.
+    Native,
+    /// A guest with this one.
+    Guest(Kernel),
+}
+
+/// What a guest is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Without network; another one may run beside it.
+    Plain,
+    /// Beside an API server on its host; another one may run beside it.
+    Kube,
+    /// For tests of a promised time: nothing runs beside it. With an API server where one of them needs it.
+    Timed,
+    /// Two on one wire.
+    Pair,
+}
+
+/// A row of the table at a place, with the tests that are wanted of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Planned<'a> {
+    /// `None` for unit tests.
+    pub(crate) file: Option<&'static File>,
+    pub(crate) executable: &'a Executable,
+    pub(crate) job: Job,
+}
+
+/// Every executable with the names of its tests, listed once.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    tests: Vec<(&'a Executable, Vec<String>)>,
+    filter: Option<&'a str>,
+    scope: Scope,
+}
+
+impl<'a> Plan<'a> {
+    /// `filter`: only tests whose `file::name` contains it.
+    pub(crate) fn new(built: &'a Built, filter: Option<&'a str>, scope: Scope) -> Result<Self> {
+        let listed = |executable: &'a Executable| Ok((executable, executable.names()?));
+        let tests = built.tests.iter().map(listed).collect::<Result<Vec<_>>>()?;
+        let missing: Vec<_> = tests
+            .iter()
+            .filter(|(executable, _)| executable.is_of_the_table())
+            .filter(|(executable, _)| table::rows(&executable.name).next().is_none())
+            .map(|(executable, _)| executable.title())
+            .collect();
+        if !missing.is_empty() {
+            bail!("xtask/src/test/table.rs has no row for {}", missing.join(", "));
+        }
+        Ok(Self { tests, filter, scope })
+    }
+
+    /// Tests beside the code.
+    pub(crate) fn unit(&self) -> Vec<Planned<'a>> {
+        let of = |(executable, names): &(&'a Executable, Vec<String>)| {
+            let wanted = self.wanted(executable, names, |_| true);
+            let job = Job::new(executable, None, names, wanted);
+            (!executable.is_of_the_table() && !job.names.is_empty()).then_some(Planned {
+                file: None,
+                executable,
+                job,
+            })
+        };
+        self.tests.iter().filter_map(of).collect()
+    }
+
+    /// Rows that run at a place, in the table's order.
+    pub(crate) fn at(&self, place: Place) -> Vec<Planned<'a>> {
+        let mut planned = Vec::new();
+        for file in table::FILES.iter().filter(|file| self.runs(file, place)) {
+            let of_file = |(executable, _): &&(&Executable, Vec<String>)| {
+                executable.is_of_the_table() && executable.name == file.executable()
+            };
+            let Some((executable, names)) = self.tests.iter().find(of_file) else { continue };
+            let wanted = self.wanted(executable, names, |name| file.has(name));
+            let job = Job::new(executable, Some(file), names, wanted);
+            if !job.names.is_empty() {
+                planned.push(Planned { file: Some(file), executable, job });
+            }
+        }
+        planned
+    }
+
+    /// Rows of the guests with this kernel, by what the guest is like.
+    pub(crate) fn guests(&self, kernel: Kernel) -> BTreeMap<Kind, Vec<Planned<'a>>> {
+        let mut guests: BTreeMap<Kind, Vec<Planned<'a>>> = BTreeMap::new();
+        for planned in self.at(Place::Guest(kernel)) {
+            let Some(file) = planned.file else { continue };
+            guests.entry(file.kind()).or_default().push(planned);
+        }
+        guests
+    }
+
+    fn runs(&self, file: &File, place: Place) -> bool {
+        match (self.scope, place) {
+            (Scope::Quick, Place::Guest(_)) => false,
+            (Scope::Quick, Place::Native) => {
+                file.is_on(On::Native) && !file.needs_kube_proxy() && !file.is_slow()
+            }
+            (Scope::Usual | Scope::All, Place::Native) => file.is_on(On::Native),
+            (Scope::Usual, Place::Guest(kernel)) => {
+                file.is_on(On::Each)
+                    || kernel == Kernel::OLDEST && file.is_on(On::Oldest)
+                    || kernel == Kernel::NEWEST && file.is_on(On::Newest)
+            }
+            (Scope::All, Place::Guest(_)) => !file.is_native_alone(),
+        }
+    }
+
+    fn wanted(&self, executable: &Executable, names: &[String], has: impl Fn(&str) -> bool) -> Vec<String> {
+        let meant = |name: &&String| {
+            self.filter.is_none_or(|filter| format!("{}::{name}", executable.name).contains(filter))
+        };
+        names.iter().filter(meant).filter(|name| has(name)).cloned().collect()
+    }
+}
+
+/// How long unit tests of one executable may take before they hang.
+const UNIT: u64 = 10 * 60 * 1_000;
+
+impl Job {
+    fn new(executable: &Executable, file: Option<&File>, all: &[String], names: Vec<String>) -> Self {
+        Self {
+            title: match file.and_then(|file| file.module()) {
+                Some(module) => format!("{} ({module})", executable.title()),
+                None => executable.title(),
+            },
+            program: executable.path.clone(),
+            some: names.len() < all.len(),
+            names,
+            threads: file.and_then(|file| file.threads()),
+            limit_ms: file.map_or(UNIT, |file| file.limit.as_millis() as u64),
+            bound_ms: file.and_then(|file| file.bound).map(|bound| bound.as_millis() as u64),
+            makes_load: file.is_some_and(|file| file.makes_load()),
+            ipvs: file.is_some_and(|file| file.needs_ipvs()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(scope: Scope) -> Plan<'static> {
+        Plan { tests: Vec::new(), filter: None, scope }
+    }
+
+    fn places(scope: Scope, name: &str) -> Vec<Place> {
+        let file = table::FILES.iter().find(|file| file.name == name).expect(name);
+        let guests = Kernel::ALL.map(Place::Guest);
+        let all = [Place::Native].into_iter().chain(guests);
+        all.filter(|place| plan(scope).runs(file, *place)).collect()
+    }
+
+    #[test]
+    fn the_table_says_where() {
+        let [oldest, _, _, newest] = Kernel::ALL.map(Place::Guest);
+        assert_eq!(places(Scope::Usual, "net_cut"), [Place::Native, oldest, newest]);
+        assert_eq!(places(Scope::Usual, "packets_table").len(), 5);
+        assert_eq!(places(Scope::Usual, "cli_surface"), [Place::Native]);
+        assert_eq!(places(Scope::Quick, "net_cut"), [Place::Native]);
+        assert_eq!(places(Scope::Quick, "kube_hang"), []);
+        assert_eq!(places(Scope::All, "net_cut").len(), 5);
+    }
+}

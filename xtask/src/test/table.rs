@@ -1,0 +1,265 @@
+//! The one table of test files (`tests/tests/*`): what each needs, on which kernels it runs, how long it may take, and from when on a failed test
+//! of it is run again.
+
+use std::time::Duration;
+
+use super::plan::Kind;
+use Need::{Ipvs, KubeProxy, Pair};
+use Trait::{Timed, Waits};
+
+/// A kernel that a file runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum On {
+    /// This machine's.
+    Native,
+    /// The oldest of the matrix: clsact, entries of conntrack deleted one by one, answers handed to user space.
+    Oldest,
+    /// The newest of the matrix: tcx, entries deleted by filter.
+    Newest,
+    /// Each of the matrix.
+    Each,
+}
+
+/// What a file needs beyond root, which all of them need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// The kernel's IPVS.
+    Ipvs,
+    /// A real API server and kube-proxy.
+    KubeProxy,
+    /// Two guests on one wire.
+    Pair,
+}
+
+/// How a file runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trait {
+    /// Holds times that are promised: nothing runs beside it.
+    Timed,
+    /// Waits for most of its time: others run beside it. Without guests of its own.
+    Waits,
+    /// Makes load itself: that the agent waits for a processor excuses nothing.
+    MakesLoad,
+    /// Not in `--quick`.
+    Slow,
+}
+
+/// A row: a file of `tests/tests`, or one module of it where that needs something else than the rest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct File {
+    /// `file`, or `file::module`.
+    pub(crate) name: &'static str,
+    on: &'static [On],
+    needs: &'static [Need],
+    traits: &'static [Trait],
+    /// The shortest time within which something has to happen for its tests to pass. A failed test is run again only where the machine stood still for
+    /// longer, or the agent waited for a processor for longer; never without it.
+    pub(crate) bound: Option<Duration>,
+    /// When it hangs, and is killed.
+    pub(crate) limit: Duration,
+}
+
+/// No kernel changes what it looks at.
+const NATIVE: &[On] = &[On::Native];
+/// Both ways to attach, to delete and to answer, beside the machine's own kernel.
+const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
+/// Depends on each kernel's verifier, helpers or tables.
+const ALL: &[On] = &[On::Native, On::Each];
+/// This machine's kernel may lack IPVS: guests alone.
+const GUESTS: &[On] = &[On::Each];
+const GUEST_ENDS: &[On] = &[On::Oldest, On::Newest];
+const GUEST_OLDEST: &[On] = &[On::Oldest];
+const GUEST_NEWEST: &[On] = &[On::Newest];
+const NATIVE_AND_OLDEST: &[On] = &[On::Native, On::Oldest];
+
+/// What packets that are handed over for rescue have (`rescue_until`).
+const RESCUE_LEASE: Duration = Duration::from_millis(200);
+/// A client's first retransmission of a SYN (RFC 6298), and with it what "at once" means to a connection.
+const RETRANSMISSION: Duration = Duration::from_secs(1);
+/// A verdict's lifetime.
+const LAPSE: Duration = Duration::from_secs(3);
+
+/// Sorted by name.
+pub(crate) const FILES: &[File] = &[
+    file("agent_again", NATIVE, RETRANSMISSION, 5),
+    file("agent_doctor", NATIVE, LAPSE, 5),
+    file("agent_flags", NATIVE, LAPSE, 5),
+    file("agent_flows", NATIVE, LAPSE, 5),
+    file("agent_life", NATIVE, RETRANSMISSION, 5),
+    file("attach", ENDS, RETRANSMISSION, 10),
+    file("attach_load", ENDS, RETRANSMISSION, 5),
+    file("cli_surface", NATIVE, LAPSE, 5),
+    file("cluster_file_reload", NATIVE, LAPSE, 5),
+    file("cluster_file_start", NATIVE, LAPSE, 5),
+    file("conntrack_delete", ENDS, LAPSE, 5),
+    file("conntrack_pinned", ENDS, RETRANSMISSION, 5),
+    file("conntrack_table", ENDS, LAPSE, 5),
+    file("hold_neighbour", NATIVE, RETRANSMISSION, 10).is(&[Waits]),
+    file("kube_audit", NATIVE, LAPSE, 10).needs(&[KubeProxy]).is(&[Waits]),
+    file("kube_hang", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).needs(&[KubeProxy]),
+    file("kube_pinned", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).needs(&[KubeProxy]),
+    file("kube_proxy", NATIVE, RETRANSMISSION, 5).needs(&[KubeProxy]),
+    file("kube_usable", NATIVE, LAPSE, 5).needs(&[KubeProxy]),
+    file("net_audit", NATIVE, LAPSE, 5).is(&[Waits]),
+    file("net_cut", ENDS, RETRANSMISSION, 10),
+    file("net_keep", ENDS, RETRANSMISSION, 5),
+    file("net_kernel", ENDS, RETRANSMISSION, 10),
+    file("net_lapse", ENDS, RETRANSMISSION, 5).is(&[Timed]),
+    file("net_link_down", NATIVE, RETRANSMISSION, 10).is(&[Waits]),
+    file("net_rescue", ENDS, RESCUE_LEASE, 10),
+    file("net_topology", ENDS, RETRANSMISSION, 10),
+    file("net_xdp", ENDS, RETRANSMISSION, 5),
+    file("packets_fuzz", ALL, LAPSE, 5).never_again(),
+    file("packets_load", ALL, LAPSE, 5).never_again(),
+    file("packets_maps", ALL, LAPSE, 5).never_again(),
+    file("packets_real", ALL, LAPSE, 5).never_again(),
+    file("packets_rescue", ALL, LAPSE, 5).never_again(),
+    file("packets_table", ALL, LAPSE, 5).never_again(),
+    file("pair_sums", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Pair]),
+    file("proxy_traces", ENDS, LAPSE, 5),
+    file("sweep_idle", ENDS, RETRANSMISSION, 5),
+    file("sweep_probe", ENDS, RETRANSMISSION, 5),
+    file("vm_audit", GUEST_NEWEST, LAPSE, 10).needs(&[Ipvs]),
+    file("vm_devices", GUEST_ENDS, RETRANSMISSION, 10),
+    file("vm_ipvs", GUESTS, RETRANSMISSION, 10).needs(&[Ipvs]),
+    file("vm_ipvs_tables", GUESTS, LAPSE, 10).needs(&[Ipvs]),
+    file("vm_kube_audit", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
+    file("vm_kube_hang", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
+    file("vm_kube_pinned", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
+    file("vm_kube_proxy", GUEST_OLDEST, RETRANSMISSION, 5).needs(&[Ipvs, KubeProxy]),
+    file("vm_kube_takeout", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
+    file("vm_kube_usable", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
+    file("vm_late_ipvs", GUEST_ENDS, LAPSE, 5),
+    file("vm_takeout", GUEST_ENDS, RESCUE_LEASE, 15).needs(&[Ipvs]),
+    file("vm_takeout_many", GUEST_NEWEST, LAPSE, 15).needs(&[Ipvs]).is(&[Timed]),
+];
+
+/// Rows of a test executable.
+pub(crate) fn rows(executable: &str) -> impl Iterator<Item = &'static File> {
+    FILES.iter().filter(move |file| file.executable() == executable)
+}
+
+const fn file(name: &'static str, on: &'static [On], bound: Duration, minutes: u64) -> File {
+    File { name, on, needs: &[], traits: &[], bound: Some(bound), limit: Duration::from_secs(60 * minutes) }
+}
+
+impl File {
+    const fn needs(mut self, needs: &'static [Need]) -> Self {
+        self.needs = needs;
+        self
+    }
+
+    const fn is(mut self, traits: &'static [Trait]) -> Self {
+        self.traits = traits;
+        self
+    }
+
+    const fn never_again(mut self) -> Self {
+        self.bound = None;
+        self
+    }
+
+    /// Cargo's name for it.
+    pub(crate) fn executable(&self) -> &'static str {
+        self.name.split("::").next().unwrap_or(self.name)
+    }
+
+    /// The module that the row is about.
+    pub(crate) fn module(&self) -> Option<&'static str> {
+        Some(self.name.split_once("::")?.1)
+    }
+
+    /// Whether a test of the executable belongs to this row.
+    pub(crate) fn has(&self, test: &str) -> bool {
+        let of = |file: &File| file.module().is_some_and(|module| test.starts_with(&format!("{module}::")));
+        if self.module().is_some() { of(self) } else { !rows(self.executable()).any(of) }
+    }
+
+    pub(crate) fn is_on(&self, on: On) -> bool {
+        self.on.contains(&on)
+    }
+
+    /// Whether no kernel changes what it looks at.
+    pub(crate) fn is_native_alone(&self) -> bool {
+        self.on == NATIVE
+    }
+
+    pub(crate) fn needs_ipvs(&self) -> bool {
+        self.needs.contains(&Need::Ipvs)
+    }
+
+    pub(crate) fn needs_kube_proxy(&self) -> bool {
+        self.needs.contains(&Need::KubeProxy)
+    }
+
+    pub(crate) fn is_slow(&self) -> bool {
+        self.traits.contains(&Trait::Slow)
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        self.traits.contains(&Trait::Waits)
+    }
+
+    pub(crate) fn makes_load(&self) -> bool {
+        self.traits.contains(&Trait::MakesLoad)
+    }
+
+    pub(crate) fn is_timed(&self) -> bool {
+        self.traits.contains(&Trait::Timed)
+    }
+
+    /// The guest it runs in.
+    pub(crate) fn kind(&self) -> Kind {
+        if self.needs.contains(&Need::Pair) {
+            Kind::Pair
+        } else if self.is_timed() {
+            Kind::Timed
+        } else if self.needs_kube_proxy() {
+            Kind::Kube
+        } else {
+            Kind::Plain
+        }
+    }
+
+    /// libtest's threads, where it is not for libtest to say. What is timed, and what shares an API server, goes one after the other; what waits leaves
+    /// processors idle.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        if self.is_timed() {
+            Some(1)
+        } else if self.waits() {
+            Some(4)
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn each_test_file_has_its_row_and_each_row_its_file() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
+        let stem = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()
+        };
+        let files: BTreeSet<String> = std::fs::read_dir(folder).unwrap().map(stem).collect();
+        let rows: BTreeSet<String> = FILES.iter().map(|file| file.executable().to_owned()).collect();
+        assert_eq!(files, rows);
+    }
+
+    #[test]
+    fn rows_are_sorted_and_run_somewhere() {
+        assert!(FILES.iter().map(|file| file.name).is_sorted());
+        for file in FILES {
+            assert!(!file.on.is_empty(), "{}", file.name);
+            let native = file.is_on(On::Native);
+            assert!(!(native && file.needs_ipvs()), "{}: this machine's kernel may lack IPVS", file.name);
+            assert!(!(native && file.kind() == Kind::Pair), "{}: a pair is two guests", file.name);
+        }
+    }
+}
