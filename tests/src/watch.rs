@@ -109,7 +109,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let [still, waited] = [stood_still(self.began), self.waited()].map(|time| time.as_millis() as u64);
+        let [still, waited] = [longest_gap(self.began), self.waited()].map(|time| time.as_millis() as u64);
         tell(WATCHED, &json!({"test": self.test, "still_ms": still, "waited_ms": waited}));
     }
 }
@@ -152,9 +152,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How long this machine stood still since then, all together.
 pub fn stood_still(since: Instant) -> Duration {
-    let overlap =
-        |(due, late): &(Instant, Duration)| (*due + *late).saturating_duration_since((*due).max(since));
-    locked(&SEEN).gaps.iter().rev().take_while(|(due, late)| *due + *late > since).map(overlap).sum()
+    gaps(since).iter().sum()
+}
+
+/// The longest time that it stood still at once since then: many short ones do not make a lease lapse.
+fn longest_gap(since: Instant) -> Duration {
+    gaps(since).into_iter().max().unwrap_or_default()
+}
+
+/// How long each gap since then was.
+fn gaps(since: Instant) -> Vec<Duration> {
+    let seen = locked(&SEEN);
+    let recent = seen.gaps.iter().rev().take_while(|(due, late)| *due + *late > since);
+    recent.map(|(due, late)| (*due + *late).saturating_duration_since((*due).max(since))).collect()
 }
 
 /// Keeps a figure that a test measured, for the results file.

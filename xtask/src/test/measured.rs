@@ -12,7 +12,7 @@ const FIGURE: &str = "@@figure ";
 /// What the watchdog saw during a test.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
-    /// How long the machine, or the guest, stood still: gaps of a ticking thread.
+    /// The longest time that the machine, or the guest, stood still at once: a gap of a ticking thread.
     pub(crate) stood_still: Duration,
     /// How long a thread of an agent, the one that waited most, was runnable and did not run.
     pub(crate) agent_waited: Duration,
