@@ -2,18 +2,15 @@
 
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
 use super::job::Record;
-use super::libtest::{Outcome, Parser};
 use super::plan::{Place, Plan, Planned, Scope};
 use super::table::File;
 use super::tally::Stage;
-use crate::process;
 use crate::say;
-use crate::workspace::Workspace;
 
 /// Environment of the packet fuzz: how many packets it tries.
 pub(crate) const FUZZ_COUNT: &str = "NODEFENCE_FUZZ_PACKETS";
@@ -109,36 +106,4 @@ fn run(row: &Planned<'_>, scope: Scope, stage: &mut Stage) -> Result<()> {
     say!("{}: {} failed, {:.1} s", job.title, stage.failures.len() - before, took.as_secs_f64());
     stage.files.push((job.title.clone(), took));
     Ok(())
-}
-
-/// How long the examples may take before they hang.
-const EXAMPLES: Duration = Duration::from_secs(10 * 60);
-
-/// Examples in the documentation, which only cargo can run.
-pub(crate) fn documentation(workspace: &Workspace) -> Result<Stage> {
-    let mut stage = Stage::new("documentation");
-    let started = Instant::now();
-    let mut command = workspace.cargo();
-    command.args(["test", "--doc", "--workspace"]);
-    say!("examples in the documentation");
-    let (mut parser, mut printed) = (Parser::default(), Vec::new());
-    let ended = process::stream(&mut command, EXAMPLES, |line| {
-        parser.line(line);
-        printed.push(line.to_owned());
-    })?;
-    for (name, outcome) in parser.outcomes() {
-        match outcome {
-            Outcome::Passed => stage.pass(),
-            Outcome::Failed => stage.fail(name.clone()),
-            Outcome::Ignored => stage.fail(format!("{name}: ignored; no test may be skipped")),
-        }
-    }
-    if !ended.is_some_and(|status| status.success()) {
-        if stage.failures.is_empty() {
-            stage.fail(format!("`{}`", process::line(&command)));
-        }
-        eprintln!("{}", printed.join("\n"));
-    }
-    stage.took = started.elapsed();
-    Ok(stage)
 }

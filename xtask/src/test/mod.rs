@@ -8,6 +8,7 @@ pub(crate) mod plan;
 pub(crate) mod tally;
 
 mod checks;
+mod documentation;
 mod measured;
 mod results;
 mod table;
@@ -51,7 +52,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     let plan = Plan::new(&built, filter, scope)?;
     stages.push(local::unit(&plan)?);
     if filter.is_none() {
-        stages.push(local::documentation(workspace)?);
+        stages.extend(documentation::run(workspace)?);
     }
     let refused = kubernetes(workspace, &plan)?;
     stages.extend(local::native(&plan, scope, refused.is_none())?);
