@@ -218,3 +218,45 @@ pub fn wait_within(
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// A child stops this whole process for a while.
+    #[test]
+    fn a_process_that_stood_still_knows_it() {
+        let _watch = Watch::here();
+        std::thread::sleep(TICK * 3);
+        let began = Instant::now();
+        let script = "kill -STOP $PPID; sleep 0.4; kill -CONT $PPID";
+        let stopped = Command::new("sh").args(["-c", script]).status().expect("sh");
+        assert!(stopped.success());
+        std::thread::sleep(TICK * 3);
+        let (still, took) = (stood_still(began), began.elapsed());
+        assert!(still > Duration::from_millis(300) && still < took, "{still:?} of {took:?}");
+        assert!(longest_gap(began) > Duration::from_millis(300));
+        let what = "what takes longer than was promised";
+        within(what, took - still / 2, began).expect("its bound has what stood still in it");
+        let error = within(what, Duration::from_millis(1), Instant::now() - Duration::from_millis(5));
+        assert!(error.is_err_and(|error| error.to_string().contains("promised are 1ms")));
+    }
+
+    /// Twice as many busy processes as there are processors.
+    #[test]
+    fn a_process_that_waits_for_a_processor_is_seen() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
+        let mut all: Vec<Child> = (0..2 * processors).map(|_| busy()).collect();
+        let watch = Watch::here();
+        watch.agent(all[0].id() as i32);
+        std::thread::sleep(Duration::from_millis(600));
+        let waited = watch.waited();
+        for child in &mut all {
+            child.kill().and_then(|()| child.wait()).expect("it ran until now");
+        }
+        assert!(waited > Duration::from_millis(50), "{waited:?}");
+    }
+}
