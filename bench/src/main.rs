@@ -174,6 +174,7 @@ struct Ipvs {
 }
 
 fn main() -> anyhow::Result<()> {
+    nodefence_tests::watch::off();
     match Cli::parse().verb {
         Verb::Datapath(args) => {
             sandbox::enter()?;

@@ -8,7 +8,10 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     io::Write as _,
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Once, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -30,6 +33,8 @@ const FIGURE: &str = "@@figure";
 /// All of this process.
 static SEEN: Mutex<Seen> = Mutex::new(Seen { gaps: Vec::new(), agents: Vec::new() });
 static TICKING: Once = Once::new();
+/// Set in programs that are no tests.
+static OFF: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static OF_THIS_TEST: RefCell<Weak<Watch>> = const { RefCell::new(Weak::new()) };
@@ -81,7 +86,9 @@ pub struct Watch {
 impl Watch {
     /// That of the test which runs in the calling thread: libtest names a thread after its test.
     pub fn here() -> Arc<Self> {
-        TICKING.call_once(|| drop(std::thread::Builder::new().name("watchdog".to_owned()).spawn(tick)));
+        if !OFF.load(Ordering::Relaxed) {
+            TICKING.call_once(|| drop(std::thread::Builder::new().name("watchdog".to_owned()).spawn(tick)));
+        }
         OF_THIS_TEST.with_borrow_mut(|slot| {
             slot.upgrade().unwrap_or_else(|| {
                 let this = Self { test: test(), began: Instant::now(), waited: Mutex::default() };
@@ -114,6 +121,11 @@ impl Drop for Watch {
     }
 }
 
+/// Watches nothing and tells nothing from here on: for the demo and the benchmarks, which make namespaces and run agents as tests do.
+pub fn off() {
+    OFF.store(true, Ordering::Relaxed);
+}
+
 /// The test that runs in the calling thread.
 fn test() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
@@ -121,6 +133,9 @@ fn test() -> String {
 
 /// Past libtest, which keeps what a passing test prints to itself.
 fn tell(mark: &str, value: &Value) {
+    if OFF.load(Ordering::Relaxed) {
+        return;
+    }
     let _nobody_reads = std::io::stderr().write_all(format!("{mark} {value}\n").as_bytes());
 }
 

@@ -38,6 +38,7 @@ const INTERRUPTED: u8 = 130;
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    nodefence_tests::watch::off();
     let stop = Arc::new(AtomicBool::new(false));
     match demo(&stop) {
         Ok(()) => ExitCode::SUCCESS,
