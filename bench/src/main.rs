@@ -1,5 +1,5 @@
 //! Benchmarks of nodefence against its peers, side by side in one run on one machine.
-mod agent;
+mod cluster;
 mod cost;
 mod cpus;
 mod figure;
@@ -7,7 +7,6 @@ mod flows;
 mod ipvs;
 mod latency;
 mod machine;
-mod netns;
 mod plot;
 mod progress;
 mod rescue;

@@ -1,6 +1,6 @@
 //! The benchmark runs in mount, PID and network namespaces of its own: nothing of the machine is touched, and whatever way it
 //! ends (Ctrl-C and SIGKILL too) the kernel removes every process, namespace, device, map and pin with it.
-use std::{os::unix::process::CommandExt as _, process::Command};
+use std::{os::unix::process::CommandExt as _, path::Path, process::Command};
 
 use anyhow::{Context as _, bail};
 use nix::{
@@ -32,6 +32,10 @@ pub(crate) fn enter() -> anyhow::Result<()> {
     mount(Some("sys"), "/sys", Some("sysfs"), MsFlags::empty(), none).context("cannot mount /sys")?;
     mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none)
         .context("cannot mount /sys/fs/bpf")?;
+    // What agents keep, too.
+    if tempfile::env::override_temp_dir(Path::new("/run")).is_err() {
+        bail!("the folder for temporary files was chosen already");
+    }
     Ok(())
 }
 

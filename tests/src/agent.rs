@@ -1,8 +1,8 @@
-//! The real `nodefence agent`, run on a node of a [`Cluster`](crate::Cluster).
+//! The real `nodefence agent`, run in a namespace: on a node of a [`Cluster`](crate::Cluster), or of a benchmark.
 
 use std::{
     os::unix::net::UnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::Arc,
     time::Duration,
@@ -10,18 +10,25 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
+use nodefence::report::{Client, Request};
 use nodefence_common::Reason;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{Netns, Proc, bin, client::wait_until, watch::Watch};
 
-/// The verifier alone takes many seconds where the machine is emulated.
-const READY: Duration = Duration::from_secs(120);
+/// How long it may take to answer: the verifier alone takes many seconds where the machine is emulated, and so do large tables.
+const READY: Duration = Duration::from_secs(180);
+/// How long it may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(30);
+/// Where it pins.
+const PINS: &str = "/sys/fs/bpf/nodefence";
 
 /// An agent with folders of its own: run folder, socket, cluster file; pins in the namespace's own BPF filesystem.
 #[derive(Debug)]
 pub struct Agent {
+    program: PathBuf,
     ns: Arc<Netns>,
     dir: TempDir,
     interfaces: Vec<String>,
@@ -51,9 +58,25 @@ impl Agent {
         cluster_file: &str,
         extra: &[&str],
     ) -> Result<Self> {
+        Self::of(&bin("nodefence")?, ns, node, interfaces, cluster_file, extra)
+    }
+
+    /// As [`Agent::start_with`], of a binary that need not be this build's.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn of(
+        program: &Path,
+        ns: &Arc<Netns>,
+        node: &str,
+        interfaces: &[&str],
+        cluster_file: &str,
+        extra: &[&str],
+    ) -> Result<Self> {
         let dir = TempDir::with_prefix("nodefence-test-")?;
         std::fs::write(dir.path().join("cluster.yaml"), cluster_file)?;
         let mut this = Self {
+            program: program.to_owned(),
             ns: Arc::clone(ns),
             dir,
             interfaces: interfaces.iter().map(|&name| name.to_owned()).collect(),
@@ -72,7 +95,7 @@ impl Agent {
     /// As [`Agent::start`].
     pub fn restart(&mut self, more: &[&str]) -> Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path())?;
-        let mut command = Command::new(bin("nodefence")?);
+        let mut command = Command::new(&self.program);
         command
             .arg("agent")
             .arg("--cluster-file")
@@ -163,7 +186,7 @@ impl Agent {
     /// # Errors
     /// As [`Agent::cli`].
     pub fn begin(&self, args: &[&str]) -> Result<Child> {
-        let mut command = Command::new(bin("nodefence")?);
+        let mut command = Command::new(&self.program);
         command.args(args).arg("--socket").arg(self.socket());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(self.ns.run(move || command.spawn())?)
@@ -187,12 +210,33 @@ impl Agent {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// What it says of itself.
+    /// As [`Agent::expect`]; its answer as JSON.
     ///
     /// # Errors
     /// As [`Agent::expect`], or where the answer is no JSON.
+    pub fn json(&self, args: &[&str]) -> Result<Value> {
+        let text = self.expect(&[args, &["-o", "json"]].concat())?;
+        serde_json::from_str(&text).with_context(|| format!("{args:?}: {text}"))
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// As [`Agent::json`].
     pub fn status(&self) -> Result<Value> {
-        Ok(serde_json::from_str(&self.expect(&["status", "-o", "json"])?)?)
+        self.json(&["status"])
+    }
+
+    /// Asks it without a process in between. A connection of its own each time: the agent closes such as say nothing for a while.
+    ///
+    /// # Errors
+    /// Where it refuses or does not answer; with its log.
+    pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
+        let asked = Client::connect(&self.socket()).and_then(|mut client| {
+            client.set_patience(READY)?;
+            client.ask(request)
+        });
+        asked.with_context(|| self.log())
     }
 
     /// Flags a node by the CLI.
@@ -217,7 +261,7 @@ impl Agent {
     /// # Errors
     /// As [`Agent::expect`], where the answer is no JSON, or where the counter is not listed.
     pub fn counter(&self, reason: Reason) -> Result<u64> {
-        let json: Value = serde_json::from_str(&self.expect(&["counters", "-o", "json"])?)?;
+        let json = self.json(&["counters"])?;
         let rows = json.as_array().or_else(|| json.get("counters")?.as_array());
         let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason.name()));
         row.and_then(|row| row["packets"].as_u64())
@@ -234,8 +278,22 @@ impl Agent {
     /// # Errors
     /// Where it does not end within 10 s.
     pub fn terminate(&mut self) -> Result<()> {
+        self.ends_within(Duration::from_secs(10))
+    }
+
+    /// Ends it and unpins what it left, so that the namespace is as it was. One that is killed may leave a guard, which puts back what it remembers once the
+    /// run folder is gone.
+    ///
+    /// # Errors
+    /// Where it does not end, or its pins stay.
+    pub fn end(mut self) -> Result<()> {
+        self.ends_within(LAST_WORDS)?;
+        self.ns.run(|| std::fs::remove_dir_all(PINS)).with_context(|| format!("remove {PINS}"))
+    }
+
+    fn ends_within(&mut self, limit: Duration) -> Result<()> {
         let mut proc = self.proc.take().context("the agent was killed")?;
         proc.signal(Signal::SIGTERM)?;
-        proc.wait(Duration::from_secs(10)).map(drop)
+        proc.wait(limit).map(drop)
     }
 }

@@ -1,6 +1,7 @@
 //! A network namespace with a mount namespace of its own, held by one thread.
 
 use std::{
+    fs::File,
     io::Write as _,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::PathBuf,
@@ -16,7 +17,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use nix::{
     mount::{MsFlags, mount},
-    sched::{CloneFlags, unshare},
+    sched::{CloneFlags, setns, unshare},
     unistd::{Pid, gettid},
 };
 
@@ -98,6 +99,39 @@ impl Netns {
         }
     }
 
+    /// Runs a closure in a thread of its own in the network namespace and waits for it. What it changes about itself (its processors, its table of files)
+    /// ends with the thread; processors that the caller is kept on hold for it too. Mounts are the caller's.
+    ///
+    /// # Errors
+    /// What the closure says, or where the namespace is gone.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let net = File::open(self.path())?;
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                setns(net, CloneFlags::CLONE_NEWNET)?;
+                work()
+            });
+            inside.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+        .with_context(|| format!("in namespace {}", self.name))
+    }
+
+    /// As [`Netns::within`], and does not wait for its end.
+    ///
+    /// # Errors
+    /// Where the namespace is gone, or no thread is to be had.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<JoinHandle<Result<T>>> {
+        let net = File::open(self.path())?;
+        let inside = move || {
+            setns(net, CloneFlags::CLONE_NEWNET)?;
+            work()
+        };
+        Ok(std::thread::Builder::new().name(self.name.clone()).spawn(inside)?)
+    }
+
     /// Runs a command line (split at spaces) and gives its standard output.
     ///
     /// # Errors
@@ -131,6 +165,30 @@ impl Netns {
         let path = format!("/proc/sys/net/{key}");
         let value = value.to_owned();
         self.run(move || std::fs::write(&path, value).with_context(|| path))
+    }
+
+    /// A veth pair from here to `peer`; both ends up, without addresses.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn veth(&self, device: &str, peer: &Self, peer_device: &str) -> Result<()> {
+        let path = peer.path();
+        self.ip(&format!(
+            "link add {device} type veth peer name {peer_device} netns {}
+             link set {device} up",
+            path.display()
+        ))?;
+        peer.ip(&format!("link set {peer_device} up"))
+    }
+
+    /// The Ethernet address of a device.
+    ///
+    /// # Errors
+    /// Where there is none of that name.
+    pub fn mac(&self, device: &str) -> Result<String> {
+        let path = format!("/sys/class/net/{device}/address");
+        let text = self.run(move || std::fs::read_to_string(&path).with_context(|| path))?;
+        Ok(text.trim().to_owned())
     }
 
     /// The index of a device.

@@ -69,6 +69,33 @@ impl Proc {
         kill(self.pid(), signal).with_context(|| format!("{signal} to {}", self.what))
     }
 
+    /// Seconds of CPU that it has used so far, in its own code and in the kernel.
+    ///
+    /// # Errors
+    /// Where the process is gone.
+    pub fn cpu(&self) -> Result<[f64; 2]> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
+        let after_name = stat.rsplit_once(')').context("/proc/PID/stat names no command")?.1;
+        let seconds = |field: usize| -> Result<f64> {
+            // The field after the name is the third (proc_pid_stat(5)); user space sees 100 ticks a second.
+            let text = after_name.split_whitespace().nth(field - 3).context("/proc/PID/stat is short")?;
+            Ok(text.parse::<f64>()? / 100.0)
+        };
+        Ok([seconds(14)?, seconds(15)?])
+    }
+
+    /// A line of its `/proc/PID/status` that counts memory (`VmRSS`, `VmHWM`), in MiB.
+    ///
+    /// # Errors
+    /// Where the process is gone, or there is no such line.
+    pub fn memory(&self, what: &str) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kilobytes = kilobytes.with_context(|| format!("no {what} in /proc/PID/status"))?;
+        Ok(kilobytes.trim().parse::<f64>()? / 1024.0)
+    }
+
     /// Stops it where it stands (SIGSTOP cannot be caught); its kernel goes on answering for it.
     ///
     /// # Errors

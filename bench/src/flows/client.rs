@@ -25,8 +25,9 @@ use nix::{
     },
 };
 
+use nodefence_tests::Netns;
+
 use super::{SERVICE, SERVICE_PORT, Sizes};
-use crate::netns::Netns;
 
 /// Handshakes of one worker under way at a time.
 const IN_FLIGHT: usize = 128;

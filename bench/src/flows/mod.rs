@@ -9,14 +9,15 @@ mod way;
 
 use std::{
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use nodefence_tests::Netns;
+
 use self::way::Way;
 use crate::{
-    agent::Agent,
     figure::{Figure, Value},
-    netns::Netns,
     plot,
     progress::Progress,
     tables,
@@ -50,7 +51,7 @@ pub(crate) const SPARE: &str = "10.1.0.1";
 /// The namespaces of one run.
 pub(crate) struct Cluster {
     pub(crate) client: Netns,
-    pub(crate) router: Netns,
+    pub(crate) router: Arc<Netns>,
     pub(crate) node_b: Netns,
     _node_c: Netns,
 }
@@ -59,7 +60,7 @@ impl Cluster {
     fn new(sizes: &Sizes) -> anyhow::Result<Self> {
         let cluster = Self {
             client: Netns::new("client")?,
-            router: Netns::new("router")?,
+            router: Arc::new(Netns::new("router")?),
             node_b: Netns::new("node-b")?,
             _node_c: Netns::new("node-c")?,
         };
@@ -82,15 +83,14 @@ impl Cluster {
             node.ip(&format!("addr add {net}.2/24 dev eth0"))?;
             node.ip(&format!("route add default via {net}.1"))?;
             node.ip(&format!("route add local {pods} dev lo"))?;
-            node.sysctl("net/core/somaxconn", "65535")?;
-            node.sysctl("net/ipv4/tcp_max_syn_backlog", "65535")?;
-            node.sysctl("net/ipv4/tcp_syncookies", "0")?;
+            node.sysctl("core/somaxconn", "65535")?;
+            node.sysctl("ipv4/tcp_max_syn_backlog", "65535")?;
+            node.sysctl("ipv4/tcp_syncookies", "0")?;
         }
-        router.sysctl("net/ipv4/ip_forward", "1")?;
+        router.sysctl("ipv4/ip_forward", "1")?;
         let backends: Vec<String> =
             (0..sizes.backends).map(|i| format!("{i} : {}", tables::backend(i))).collect();
-        way::nft(
-            router,
+        router.nft(
             &format!(
                 "table ip kube {{\n chain services {{\n  type nat hook prerouting priority dstnat;\n  \
                  ip daddr {SERVICE} tcp dport {SERVICE_PORT} dnat to numgen random mod {} map {{ {} }} : {SERVER_PORT}\n \
@@ -158,13 +158,13 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     // Both halves are under way.
     std::thread::sleep(sizes.every.min(Duration::from_secs(1)));
     way.before(&cluster)?;
-    let cpu = prepared.as_ref().map(Agent::cpu).transpose()?;
+    let cpu = prepared.as_ref().map(|agent| agent.proc()?.cpu()).transpose()?;
     let started = Instant::now();
     let mut said = way.act(&cluster, prepared.as_ref())?;
     let command = started.elapsed().as_secs_f64();
     let errors = flows.wait(started, sizes.cap)?;
     if let (Some(agent), Some(before), Some(said)) = (&prepared, cpu, &mut said) {
-        let now = agent.cpu()?;
+        let now = agent.proc()?.cpu()?;
         let (user, kernel) = (now[0] - before[0], now[1] - before[1]);
         said.push_str(&format!(
             "; it spent {user:.2} s of CPU itself and {kernel:.2} s in the kernel meanwhile"

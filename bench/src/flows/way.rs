@@ -1,17 +1,12 @@
 //! What an operator can do about a hung node: flag it, or use the tools that exist.
-use std::{
-    io::Write as _,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::{Cluster, SERVER_PORT, SERVICE, SERVICE_PORT, SPARE, Sizes, UPLINK};
-use crate::{
-    agent::{self, Agent},
-    netns::Netns,
-};
+use nodefence_tests::Agent;
+
+use crate::cluster::{self, Node};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
@@ -44,15 +39,16 @@ impl Way {
             return Ok(None);
         }
         let nodes = [
-            agent::Node { name: "node-a", address: "192.168.2.1".parse()?, backends: Vec::new() },
-            agent::Node {
+            Node { name: "node-a", address: "192.168.2.1".parse()?, backends: Vec::new() },
+            Node {
                 name: "node-b",
                 address: "192.168.2.2".parse()?,
                 backends: (0..sizes.backends).map(crate::tables::backend).collect(),
             },
-            agent::Node { name: "node-c", address: "192.168.3.2".parse()?, backends: vec![SPARE.parse()?] },
+            Node { name: "node-c", address: "192.168.3.2".parse()?, backends: vec![SPARE.parse()?] },
         ];
-        Agent::start(program, &cluster.router, &[UPLINK, "uplink-c"], "node-a", &nodes).map(Some)
+        let interfaces = [UPLINK, "uplink-c"];
+        Agent::of(program, &cluster.router, "node-a", &interfaces, &cluster::file(&nodes), &[]).map(Some)
     }
 
     /// What the peers need first, before the clock starts: the service no longer leads to the hung node (as once its endpoints are
@@ -61,8 +57,7 @@ impl Way {
         if self != Self::Conntrack {
             return Ok(());
         }
-        nft(
-            &cluster.router,
+        cluster.router.nft(
             &format!(
                 "flush chain ip kube services\nadd rule ip kube services ip daddr {SERVICE} tcp dport {SERVICE_PORT} \
                  dnat to {SPARE}:{SERVER_PORT}\n"
@@ -74,7 +69,7 @@ impl Way {
     pub(super) fn act(self, cluster: &Cluster, agent: Option<&Agent>) -> anyhow::Result<Option<String>> {
         let _printed = match self {
             Self::Ours => {
-                let report = agent.context("the agent was started")?.flag_and_wait("node-b")?;
+                let report = cluster::flag(agent.context("the agent was started")?, "node-b", &["--wait"])?;
                 let asked = &report["asked"];
                 return Ok(Some(match asked["seconds"].as_f64() {
                     Some(seconds) => format!(
@@ -84,33 +79,10 @@ impl Way {
                     None => format!("the agent was still asking when it answered: {}", report["warnings"]),
                 }));
             }
-            Self::Conntrack => {
-                cluster.router.run("conntrack", &["-D", "-p", "tcp", "--orig-dst", SERVICE])?
-            }
-            Self::SsOnNode => {
-                let filter = format!("dport = :{SERVER_PORT}");
-                cluster.router.run("ss", &["-K", "-n", "-t", "-H", &filter])?
-            }
-            Self::SsAtClient => cluster.client.run("ss", &["-K", "-n", "-t", "-H", "dst", SERVICE])?,
+            Self::Conntrack => cluster.router.exec(&format!("conntrack -D -p tcp --orig-dst {SERVICE}"))?,
+            Self::SsOnNode => cluster.router.exec(&format!("ss -K -n -t -H dport = :{SERVER_PORT}"))?,
+            Self::SsAtClient => cluster.client.exec(&format!("ss -K -n -t -H dst {SERVICE}"))?,
         };
         Ok(None)
     }
-}
-
-/// Feeds a script to nft inside `netns`.
-pub(super) fn nft(netns: &Netns, script: &str) -> anyhow::Result<()> {
-    netns.within(|| {
-        let mut child = Command::new("nft")
-            .args(["-f", "-"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot start nft")?;
-        let written = child.stdin.take().context("stdin was piped")?.write_all(script.as_bytes());
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            bail!("nft: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(written?)
-    })
 }

@@ -7,9 +7,8 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use nodefence::report::{FlagReport, Request, Status};
 
-use super::world::{OWN, PODS, Shape, UPLINK, World, node};
+use super::world::{PODS, Shape, World, node};
 use crate::{
-    agent::Agent,
     figure::{Figure, Value},
     progress::Progress,
     stats::summary,
@@ -26,10 +25,10 @@ const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Path) -> anyhow::Result<Figure> {
     let mut progress = Progress::start("resident memory", 3);
-    let agent = Agent::start_beside(program, &world.node, &[UPLINK], OWN, &shape.cluster(), "ipvs")?;
+    let agent = world.agent(program, shape)?;
     let mut resting = Vec::new();
     watch(watched, || {
-        resting.push(agent.memory("VmRSS")?);
+        resting.push(agent.proc()?.memory("VmRSS")?);
         Ok(false)
     })?;
     progress.step();
@@ -42,7 +41,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
     })?;
     let mut working = Vec::new();
     let done = watch(PATIENCE, || {
-        working.push(agent.memory("VmRSS")?);
+        working.push(agent.proc()?.memory("VmRSS")?);
         let status: Status = agent.ask(&Request::Status)?;
         let row = status.ipvs.nodes.get(&node(FLAGGED));
         Ok(row.is_some_and(|row| row.taken == PODS && row.waiting == 0))
@@ -53,7 +52,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
     progress.step();
     // What is ours is read back, and everything.
     watch(watched, || {
-        working.push(agent.memory("VmRSS")?);
+        working.push(agent.proc()?.memory("VmRSS")?);
         Ok(false)
     })?;
     progress.step();
@@ -62,7 +61,8 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
     let of = |samples: &[f64]| summary(samples).context("no samples");
     let (resting, working) = (of(&resting)?, of(&working)?);
     let most = working.max.max(resting.max);
-    let peak = agent.memory("VmHWM")?;
+    let peak = agent.proc()?.memory("VmHWM")?;
+    agent.end()?;
     let name = format!(
         "IPVS, resident memory of the agent beside {} services of {} destinations, a node flagged",
         shape.services.len(),

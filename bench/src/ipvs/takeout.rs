@@ -14,9 +14,10 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use nodefence::report::{FlagReport, Request, Status, UnflagReport};
+use nodefence_tests::Agent;
 
-use super::world::{OWN, PODS, Shape, UPLINK, World, is_on, node};
-use crate::{agent::Agent, figure::Figure, progress::Progress, stats::summary};
+use super::world::{PODS, Shape, World, is_on, node};
+use crate::{figure::Figure, progress::Progress, stats::summary};
 
 /// The node that is taken out.
 const FLAGGED: u16 = 0;
@@ -83,7 +84,7 @@ fn begin(world: &World, shape: &Shape) -> anyhow::Result<()> {
 /// Seconds until the node is out, and until it is back.
 fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64, f64)> {
     begin(world, shape)?;
-    let agent = Agent::start_beside(program, &world.node, &[UPLINK], OWN, &shape.cluster(), "ipvs")?;
+    let agent = world.agent(program, shape)?;
     let pairs = shape.pairs(FLAGGED).count();
     let request = Request::Flag {
         node: node(FLAGGED),
@@ -105,7 +106,7 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
     // Also so that no guard has anything to put back once this agent is gone.
     until(&agent, begun, |status| Some(!status.ipvs.nodes.contains_key(&node(FLAGGED))))?;
     let back = begun.elapsed().as_secs_f64();
-    drop(agent);
+    agent.end()?;
     Ok((out, back))
 }
 
@@ -168,7 +169,7 @@ fn commands(hand: Hand, lines: impl Iterator<Item = String>) -> anyhow::Result<(
 
 /// All of the node stands there with weight 0 and without connections.
 fn verify(world: &World, shape: &Shape) -> anyhow::Result<()> {
-    let listed = world.node.run("ipvsadm", &["-Ln"])?;
+    let listed = world.node.exec("ipvsadm -Ln")?;
     let found = destinations(&listed)?;
     for pair in shape.pairs(FLAGGED) {
         let seen = found.get(&pair).with_context(|| format!("{pair:?} is missing"))?;

@@ -1,6 +1,8 @@
 //! The node with its tables: what kube-proxy would have made, and the cluster file that goes with it.
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -8,9 +10,8 @@ use anyhow::{Context as _, bail, ensure};
 use nodefence::ipvs::{
     Change, Destination, Ipvs, Outcome, Protocol, Service as VirtualServer, ServiceKey, is_loaded,
 };
+use nodefence_tests::{Agent, Netns};
 use serde_json::{Value, json};
-
-use crate::netns::Netns;
 
 /// The device to the pods.
 pub(super) const UPLINK: &str = "uplink";
@@ -137,13 +138,14 @@ pub(super) fn socket((node, at, port): &(u16, u8, u16)) -> SocketAddr {
 
 /// The node: a device to all pods behind a machine that answers ARP and takes what is sent to them.
 pub(super) struct World {
-    pub(super) node: Netns,
+    pub(super) node: Arc<Netns>,
     _wire: Netns,
 }
 
 impl World {
     pub(super) fn new() -> anyhow::Result<Self> {
-        let (node, wire) = (Netns::new("node")?, Netns::new("wire")?);
+        let node = Arc::new(Netns::new("node")?);
+        let wire = Netns::new("wire")?;
         ensure!(
             node.within(|| Ok(is_loaded()))?,
             "this kernel has no IPVS loaded (modprobe ip_vs ip_vs_rr): `cargo xtask bench ipvs` runs this in a VM"
@@ -155,19 +157,25 @@ impl World {
         node.ip("route add local 10.96.0.0/12 dev lo")?;
         // As kube-proxy sets them.
         for switch in ["conntrack", "expire_nodest_conn"] {
-            node.sysctl(&format!("net/ipv4/vs/{switch}"), "1")?;
+            node.sysctl(&format!("ipv4/vs/{switch}"), "1")?;
         }
         // Nobody answers; what is emulated may take longer than the 30 s of such an entry.
-        node.sysctl("net/netfilter/nf_conntrack_udp_timeout", "600")?;
+        node.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
         Ok(Self { node, _wire: wire })
+    }
+
+    /// The agent beside the tables; whoever has one [`end`](Agent::end)s it.
+    pub(super) fn agent(&self, program: &Path, shape: &Shape) -> anyhow::Result<Agent> {
+        let file = shape.cluster().to_string();
+        Agent::of(program, &self.node, OWN, &[UPLINK], &file, &["--proxy", "ipvs"])
     }
 
     /// Empties the tables of services, connections and conntrack, and makes them as they should be.
     pub(super) fn fill(&self, shape: &Shape) -> anyhow::Result<()> {
-        self.node.run("ipvsadm", &["-C"])?;
+        self.node.exec("ipvsadm -C")?;
         // What is deleted keeps its connections for a moment, and would take them back where it is added now.
         self.wait_without("connections of all services", |_| true)?;
-        self.node.run("conntrack", &["-F"])?;
+        self.node.exec("conntrack -F")?;
         let scheduler = "rr".parse()?;
         self.node.within(|| {
             let mut changes = Vec::new();

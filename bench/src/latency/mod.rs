@@ -7,17 +7,19 @@ mod prober;
 
 use std::{
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
 
+use nodefence_tests::{Agent, Netns};
+
 use self::prober::Prober;
 use crate::{
-    agent::{Agent, Node},
+    cluster::{self, Node},
     cpus,
     figure::{Figure, Value},
-    netns::Netns,
     plot,
     progress::Progress,
     stats::{percentile, summary},
@@ -43,14 +45,17 @@ const QUIET: u64 = 200;
 
 struct Line {
     client: Netns,
-    router: Netns,
+    router: Arc<Netns>,
     _node_b: Netns,
 }
 
 impl Line {
     fn new() -> anyhow::Result<Self> {
-        let line =
-            Self { client: Netns::new("client")?, router: Netns::new("router")?, _node_b: Netns::new(NODE)? };
+        let line = Self {
+            client: Netns::new("client")?,
+            router: Arc::new(Netns::new("router")?),
+            _node_b: Netns::new(NODE)?,
+        };
         let Self { client, router, _node_b: node_b } = &line;
         client.veth("eth0", router, "downlink")?;
         router.veth(UPLINK, node_b, "eth0")?;
@@ -61,7 +66,7 @@ impl Line {
         router.ip("route add 10.0.0.0/8 via 192.168.2.2")?;
         router
             .ip(&format!("neigh replace 192.168.2.2 lladdr 02:00:00:00:00:99 dev {UPLINK} nud permanent"))?;
-        router.sysctl("net/ipv4/ip_forward", "1")?;
+        router.sysctl("ipv4/ip_forward", "1")?;
         Ok(line)
     }
 }
@@ -101,14 +106,15 @@ fn measure(sizes: &Sizes, backends: u32, program: &Path, cpu: usize) -> anyhow::
         address: "192.168.2.2".parse()?,
         backends: (0..backends).map(tables::backend).collect(),
     };
-    let agent = Agent::start(program, &line.router, &[UPLINK], "node-a", &[own, other])?;
+    let file = cluster::file(&[own, other]);
+    let agent = Agent::of(program, &line.router, "node-a", &[UPLINK], &file, &[])?;
     let prober = Prober::start(&line.client, backends, sizes.rate, cpu)?;
     let mut progress = Progress::start(&format!("c {backends} backends"), sizes.flags);
     let (mut cut, mut command) = (Vec::new(), Vec::new());
     for flag in 0..sizes.flags {
         prober.arm();
         let started = prober::now_ns()?;
-        let report = agent.flag(NODE)?;
+        let report = cluster::flag(&agent, NODE, &[])?;
         let read =
             report["received_ns"].as_u64().context("the agent's answer to a flag has no received_ns")?;
         let first = until(|| prober.first_rst()).context("no RST came after a flag")?;

@@ -20,7 +20,9 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use crate::{cpus, netns::Netns, tables};
+use nodefence_tests::Netns;
+
+use crate::{cpus, tables};
 
 /// The prober's address.
 pub(super) const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);

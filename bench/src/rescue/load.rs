@@ -17,8 +17,10 @@ use nix::{
     },
 };
 
+use nodefence_tests::Netns;
+
 use super::world::{NODE_PORT, ROUTER};
-use crate::{flows::client, netns::Netns};
+use crate::flows::client;
 
 /// Addresses that the clients have, by their last byte. A port of an address is used again after ten seconds or more.
 pub(super) fn hosts() -> std::ops::Range<u8> {

@@ -10,12 +10,14 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
+use nodefence_tests::Agent;
+
 use self::{
     load::Seen,
     world::{Mode, World},
 };
 use crate::{
-    agent::Agent,
+    cluster,
     figure::{Figure, Value},
     flows::server,
     progress::Progress,
@@ -94,17 +96,17 @@ fn once(sizes: &Sizes, mode: Mode, way: Way, program: &Path) -> anyhow::Result<R
     let (b, _c) = (server::greeting(b)?, server::greeting(c)?);
     let uplinks = World::uplinks();
     let proxy = if way == Way::CutAlone { "none" } else { mode.name() };
-    let agent = Agent::start_beside(
+    let agent = Agent::of(
         program,
         &world.router,
-        &uplinks.each_ref().map(String::as_str),
         "node-a",
-        &World::cluster(),
-        proxy,
+        &uplinks.each_ref().map(String::as_str),
+        &World::cluster().to_string(),
+        &["--proxy", proxy],
     )?;
     if way != Way::Well {
         b.freeze()?;
-        agent.flag_and_wait("node-b")?;
+        cluster::flag(&agent, "node-b", &["--wait"])?;
         let rescues = agent.status()?["rescue"]["idle"].is_null();
         ensure!(rescues == (way == Way::Rescued), "{}", agent.status()?["rescue"]);
     }

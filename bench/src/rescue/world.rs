@@ -1,14 +1,11 @@
 //! The namespaces and the rules of one run.
-use std::{
-    io::Write as _,
-    process::{Command, Stdio},
-};
+use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use nodefence_tests::Netns;
 use serde_json::{Value, json};
 
 use super::load;
-use crate::{flows, netns::Netns};
+use crate::flows;
 
 /// Endpoints on each of the two nodes.
 const PER_NODE: u8 = 10;
@@ -38,7 +35,7 @@ impl Mode {
 /// client - router (node A) - nodes B and C, whose kernels have the pods' addresses.
 pub(super) struct World {
     pub(super) client: Netns,
-    pub(super) router: Netns,
+    pub(super) router: Arc<Netns>,
     pub(super) nodes: [Netns; 2],
 }
 
@@ -46,7 +43,7 @@ impl World {
     pub(super) fn new(mode: Mode) -> anyhow::Result<Self> {
         let world = Self {
             client: Netns::new("client")?,
-            router: Netns::new("router")?,
+            router: Arc::new(Netns::new("router")?),
             nodes: [Netns::new("node-b")?, Netns::new("node-c")?],
         };
         let Self { client, router, nodes } = &world;
@@ -56,7 +53,7 @@ impl World {
         }
         client.ip(&format!("route add default via {ROUTER}"))?;
         router.ip(&format!("addr add {ROUTER}/24 dev downlink"))?;
-        router.sysctl("net/ipv4/ip_forward", "1")?;
+        router.sysctl("ipv4/ip_forward", "1")?;
         for (at, node) in (0..).zip(nodes) {
             let (uplink, net, pods) = (uplink(at), 2 + at, pods(at));
             router.veth(&uplink, node, "eth0")?;
@@ -65,12 +62,12 @@ impl World {
             node.ip(&format!("addr add 192.168.{net}.2/24 dev eth0"))?;
             node.ip(&format!("route add default via 192.168.{net}.1"))?;
             node.ip(&format!("route add local {pods} dev lo"))?;
-            node.sysctl("net/core/somaxconn", "65535")?;
-            node.sysctl("net/ipv4/tcp_max_syn_backlog", "65535")?;
+            node.sysctl("core/somaxconn", "65535")?;
+            node.sysctl("ipv4/tcp_max_syn_backlog", "65535")?;
         }
         match mode {
-            Mode::Nftables => feed(router, "nft", &["-f", "-"], &nftables())?,
-            Mode::Iptables => feed(router, "iptables-restore", &["--wait"], &iptables())?,
+            Mode::Nftables => router.nft(&nftables())?,
+            Mode::Iptables => drop(router.feed("iptables-restore --wait", &iptables())?),
         }
         Ok(world)
     }
@@ -164,22 +161,4 @@ fn iptables() -> String {
          -A PREROUTING -p tcp --dport {NODE_PORT} -m addrtype --dst-type LOCAL -j KUBE-SVC\n{picks}{ends}\
          -A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE --random-fully\nCOMMIT\n"
     )
-}
-
-/// Feeds a script to a program inside `netns`.
-fn feed(netns: &Netns, program: &str, args: &[&str], script: &str) -> anyhow::Result<()> {
-    netns.within(|| {
-        let mut child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {program}"))?;
-        let written = child.stdin.take().context("stdin was piped")?.write_all(script.as_bytes());
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(written?)
-    })
 }

@@ -15,9 +15,10 @@ use self::{
     traffic::{Cpus, Traffic},
     variant::Variant,
 };
+use nodefence_tests::Netns;
+
 use crate::{
     figure::Figure,
-    netns::Netns,
     plot,
     progress::Progress,
     stats::{Summary, summary},
@@ -56,7 +57,7 @@ impl Path3 {
         path.sink.ip("addr add 192.168.2.2/24 dev eth0")?;
         path.client.ip("route add default via 192.168.1.1")?;
         path.sink.ip("route add default via 192.168.2.1")?;
-        path.router.sysctl("net/ipv4/ip_forward", "1")?;
+        path.router.sysctl("ipv4/ip_forward", "1")?;
         // The one backend that traffic goes to, and a stranger: the peers' traffic lies outside their sets.
         for address in [tables::backend(0), tables::stranger(0)] {
             path.sink.ip(&format!("addr add {address}/32 dev lo"))?;
@@ -81,7 +82,7 @@ impl Path3 {
         for (netns, device) in
             [(&self.client, "eth0"), (&self.router, "downlink"), (&self.router, UPLINK), (&self.sink, "eth0")]
         {
-            netns.run("ethtool", &["-K", device, "tso", state, "gso", state])?;
+            netns.exec(&format!("ethtool -K {device} tso {state} gso {state}"))?;
         }
         Ok(())
     }

@@ -95,7 +95,7 @@ fn udp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Re
 
 /// Packets that the sink's device has received.
 fn received(path: &Path3) -> anyhow::Result<u64> {
-    let shown = path.sink.ip("-s -j link show dev eth0")?;
+    let shown = path.sink.exec("ip -s -j link show dev eth0")?;
     let parsed: serde_json::Value = serde_json::from_str(&shown).context("ip -j printed no JSON")?;
     parsed[0]["stats64"]["rx"]["packets"].as_u64().context("ip -s -j printed no packet counter")
 }

@@ -1,11 +1,7 @@
 //! What hangs in the router's way: nothing, ours, and the peers.
-use std::{
-    io::Write as _,
-    net::Ipv4Addr,
-    process::{Command, Stdio},
-};
+use std::net::Ipv4Addr;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap},
@@ -16,9 +12,10 @@ use aya::{
     util::KernelVersion,
 };
 use nodefence_common::Verdict;
+use nodefence_tests::Netns;
 
 use super::{Path3, UPLINK};
-use crate::{cost::REFERENCE, netns::Netns, tables};
+use crate::{cost::REFERENCE, tables};
 
 pub(super) const BARE: &str = "nothing";
 pub(super) const OURS: &str = "nodefence";
@@ -105,7 +102,7 @@ impl Variant {
             Self::Ours(hooked) | Self::Empty(hooked) => Ok(std::fs::remove_dir_all(&hooked.pins)?),
             Self::NftEgress { .. } => nft(&path.router, "delete table netdev bench\n"),
             Self::NftForward { .. } => nft(&path.router, "delete table ip bench\n"),
-            Self::IpsetIptables { set } => path.router.run("ipset", &["destroy", &set]).map(drop),
+            Self::IpsetIptables { set } => path.router.exec(&format!("ipset destroy {set}")).map(drop),
         }
     }
 }
@@ -203,7 +200,7 @@ fn nft_set(family: &str, addresses: u32) -> String {
 }
 
 fn nft(router: &Netns, script: &str) -> anyhow::Result<()> {
-    router.within(|| feed("nft", &["-f", "-"], script))
+    router.feed("nft -f -", script).map(drop)
 }
 
 fn ipset(router: &Netns, addresses: u32) -> anyhow::Result<Variant> {
@@ -212,36 +209,18 @@ fn ipset(router: &Netns, addresses: u32) -> anyhow::Result<Variant> {
     for i in 0..addresses {
         script += &format!("add {set} {}\n", tables::backend(i));
     }
-    router.within(|| feed("ipset", &["restore"], &script))?;
+    router.feed("ipset restore", &script)?;
     Ok(Variant::IpsetIptables { set })
 }
 
 /// The legacy tables where they exist: without nftables' compatibility layer the peer is at its fastest.
 fn iptables(router: &Netns, act: &str, set: &str) -> anyhow::Result<()> {
-    let args = ["-w", act, "FORWARD", "-m", "set", "--match-set", set, "dst", "-j", "DROP"];
-    match router.run("iptables-legacy", &args) {
+    let rule = format!("-w {act} FORWARD -m set --match-set {set} dst -j DROP");
+    match router.exec(&format!("iptables-legacy {rule}")) {
         Ok(_) => Ok(()),
         Err(legacy) => router
-            .run("iptables", &args)
+            .exec(&format!("iptables {rule}"))
             .map(drop)
             .with_context(|| format!("neither iptables-legacy ({legacy}) nor iptables takes the rule")),
     }
-}
-
-/// Runs a program with `input` on its standard input.
-fn feed(program: &str, args: &[&str], input: &str) -> anyhow::Result<()> {
-    let mut child = Command::new(program)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {program}"))?;
-    // A program that ends early breaks the pipe; its own message says why.
-    let written = child.stdin.take().context("stdin was piped")?.write_all(input.as_bytes());
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        bail!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    written.with_context(|| format!("cannot write to {program}"))
 }

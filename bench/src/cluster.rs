@@ -1,0 +1,30 @@
+//! Cluster files of the benchmarks, and how their nodes are flagged.
+use std::net::Ipv4Addr;
+
+use nodefence_tests::Agent;
+use serde_json::{Value, json};
+
+/// One node of the cluster file.
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) backends: Vec<Ipv4Addr>,
+}
+
+/// The cluster file of these nodes.
+pub(crate) fn file(nodes: &[Node]) -> String {
+    let nodes: Vec<Value> = nodes
+        .iter()
+        .map(|node| {
+            let backends: Vec<Value> = node.backends.iter().map(|a| json!({ "address": a })).collect();
+            json!({ "name": node.name, "address": node.address, "backends": backends })
+        })
+        .collect();
+    json!({ "nodes": nodes }).to_string()
+}
+
+/// Flags a node through the command line; the agent's answer. With `--wait` it comes once the idle clients were asked, and says what came of it.
+pub(crate) fn flag(agent: &Agent, node: &str, more: &[&str]) -> anyhow::Result<Value> {
+    let words = ["flag", node, "--for", "10m", "--reason", "bench", "--force"];
+    agent.json(&[&words, more].concat())
+}
