@@ -54,7 +54,7 @@ enum Verb {
         /// Everything everywhere: all files on each kernel, kube-proxy's and the kernel's own periods in place of shorter ones. Hours.
         #[arg(long, conflicts_with = "quick")]
         all: bool,
-        /// Only tests whose `file::name` contains this; leaves out format, lints and dependencies.
+        /// Only tests whose `file::name` contains this (one that names a file in full is about that file alone); leaves out format, lints and dependencies.
         filter: Option<String>,
     },
     /// Run the packet, namespace and VM tests on other kernels, in QEMU: all of them on each, where `test` leaves out on some
@@ -72,7 +72,7 @@ enum Verb {
         /// Which kernels; all without this.
         #[arg(long = "kernel", value_enum, num_args = 1.., value_name = "KERNEL")]
         kernels: Vec<vm::Kernel>,
-        /// Only tests whose `file::name` contains this.
+        /// Only tests whose `file::name` contains this; one that names a file in full is about that file alone.
         #[arg(long, value_name = "NAME")]
         test: Option<String>,
         /// Keep the logs also where all passed.

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::libtest;
+use super::table;
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -37,11 +38,13 @@ const PACKAGE: &str = "tests";
 /// The programs that tests start.
 const PROGRAMS: [&str; 3] = ["nodefence", "nodefence-kube-host", "nodefence-peer"];
 
-/// Builds tests (those that `which` names to cargo: `--tests`, `--test=*`) and the programs they start. All of it in one call and of all packages:
-/// which features their dependencies have depends on what is built together, and what has others is built twice.
-pub(crate) fn build(workspace: &Workspace, which: &str) -> Result<Built> {
+/// Builds tests and the programs they start: `all` that cargo is told (`--tests`, `--test=*`), or the one file that the filter names in full. All of it in one
+/// call and of all packages: which features their dependencies have depends on what is built together, and what has others is built twice.
+pub(crate) fn build(workspace: &Workspace, all: &str, filter: Option<&str>) -> Result<Built> {
     let mut command = workspace.cargo();
-    command.args(["build", "--workspace", which]).args(PROGRAMS.map(|name| format!("--bin={name}")));
+    let file = filter.and_then(named).map(|file| format!("--test={file}"));
+    command.args(["build", "--workspace", file.as_deref().unwrap_or(all)]);
+    command.args(PROGRAMS.map(|name| format!("--bin={name}")));
     let messages = messages(&mut command)?;
     let tests = |message: &&Value| message["profile"]["test"] == true;
     let programs = messages.iter().filter(|message| !tests(message));
@@ -49,6 +52,12 @@ pub(crate) fn build(workspace: &Workspace, which: &str) -> Result<Built> {
     let mut tests: Vec<Executable> = messages.iter().filter_map(executable).collect();
     tests.sort_by(|a, b| (&a.package, &a.name).cmp(&(&b.package, &b.name)));
     Ok(Built { tests, programs })
+}
+
+/// The test file that a filter names in full: `net_cut`, `net_cut::a_test`.
+fn named(filter: &str) -> Option<&str> {
+    let file = filter.split("::").next()?;
+    table::rows(file).next().map(|_| file)
 }
 
 fn messages(command: &mut Command) -> Result<Vec<Value>> {
@@ -102,6 +111,15 @@ impl Executable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_named_in_full_or_not_at_all() {
+        assert_eq!(named("net_cut"), Some("net_cut"));
+        assert_eq!(named("net_cut::a_flag"), Some("net_cut"));
+        for filter in ["net", "net_cut_", "a_flag", ""] {
+            assert_eq!(named(filter), None, "{filter}");
+        }
+    }
 
     #[test]
     fn only_test_executables_count() {

@@ -48,7 +48,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         stages.extend(checks::all(workspace)?);
     }
     say!("building tests and agent");
-    let built = executables::build(workspace, "--tests")?;
+    let built = executables::build(workspace, "--tests", filter)?;
     let plan = Plan::new(&built, filter, scope)?;
     stages.push(local::unit(&plan)?);
     if filter.is_none() {

@@ -66,7 +66,7 @@ pub(crate) struct Options {
 pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Vm])?;
     say!("building tests and agent");
-    let built = executables::build(workspace, "--test=*")?;
+    let built = executables::build(workspace, "--test=*", test)?;
     let plan = Plan::new(&built, test, Scope::All)?;
     let stages = matrix(workspace, &built, &plan, options)?;
     if stages.is_empty() {
