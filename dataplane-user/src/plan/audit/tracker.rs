@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Difference, Found, Grace, Kind, Part, Subject};
 
-/// kube-proxy looks half as often at what it ends gently as it syncs: each minute instead of each half.
-const TERMINATION: u32 = 2;
+/// kube-proxy looks once a minute at what it ends gently, however often it syncs (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go):
+/// two of its looks.
+const TERMINATION: Duration = Duration::from_secs(120);
 
 /// What a difference counts as.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -112,7 +113,7 @@ impl Tracker {
         let patience = match entry.difference.grace {
             Grace::Draining => return State::Draining,
             Grace::Sync => self.fault_after,
-            Grace::Termination => self.fault_after * TERMINATION,
+            Grace::Termination => (self.fault_after * 2).max(TERMINATION),
         };
         if age >= patience { State::Fault } else { State::New }
     }

@@ -54,6 +54,18 @@ fn a_difference_is_a_fault_once_it_has_been_there_long_enough() {
     assert_eq!(tracker.watched(Part::Maps), None);
 }
 
+/// kube-proxy's sync period can be configured, its graceful termination cannot.
+#[test]
+fn graceful_termination_has_its_two_minutes_however_soon_anything_else_is_a_fault() {
+    let state = |fault_after: u64, now| {
+        let mut tracker = Tracker::new(at(fault_after));
+        tracker.note(Part::Ipvs, found(&[(STALE, "term", Grace::Termination)]), at(0));
+        states(&tracker, now)[0].2
+    };
+    assert_eq!([state(10, 119), state(10, 120)], [State::New, State::Fault]);
+    assert_eq!([state(90, 179), state(90, 180)], [State::New, State::Fault]);
+}
+
 #[test]
 fn what_was_away_begins_anew() {
     let mut tracker = Tracker::new(FAULT_AFTER);
