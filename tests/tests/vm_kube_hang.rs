@@ -1,7 +1,7 @@
 //! Clients of a real kube-proxy in its three modes while a node hangs, on other kernels.
 
 use anyhow::Result;
-use nodefence_tests::kube::{Mode, hang, in_nftables_mode};
+use nodefence_tests::kube::{Mode, hang, in_nftables_mode, local};
 
 #[test]
 fn clients_go_on_in_ipvs_mode() -> Result<()> {
@@ -61,4 +61,9 @@ fn other_ports_go_on_in_iptables_mode() -> Result<()> {
 #[test]
 fn other_ports_go_on_in_nftables_mode() -> Result<()> {
     in_nftables_mode(hang::other_ports_go_on)
+}
+
+#[test]
+fn the_node_port_of_a_local_service_goes_on_in_ipvs_mode() -> Result<()> {
+    local::node_port_goes_on()
 }

@@ -1,14 +1,55 @@
 //! The agent beside a real kube-proxy on node A of the small cluster, both told of the same Services.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{
     ControlPlane, KubeProxy, Mode,
     forwards::{endpoint, object, slice},
-    objects::{Endpoint, Slice},
+    objects,
+    proxy::SYNC_PERIOD,
 };
-use crate::{Agent, Cluster, Family, Node, Options, Proxy, topology::Service};
+use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, topology::Service};
+
+/// What both are told, and in which network.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// The network.
+    pub options: Options,
+    /// IP versions of the Services.
+    pub families: &'static [Family],
+    /// Clients keep their endpoints (`sessionAffinity: ClientIP`).
+    pub affinity: bool,
+    /// `externalTrafficPolicy: Local` of Web and Dns.
+    pub local: bool,
+    /// kube-proxy's `syncPeriod`.
+    pub sync_period: Duration,
+    /// More arguments for the agent.
+    pub extra: &'a [&'a str],
+}
+
+impl Default for Setup<'_> {
+    /// Services of both IP versions.
+    fn default() -> Self {
+        Self {
+            options: Options::default(),
+            families: &BOTH,
+            affinity: false,
+            local: false,
+            sync_period: SYNC_PERIOD,
+            extra: &[],
+        }
+    }
+}
+
+impl Setup<'_> {
+    fn service(&self, service: Service) -> objects::Service {
+        let external_local = self.local && service != Service::Host;
+        objects::Service { affinity: self.affinity, external_local, ..object(service, self.families) }
+    }
+}
 
 /// A cluster with an API server that has its Services, kube-proxy and agent. Ends with everything in it.
 #[derive(Debug)]
@@ -21,39 +62,29 @@ pub struct Beside {
     pub control: ControlPlane,
     /// The cluster: Web and Dns (one Service, two ports) and Host have endpoints on B and C.
     pub cluster: Cluster,
-    affinity: bool,
+    setup: Setup<'static>,
 }
 
 impl Beside {
-    /// Builds it all. `affinity`: clients keep their endpoints (`sessionAffinity: ClientIP`). `extra`: more arguments for the agent.
+    /// Builds it all.
     ///
     /// # Errors
     /// Where one of them does not come up; with its log.
-    pub fn new(mode: Mode, affinity: bool, extra: &[&str]) -> Result<Self> {
-        Self::with(Options::default(), mode, affinity, extra)
-    }
-
-    /// As [`Beside::new`], in another network.
-    ///
-    /// # Errors
-    /// As [`Beside::new`].
-    pub fn with(options: Options, mode: Mode, affinity: bool, extra: &[&str]) -> Result<Self> {
-        let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..options })?;
+    pub fn new(mode: Mode, setup: Setup<'_>) -> Result<Self> {
+        let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..setup.options })?;
+        let extra = [&["--proxy", "auto"], setup.extra].concat();
+        let setup = Setup { extra: &[], ..setup };
         let control = ControlPlane::start(&cluster.a.ns)?;
-        for node in [&cluster.a, &cluster.b, &cluster.c] {
-            let std::net::IpAddr::V4(address) = node.address(Family::V4) else { unreachable!() };
-            control.node(node.name, address, None)?;
-        }
+        control.nodes(&cluster)?;
         let both = [&cluster.b, &cluster.c];
         for service in [Service::Web, Service::Host] {
-            create(&control, service, affinity)?;
-            slice(&control, service, &both)?;
+            control.service(&setup.service(service))?;
+            slices(&control, &setup, service, &both)?;
         }
-        let proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
-        let file = file(&cluster, affinity, &both).to_string();
-        let extra = [&["--proxy", "auto"], extra].concat();
+        let proxy = KubeProxy::start_with(&control, &cluster.a.ns, cluster.a.name, mode, setup.sync_period)?;
+        let file = file(&cluster, &setup, &both).to_string();
         let agent = Agent::start_with(&cluster.a.ns, cluster.a.name, &cluster.interfaces(), &file, &extra)?;
-        Ok(Self { agent, proxy, control, cluster, affinity })
+        Ok(Self { agent, proxy, control, cluster, setup })
     }
 
     /// Tells both of other endpoints for Web and Dns.
@@ -61,8 +92,16 @@ impl Beside {
     /// # Errors
     /// Where the API server refuses them.
     pub fn set_endpoints(&self, nodes: &[&Node]) -> Result<()> {
-        slice(&self.control, Service::Web, nodes)?;
-        self.agent.rewrite_cluster_file(&file(&self.cluster, self.affinity, nodes).to_string())
+        self.tell_proxy(nodes)?;
+        self.agent.rewrite_cluster_file(&file(&self.cluster, &self.setup, nodes).to_string())
+    }
+
+    /// Tells kube-proxy alone of other endpoints for Web and Dns.
+    ///
+    /// # Errors
+    /// Where the API server refuses them.
+    pub fn tell_proxy(&self, nodes: &[&Node]) -> Result<()> {
+        slices(&self.control, &self.setup, Service::Web, nodes)
     }
 
     /// Tells both that the endpoint of Web and Dns on a node is about to end. It still answers.
@@ -71,13 +110,15 @@ impl Beside {
     /// Where the API server refuses it.
     pub fn end_endpoint(&self, node: &Node) -> Result<()> {
         let both = [&self.cluster.b, &self.cluster.c];
-        let endpoints = both.map(|other| {
-            let ends = other.name == node.name;
-            let (ready, serving, terminating) = (Some(!ends), Some(true), Some(ends));
-            Endpoint { ready, serving, terminating, ..endpoint(Service::Web, other) }
-        });
-        self.control.slice(&Slice::new(&object(Service::Web), endpoints.into()))?;
-        let mut file = file(&self.cluster, self.affinity, &both);
+        for family in self.setup.families {
+            let endpoints = both.map(|other| {
+                let ends = other.name == node.name;
+                let (ready, serving, terminating) = (Some(!ends), Some(true), Some(ends));
+                objects::Endpoint { ready, serving, terminating, ..endpoint(Service::Web, other, *family) }
+            });
+            slice(&self.control, Service::Web, endpoints.into())?;
+        }
+        let mut file = file(&self.cluster, &self.setup, &both);
         let endpoints = file["services"][0]["endpoints"].as_array_mut();
         for endpoint in endpoints.into_iter().flatten().filter(|endpoint| endpoint["node"] == node.name) {
             (endpoint["ready"], endpoint["terminating"]) = (json!(false), json!(true));
@@ -90,7 +131,7 @@ impl Beside {
     /// # Errors
     /// Where it cannot be written.
     pub fn flag_in_file(&self, nodes: &[&Node], flagged: &[&Node]) -> Result<()> {
-        let mut file = file(&self.cluster, self.affinity, nodes);
+        let mut file = file(&self.cluster, &self.setup, nodes);
         file["flags"] = flagged.iter().map(|node| json!({"node": node.name})).collect();
         self.agent.rewrite_cluster_file(&file.to_string())
     }
@@ -100,9 +141,9 @@ impl Beside {
     /// # Errors
     /// Where the API server refuses.
     pub fn recreate(&self, service: Service, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.control.delete_service(&object(service).name)?;
+        self.control.delete_service(&self.setup.service(service).name)?;
         meanwhile()?;
-        create(&self.control, service, self.affinity)
+        self.control.service(&self.setup.service(service))
     }
 
     /// Ends kube-proxy and starts another one in its place. Returns once that has synced.
@@ -110,11 +151,11 @@ impl Beside {
     /// # Errors
     /// Where it does not end or does not come up.
     pub fn restart_proxy(self) -> Result<Self> {
-        let Self { agent, proxy, control, cluster, affinity } = self;
+        let Self { agent, proxy, control, cluster, setup } = self;
         let mode = proxy.mode;
         proxy.stop()?;
-        let proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
-        Ok(Self { agent, proxy, control, cluster, affinity })
+        let proxy = KubeProxy::start_with(&control, &cluster.a.ns, cluster.a.name, mode, setup.sync_period)?;
+        Ok(Self { agent, proxy, control, cluster, setup })
     }
 
     /// What the agent says of itself.
@@ -126,31 +167,39 @@ impl Beside {
     }
 }
 
-fn create(control: &ControlPlane, service: Service, affinity: bool) -> Result<()> {
-    control.service(&super::objects::Service { affinity, ..object(service) })
+/// Writes a Service's slices, one of each IP version, with endpoints on these nodes.
+fn slices(control: &ControlPlane, setup: &Setup<'_>, service: Service, nodes: &[&Node]) -> Result<()> {
+    setup.families.iter().try_for_each(|family| {
+        let endpoints = nodes.iter().map(|node| endpoint(service, node, *family));
+        slice(control, service, endpoints.collect())
+    })
 }
 
 /// The cluster file: nodes, and the Services as kube-proxy has them, Web and Dns with endpoints on `nodes`.
-fn file(cluster: &Cluster, affinity: bool, nodes: &[&Node]) -> Value {
+fn file(cluster: &Cluster, setup: &Setup<'_>, nodes: &[&Node]) -> Value {
     let all = [&cluster.a, &cluster.b, &cluster.c];
     let nodes_of = all.map(|node| json!({"name": node.name, "address": node.address(Family::V4)}));
     let both = [&cluster.b, &cluster.c];
     let services = [(Service::Web, nodes), (Service::Host, &both[..])].map(|(service, nodes)| {
-        let object = object(service);
+        let object = setup.service(service);
         let ports = object.ports.iter().map(|port| {
             json!({"name": port.name, "port": port.port, "targetPort": port.target, "protocol": port.protocol.to_lowercase(),
                 "nodePort": port.node_port})
         });
-        let endpoints = nodes.iter().map(|node| {
-            let address = endpoint(service, node).address;
-            json!({"address": address, "node": node.name, "hostNetwork": service == Service::Host})
-        });
+        let of_family = |family: &Family| {
+            let family = *family;
+            nodes.iter().map(move |node| {
+                let address = endpoint(service, node, family).address;
+                json!({"address": address, "node": node.name, "hostNetwork": service == Service::Host})
+            })
+        };
         json!({
             "name": format!("default/{}", object.name),
             "clusterIPs": object.cluster_ips,
-            "sessionAffinity": if affinity { "ClientIP" } else { "None" },
+            "sessionAffinity": if object.affinity { "ClientIP" } else { "None" },
+            "externalTrafficPolicy": if object.external_local { "Local" } else { "Cluster" },
             "ports": ports.collect::<Vec<_>>(),
-            "endpoints": endpoints.collect::<Vec<_>>(),
+            "endpoints": setup.families.iter().flat_map(of_family).collect::<Vec<_>>(),
         })
     });
     json!({"nodes": nodes_of, "services": services})
@@ -165,7 +214,7 @@ pub fn in_nftables_mode(test: impl Fn(Mode) -> Result<()>) -> Result<()> {
     if !release.starts_with("5.10.") {
         return test(Mode::Nftables);
     }
-    let Err(error) = Beside::new(Mode::Nftables, false, &[]) else { bail!("it runs on {release}") };
+    let Err(error) = Beside::new(Mode::Nftables, Setup::default()) else { bail!("it runs on {release}") };
     let error = format!("{error:#}");
     ensure!(error.contains("kernel"), "{error}");
     Ok(())

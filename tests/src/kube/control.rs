@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{Api, assets::asset, objects, relay};
-use crate::{Netns, Proc};
+use crate::{Cluster, Netns, Proc, audit::BOTH};
 
 /// How long both may take to come up. Two seconds on an idle machine.
 const READY: Duration = Duration::from_secs(180);
@@ -146,7 +146,19 @@ impl ControlPlane {
     /// # Errors
     /// What the server says.
     pub fn node(&self, name: &str, address: Ipv4Addr, zone: Option<&str>) -> Result<()> {
-        self.api.create("/api/v1/nodes", &objects::node(name, address, zone)).map(drop)
+        self.api.create("/api/v1/nodes", &objects::node(name, &[address.into()], zone)).map(drop)
+    }
+
+    /// Creates the Nodes of the small cluster, each with an address of both IP versions.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn nodes(&self, cluster: &Cluster) -> Result<()> {
+        for node in [&cluster.a, &cluster.b, &cluster.c] {
+            let addresses = BOTH.map(|family| node.address(family));
+            self.api.create("/api/v1/nodes", &objects::node(node.name, &addresses, None))?;
+        }
+        Ok(())
     }
 
     /// Creates a Service or gives it this content, with the addresses that a load balancer gives it.

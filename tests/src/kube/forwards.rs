@@ -23,8 +23,11 @@ const CONNECTIONS: u32 = 200;
 /// Five deviations below the mean.
 const FEWEST: u32 = 65;
 
-/// The Service as Kubernetes has it: Web and Dns have one ClusterIP, so they are two ports of one there.
-pub fn object(service: Service) -> objects::Service {
+/// Services and endpoints of IPv4 alone.
+pub const V4: &[Family] = &[Family::V4];
+
+/// The Service as Kubernetes has it, with a ClusterIP of each of these IP versions, IPv4 first: Web and Dns have one ClusterIP, so they are two ports of one there.
+pub fn object(service: Service, families: &[Family]) -> objects::Service {
     let (name, parts): (_, &[Service]) = match service {
         Service::Web | Service::Dns => ("web", &[Service::Web, Service::Dns]),
         Service::Host => ("host", &[Service::Host]),
@@ -34,28 +37,37 @@ pub fn object(service: Service) -> objects::Service {
         let (name, protocol) = if part.protocol() == "tcp" { ("http", "TCP") } else { ("dns", "UDP") };
         Port { name, protocol, port, target, node_port: Some(node_port) }
     });
-    objects::Service::new(name, service.cluster_ip(Family::V4), ports.collect())
+    let cluster_ips = families.iter().map(|family| service.cluster_ip(*family)).collect();
+    objects::Service {
+        cluster_ips,
+        ..objects::Service::new(name, service.cluster_ip(Family::V4), ports.collect())
+    }
 }
 
 /// The endpoint that `node` has of a Service of the small cluster.
-pub fn endpoint(service: Service, node: &Node) -> Endpoint {
-    let address = match service {
-        Service::Host => node.address(Family::V4),
-        Service::Web | Service::Dns => node.pod_address(Family::V4),
-    };
-    Endpoint::ready(address, node.name)
+pub fn endpoint(service: Service, node: &Node, family: Family) -> Endpoint {
+    Endpoint::ready(node.endpoint(service, family).ip(), node.name)
 }
 
-/// Writes the slice of a Service with endpoints on these nodes.
-pub fn slice(control: &ControlPlane, service: Service, nodes: &[&Node]) -> Result<()> {
-    let endpoints = nodes.iter().map(|node| endpoint(service, node)).collect();
-    control.slice(&Slice::new(&object(service), endpoints))
+/// Writes the slice of a Service with these endpoints, which are of one IP version. No endpoints: of IPv4.
+pub fn slice(control: &ControlPlane, service: Service, endpoints: Vec<Endpoint>) -> Result<()> {
+    let v6 = endpoints.first().is_some_and(|endpoint| endpoint.address.is_ipv6());
+    let mut slice = Slice::new(&object(service, V4), endpoints);
+    if v6 {
+        slice.name += "-v6";
+    }
+    control.slice(&slice)
+}
+
+/// The endpoints that these nodes have of a Service in IPv4.
+fn on(service: Service, nodes: &[&Node]) -> Vec<Endpoint> {
+    nodes.iter().map(|node| endpoint(service, node, Family::V4)).collect()
 }
 
 /// Where kube-proxy should send to.
 fn way(service: Service, nodes: &[&Node]) -> Way {
     let port = service.ports().1;
-    Way::To(nodes.iter().map(|node| SocketAddr::new(endpoint(service, node).address, port)).collect())
+    Way::To(on(service, nodes).iter().map(|endpoint| SocketAddr::new(endpoint.address, port)).collect())
 }
 
 /// The ways of a Service's ClusterIP and node port.
@@ -91,13 +103,10 @@ fn answers(cluster: &Cluster, service: Service, place: Place) -> Result<BTreeMap
 pub fn holds(mode: Mode) -> Result<()> {
     let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
     let control = ControlPlane::start(&cluster.a.ns)?;
-    for node in [&cluster.a, &cluster.b, &cluster.c] {
-        let std::net::IpAddr::V4(address) = node.address(Family::V4) else { unreachable!() };
-        control.node(node.name, address, None)?;
-    }
+    control.nodes(&cluster)?;
     for service in [Service::Web, Service::Host] {
-        control.service(&object(service))?;
-        slice(&control, service, &[&cluster.b, &cluster.c])?;
+        control.service(&object(service, V4))?;
+        slice(&control, service, on(service, &[&cluster.b, &cluster.c]))?;
     }
     let to = cluster.service(Service::Web, Place::Outside, Family::V4);
     ensure!(Conn::connect(&cluster.client, to, SOON).is_err(), "somebody forwards without kube-proxy");
@@ -128,7 +137,7 @@ pub fn holds(mode: Mode) -> Result<()> {
 fn follows(control: &ControlPlane, cluster: &Cluster, proxy: &KubeProxy) -> Result<()> {
     let (a, b, c) = (&cluster.a.ns, &cluster.b, &cluster.c);
     let becomes = |nodes: &[&Node], expected: Way| -> Result<()> {
-        slice(control, Service::Web, nodes)?;
+        slice(control, Service::Web, on(Service::Web, nodes))?;
         let mut last = None;
         let same = wait_until("kube-proxy follows", SYNCED, || {
             let now = programmed(a, proxy.mode, Service::Web);

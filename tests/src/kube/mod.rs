@@ -8,11 +8,13 @@
 pub mod api;
 pub mod assets;
 pub mod beside;
+mod clients;
 pub mod control;
 pub mod forwards;
 pub mod hang;
 mod iptables;
 mod ipvs;
+pub mod local;
 mod nftables;
 pub mod objects;
 mod own;
@@ -24,7 +26,7 @@ pub mod rules;
 pub mod usable;
 
 pub use api::Api;
-pub use beside::{Beside, in_nftables_mode};
+pub use beside::{Beside, Setup, in_nftables_mode};
 pub use control::ControlPlane;
 pub use nodefence::proxy::Mode;
 pub use proxy::KubeProxy;

@@ -1,6 +1,6 @@
 //! Nodes, Services and EndpointSlices as the API takes them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
@@ -208,8 +208,8 @@ impl Slice {
     }
 }
 
-/// A Node that is Ready, with an InternalIP: kube-proxy waits for one.
-pub fn node(name: &str, address: Ipv4Addr, zone: Option<&str>) -> Value {
+/// A Node that is Ready, with an InternalIP at least: kube-proxy waits for one.
+pub fn node(name: &str, addresses: &[IpAddr], zone: Option<&str>) -> Value {
     let mut labels = json!({"kubernetes.io/hostname": name});
     if let Some(zone) = zone {
         labels["topology.kubernetes.io/zone"] = json!(zone);
@@ -217,7 +217,7 @@ pub fn node(name: &str, address: Ipv4Addr, zone: Option<&str>) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
         "status": {
-            "addresses": [{"type": "InternalIP", "address": address}],
+            "addresses": addresses.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect::<Vec<_>>(),
             "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": ""}],
         },
     })

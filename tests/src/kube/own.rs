@@ -1,12 +1,17 @@
 //! What `status` says of packets of the node's own sockets that meet the cut. They have come in by no device, so they are sent once more through a raw
 //! socket; whether these are balanced too depends on the kernel and on kube-proxy's mode. The agent finds it out by looking.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Beside, Mode};
-use crate::{Conn, Family, Node, Place, client::UdpConn, tcp_info, topology::Service};
+use crate::{
+    Conn, Family, Node, Place, audit::BOTH, client::UdpConn, tcp_info, topology::Service, watch::within,
+};
 
 /// No own socket's packet has met the cut yet.
 pub(super) const NOT_TRIED: &str = "not tried yet";
@@ -14,8 +19,10 @@ pub(super) const NOT_TRIED: &str = "not tried yet";
 /// (`net_rescue` has such a case).
 pub(super) const BALANCED: &str = "balanced anew";
 
-/// Connections, or queries, of which at least one is to meet the hung endpoint: each does in one of two cases.
-const TRIES: usize = 40;
+/// Connections, or queries, of each IP version, of which at least one is to meet the hung endpoint: each does in one of two cases.
+const CLIENTS: usize = 16;
+/// By when each is answered: a SYN that is lost is sent again only after a second.
+const ANSWERED: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(8);
 
 /// Whether `status` says just this of own sockets.
@@ -29,8 +36,8 @@ pub(super) fn says(beside: &Beside, wanted: &str) -> Result<()> {
 }
 
 /// A new client in the host network: who answered, and how often its SYN was sent again.
-fn asks(beside: &Beside, service: Service) -> io::Result<(String, u32)> {
-    let (ns, to) = (beside.cluster.at(Place::Node), beside.cluster.service(service, Place::Node, Family::V4));
+fn asks(beside: &Beside, service: Service, family: Family) -> io::Result<(String, u32)> {
+    let (ns, to) = (beside.cluster.at(Place::Node), beside.cluster.service(service, Place::Node, family));
     if service == Service::Dns {
         return Ok((UdpConn::connect(ns, to, LIMIT)?.who()?, 0));
     }
@@ -44,38 +51,41 @@ fn put_in(beside: &Beside) -> Result<u64> {
     beside.status()?["rescue"]["put_in"].as_u64().context("how many packets were put in again")
 }
 
-/// Whether the packet of a new client in the host network that meets the cut is answered by the live node without being sent again by the client, and
-/// `status` says that such packets are balanced anew. `hung` is frozen and flagged, and nobody else has clients.
+/// Whether each new client in the host network is answered by the live node without sending anything again, at least one of each IP version after its packet
+/// met the cut, and `status` says that such packets are balanced anew. `hung` is frozen and flagged, and nobody else has clients.
 ///
 /// # Errors
 /// Where it is not so.
 pub(super) fn is_balanced(beside: &Beside, service: Service, hung: &Node, live: &Node) -> Result<()> {
     let mode = beside.proxy.mode;
-    let mut seen = Vec::new();
-    for _ in 0..TRIES {
-        if mode == Mode::Ipvs {
-            weigh(beside, service, hung)?;
+    for family in BOTH {
+        let mut met = 0;
+        for client in 0..CLIENTS {
+            if mode == Mode::Ipvs {
+                weigh(beside, service, family, hung)?;
+            }
+            let before = put_in(beside)?;
+            let begun = Instant::now();
+            let asked = asks(beside, service, family);
+            let late = within("a new client in the host network is answered", ANSWERED, begun);
+            let again = put_in(beside)? > before;
+            let what = format!("{service:?}, {family:?}, client {client} (met the cut: {again}): {asked:?}");
+            ensure!(asked.is_ok_and(|(who, again)| who == live.name && again == 0), "{what}");
+            late.context(what)?;
+            met += usize::from(again);
         }
-        let before = put_in(beside)?;
-        let asked = asks(beside, service);
-        let met = put_in(beside)? > before;
-        if met && asked.as_ref().is_ok_and(|(who, again)| who == live.name && *again == 0) {
-            println!("{mode}, {service:?}: balanced anew after {} clients that were not", seen.len());
-            return says(beside, BALANCED);
-        }
-        // In the other modes nothing is waited for, so none may fail.
-        let other = asked.as_ref().is_ok_and(|(who, _)| who == live.name);
-        ensure!(other || mode == Mode::Ipvs, "{service:?}: {asked:?}");
-        seen.push((met, asked));
+        println!(
+            "{mode}, {service:?}, {family:?}: {met} of {CLIENTS} clients met the cut and were balanced anew"
+        );
+        ensure!(met > 0, "{service:?}, {family:?}: none of {CLIENTS} clients met the cut");
     }
-    says(beside, BALANCED)?;
-    anyhow::bail!("{service:?}: of {TRIES} clients none was balanced anew (met the cut, answer): {seen:?}")
+    says(beside, BALANCED)
 }
 
 /// IPVS sends no new flow to a node that is out. Somebody gives it its weight back, as long as the agent has not seen it.
-fn weigh(beside: &Beside, service: Service, hung: &Node) -> Result<()> {
-    let to = beside.cluster.service(service, Place::Node, Family::V4);
-    let real = hung.endpoint(service, Family::V4);
+fn weigh(beside: &Beside, service: Service, family: Family, hung: &Node) -> Result<()> {
+    let to = beside.cluster.service(service, Place::Node, family);
+    let real = hung.endpoint(service, family);
     let protocol = if service == Service::Dns { 'u' } else { 't' };
     let verb = |verb| format!("ipvsadm -{verb} -{protocol} {to} -r {real} -m -w 1");
     let ns = &beside.cluster.a.ns;

@@ -4,67 +4,91 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Beside, Mode, hang::rescues};
+use super::{Beside, Mode, Setup, hang::rescues};
 use crate::{
-    Cluster, Conn, Family, Node, Place,
-    checks::SOON,
-    client::{UdpConn, wait_until},
+    Conn, Family, Node, Place,
+    audit::BOTH,
+    client::UdpConn,
     emulated,
+    tcp_info::retransmitted,
     topology::Service,
+    watch::{held, wait_within},
 };
 
 /// New connections that show where a client sticks to.
 const CONNECTIONS: usize = 10;
+/// By when each new connection is answered: a SYN that is lost is sent again only after a second.
+const ANSWERED: Duration = Duration::from_secs(1);
+/// By when what was taken out is put back.
+const RESTORED: Duration = Duration::from_secs(5);
+/// Longest wait for an answer: later than it may come, so that what is late is told from what is lost.
+const LIMIT: Duration = Duration::from_secs(8);
 
-/// How often each Service's client is moved. At a flag kube-proxy's affinity is emptied once; after that it picks the hung node in one of two
-/// cases, and keeps the client there unless rescue has it forget that. An emulated processor takes seconds for each.
+/// How often the client of each Service and IP version is moved. At a flag kube-proxy's affinity is emptied once; after that it picks the hung node in one
+/// of two cases, and keeps the client there unless rescue has it forget that. An emulated processor takes seconds for each.
 fn rounds() -> usize {
-    if emulated() { 2 } else { 4 }
+    if emulated() { 1 } else { 2 }
 }
 
-/// How many new connections it may take. Where the processor is emulated, one may come while it stands still for longer than a packet is waited for.
-fn most_tries() -> usize {
-    if emulated() { 3 } else { 1 }
+/// A client that kube-proxy keeps on one endpoint.
+#[derive(Clone, Copy)]
+struct Client<'a> {
+    beside: &'a Beside,
+    service: Service,
+    family: Family,
 }
 
-/// Who answers a new connection.
-fn answers(cluster: &Cluster, service: Service) -> Result<String> {
-    let to = cluster.service(service, Place::Outside, Family::V4);
-    Ok(match service {
-        Service::Dns => UdpConn::connect(&cluster.client, to, SOON)?.who()?,
-        Service::Web | Service::Host => Conn::connect(&cluster.client, to, SOON)?.who()?,
-    })
-}
-
-fn sticks_to(cluster: &Cluster, service: Service, node: &str) -> Result<()> {
-    for connection in 0..CONNECTIONS {
-        let name = answers(cluster, service)?;
-        ensure!(name == node, "{service:?}: connection {connection} is answered by {name}, others by {node}");
+impl Client<'_> {
+    /// Who answers a new connection, at its first try. The time counts as of a flag.
+    fn answer(&self) -> Result<(String, Duration)> {
+        let cluster = &self.beside.cluster;
+        let to = cluster.service(self.service, Place::Outside, self.family);
+        let begun = Instant::now();
+        let name = if self.service == Service::Dns {
+            UdpConn::connect(&cluster.client, to, LIMIT)?.who()?
+        } else {
+            let mut conn = Conn::connect(&cluster.client, to, LIMIT)?;
+            let name = conn.who()?;
+            let again = retransmitted(&conn.stream)?;
+            ensure!(
+                again == 0,
+                "answered by {name} after {:?}, with {again} segments sent again",
+                begun.elapsed()
+            );
+            name
+        };
+        let took = begun.elapsed();
+        held("a new connection is answered", ANSWERED, begun, took)?;
+        Ok((name, took))
     }
-    Ok(())
-}
 
-/// Flags the node to which the client sticks: its next connection is answered by the other node, and so are those after it. Says how long it took.
-fn moves(beside: &Beside, service: Service, hung: &Node, live: &Node) -> Result<Duration> {
-    let cluster = &beside.cluster;
-    hung.freeze()?;
-    beside.agent.flag(hung.name)?;
-    let (flagged, mut tries) = (Instant::now(), 1);
-    loop {
-        match answers(cluster, service) {
-            Ok(name) if name == live.name => break,
-            other => ensure!(tries < most_tries(), "try {tries}, {other:?} in place of {}", live.name),
+    fn sticks_to(&self, node: &str) -> Result<()> {
+        for connection in 0..CONNECTIONS {
+            let (name, _) = self.answer().with_context(|| format!("connection {connection}"))?;
+            ensure!(name == node, "connection {connection} is answered by {name}, others by {node}");
         }
-        tries += 1;
+        Ok(())
     }
-    let took = flagged.elapsed();
-    sticks_to(cluster, service, live.name).context("after the flag")?;
-    hung.thaw()?;
-    beside.agent.unflag(hung.name)?;
-    // In IPVS mode it gets its weights back a moment later; until then the other node has nobody beside it.
-    let back = || beside.status().is_ok_and(|status| status["ipvs"]["nodes"].get(hung.name).is_none());
-    wait_until("what was taken out is put back", SOON, back)?;
-    Ok(took)
+
+    /// Flags the node to which the client sticks: its next connection is answered by the other node, and so are those after it. Says how long it took.
+    fn moves(&self, hung: &Node, live: &Node) -> Result<Duration> {
+        let agent = &self.beside.agent;
+        hung.freeze()?;
+        agent.flag(hung.name)?;
+        let (name, took) = self.answer().context("the first connection after the flag")?;
+        ensure!(name == live.name, "the first connection after the flag was answered by {name}");
+        self.sticks_to(live.name).context("after the flag")?;
+        hung.thaw()?;
+        let unflagged = Instant::now();
+        agent.unflag(hung.name)?;
+        // In IPVS mode it gets its weights back a moment later; until then the other node has nobody beside it.
+        let back = || {
+            let status = self.beside.status();
+            status.is_ok_and(|status| status["ipvs"]["nodes"].get(hung.name).is_none())
+        };
+        wait_within("what was taken out is put back", RESTORED, unflagged, back)?;
+        Ok(took)
+    }
 }
 
 /// Whether a client that kube-proxy keeps on one endpoint (`sessionAffinity: ClientIP`) moves to the other one with its next connection, and stays
@@ -73,21 +97,26 @@ fn moves(beside: &Beside, service: Service, hung: &Node, live: &Node) -> Result<
 /// # Errors
 /// Where it does not.
 pub fn affinity_moves(mode: Mode) -> Result<()> {
-    let beside = Beside::new(mode, true, &[])?;
+    let beside = Beside::new(mode, Setup { affinity: true, ..Setup::default() })?;
     let cluster = &beside.cluster;
     ensure!(beside.status()?["proxy"]["mode"] == mode.to_string(), "{}", beside.status()?["proxy"]);
     rescues(&beside)?;
-    for service in Service::ALL {
-        let first = answers(cluster, service)?;
-        sticks_to(cluster, service, &first)?;
-        let (mut hung, mut live): (&Node, &Node) =
-            if first == cluster.b.name { (&cluster.b, &cluster.c) } else { (&cluster.c, &cluster.b) };
+    for (service, family) in Service::ALL.into_iter().flat_map(|service| BOTH.map(|family| (service, family)))
+    {
+        let client = Client { beside: &beside, service, family };
+        let (first, _) = client.answer()?;
+        client.sticks_to(&first)?;
+        let mut hung = &cluster.b;
+        let mut live = &cluster.c;
+        if first != cluster.b.name {
+            std::mem::swap(&mut hung, &mut live);
+        }
         let mut longest = Duration::ZERO;
         for round in 0..rounds() {
-            let took = moves(&beside, service, hung, live).with_context(|| {
+            let took = client.moves(hung, live).with_context(|| {
                 let counters = beside.agent.expect(&["counters"]).unwrap_or_default();
                 format!(
-                    "{mode}, {service:?}, round {round}\n{counters}\n{:?}\n{}",
+                    "{mode}, {service:?}, {family:?}, round {round}\n{counters}\n{:?}\n{}",
                     beside.status(),
                     beside.agent.log()
                 )
@@ -95,7 +124,7 @@ pub fn affinity_moves(mode: Mode) -> Result<()> {
             longest = longest.max(took);
             std::mem::swap(&mut hung, &mut live);
         }
-        println!("{mode}, {service:?}: answered by the other node {longest:?} after the flag at most");
+        println!("{mode}, {service:?}, {family:?}: answered by the other node within {longest:?}");
     }
     Ok(())
 }

@@ -24,6 +24,9 @@ use crate::{Netns, Proc};
 /// How long its first sync may take, on a busy machine too. Under a second on an idle one.
 const SYNC: Duration = Duration::from_secs(120);
 
+/// `syncPeriod`, by default.
+pub const SYNC_PERIOD: Duration = Duration::from_secs(30);
+
 /// Its own ports, as they are by default.
 const METRICS: u16 = 10_249;
 const HEALTH: u16 = 10_256;
@@ -54,11 +57,26 @@ impl KubeProxy {
     /// # Errors
     /// Where the program is missing, ends, or has not synced in time; with its log.
     pub fn start(control: &ControlPlane, ns: &Arc<Netns>, node: &str, mode: Mode) -> Result<Self> {
+        Self::start_with(control, ns, node, mode, SYNC_PERIOD)
+    }
+
+    /// As [`KubeProxy::start`], with another `syncPeriod`.
+    ///
+    /// # Errors
+    /// As [`KubeProxy::start`].
+    pub fn start_with(
+        control: &ControlPlane,
+        ns: &Arc<Netns>,
+        node: &str,
+        mode: Mode,
+        sync_period: Duration,
+    ) -> Result<Self> {
         let dir = TempDir::with_prefix("nodefence-kube-proxy-")?;
         // JSON is YAML too. Limits of conntrack are the machine's, not this namespace's: they are left alone.
         let config = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
             "mode": mode.to_string(),
+            (mode.to_string()): {"syncPeriod": format!("{}s", sync_period.as_secs_f64())},
             "hostnameOverride": node,
             "clientConnection": {"kubeconfig": control.kubeconfig()?},
             "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     ControlPlane, KubeProxy, Mode,
-    forwards::object,
+    forwards::{V4, object},
     objects::{self, Endpoint, Port, Slice},
 };
 use crate::{
@@ -82,7 +82,7 @@ impl Pods {
             let (ready, terminating) = (Some(ready), Some(!ready));
             Endpoint { ready, terminating, ..Endpoint::ready(pod.address, pod.node) }
         });
-        Slice::new(&object(Service::Web), endpoints.collect())
+        Slice::new(&object(Service::Web, V4), endpoints.collect())
     }
 
     fn file(&self, cluster: &Cluster, more: &str) -> String {
@@ -93,7 +93,7 @@ impl Pods {
         // As every real node has.
         let own = format!(", backends: [{{ address: {} }}] }}\n", cluster.a.pod_address(Family::V4));
         text = text.replacen(" }\n", &own, 1);
-        let object = object(Service::Web);
+        let object = object(Service::Web, V4);
         text += &format!(
             "services:\n  - name: default/{}\n    clusterIPs: [{}]\n    ports:\n",
             object.name, object.cluster_ips[0]
@@ -178,11 +178,8 @@ pub fn holds(mode: Mode, length: Duration) -> Result<()> {
         node.pod.ip(&more.collect::<Vec<_>>().join("\n"))?;
     }
     let control = ControlPlane::start(&cluster.a.ns)?;
-    for node in [&cluster.a, &cluster.b, &cluster.c] {
-        let IpAddr::V4(address) = node.address(Family::V4) else { unreachable!() };
-        control.node(node.name, address, None)?;
-    }
-    control.service(&object(Service::Web))?;
+    control.nodes(&cluster)?;
+    control.service(&object(Service::Web, V4))?;
     let pods = Pods::new();
     control.slice(&pods.slice())?;
     let mut kube_proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;

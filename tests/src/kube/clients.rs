@@ -1,0 +1,224 @@
+//! Clients of a Service while one of its nodes hangs: those that keep their connections, and new ones.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{ScopedJoinHandle, scope, sleep},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::Beside;
+use crate::{
+    Conn, Netns, Node, Outcome, Place,
+    audit::BOTH,
+    emulated, tcp_info,
+    topology::Service,
+    watch::{figure, stood_still},
+};
+
+/// Clients that keep their connections, half of each IP version.
+const CLIENTS: usize = 40;
+/// How often there is a new connection: ten a second.
+const NEW: Duration = Duration::from_millis(100);
+/// From the moment when the node's processes stand still to its flag.
+const UNNOTICED: Duration = Duration::from_millis(300);
+/// How long everything is watched after the flag.
+const AFTER: Duration = Duration::from_secs(4);
+/// Longest wait for anything.
+pub(super) const LIMIT: Duration = Duration::from_secs(8);
+/// How often each of them asks. An emulated processor is not to be busy with them alone.
+fn each() -> Duration {
+    Duration::from_millis(if emulated() { 200 } else { 25 })
+}
+
+/// How long a client may wait after the flag: less than until a lost SYN is sent again.
+pub(super) const STALL: Duration = Duration::from_secs(1);
+/// What becomes of clients, while somebody flags a node.
+struct Watched<'a> {
+    ns: &'a Netns,
+    /// The Service, by IP version.
+    to: [SocketAddr; 2],
+    over: AtomicBool,
+    flagged: OnceLock<Instant>,
+}
+
+/// A time that somebody waited, and how long the machine stood still in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wait {
+    pub(super) took: Duration,
+    still: Duration,
+}
+
+impl Wait {
+    pub(super) fn since(begun: Instant) -> Self {
+        Self { took: begun.elapsed(), still: stood_still(begun) }
+    }
+
+    /// How much of it was nobody's fault but ours.
+    pub(super) fn own(self) -> Duration {
+        self.took.saturating_sub(self.still)
+    }
+}
+
+/// One new connection and one request on it.
+struct New {
+    to: SocketAddr,
+    begun: Instant,
+    wait: Wait,
+    outcome: Outcome,
+    who: String,
+    /// Segments that it sent again until it was there.
+    again: u32,
+}
+
+impl Watched<'_> {
+    fn over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// A client that keeps its connection: when it is reset it makes a new one at once and asks again. Gives the longest that it waited for an answer
+    /// after the flag, and how often it was reset.
+    fn keeps_alive(&self, to: SocketAddr) -> Result<(Wait, u32)> {
+        let mut conn = Conn::connect(self.ns, to, LIMIT)?;
+        let (mut longest, mut resets) = (Wait::default(), 0);
+        while !self.over() {
+            let begun = Instant::now();
+            while let Err(error) = conn.who() {
+                ensure!(Outcome::of(&error) == Outcome::Reset, "a request ended with {error}");
+                resets += 1;
+                ensure!(resets == 1, "a client was reset once more on its new connection");
+                conn = Conn::connect(self.ns, to, LIMIT).context("connect again")?;
+            }
+            if let Some(flagged) = self.flagged.get() {
+                let wait = Wait::since(begun.max(*flagged));
+                longest = if wait.own() > longest.own() { wait } else { longest };
+            }
+            sleep(each());
+        }
+        Ok((longest, resets))
+    }
+
+    fn new_connection(&self, to: SocketAddr) -> New {
+        let begun = Instant::now();
+        let mut again = 0;
+        let result = Conn::connect(self.ns, to, LIMIT).and_then(|mut conn| {
+            again = tcp_info::retransmitted(&conn.stream)?;
+            conn.who()
+        });
+        let wait = Wait::since(begun);
+        let outcome = result.as_ref().map_or_else(Outcome::of, |_| Outcome::Answered);
+        New { to, begun, wait, outcome, who: result.unwrap_or_default(), again }
+    }
+
+    fn new_connections(&self) -> Result<Vec<New>> {
+        // Each waits for itself.
+        scope(|scope| {
+            let mut running = Vec::new();
+            for to in self.to.into_iter().cycle().take_while(|_| !self.over()) {
+                running.push(scope.spawn(move || self.new_connection(to)));
+                sleep(NEW);
+            }
+            running.into_iter().map(joined).collect()
+        })
+    }
+}
+
+pub(super) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
+    thread.join().ok().context("a thread panicked")
+}
+
+/// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints.
+pub(super) fn hangs(
+    beside: &Beside,
+    place: Place,
+    hung: &Node,
+    live: &Node,
+    flag: impl Fn() -> Result<()>,
+) -> Result<()> {
+    let cluster = &beside.cluster;
+    let watched = Watched {
+        ns: cluster.at(place),
+        to: BOTH.map(|family| cluster.service(Service::Web, place, family)),
+        over: AtomicBool::new(false),
+        flagged: OnceLock::new(),
+    };
+    let (flagged, clients, new) = scope(|scope| {
+        let watched = &watched;
+        let clients = watched.to.into_iter().cycle().take(CLIENTS);
+        let clients: Vec<_> = clients.map(|to| scope.spawn(move || watched.keeps_alive(to))).collect();
+        let new = scope.spawn(|| watched.new_connections());
+        let hang = || -> Result<Instant> {
+            sleep(Duration::from_millis(700));
+            hung.freeze()?;
+            sleep(UNNOTICED);
+            watched.flagged.get_or_init(Instant::now);
+            flag()?;
+            let flagged = Instant::now();
+            sleep(AFTER);
+            Ok(flagged)
+        };
+        let flagged = hang();
+        watched.over.store(true, Ordering::Relaxed);
+        let clients: Vec<_> = clients.into_iter().map(joined).collect();
+        (flagged, clients, joined(new))
+    });
+    let flagged = flagged?;
+    let (mut longest, mut resets) = (Wait::default(), [0; 2]);
+    for (at, client) in clients.into_iter().enumerate() {
+        let (wait, reset) = client?.with_context(|| format!("client {at} of {:?}", watched.to[at % 2]))?;
+        longest = if wait.own() > longest.own() { wait } else { longest };
+        resets[at % 2] += reset;
+    }
+    let new = new??;
+    let (after, before): (Vec<&New>, Vec<&New>) = new.iter().partition(|one| one.begun >= flagged);
+    let slowest = after.iter().map(|one| one.wait.took).max().unwrap_or_default();
+    figure("longest wait of a client after the flag", longest.took.as_secs_f64() * 1e3, "ms");
+    figure("slowest new connection after the flag", slowest.as_secs_f64() * 1e3, "ms");
+    println!(
+        "{}, {place:?}, {} hangs: {resets:?} of {CLIENTS} clients reset, {longest:?} after the flag at most; {} new connections after it, the slowest \
+         took {slowest:?}",
+        beside.proxy.mode,
+        hung.name,
+        after.len()
+    );
+    ensure!(longest.own() <= STALL, "a client waited {longest:?}");
+    // Half of the twenty of each IP version are there, give or take two (one standard deviation).
+    ensure!(
+        resets.iter().all(|resets| *resets >= 2),
+        "{resets:?} clients were reset: {} was not picked",
+        hung.name
+    );
+    for one in before {
+        let seen = one.outcome == Outcome::Answered || one.outcome == Outcome::Reset;
+        ensure!(
+            seen && one.begun + one.wait.own() <= flagged + STALL,
+            "{} before the flag",
+            one.text(flagged)
+        );
+    }
+    for to in watched.to {
+        let count = after.iter().filter(|one| one.to == to).count();
+        ensure!(count >= 5, "{count} new connections to {to}");
+    }
+    for one in after {
+        let sound = one.outcome == Outcome::Answered && one.who == live.name && one.again == 0;
+        ensure!(sound && one.wait.own() <= STALL, "{}", one.text(flagged));
+    }
+    Ok(())
+}
+
+impl New {
+    fn text(&self, flagged: Instant) -> String {
+        let Self { to, begun, wait, outcome, who, again } = self;
+        let (early, late) =
+            (flagged.saturating_duration_since(*begun), begun.saturating_duration_since(flagged));
+        format!(
+            "new connection to {to} {late:?} after the flag ({early:?} before): {outcome:?} by `{who}`, {wait:?}, {again} segments again"
+        )
+    }
+}

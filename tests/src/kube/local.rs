@@ -1,0 +1,108 @@
+//! A Service whose external traffic stays on the node where it enters (`externalTrafficPolicy: Local`), by its node port, beside kube-proxy in IPVS mode.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Beside, Mode, Setup,
+    hang::{follow, recovers, rescues},
+};
+use crate::{
+    Conn, Family, Outcome, Place,
+    audit::BOTH,
+    client::wait_until,
+    ipvs::saved,
+    tcp_info::retransmitted,
+    topology::Service,
+    watch::{wait_within, within},
+};
+
+/// New connections of each IP version.
+const CONNECTIONS: usize = 12;
+/// By when each is answered: a SYN that is lost is sent again only after a second.
+const ANSWERED: Duration = Duration::from_secs(1);
+const RESTORED: Duration = Duration::from_secs(5);
+/// Longest wait for anything.
+const LIMIT: Duration = Duration::from_secs(8);
+
+/// Each new connection is answered by this node, without sending anything again.
+fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Result<()> {
+    let cluster = &beside.cluster;
+    let to = cluster.service(Service::Web, place, family);
+    for connection in 0..CONNECTIONS {
+        let begun = Instant::now();
+        let mut conn = Conn::connect(cluster.at(place), to, LIMIT)
+            .with_context(|| format!("{to}, connection {connection}"))?;
+        let who = conn.who().with_context(|| format!("{to}, connection {connection}"))?;
+        let again = retransmitted(&conn.stream)?;
+        ensure!(
+            who == node && again == 0,
+            "{to}, connection {connection}: {who}, {again} segments sent again"
+        );
+        within("a new connection is answered", ANSWERED, begun)?;
+    }
+    Ok(())
+}
+
+/// Whether clients of the node port go on where the node has no endpoint, so that kube-proxy falls back to those of others; and whether they keep the
+/// node's own endpoint, their last one, while clients of the ClusterIP, who have another, are sent away from it.
+///
+/// # Errors
+/// Where it is not so.
+pub fn node_port_goes_on() -> Result<()> {
+    let setup = Setup { local: true, extra: &["--interface", "auto"], ..Setup::default() };
+    let mut beside = Beside::new(Mode::Ipvs, setup)?;
+    beside.cluster.serve_on_a()?;
+    rescues(&beside)?;
+    falls_back(&beside).with_context(|| format!("no endpoint here\n{}", beside.agent.log()))?;
+    keeps_its_own(&beside).with_context(|| {
+        let table = saved(&beside.cluster.a.ns);
+        format!("an endpoint here\n{table:#?}\n{}", beside.agent.log())
+    })
+}
+
+fn falls_back(beside: &Beside) -> Result<()> {
+    let cluster = &beside.cluster;
+    let mut kept = Vec::new();
+    for family in BOTH {
+        let to = cluster.service(Service::Web, Place::Outside, family);
+        kept.push(Conn::connect_to(&cluster.client, to, cluster.b.name, LIMIT)?);
+    }
+    cluster.b.freeze()?;
+    beside.agent.flag(cluster.b.name)?;
+    for (conn, family) in kept.iter_mut().zip(BOTH) {
+        let outcome = conn.request();
+        ensure!(outcome == Outcome::Reset, "{family:?}: an established connection: {outcome:?}");
+        answered_by(beside, Place::Outside, family, cluster.c.name)?;
+    }
+    recovers(beside, &cluster.b)
+}
+
+fn keeps_its_own(beside: &Beside) -> Result<()> {
+    let (a, c) = (&beside.cluster.a, &beside.cluster.c);
+    beside.set_endpoints(&[a, c])?;
+    follow(beside, &[a, c])?;
+    let before = saved(&a.ns)?;
+    for family in BOTH {
+        answered_by(beside, Place::Outside, family, a.name)?;
+    }
+    beside.agent.expect(&["flag", a.name, "--force"])?;
+    let mut row = serde_json::Value::Null;
+    wait_until("node A is out where there is another node", LIMIT, || {
+        row = beside.status().map(|status| status["ipvs"]["nodes"][a.name].clone()).unwrap_or_default();
+        row["taken"].as_u64() > Some(0) && row["waiting"] == 0
+    })
+    .with_context(|| row.to_string())?;
+    ensure!(row["kept"].as_array().is_some_and(|kept| !kept.is_empty()), "{row}");
+    for family in BOTH {
+        answered_by(beside, Place::Outside, family, a.name).context("its last endpoint was cut")?;
+        for place in [Place::Pod, Place::Node] {
+            answered_by(beside, place, family, c.name)?;
+        }
+    }
+    let unflagged = Instant::now();
+    beside.agent.unflag(a.name)?;
+    let same = || saved(&a.ns).is_ok_and(|now| now == before);
+    wait_within("the table is as it was", RESTORED, unflagged, same).map(drop)
+}
