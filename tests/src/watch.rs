@@ -192,13 +192,18 @@ pub fn figure(name: &str, value: f64, unit: &str) {
 /// # Errors
 /// Where it took longer.
 pub fn held(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<Duration> {
-    let still = stood_still(began);
     figure(what, took.as_secs_f64() * 1e3, "ms");
+    bounded(what, promised, began, took)?;
+    Ok(took)
+}
+
+fn bounded(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<()> {
+    let still = stood_still(began);
     ensure!(
         took <= promised + still,
         "{what}: {took:?}; promised are {promised:?}, and the machine stood still for {still:?} meanwhile"
     );
-    Ok(took)
+    Ok(())
 }
 
 /// As [`held`], for what ends now.
@@ -209,7 +214,8 @@ pub fn within(what: &str, promised: Duration, began: Instant) -> Result<Duration
     held(what, promised, began, began.elapsed())
 }
 
-/// Waits until `done`, and holds the time since `began` to what is promised and what the machine stood still since. Gives up a second after that.
+/// Waits until `done`, and holds the time since `began` to what is promised and what the machine stood still since: whoever asked later than that found it
+/// done. Gives up a second after that.
 ///
 /// # Errors
 /// Where it took longer or was not done.
@@ -219,12 +225,16 @@ pub fn wait_within(
     began: Instant,
     mut done: impl FnMut() -> bool,
 ) -> Result<Duration> {
+    let mut not_yet = Duration::ZERO;
     loop {
-        // What is asked takes time as well, which is not its own: it was done by when it was asked.
+        // What is asked takes time as well, which is not its own: it was done by when it was asked, and was not when it was asked before.
         let took = began.elapsed();
         if done() {
-            return held(what, promised, began, took);
+            figure(what, took.as_secs_f64() * 1e3, "ms");
+            bounded(what, promised, began, not_yet)?;
+            return Ok(took);
         }
+        not_yet = took;
         let still = stood_still(began);
         ensure!(
             took <= promised + still + Duration::from_secs(1),
