@@ -43,7 +43,7 @@ fn one_that_ends_before_the_flag() -> Result<()> {
     let outcome = idle.wait_end(LIMIT);
     ensure!(outcome == Outcome::Reset, "the idle client: {outcome:?}");
     agent.unflag("node-b")?;
-    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    wait_same(&cluster, &before, &agent.log())?;
     untouched(&agent)
 }
 
@@ -135,7 +135,7 @@ fn the_last_of_all_are_let_through() -> Result<()> {
     wait_out(&cluster, &agent)?;
     let mut late = Conn::connect_to(cluster.at(Place::Pod), web, "node-c", LIMIT)?;
     agent.expect(&["flag", "node-c", "--force"])?;
-    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    wait_same(&cluster, &before, &agent.log())?;
     for name in ["node-b", "node-c"] {
         let mut conn = Conn::connect_to(cluster.at(Place::Pod), web, name, LIMIT)
             .with_context(|| format!("{name}\n{}", agent.log()))?;
@@ -153,6 +153,6 @@ fn the_last_of_all_are_let_through() -> Result<()> {
     }
     agent.unflag("node-c")?;
     agent.unflag("node-b")?;
-    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    wait_same(&cluster, &before, &agent.log())?;
     untouched(&agent)
 }

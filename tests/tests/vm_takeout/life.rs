@@ -1,16 +1,15 @@
 //! What is taken out does not outlive the flag's deadline, whatever becomes of the agent.
 
-use std::time::Instant;
-
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
-use nodefence_tests::{Agent, Cluster};
+use nodefence_tests::{Agent, Cluster, watch::within};
 
-use super::common::{
-    LAPSE, LIMIT, agent, cluster, emulation, guard, saved, untouched, wait_out, wait_same, weighted_on_b,
-};
+use super::common::{PUT_BACK, agent, cluster, guard, saved, untouched, wait_out, wait_same, weighted_on_b};
+
+/// An agent that ends waits for nothing.
+const ENDED: Duration = Duration::from_secs(1);
 
 /// A cluster whose node B is out, its table from before, and the agent that did it.
 fn taken_out() -> Result<(Cluster, Vec<String>, Agent)> {
@@ -26,13 +25,13 @@ fn taken_out() -> Result<(Cluster, Vec<String>, Agent)> {
 fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
     let (cluster, before, mut agent) = taken_out()?;
     agent.kill();
-    let took = wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
+    let took = wait_same(&cluster, &before, &agent.log())?;
     println!("undone {took:?} after SIGKILL");
     // The flag is in the flags file: the next agent takes the node out again, and another one goes on from there.
     agent.restart(&[])?;
     wait_out(&cluster, &agent)?;
     agent.unflag("node-b")?;
-    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    wait_same(&cluster, &before, &agent.log())?;
     untouched(&agent)
 }
 
@@ -41,22 +40,22 @@ fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
     let (cluster, before, mut agent) = taken_out()?;
     for _ in 0..2 {
         agent.proc()?.freeze()?;
-        let took = wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
+        let took = wait_same(&cluster, &before, &agent.log())?;
         println!("undone {took:?} after SIGSTOP");
         agent.proc()?.thaw()?;
         wait_out(&cluster, &agent)?;
     }
     // Killed after it had lapsed: its guard is still the one.
     agent.kill();
-    wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
+    wait_same(&cluster, &before, &agent.log())?;
     agent.restart(&[])?;
     wait_out(&cluster, &agent)?;
     // Stopped while it is at work.
     agent.unflag("node-b")?;
     agent.proc()?.freeze()?;
-    wait_same(&cluster, &before, LAPSE + emulation(), &agent.log())?;
+    wait_same(&cluster, &before, &agent.log())?;
     agent.proc()?.thaw()?;
-    wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    wait_same(&cluster, &before, &agent.log())?;
     untouched(&agent)
 }
 
@@ -82,8 +81,9 @@ fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()>
     wait_out(&cluster, &agent)?;
     let begun = Instant::now();
     agent.terminate()?;
-    wait_same(&cluster, &before, Duration::from_secs(1) + emulation(), &agent.log())?;
-    println!("put back {:?} after SIGTERM", begun.elapsed());
+    within("put back and ended", ENDED, begun)?;
+    let now = saved(&cluster.a.ns)?;
+    ensure!(now == before, "{now:#?}\n{before:#?}\n{}", agent.log());
     Ok(())
 }
 
@@ -94,7 +94,7 @@ fn an_agent_that_was_paused_with_its_guard_puts_back_at_its_end() -> Result<()> 
     let guard = guard(&agent)?;
     agent.proc()?.freeze()?;
     kill(guard, Signal::SIGKILL)?;
-    std::thread::sleep(LAPSE);
+    std::thread::sleep(PUT_BACK);
     ensure!(saved(&cluster.a.ns)? != before, "somebody has put it back");
     agent.proc()?.signal(Signal::SIGTERM)?;
     agent.proc()?.thaw()?;

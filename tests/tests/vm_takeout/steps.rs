@@ -10,7 +10,7 @@ use nodefence_tests::{
     topology::Service,
 };
 
-use super::common::{LAPSE, LIMIT, agent, cluster, emulation, is_out, saved, untouched, wait_out, wait_same};
+use super::common::{LIMIT, agent, cluster, is_out, saved, untouched, wait_out, wait_same};
 
 /// Gives the agent a command and waits until the blow has fallen at the `nth` step of what follows, or until all of it is done. Whether
 /// it has fallen, and the command, which may wait for its answer.
@@ -59,7 +59,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
             } else {
                 let (hit, mut told) = struck(&agent, nth, blow, verb, settled)?;
                 let guarded = |log: &str| -> Result<()> {
-                    let took = wait_same(&cluster, &before, LAPSE + emulation(), log);
+                    let took = wait_same(&cluster, &before, log);
                     println!("{what}: put back {:?} later", took.with_context(|| what.clone())?);
                     Ok(())
                 };
@@ -86,7 +86,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
             if flags {
                 wait_out(&cluster, &agent).context(what)?;
             } else {
-                wait_same(&cluster, &before, LIMIT, &agent.log()).context(what)?;
+                wait_same(&cluster, &before, &agent.log()).context(what)?;
                 untouched(&agent)?;
             }
         }

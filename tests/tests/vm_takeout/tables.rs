@@ -12,11 +12,12 @@ use nodefence_tests::{
     Conn, Family, Netns, Outcome, Place,
     client::{UdpConn, try_new, wait_until},
     topology::Service,
+    watch::{held, within},
 };
 
 use super::common::{
-    LIMIT, ONLY_B, addresses, agent, agent_with, cluster, connections, emulation, saved, status, untouched,
-    wait_out, wait_same,
+    LIMIT, ONLY_B, addresses, agent, agent_with, cluster, connections, saved, status, untouched, wait_out,
+    wait_same,
 };
 
 #[test]
@@ -93,10 +94,14 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     untouched(&agent)?;
 
     agent.unflag("node-b")?;
-    let took = wait_same(&cluster, &before, LIMIT, &agent.log())?;
+    let took = wait_same(&cluster, &before, &agent.log())?;
     println!("as it was after {took:?}");
     untouched(&agent)
 }
+
+/// Up to when what others changed is undone, in tables that are read in [`READ`].
+const UNDONE: Duration = Duration::from_millis(500);
+const READ: Duration = Duration::from_millis(100);
 
 /// Somebody who gives every destination of the node weight 1 every second, added anew or as it stands: each is undone, and meanwhile the
 /// cut holds.
@@ -106,7 +111,9 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     let ns = &cluster.a.ns;
     let before = saved(ns)?;
     let agent = agent(&cluster)?;
+    let begun = Instant::now();
     let all = ns.run(|| Ok::<_, nodefence::ipvs::Error>(Ipvs::open()?.snapshot()?.services))?;
+    within("all of the tables read", READ, begun)?;
     let of_b = addresses(&cluster.b);
     let mut wanted = Vec::new();
     for (key, server) in &all {
@@ -120,7 +127,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     agent.flag("node-b")?;
     wait_out(&cluster, &agent)?;
     let (web, stop) = (cluster.service(Service::Web, Place::Pod, Family::V4), AtomicBool::new(false));
-    let slowest = std::thread::scope(|scope| -> Result<Duration> {
+    std::thread::scope(|scope| -> Result<()> {
         let client = scope.spawn(|| {
             let (mut asked, mut hung) = (0, Vec::new());
             while !stop.load(Ordering::Relaxed) {
@@ -131,6 +138,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
                     || outcome == Outcome::Reset
                     || name.as_deref() == Some("node-c");
                 hung.extend((!good).then_some((outcome, name)));
+                std::thread::sleep(Duration::from_millis(10));
             }
             (asked, hung)
         });
@@ -140,8 +148,6 @@ fn who_adds_them_again_is_undone() -> Result<()> {
         ensure!(asked > 10 && hung.is_empty(), "{asked} new flows, and of these {hung:?}");
         undone.with_context(|| agent.log())
     })?;
-    println!("{} pairs, undone within {slowest:?}", wanted.len());
-    ensure!(slowest < Duration::from_millis(500) + emulation() / 4, "undone only after {slowest:?}");
     wait_out(&cluster, &agent)?;
     agent.unflag("node-b")?;
     // What others want is what is put back.
@@ -157,12 +163,11 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     };
     let mut expected: Vec<String> = before.iter().map(raised).collect();
     expected.sort();
-    wait_same(&cluster, &expected, LIMIT, &agent.log()).map(drop)
+    wait_same(&cluster, &expected, &agent.log()).map(drop)
 }
 
-/// Ten times, a second apart. The longest time until all of it was undone.
-fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<Duration> {
-    let mut slowest = Duration::ZERO;
+/// Ten times, a second apart; each is undone in time.
+fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<()> {
     for round in 0..10 {
         let begun = Instant::now();
         let mut changes = Vec::new();
@@ -176,7 +181,7 @@ fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<Duratio
             changes.push(Change::NewDestination(*key, raised));
         }
         let wanted = wanted.to_vec();
-        let undone = ns.run(move || -> Result<Duration> {
+        let (added, undone) = ns.run(move || -> Result<(Instant, Duration)> {
             let mut ipvs = Ipvs::open()?;
             let applied = ipvs.apply(&changes);
             ensure!(applied.failure.is_none(), "{:?}", applied.failure);
@@ -184,6 +189,8 @@ fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<Duratio
             ensure!(done >= wanted.len(), "only {done} changes were made");
             let added = Instant::now();
             loop {
+                // The reading's own time is not the agent's.
+                let looked = added.elapsed();
                 let mut weighted = 0;
                 for key in wanted.iter().map(|(key, _)| key).collect::<BTreeSet<_>>() {
                     let found = ipvs.destinations(key)?.items;
@@ -192,15 +199,16 @@ fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<Duratio
                     weighted += found.iter().filter(ours).filter(|d| d.weight > 0).count();
                 }
                 if weighted == 0 {
-                    return Ok(added.elapsed());
+                    return Ok((added, looked));
                 }
-                ensure!(added.elapsed() < LIMIT, "{weighted} are not undone");
+                ensure!(looked < LIMIT, "{weighted} are not undone");
+                std::thread::sleep(Duration::from_millis(5));
             }
         })?;
-        slowest = slowest.max(undone);
+        held("weights undone", UNDONE, added, undone)?;
         std::thread::sleep(Duration::from_secs(1).saturating_sub(begun.elapsed()));
     }
-    Ok(slowest)
+    Ok(())
 }
 
 /// Both nodes flagged, in either order: nobody is left, so traffic is let through, and the status says why.
@@ -220,7 +228,7 @@ fn the_last_backends_are_kept() -> Result<()> {
             kept("node-b").is_ok_and(|n| n > 10) && kept("node-c").is_ok_and(|n| n > 10)
         })
         .with_context(|| format!("{:?}", status(&agent)))?;
-        wait_same(&cluster, &before, LIMIT, &agent.log())?;
+        wait_same(&cluster, &before, &agent.log())?;
         let note = status(&agent)?["note"].clone();
         ensure!(
             note.as_str().is_some_and(|note| note.contains("no `services`")),
@@ -230,7 +238,7 @@ fn the_last_backends_are_kept() -> Result<()> {
         agent.unflag("node-c")?;
         wait_out(&cluster, &agent)?;
         agent.unflag("node-b")?;
-        wait_same(&cluster, &before, LIMIT, &agent.log())?;
+        wait_same(&cluster, &before, &agent.log())?;
     }
     ensure!(saved(ns)? == before);
     wait_until("nothing is noted", LIMIT, || status(&agent).is_ok_and(|row| row["note"].is_null()))?;

@@ -6,10 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nodefence_tests::{Agent, Cluster, client::wait_until};
 
-use super::common::{LIMIT, agent, cluster, emulation, guard, is_out, saved, wait_out, wait_same};
-
-/// The verdicts' lifetime, and what the guard waits for an agent that would make the ledger anew.
-const PUT_BACK: Duration = Duration::from_secs(5);
+use super::common::{LIMIT, PUT_BACK, agent, cluster, guard, is_out, saved, wait_out, wait_same};
 
 struct Out {
     cluster: Cluster,
@@ -33,7 +30,7 @@ fn out() -> Result<Out> {
 
 impl Out {
     fn is_put_back(&self) -> Result<()> {
-        wait_same(&self.cluster, &self.before, PUT_BACK + emulation(), &self.agent.log()).map(drop)
+        wait_same(&self.cluster, &self.before, &self.agent.log()).map(drop)
     }
 }
 
@@ -90,7 +87,7 @@ fn drain(cluster: &Cluster) -> Result<Vec<String>> {
 
 /// For longer than the guard waits and puts back.
 fn stays(cluster: &Cluster, drained: &[String], agent: &Agent) -> Result<()> {
-    std::thread::sleep(PUT_BACK + emulation());
+    std::thread::sleep(PUT_BACK);
     let now = saved(&cluster.a.ns)?;
     ensure!(now == drained, "{now:#?}\n{drained:#?}\n{}", agent.log());
     Ok(())
