@@ -11,19 +11,25 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nodefence::report::{Client, CounterRow, FlagReport, Request};
 use nodefence_common::Reason;
 
 use crate::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
     capture::Frame,
-    client::{UdpConn, pattern, try_new},
+    client::{Attempt, UdpConn, pattern},
     emulated,
     tcp_info::retransmitted,
     topology::Service,
+    watch,
 };
 
-/// Limit of anything that should happen at once. Generous: machines are slow, but stalls here last for ever.
+/// Limit of what is no promise. Generous: machines are slow, but stalls here last for ever.
 pub const SOON: Duration = Duration::from_secs(10);
+/// Promised of idle clients after a flag.
+pub const FREED: Duration = Duration::from_secs(1);
+/// A segment that nobody answers is sent again after 200 ms at the soonest (`TCP_RTO_MIN`, include/net/tcp.h): what took less did not wait for that.
+const FIRST_SEGMENT: Duration = Duration::from_millis(190);
 
 /// What flags a node.
 pub trait Fence {
@@ -42,6 +48,29 @@ pub trait Fence {
     /// # Errors
     /// Where that fails.
     fn counter(&mut self, reason: Reason) -> Result<u64>;
+
+    /// Flags a node without the start of a command. Gives the moment at which it was asked for.
+    ///
+    /// # Errors
+    /// Where that fails.
+    fn flag_now(&mut self, node: &str) -> Result<Instant> {
+        let began = Instant::now();
+        self.flag(node)?;
+        Ok(began)
+    }
+
+    /// Packets by how they were answered.
+    ///
+    /// # Errors
+    /// Where that fails.
+    fn counts(&mut self) -> Result<Counts> {
+        Ok(Counts {
+            reset: self.counter(Reason::Reset)?,
+            refused: self.counter(Reason::Refused)?,
+            unreachable: self.counter(Reason::Unreachable)?,
+            handed: self.counter(Reason::Handed)?,
+        })
+    }
 }
 
 impl Fence for Agent {
@@ -56,6 +85,52 @@ impl Fence for Agent {
     fn counter(&mut self, reason: Reason) -> Result<u64> {
         Agent::counter(self, reason)
     }
+
+    fn flag_now(&mut self, node: &str) -> Result<Instant> {
+        let mut client = Client::connect(&self.socket())?;
+        let (node, reason) = (node.to_owned(), "test".to_owned());
+        let began = Instant::now();
+        client.ask::<FlagReport>(&Request::Flag { node, for_ms: None, reason, force: false, wait: false })?;
+        Ok(began)
+    }
+
+    fn counts(&mut self) -> Result<Counts> {
+        let rows: Vec<CounterRow> = Client::connect(&self.socket())?.ask(&Request::Counters)?;
+        let of = |reason: Reason| {
+            let row = rows.iter().find(|row| row.reason == reason.name());
+            row.map(|row| row.packets).with_context(|| format!("no counter {}", reason.name()))
+        };
+        Ok(Counts {
+            reset: of(Reason::Reset)?,
+            refused: of(Reason::Refused)?,
+            unreachable: of(Reason::Unreachable)?,
+            handed: of(Reason::Handed)?,
+        })
+    }
+}
+
+/// How somebody heard of the cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// Packets that had to be sent again.
+    again: u32,
+    /// Whether the first one got the answer, or the machine stood still meanwhile.
+    at_first: bool,
+    took: Duration,
+}
+
+/// Whoever heard of the cut did so at the first packet, where answers are made in place. Where they are handed to user space each packet was, the first ones
+/// included: how soon a process gets to run is no matter of the cut.
+fn heard_at_first(before: Counts, after: Counts, told: &[Told]) -> Result<()> {
+    let sent = told.len() as u64 + told.iter().map(|one| u64::from(one.again)).sum::<u64>();
+    let in_place = after.reset + after.refused - before.reset - before.refused;
+    let handed = after.handed - before.handed;
+    ensure!(
+        in_place + handed >= sent,
+        "{sent} packets met the cut: {in_place} were answered, {handed} handed over; {told:?}"
+    );
+    ensure!(handed > 0 || told.iter().all(|one| one.at_first), "answers at a later packet only: {told:?}");
+    Ok(())
 }
 
 /// A flow under test: who, where to.
@@ -88,23 +163,36 @@ impl Case<'_> {
         UdpConn::connect_to(self.cluster.at(self.place), to, "node-b", SOON).with_context(|| self.to_string())
     }
 
-    /// New connections are answered by C or refused at once; not one of them waits.
+    /// New connections are answered by C or refused; the first SYN of each gets that answer.
     ///
     /// # Errors
     /// Where one waits, or B answers.
     pub fn new_connections(&self, service: Service) -> Result<()> {
+        let refused = self.refused(service)?;
+        ensure!(refused.iter().all(|one| one.at_first), "{self}: refused at a later SYN only: {refused:?}");
+        Ok(())
+    }
+
+    /// Those of 24 new connections that were refused; the first SYN of all others reached C.
+    fn refused(&self, service: Service) -> Result<Vec<Told>> {
         let to = self.cluster.service(service, self.place, self.family);
-        let (mut served, mut refused) = (0, 0);
+        let (mut served, mut refused) = (0, Vec::new());
         for _ in 0..24 {
-            match try_new(self.cluster.at(self.place), to, SOON) {
-                (Outcome::Answered, Some(name)) if name == "node-c" => served += 1,
-                (Outcome::Refused | Outcome::Reset, _) => refused += 1,
+            let attempt = Conn::attempt(self.cluster.at(self.place), to, SOON);
+            let at_first = attempt.at_first_syn();
+            let Attempt { again, took, .. } = attempt;
+            match attempt.request() {
+                (Outcome::Answered, Some(name)) if name == "node-c" => {
+                    at_first.with_context(|| format!("{self}: new connection to {service:?} on node C"))?;
+                    served += 1;
+                }
+                (Outcome::Refused, _) => refused.push(Told { again, at_first: at_first.is_ok(), took }),
                 other => bail!("{self}: new connection to {service:?}: {other:?}"),
             }
         }
         ensure!(served > 0, "{self}: of 24 new connections to {service:?} none reached node C");
-        ensure!(refused > 0, "{self}: no new connection to {service:?} was sent to node B");
-        Ok(())
+        ensure!(!refused.is_empty(), "{self}: no new connection to {service:?} was sent to node B");
+        Ok(refused)
     }
 
     /// Everything a flagged node means for this place and IP version: established flows reset at their next packet, new
@@ -116,15 +204,19 @@ impl Case<'_> {
         let mut kept = self.to_b(Service::Web)?;
         let mut host = self.to_b(Service::Host)?;
         let datagrams = self.udp_to_b()?;
+        let before = fence.counts()?;
         fence.flag("node-b")?;
-        reset_at_next_packet(&mut kept).with_context(|| format!("{self}: pod"))?;
-        reset_at_next_packet(&mut host).with_context(|| format!("{self}: host network"))?;
+        let mut told = vec![
+            reset(&mut kept).with_context(|| format!("{self}: pod"))?,
+            reset(&mut host).with_context(|| format!("{self}: host network"))?,
+        ];
+        told.extend(self.refused(Service::Web)?);
+        told.extend(self.refused(Service::Host)?);
+        heard_at_first(before, fence.counts()?, &told).with_context(|| self.to_string())?;
         if udp {
             let outcome = datagrams.request();
             ensure!(outcome == Outcome::Refused, "{self}: UDP {outcome:?}");
         }
-        self.new_connections(Service::Web)?;
-        self.new_connections(Service::Host)?;
         fence.unflag("node-b")?;
         self.to_b(Service::Web).context("after the flag")?;
         self.to_b(Service::Host).context("after the flag")?;
@@ -141,7 +233,7 @@ impl std::fmt::Display for Case<'_> {
 
 impl Cluster {
     /// One client of each place and IP version waits in a long poll on node B, whose processes then freeze: they hear nothing until
-    /// the node is flagged, and are reset then without having sent anything. Gives the longest time that took.
+    /// the node is flagged, and are reset within the second that is promised then, without having sent anything. Gives the longest time that took.
     ///
     /// # Errors
     /// What does not hold.
@@ -167,31 +259,34 @@ fn told_of_a_flag(idle: &mut [(Case<'_>, Conn)], fence: &mut impl Fence) -> Resu
         let outcome = conn.wait_end(Duration::from_millis(200));
         ensure!(outcome == Outcome::TimedOut, "{case}: idle client before the flag: {outcome:?}");
     }
-    let start = Instant::now();
-    fence.flag("node-b")?;
+    let began = fence.flag_now("node-b")?;
     for (case, conn) in idle {
         let outcome = conn.wait_end(SOON);
-        ensure!(outcome == Outcome::Reset, "{case}: idle client: {outcome:?} after {:?}", start.elapsed());
+        ensure!(outcome == Outcome::Reset, "{case}: idle client: {outcome:?} after {:?}", began.elapsed());
     }
-    let took = start.elapsed();
+    let took = watch::within("flag to the last of six idle clients", FREED, began)?;
     fence.unflag("node-b")?;
     Ok(took)
 }
 
-/// The next request on the connection ends in ECONNRESET, soon.
+/// The next request on the connection ends in ECONNRESET, by the answer to its first segment.
 ///
 /// # Errors
-/// Where it ends otherwise.
+/// Where it ends otherwise, or waited for a retransmission.
 pub fn reset_at_next_packet(conn: &mut Conn) -> Result<Duration> {
+    let told = reset(conn)?;
+    ensure!(told.at_first, "reset at a later segment only: {told:?}");
+    Ok(told.took)
+}
+
+fn reset(conn: &mut Conn) -> Result<Told> {
     conn.limit(Some(SOON))?;
-    let start = Instant::now();
+    let began = Instant::now();
     let outcome = conn.request();
-    ensure!(outcome == Outcome::Reset, "established connection: {outcome:?} after {:?}", start.elapsed());
-    let took = start.elapsed();
+    let took = began.elapsed();
+    ensure!(outcome == Outcome::Reset, "established connection: {outcome:?} after {took:?}");
     let again = retransmitted(&conn.stream)?;
-    // An emulated machine may stand still for longer than a retransmission takes.
-    ensure!(again == 0 || emulated(), "reset after {took:?} only, at retransmission {again}");
-    Ok(took)
+    Ok(Told { again, at_first: again == 0 || took <= FIRST_SEGMENT + watch::stood_still(began), took })
 }
 
 /// Flows to node C that go on all the time: every byte is compared, no error is forgiven.
@@ -272,7 +367,13 @@ pub fn matrix(options: Options) -> Result<(serde_json::Value, Counts)> {
     let cluster = Cluster::new(options)?;
     let mut agent = cluster.agent()?;
     let all = cut_everywhere(&cluster, &mut agent);
-    all.with_context(|| format!("{options:?}; the agent's log:\n{}", agent.log()))
+    let lapsed = agent.counter(Reason::Lapsed);
+    all.with_context(|| {
+        format!(
+            "{options:?}, packets that met a lapsed verdict: {lapsed:?}; the agent's log:\n{}",
+            agent.log()
+        )
+    })
 }
 
 /// Packets by how they were answered.
@@ -288,37 +389,16 @@ pub struct Counts {
     pub handed: u64,
 }
 
-/// Where an emulated machine stands still for seconds, verdicts lapse as they must. What was seen then is asked again, thrice at
-/// most, and only if the datapath counted a packet that passed for that reason.
-fn unless_lapsed(agent: &mut Agent, mut check: impl FnMut(&mut Agent) -> Result<()>) -> Result<()> {
-    for _ in 0..3 {
-        let before = agent.counter(Reason::Lapsed)?;
-        let Err(error) = check(agent) else { return Ok(()) };
-        let lapsed = agent.counter(Reason::Lapsed)? - before;
-        if lapsed == 0 || !emulated() {
-            return Err(error.context(format!("{lapsed} packets met a lapsed verdict")));
-        }
-        println!("{lapsed} packets met a lapsed verdict, so again: {error:#}");
-        agent.unflag("node-b")?;
-    }
-    bail!("verdicts lapsed three times: this machine is too slow, or they are not renewed")
-}
-
 fn cut_everywhere(cluster: &Cluster, agent: &mut Agent) -> Result<(serde_json::Value, Counts)> {
     for family in [Family::V4, Family::V6] {
         let load = Load::on_c(cluster, family)?;
         for place in Place::ALL {
-            unless_lapsed(agent, |agent| Case { cluster, place, family }.cut_and_back(agent, true))?;
+            Case { cluster, place, family }.cut_and_back(agent, true)?;
         }
         load.finish()?;
     }
-    unless_lapsed(agent, |agent| cluster.idle_clients_are_freed(agent).map(drop))?;
+    cluster.idle_clients_are_freed(agent)?;
     ensure!(agent.counter(Reason::Failed)? == 0, "answers that could not be made");
-    let counts = Counts {
-        reset: agent.counter(Reason::Reset)?,
-        refused: agent.counter(Reason::Refused)?,
-        unreachable: agent.counter(Reason::Unreachable)?,
-        handed: agent.counter(Reason::Handed)?,
-    };
-    Ok((agent.status()?, counts))
+    ensure!(agent.counter(Reason::Lapsed)? == 0, "a verdict lapsed that the agent renews");
+    Ok((agent.status()?, agent.counts()?))
 }

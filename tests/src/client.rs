@@ -14,10 +14,12 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, socket},
 };
 
-use crate::{Netns, tcp_info};
+use crate::{Netns, tcp_info, watch};
 
 /// How long an acknowledgement is waited for on a way that works.
 const SETTLED: Duration = Duration::from_secs(10);
+/// A SYN that nobody answers is sent again after a second (RFC 6298 section 2.1): what took less did not wait for that.
+const FIRST_SYN: Duration = Duration::from_millis(900);
 
 /// How one request went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,39 +73,25 @@ impl Conn {
     /// # Errors
     /// What the kernel says.
     pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
-        let this = Self::connect_by(ns, to, limit, None)?;
-        this.stream.set_nodelay(true)?;
-        Ok(this)
+        Self::attempt(ns, to, limit).conn
     }
 
-    fn connect_by(
-        ns: &Netns,
-        to: SocketAddr,
-        limit: Duration,
-        protocol: Option<SockProtocol>,
-    ) -> std::io::Result<Self> {
-        // Only the socket is made in the namespace's thread: a connection that waits holds up nobody else there.
-        let domain = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = ns.run(move || socket(domain, SockType::Stream, flags, protocol))?;
-        match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-            Ok(()) => {}
-            Err(Errno::EINPROGRESS) => {
-                let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
-                if poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)], limit)? == 0 {
-                    return Err(ErrorKind::TimedOut.into());
-                }
+    /// As [`Conn::connect`], with what it took.
+    pub fn attempt(ns: &Netns, to: SocketAddr, limit: Duration) -> Attempt {
+        let began = Instant::now();
+        let opened = open(ns, to, limit, None).and_then(|(stream, connected)| {
+            // The kernel still counts for a connection that failed, until it is closed or connected once more (`tcp_disconnect`, net/ipv4/tcp.c).
+            Ok((tcp_info::retransmitted(&stream)?, stream, connected))
+        });
+        let took = began.elapsed();
+        let still = watch::stood_still(began);
+        match opened {
+            Ok((again, stream, connected)) => {
+                let conn = connected.and_then(|()| stream.set_nodelay(true)).map(|()| Self { stream });
+                Attempt { conn, again, took, still }
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => Attempt { conn: Err(error), again: 0, took, still },
         }
-        let stream = TcpStream::from(socket);
-        if let Some(error) = stream.take_error()? {
-            return Err(error);
-        }
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
-        Ok(Self { stream })
     }
 
     /// Connects until the balancer has picked the backend `name`; other backends may refuse.
@@ -119,7 +107,10 @@ impl Conn {
     /// # Errors
     /// As there, and where the kernel has no SCTP.
     pub fn sctp_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
-        Self::until(to, name, || Self::connect_by(ns, to, limit, Some(SockProtocol::Sctp)))
+        Self::until(to, name, || {
+            let (stream, connected) = open(ns, to, limit, Some(SockProtocol::Sctp))?;
+            connected.map(|()| Self { stream })
+        })
     }
 
     fn until(to: SocketAddr, name: &str, connect: impl Fn() -> std::io::Result<Self>) -> Result<Self> {
@@ -234,6 +225,80 @@ impl Conn {
     }
 }
 
+/// A socket of `ns`, and whether it is connected.
+fn open(
+    ns: &Netns,
+    to: SocketAddr,
+    limit: Duration,
+    protocol: Option<SockProtocol>,
+) -> std::io::Result<(TcpStream, std::io::Result<()>)> {
+    // Only the socket is made in the namespace's thread: a connection that waits holds up nobody else there.
+    let domain = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let stream = TcpStream::from(ns.run(move || socket(domain, SockType::Stream, flags, protocol))?);
+    let connected = connected(&stream, to, limit);
+    Ok((stream, connected))
+}
+
+fn connected(stream: &TcpStream, to: SocketAddr, limit: Duration) -> std::io::Result<()> {
+    match connect(stream.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) => {}
+        Err(Errno::EINPROGRESS) => {
+            let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+            if poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)], limit)? == 0 {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    if let Some(error) = stream.take_error()? {
+        return Err(error);
+    }
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))
+}
+
+/// How a new connection went.
+#[derive(Debug)]
+pub struct Attempt {
+    /// The connection, or why there is none.
+    pub conn: std::io::Result<Conn>,
+    /// How many times its SYN was sent again.
+    pub again: u32,
+    /// How long it took.
+    pub took: Duration,
+    /// How long the machine stood still meanwhile.
+    pub still: Duration,
+}
+
+impl Attempt {
+    /// Its first SYN got the answer.
+    ///
+    /// # Errors
+    /// Where the SYN was sent again, and not because the machine stood still.
+    pub fn at_first_syn(&self) -> Result<()> {
+        if self.again > 0 && self.took > FIRST_SYN + self.still {
+            bail!(
+                "a SYN was sent {} times again: {:?} after {:?}; the machine stood still for {:?} meanwhile",
+                self.again,
+                self.conn.as_ref().map(drop),
+                self.took,
+                self.still
+            );
+        }
+        Ok(())
+    }
+
+    /// One request on it; with the name of who answered.
+    pub fn request(self) -> (Outcome, Option<String>) {
+        match self.conn.and_then(|mut conn| conn.who()) {
+            Ok(name) => (Outcome::Answered, Some(name)),
+            Err(error) => (Outcome::of(&error), None),
+        }
+    }
+}
+
 fn header(op: u8, len: usize) -> Vec<u8> {
     let mut header = vec![op];
     header.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
@@ -242,14 +307,7 @@ fn header(op: u8, len: usize) -> Vec<u8> {
 
 /// One new connection and one request on it, all within `limit`; with the name of who answered.
 pub fn try_new(ns: &Netns, to: SocketAddr, limit: Duration) -> (Outcome, Option<String>) {
-    let mut conn = match Conn::connect(ns, to, limit) {
-        Ok(conn) => conn,
-        Err(error) => return (Outcome::of(&error), None),
-    };
-    match conn.who() {
-        Ok(name) => (Outcome::Answered, Some(name)),
-        Err(error) => (Outcome::of(&error), None),
-    }
+    Conn::attempt(ns, to, limit).request()
 }
 
 /// A connected UDP socket.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
-    checks::{Case, SOON, reset_at_next_packet},
+    checks::{Case, FREED, Fence as _, SOON, reset_at_next_packet},
     client::wait_until,
     topology::Service,
+    watch::within,
 };
 use serde_json::Value;
 
@@ -99,8 +100,9 @@ fn a_restart_asks_about_nothing_that_was_reset() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let mut agent = cluster.agent()?;
     let mut idle = Idle::new(&cluster)?;
-    agent.flag("node-b")?;
+    let flagged = agent.flag_now("node-b")?;
     idle.are_told(&agent)?;
+    within("flag to the last of two idle clients", FREED, flagged)?;
     agent.terminate()?;
     agent.restart(&[])?;
     wait_until("the next agent has looked", SOON, || asked(&agent).is_ok_and(|row| !row.is_null()))?;

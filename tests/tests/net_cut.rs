@@ -1,14 +1,18 @@
 //! The whole of it: the real agent on node A, a node flagged by the real CLI, clients in three places.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Cluster, Conn, Family, Options, Outcome, Overlay, Place,
-    checks::{self, Case, SOON},
+    checks::{self, Case, Fence as _, SOON},
     topology::Service,
+    watch::held,
 };
+
+/// A flow that sends all the time is reset so soon after somebody asked the agent to flag its node: the verdict is written at once, not with the next renewal.
+const CUT: Duration = Duration::from_millis(100);
 
 fn matrix(options: Options) -> Result<()> {
     checks::matrix(options).map(drop)
@@ -25,6 +29,32 @@ fn interface_auto() -> Result<()> {
             nodefence_tests::Agent::start(&cluster.a.ns, "node-a", &["auto"], &cluster.cluster_file())?;
         for family in [Family::V4, Family::V6] {
             Case { cluster: &cluster, place: Place::Outside, family }.cut_and_back(&mut agent, true)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flag_cuts_a_busy_flow_at_once() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut agent = cluster.agent()?;
+    for family in [Family::V4, Family::V6] {
+        for _ in 0..5 {
+            let mut busy = Case { cluster: &cluster, place: Place::Outside, family }.to_b(Service::Web)?;
+            let client = std::thread::spawn(move || {
+                loop {
+                    match busy.request() {
+                        Outcome::Answered => {}
+                        end => return (end, Instant::now()),
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            let flagged = agent.flag_now("node-b")?;
+            let (end, at) = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))?;
+            ensure!(end == Outcome::Reset, "{end:?}");
+            held("flag to the reset of a busy flow", CUT, flagged, at - flagged)?;
+            agent.unflag("node-b")?;
         }
     }
     Ok(())
