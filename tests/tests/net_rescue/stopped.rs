@@ -1,0 +1,126 @@
+//! What becomes of new connections from the moment at which the agent that rescues them is stopped, killed or ends.
+use std::{
+    io::ErrorKind,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Options, Place,
+    topology::Service,
+    watch::{figure, stood_still},
+};
+
+use super::common::{LIMIT, connect, rescuing};
+
+/// Promised: a SYN that was handed over just before the agent stopped waits for its repetition, a second later, and for nothing else.
+const LONGEST: Duration = Duration::from_millis(1_200);
+/// New connections are made for so long. The verdict itself may lapse 2 s after the stop: the agent renews it each second.
+const MAKING: Duration = Duration::from_millis(700);
+/// When the clients of each place begin: some meet the lease, others come once it has lapsed.
+const BEGIN: [Duration; 4] =
+    [Duration::ZERO, Duration::ZERO, Duration::from_millis(300), Duration::from_millis(300)];
+
+/// New connections that were refused.
+#[derive(Default)]
+struct Seen {
+    /// By the answer to the first SYN.
+    at_once: usize,
+    /// By the answer to a later one.
+    repeated: usize,
+}
+
+/// Connects over and over from the moment on at which `stop` is called; each connection that is made or refused is so within [`LONGEST`].
+fn from_the_stop_on(cluster: &Cluster, stop: impl FnOnce() -> Result<()>) -> Result<Seen> {
+    let until = Instant::now() + MAKING;
+    let client = |place, begin| -> Result<(Seen, Duration)> {
+        std::thread::sleep(begin);
+        let to = cluster.service(Service::Web, place, Family::V4);
+        let (mut seen, mut longest) = (Seen::default(), Duration::ZERO);
+        while Instant::now() < until {
+            let attempt = Conn::attempt(cluster.at(place), to, LIMIT);
+            ensure!(
+                attempt.took <= LONGEST + attempt.still,
+                "{place:?}: {:?} after {:?}; the machine stood still for {:?} meanwhile",
+                attempt.conn.map(drop),
+                attempt.took,
+                attempt.still
+            );
+            longest = longest.max(attempt.took);
+            match attempt.conn.map(drop).map_err(|error| error.kind()) {
+                Ok(()) => {}
+                Err(ErrorKind::ConnectionRefused) if attempt.again == 0 => seen.at_once += 1,
+                Err(ErrorKind::ConnectionRefused) => seen.repeated += 1,
+                Err(other) => bail!("{place:?}: {other}"),
+            }
+            // A server that does not get to accept drops SYNs too.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok((seen, longest))
+    };
+    let all: Vec<_> = std::thread::scope(|scope| -> Result<_> {
+        let client = &client;
+        let all = Place::ALL.into_iter().flat_map(|place| BEGIN.map(|begin| (place, begin)));
+        let clients: Vec<_> = all.map(|(place, begin)| scope.spawn(move || client(place, begin))).collect();
+        stop()?;
+        clients.into_iter().map(|client| client.join().ok().context("a client panicked")?).collect()
+    })?;
+    let (mut seen, mut longest) = (Seen::default(), Duration::ZERO);
+    for (one, took) in all {
+        seen.at_once += one.at_once;
+        seen.repeated += one.repeated;
+        longest = longest.max(took);
+    }
+    figure("longest connect from the agent's stop on", longest.as_secs_f64() * 1e3, "ms");
+    Ok(seen)
+}
+
+fn hung() -> Result<(Cluster, Agent)> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = rescuing(&cluster, &[])?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    Ok((cluster, agent))
+}
+
+/// Once its lease is over the kernel refuses, and it goes on where it was when it is let go on.
+#[test]
+fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
+    let (cluster, agent) = hung()?;
+    let seen = from_the_stop_on(&cluster, || agent.proc()?.freeze())?;
+    agent.proc()?.thaw()?;
+    ensure!(seen.at_once > 5, "{} were refused at once", seen.at_once);
+    ensure!(seen.repeated > 0, "no SYN was handed to the agent that had just stopped");
+    std::thread::sleep(Duration::from_millis(500));
+    for _ in 0..30 {
+        connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_killed_agent_makes_no_connect_hang() -> Result<()> {
+    let (cluster, mut agent) = hung()?;
+    let seen = from_the_stop_on(&cluster, || {
+        agent.kill();
+        Ok(())
+    })?;
+    ensure!(seen.at_once > 5, "{} were refused at once", seen.at_once);
+    ensure!(seen.repeated > 0, "no SYN was handed to the agent that had just died");
+    Ok(())
+}
+
+/// It gives its lease back first.
+#[test]
+fn an_agent_that_ends_lets_nobody_wait() -> Result<()> {
+    let (cluster, mut agent) = hung()?;
+    let began = Instant::now();
+    let seen = from_the_stop_on(&cluster, || agent.terminate())?;
+    ensure!(seen.at_once > 5, "{} were refused at once", seen.at_once);
+    ensure!(
+        seen.repeated == 0 || stood_still(began) > LONGEST,
+        "{} waited for their SYN's repetition",
+        seen.repeated
+    );
+    Ok(())
+}
