@@ -1,7 +1,10 @@
 //! The sweep against real clients: who waits for an answer of a flagged node is reset without having sent anything.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use nodefence::{
@@ -13,9 +16,11 @@ use nodefence::{
 };
 use nodefence_tests::{
     Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    checks::FREED,
     client::UdpConn,
     cut::Cut,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
+    watch,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -63,17 +68,21 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
         .into_iter()
         .map(|(what, mut conn)| {
             conn.limit(None).unwrap();
-            std::thread::spawn(move || (what, conn.wait_end(LIMIT)))
+            std::thread::spawn(move || (what, conn.wait_end(LIMIT), Instant::now()))
         })
         .collect();
     // All of them are in recv by then.
     std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
     let report = ask(&cluster, &cut, manner);
     println!("{options:?}: {report:?}");
+    let mut last = began;
     for client in waiting {
-        let (what, outcome) = client.join().unwrap();
+        let (what, outcome, ended) = client.join().unwrap();
         assert_eq!(outcome, Outcome::Reset, "{what}: {report:?}");
+        last = last.max(ended);
     }
+    watch::held("asking to the last idle client", FREED, began, last - began)?;
     assert!(report.asked >= expected && report.closed == report.asked, "{report:?}");
     assert!(report.skipped.not_tcp >= datagrams.len(), "{report:?}");
     assert!(!report.incomplete && !report.stopped && report.skipped.no_device == 0, "{report:?}");
@@ -146,9 +155,12 @@ fn a_client_that_does_not_answer_is_asked_again() -> Result<()> {
             }",
         )?;
         let cut = Cut::node_b(&cluster);
-        let waiting = std::thread::spawn(move || conn.wait_end(LIMIT));
+        let waiting = std::thread::spawn(move || (conn.wait_end(LIMIT), Instant::now()));
+        let began = Instant::now();
         let report = ask(&cluster, &cut, Manner { far_is_invalid, ..Manner::default() });
-        assert_eq!(waiting.join().unwrap(), Outcome::Reset, "{report:?}");
+        let (outcome, ended) = waiting.join().unwrap();
+        assert_eq!(outcome, Outcome::Reset, "{report:?}");
+        watch::held("asking to a client that is asked twice", FREED, began, ended - began)?;
         assert_eq!((report.asked_again, report.closed), (1, report.asked), "{report:?}");
         assert_eq!(report.liberal, usize::from(far_is_invalid), "{report:?}");
         assert_eq!(report.segments, if far_is_invalid { 2 } else { 5 }, "{report:?}");

@@ -168,3 +168,19 @@ fn the_pace_is_kept() {
     round(&flows, Question::SynAck, &manner, &mut fake, &mut liberal, &mut Report::default()).unwrap();
     assert!(start.elapsed() >= std::time::Duration::from_millis(99));
 }
+
+/// Promised: 100,000 idle clients are freed within a second of the flag.
+#[test]
+fn at_its_own_pace_a_round_asks_a_hundred_thousand_within_a_second() {
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+    let flows: Vec<_> =
+        (0..100_000).map(|at: u32| Flow { id: at, ..flow((at % 50_000) as u16 + 10_000) }).collect();
+    let start = std::time::Instant::now();
+    let mut liberal = |_: &[Flow]| Ok(0);
+    let mut report = Report::default();
+    let asked =
+        round(&flows, Question::SynAck, &Manner::default(), &mut fake, &mut liberal, &mut report).unwrap();
+    let took = start.elapsed();
+    assert_eq!((asked.len(), report.segments), (100_000, 100_000));
+    assert!(took < std::time::Duration::from_secs(1), "{took:?}");
+}
