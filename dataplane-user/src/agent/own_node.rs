@@ -93,14 +93,19 @@ mod tests {
             parse("nodes:\n- {name: a, address: 10.0.0.1}\n- {name: b, address: 10.0.0.2}\n", false).unwrap();
         let local = |last: &[u8]| last.iter().map(|&n| IpAddr::from([10, 0, 0, n])).collect::<Vec<_>>();
         assert_eq!(own_node(&view, None, &local(&[2, 9])), Ok("b".into()));
-        assert_eq!(own_node(&view, None, &local(&[9])), Err(OwnNodeError::None(2)));
+        let none = own_node(&view, None, &local(&[9])).unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            "none of the 2 nodes in the cluster file has an address of this machine; name this node with --node"
+        );
         let several = own_node(&view, None, &local(&[1, 2])).unwrap_err();
         assert_eq!(
             several.to_string(),
             "a and b both have an address of this machine; name this node with --node"
         );
         assert_eq!(own_node(&view, Some("a"), &local(&[2])), Ok("a".into()));
-        assert_eq!(own_node(&view, Some("c"), &local(&[2])), Err(OwnNodeError::Unknown("c".into())));
+        let unknown = own_node(&view, Some("c"), &local(&[2])).unwrap_err();
+        assert_eq!(unknown.to_string(), "--node c: the cluster file has no such node");
         assert_eq!(own_node(&parse("nodes: []\n", true).unwrap(), Some("c"), &[]), Ok("c".into()));
     }
 

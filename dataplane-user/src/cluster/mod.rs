@@ -17,6 +17,8 @@ mod watch;
 #[cfg(test)]
 mod service_tests;
 #[cfg(test)]
+mod source_tests;
+#[cfg(test)]
 mod tests;
 
 pub use error::{Error, Problem};
