@@ -35,10 +35,10 @@ pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
 }
 
-/// Looks until everything has been watched for longer than a fault takes; nothing may differ.
+/// Looks until everything has been watched for longer than a fault takes, 2 s, and a reading, half a second; nothing may differ.
 pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
     let begun = std::time::Instant::now();
-    while begun.elapsed() < Duration::from_secs(5) {
+    while begun.elapsed() < Duration::from_secs(3) {
         let audit = Audit::of(agent)?;
         ensure!(audit.in_state("fault").is_empty(), "{:#}\n{}", audit.report["differences"], agent.log());
         std::thread::sleep(Duration::from_millis(200));
