@@ -15,6 +15,7 @@ pub mod cut;
 mod each_topology;
 pub mod ipvs;
 pub mod kube;
+pub mod load;
 pub mod model;
 pub mod netns;
 pub mod packet;

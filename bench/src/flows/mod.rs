@@ -3,17 +3,21 @@
 //! client - router (node A: nftables DNAT, conntrack) - node B, whose server process is frozen while its kernel answers on.
 //! Half of the clients wait in epoll, the other half sends a byte now and then. Each way gets fresh namespaces and fresh flows. The clock starts before
 //! the operator's command does, so that a command's own start counts for all alike.
-pub(crate) mod client;
 pub(crate) mod server;
 mod way;
 
 use std::{
+    net::SocketAddrV4,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use nodefence_tests::Netns;
+use anyhow::Context as _;
+use nodefence_tests::{
+    Netns,
+    load::flows::{Errors, Flows, Plan},
+};
 
 use self::way::Way;
 use crate::{
@@ -36,6 +40,11 @@ pub(crate) struct Sizes {
     /// Runs of each way.
     pub(crate) rounds: u32,
 }
+
+/// First source port of the clients that is in use.
+const FIRST_PORT: u16 = 2_000;
+/// Source ports of one of their addresses that are in use.
+const PER_ADDRESS: u32 = 25_000;
 
 /// Seconds within which all clients must have their error.
 const GOAL: f64 = 1.0;
@@ -69,7 +78,7 @@ impl Cluster {
         router.veth(UPLINK, node_b, "eth0")?;
         router.veth("uplink-c", node_c, "eth0")?;
         client.ip("addr add 192.168.1.2/24 dev eth0")?;
-        for i in 0..sizes.flows.div_ceil(client::PER_ADDRESS) {
+        for i in 0..sizes.flows.div_ceil(PER_ADDRESS) {
             client.ip(&format!("addr add 192.168.1.{}/24 dev eth0", 10 + i))?;
         }
         client.ip("route add default via 192.168.1.1")?;
@@ -106,7 +115,7 @@ impl Cluster {
 /// What became of the flows of one run.
 struct Outcome {
     /// From the operator's command on.
-    errors: client::Errors,
+    errors: Errors,
     /// How long the operator's command itself ran, in seconds.
     command: f64,
     /// What our command reported.
@@ -152,7 +161,9 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     let cluster = Cluster::new(sizes)?;
     let server = server::start(&cluster.node_b, sizes.flows)?;
     let prepared = way.prepare(&cluster, sizes, agent)?;
-    let flows = client::Flows::establish(&cluster.client, sizes)?;
+    let to = format!("{SERVICE}:{SERVICE_PORT}").parse().context("the service's address")?;
+    let plan = Plan { flows: sizes.flows, from: client, to, every: sizes.every };
+    let flows = Flows::establish(&cluster.client, &plan)?;
     server.freeze()?;
     flows.go();
     // Both halves are under way.
@@ -171,6 +182,13 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
         ));
     }
     Ok(Outcome { errors, command, said })
+}
+
+/// Where a flow comes from.
+fn client(index: u32) -> anyhow::Result<SocketAddrV4> {
+    let port = FIRST_PORT + u16::try_from(index % PER_ADDRESS)?;
+    let host = u8::try_from(10 + index / PER_ADDRESS)?;
+    Ok(SocketAddrV4::new([192, 168, 1, host].into(), port))
 }
 
 fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec<Figure>> {

@@ -4,9 +4,12 @@ use std::{io::Write as _, net::TcpListener, os::fd::OwnedFd, process::Command};
 use anyhow::Context as _;
 use nix::sys::socket::{Backlog, listen};
 
-use nodefence_tests::{Netns, Proc};
+use nodefence_tests::{
+    Netns, Proc,
+    load::{own_files, per_worker},
+};
 
-use super::{SERVER_PORT, client};
+use super::SERVER_PORT;
 
 /// What this program is called with to be the server of (d).
 pub(crate) const VERB: &str = "serve";
@@ -49,13 +52,13 @@ pub(crate) fn greet() -> anyhow::Result<()> {
 
 /// The work of the server of (d): holds up to `flows` and returns only on error.
 pub(crate) fn serve(flows: usize) -> anyhow::Result<()> {
-    let each = client::per_worker()?;
+    let each = per_worker()?;
     let listener = listener()?;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..flows.div_ceil(each))
             .map(|_| {
                 scope.spawn(|| -> anyhow::Result<()> {
-                    client::own_files()?;
+                    own_files()?;
                     let mut held: Vec<OwnedFd> = Vec::with_capacity(each);
                     while held.len() < each {
                         held.push(listener.accept().context("cannot accept")?.0.into());

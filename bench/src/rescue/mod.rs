@@ -3,19 +3,18 @@
 //! client - router (node A: rules as kube-proxy's, the agent) - nodes B and C with ten endpoints each. B's server process is frozen while its kernel answers on,
 //! and B is flagged. A connection counts from `connect` until a byte of a server's has come. Beside it the same load while all are well, and with the cut
 //! alone, which refuses what the rules send to B.
-mod load;
 mod world;
 
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
-use nodefence_tests::Agent;
-
-use self::{
-    load::Seen,
-    world::{Mode, World},
+use nodefence_tests::{
+    Agent,
+    load::connections::{self, Seen},
 };
+
+use self::world::{Mode, World};
 use crate::{
     cluster,
     figure::{Figure, Value},
@@ -110,7 +109,7 @@ fn once(sizes: &Sizes, mode: Mode, way: Way, program: &Path) -> anyhow::Result<R
         let rescues = agent.status()?["rescue"]["idle"].is_null();
         ensure!(rescues == (way == Way::Rescued), "{}", agent.status()?["rescue"]);
     }
-    let seen = load::run(&world.client, sizes.rate, sizes.length)?;
+    let seen = connections::run(&world.client, &world::CLIENTS, world::service(), sizes.rate, sizes.length)?;
     let put_in = agent.status()?["rescue"]["put_in"].as_u64().context("what was put in")?;
     Ok(Run { seen, put_in })
 }

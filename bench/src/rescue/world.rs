@@ -1,17 +1,21 @@
 //! The namespaces and the rules of one run.
-use std::sync::Arc;
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
+};
 
 use nodefence_tests::Netns;
 use serde_json::{Value, json};
 
-use super::load;
 use crate::flows;
 
 /// Endpoints on each of the two nodes.
 const PER_NODE: u8 = 10;
 /// The Service's node port, on the router.
-pub(super) const NODE_PORT: u16 = 30_080;
-pub(super) const ROUTER: &str = "192.168.1.1";
+const NODE_PORT: u16 = 30_080;
+const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
+/// A port of one of them is used again after ten seconds or more.
+pub(super) const CLIENTS: [Ipv4Addr; 4] = [client(10), client(11), client(12), client(13)];
 
 /// How kube-proxy would forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,8 +52,8 @@ impl World {
         };
         let Self { client, router, nodes } = &world;
         client.veth("eth0", router, "downlink")?;
-        for host in load::hosts() {
-            client.ip(&format!("addr add {}/24 dev eth0", load::address(host)))?;
+        for address in CLIENTS {
+            client.ip(&format!("addr add {address}/24 dev eth0"))?;
         }
         client.ip(&format!("route add default via {ROUTER}"))?;
         router.ip(&format!("addr add {ROUTER}/24 dev downlink"))?;
@@ -95,6 +99,15 @@ impl World {
             }],
         })
     }
+}
+
+const fn client(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(192, 168, 1, host)
+}
+
+/// Where the clients go.
+pub(super) fn service() -> SocketAddrV4 {
+    SocketAddrV4::new(ROUTER, NODE_PORT)
 }
 
 fn uplink(at: u8) -> String {

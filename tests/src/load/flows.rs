@@ -1,4 +1,5 @@
-//! The clients of (d): each a socket of its own, half of them idle in epoll, half sending.
+//! Established flows: each a socket of its own, half of them idle in epoll, half sending. Notes when each one had an error.
+
 use std::{
     net::SocketAddrV4,
     os::fd::{AsRawFd as _, OwnedFd},
@@ -7,17 +8,14 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     errno::Errno,
-    sched::{CloneFlags, unshare},
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
-        resource::{Resource, getrlimit, setrlimit},
         socket::{
             AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, bind, connect, getsockopt,
             send, setsockopt, socket, sockopt,
@@ -25,99 +23,82 @@ use nix::{
     },
 };
 
-use nodefence_tests::Netns;
-
-use super::{SERVICE, SERVICE_PORT, Sizes};
+use super::{Running, own_files, per_worker};
+use crate::Netns;
 
 /// Handshakes of one worker under way at a time.
 const IN_FLIGHT: usize = 128;
 /// How long all handshakes may take together.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// First source port in use.
-const FIRST_PORT: u16 = 2_000;
-/// Source ports of one client address that are in use.
-pub(super) const PER_ADDRESS: u32 = 25_000;
-/// Descriptors that are left to everything but flows.
-const SPARE_FILES: u64 = 400;
 
-/// How many flows one worker (a thread with a table of files of its own) can hold. A process may not be allowed to
-/// raise its limit of open files (CAP_SYS_RESOURCE), but the limit holds for each table.
-pub(crate) fn per_worker() -> anyhow::Result<usize> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let wanted = hard.max(65_536 + SPARE_FILES);
-    let limit = if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
-        wanted
-    } else if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
-        hard
-    } else {
-        soft
-    };
-    ensure!(
-        limit > 2 * SPARE_FILES,
-        "the limit of open files ({limit}) leaves no room for flows: raise it (ulimit -n)"
-    );
-    Ok((limit - SPARE_FILES).min(65_536) as usize)
-}
-
-/// Gives the calling thread a table of files of its own.
-pub(crate) fn own_files() -> anyhow::Result<()> {
-    unshare(CloneFlags::CLONE_FILES).context("cannot give a worker its own table of files")
+/// Which flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// How many.
+    pub flows: u32,
+    /// From where each of them comes, by its number.
+    pub from: fn(u32) -> Result<SocketAddrV4>,
+    /// Where all of them go.
+    pub to: SocketAddrV4,
+    /// How often one of the sending half sends a byte.
+    pub every: Duration,
 }
 
 /// Flows that are held by workers.
-pub(super) struct Flows {
+#[derive(Debug)]
+pub struct Flows {
     shared: Arc<Shared>,
     total: usize,
-    workers: Vec<JoinHandle<anyhow::Result<Held>>>,
+    workers: Running<Held>,
 }
 
+#[derive(Debug, Default)]
 struct Shared {
     go: AtomicBool,
-    stop: AtomicBool,
     errors: AtomicU32,
 }
 
 /// When all flows had their errors. Pairs are of idle and of sending flows.
-#[derive(Default)]
-pub(super) struct Errors {
+#[derive(Debug, Default)]
+pub struct Errors {
     /// Seconds to each error, in order.
-    pub(super) seconds: Vec<f64>,
+    pub seconds: Vec<f64>,
     /// Seconds to the last error.
-    pub(super) last: [f64; 2],
+    pub last: [f64; 2],
     /// Flows without one.
-    pub(super) left: [u32; 2],
+    pub left: [u32; 2],
 }
 
 /// What one worker saw: when each flow had its error. Even flows are idle, odd ones send.
+#[derive(Debug)]
 struct Held {
     errors: Vec<Option<Instant>>,
 }
 
 impl Flows {
-    /// Connects all of them to the service.
-    pub(super) fn establish(netns: &Netns, sizes: &Sizes) -> anyhow::Result<Self> {
+    /// Connects all of them, from a namespace.
+    ///
+    /// # Errors
+    /// Where one does not come up in time.
+    pub fn establish(netns: &Netns, plan: &Plan) -> Result<Self> {
         let each = per_worker()? & !1;
-        let total = sizes.flows as usize;
-        let shared = Arc::new(Shared {
-            go: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            errors: AtomicU32::new(0),
-        });
+        let total = plan.flows as usize;
+        let shared = Arc::new(Shared::default());
         let (up, ready) = mpsc::channel();
-        let mut workers = Vec::new();
+        let mut workers = Running::default();
         for first in (0..total).step_by(each) {
             let range = first..total.min(first + each);
-            let (shared, up, every) = (Arc::clone(&shared), up.clone(), sizes.every);
-            workers.push(netns.spawn(move || {
+            let (shared, up, plan, stop) = (Arc::clone(&shared), up.clone(), *plan, workers.stop());
+            workers.add(netns.spawn(move || {
                 own_files()?;
-                let sockets = connect_all(range);
+                let sockets = connect_all(range, &plan);
                 // The receiver waits for every worker; it is gone only if another one failed.
                 let _ = up.send(sockets.is_ok());
-                hold(&shared, sockets?, every)
+                hold(&shared, &stop, sockets?, plan.every)
             })?);
         }
         drop(up);
-        let all_up = (0..workers.len()).all(|_| ready.recv().unwrap_or(false));
+        let all_up = (0..workers.count()).all(|_| ready.recv().unwrap_or(false));
         let flows = Self { shared, total, workers };
         if !all_up {
             flows.end()?;
@@ -127,12 +108,15 @@ impl Flows {
     }
 
     /// Starts the sending half.
-    pub(super) fn go(&self) {
+    pub fn go(&self) {
         self.shared.go.store(true, Ordering::Relaxed);
     }
 
     /// Waits until all have an error or `cap` has passed since `started`.
-    pub(super) fn wait(self, started: Instant, cap: Duration) -> anyhow::Result<Errors> {
+    ///
+    /// # Errors
+    /// Where one had an error before `started`.
+    pub fn wait(self, started: Instant, cap: Duration) -> Result<Errors> {
         while started.elapsed() < cap && (self.shared.errors.load(Ordering::Relaxed) as usize) < self.total {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -154,17 +138,12 @@ impl Flows {
         Ok(all)
     }
 
-    fn end(self) -> anyhow::Result<Vec<Held>> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.go.store(true, Ordering::Relaxed);
-        self.workers
-            .into_iter()
-            .map(|worker| worker.join().map_err(|_| anyhow::anyhow!("a worker of the clients panicked"))?)
-            .collect()
+    fn end(self) -> Result<Vec<Held>> {
+        self.workers.finish()
     }
 }
 
-fn connect_all(range: std::ops::Range<usize>) -> anyhow::Result<Vec<OwnedFd>> {
+fn connect_all(range: std::ops::Range<usize>, plan: &Plan) -> Result<Vec<OwnedFd>> {
     let epoll = Epoll::new(EpollCreateFlags::empty())?;
     let mut sockets: Vec<OwnedFd> = Vec::with_capacity(range.len());
     let mut in_flight = 0;
@@ -173,7 +152,7 @@ fn connect_all(range: std::ops::Range<usize>) -> anyhow::Result<Vec<OwnedFd>> {
     while sockets.len() < range.len() || in_flight > 0 {
         while sockets.len() < range.len() && in_flight < IN_FLIGHT {
             let at = sockets.len();
-            let fd = open(u32::try_from(range.start + at)?)?;
+            let fd = open((plan.from)(u32::try_from(range.start + at)?)?, plan.to)?;
             epoll.add(&fd, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT, at as u64))?;
             sockets.push(fd);
             in_flight += 1;
@@ -194,7 +173,7 @@ fn connect_all(range: std::ops::Range<usize>) -> anyhow::Result<Vec<OwnedFd>> {
 }
 
 /// Waits as clients do, an error wakes them, and sends a byte on every other flow each `every`, evenly spread.
-fn hold(shared: &Shared, sockets: Vec<OwnedFd>, every: Duration) -> anyhow::Result<Held> {
+fn hold(shared: &Shared, stop: &AtomicBool, sockets: Vec<OwnedFd>, every: Duration) -> Result<Held> {
     const SLICE: Duration = Duration::from_millis(5);
     let epoll = Epoll::new(EpollCreateFlags::empty())?;
     for (at, fd) in sockets.iter().enumerate() {
@@ -207,7 +186,7 @@ fn hold(shared: &Shared, sockets: Vec<OwnedFd>, every: Duration) -> anyhow::Resu
             shared.errors.fetch_add(1, Ordering::Relaxed);
         }
     };
-    while !shared.go.load(Ordering::Relaxed) {
+    while !shared.go.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let slices = (every.as_millis() / SLICE.as_millis()).max(1) as usize;
@@ -216,7 +195,7 @@ fn hold(shared: &Shared, sockets: Vec<OwnedFd>, every: Duration) -> anyhow::Resu
     let mut turn = senders.iter().copied().cycle();
     let mut events = vec![EpollEvent::empty(); 1024];
     let mut next = Instant::now();
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
         if now >= next && !senders.is_empty() {
             for at in turn.by_ref().take(slice) {
@@ -247,7 +226,7 @@ fn hold(shared: &Shared, sockets: Vec<OwnedFd>, every: Duration) -> anyhow::Resu
     Ok(Held { errors })
 }
 
-fn open(index: u32) -> anyhow::Result<OwnedFd> {
+fn open(from: SocketAddrV4, to: SocketAddrV4) -> Result<OwnedFd> {
     let fd = socket(
         AddressFamily::Inet,
         SockType::Stream,
@@ -257,12 +236,8 @@ fn open(index: u32) -> anyhow::Result<OwnedFd> {
     // Small buffers: a hundred thousand sockets send a byte each.
     setsockopt(&fd, sockopt::SndBuf, &4096)?;
     setsockopt(&fd, sockopt::RcvBuf, &4096)?;
-    let port = FIRST_PORT + u16::try_from(index % PER_ADDRESS)?;
-    let host = u8::try_from(10 + index / PER_ADDRESS)?;
-    bind(fd.as_raw_fd(), &SockaddrIn::new(192, 168, 1, host, port))
-        .context("cannot bind a client's socket")?;
-    let service: SocketAddrV4 = format!("{SERVICE}:{SERVICE_PORT}").parse()?;
-    match connect(fd.as_raw_fd(), &SockaddrIn::from(service)) {
+    bind(fd.as_raw_fd(), &SockaddrIn::from(from)).context("cannot bind a client's socket")?;
+    match connect(fd.as_raw_fd(), &SockaddrIn::from(to)) {
         Ok(()) | Err(Errno::EINPROGRESS) => Ok(fd),
         Err(error) => Err(error).context("cannot connect to the service"),
     }

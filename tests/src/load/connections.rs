@@ -1,11 +1,12 @@
 //! New connections at a steady rate: each is made, gets a byte from whoever answers, and is closed by a RST, so that nothing of it lingers.
+
 use std::{
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     os::fd::{AsRawFd as _, OwnedFd},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::{
     errno::Errno,
     sys::{
@@ -17,19 +18,8 @@ use nix::{
     },
 };
 
-use nodefence_tests::Netns;
-
-use super::world::{NODE_PORT, ROUTER};
-use crate::flows::client;
-
-/// Addresses that the clients have, by their last byte. A port of an address is used again after ten seconds or more.
-pub(super) fn hosts() -> std::ops::Range<u8> {
-    10..14
-}
-
-pub(super) fn address(host: u8) -> String {
-    format!("192.168.1.{host}")
-}
+use super::{own_files, per_worker};
+use crate::Netns;
 
 /// Source ports of each address that are in use.
 const PORTS: std::ops::Range<u16> = 2_000..27_000;
@@ -40,15 +30,15 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What became of the connections.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub struct Seen {
     /// Milliseconds from `connect` to the answer, of those that were answered.
-    pub(super) took: Vec<f64>,
+    pub took: Vec<f64>,
     /// Connections that were refused or reset.
-    pub(super) failed: u32,
+    pub failed: u32,
     /// Connections that were not answered in time.
-    pub(super) silent: u32,
+    pub silent: u32,
     /// Connections made in a second.
-    pub(super) rate: f64,
+    pub rate: f64,
 }
 
 struct Open {
@@ -56,14 +46,18 @@ struct Open {
     begun: Instant,
 }
 
-/// Makes `rate` connections a second for `length`, and waits for what becomes of the last one.
-pub(super) fn run(netns: &Netns, rate: u32, length: Duration) -> anyhow::Result<Seen> {
+/// Makes `rate` connections a second for `length` from these addresses in turn, and waits for what becomes of the last one. A port of an address is used
+/// again after 25,000 connections from there.
+///
+/// # Errors
+/// Where a socket is not to be had, or more connections are under way than a process may have files.
+pub fn run(netns: &Netns, from: &[Ipv4Addr], to: SocketAddrV4, rate: u32, length: Duration) -> Result<Seen> {
     netns.within(|| {
-        client::own_files()?;
-        let most = client::per_worker()?;
-        let to: SocketAddrV4 = format!("{ROUTER}:{NODE_PORT}").parse()?;
+        own_files()?;
+        let most = per_worker()?;
         let to = SockaddrIn::from(to);
-        let mut ports = PORTS.flat_map(|port| hosts().map(move |host| (host, port))).cycle();
+        let mut ports =
+            PORTS.flat_map(|port| from.iter().map(move |host| SocketAddrV4::new(*host, port))).cycle();
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
         let (mut open, mut free): (Vec<Option<Open>>, Vec<usize>) = (Vec::new(), Vec::new());
         let (mut seen, mut made, mut under_way) = (Seen::default(), 0_u32, 0_usize);
@@ -75,8 +69,7 @@ pub(super) fn run(netns: &Netns, rate: u32, length: Duration) -> anyhow::Result<
             let due = (elapsed.min(length).as_secs_f64() * f64::from(rate)) as u32;
             while made < due {
                 ensure!(under_way < most, "{under_way} connections are under way");
-                let (host, port) = ports.next().context("a cycle")?;
-                let socket = begin(host, port)?;
+                let socket = begin(ports.next().context("no address")?)?;
                 let at = free.pop().unwrap_or_else(|| {
                     open.push(None);
                     open.len() - 1
@@ -126,18 +119,17 @@ pub(super) fn run(netns: &Netns, rate: u32, length: Duration) -> anyhow::Result<
     })
 }
 
-fn begin(host: u8, port: u16) -> anyhow::Result<OwnedFd> {
+fn begin(from: SocketAddrV4) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     // Its end is a RST: neither side keeps anything.
     setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
-    bind(socket.as_raw_fd(), &SockaddrIn::new(192, 168, 1, host, port))
-        .context("cannot bind a client's socket")?;
+    bind(socket.as_raw_fd(), &SockaddrIn::from(from)).context("cannot bind a client's socket")?;
     Ok(socket)
 }
 
-fn answered(one: &Open) -> anyhow::Result<bool> {
+fn answered(one: &Open) -> Result<bool> {
     if getsockopt(&one.socket, sockopt::SocketError)? != 0 {
         return Ok(false);
     }
