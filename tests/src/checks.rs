@@ -4,9 +4,8 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -19,6 +18,7 @@ use crate::{
     capture::Frame,
     client::{Attempt, UdpConn, pattern},
     emulated,
+    load::Running,
     tcp_info::retransmitted,
     topology::Service,
     watch,
@@ -292,9 +292,8 @@ fn reset(conn: &mut Conn) -> Result<Told> {
 /// Flows to node C that go on all the time: every byte is compared, no error is forgiven.
 #[derive(Debug)]
 pub struct Load {
-    stop: Arc<AtomicBool>,
     bytes: Arc<AtomicU64>,
-    threads: Vec<JoinHandle<Result<()>>>,
+    running: Running<()>,
 }
 
 impl Load {
@@ -303,13 +302,13 @@ impl Load {
     /// # Errors
     /// Where one cannot be opened.
     pub fn on_c(cluster: &Cluster, family: Family) -> Result<Self> {
-        let (stop, bytes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let mut threads = Vec::new();
+        let bytes = Arc::new(AtomicU64::new(0));
+        let mut running = Running::default();
         for place in Place::ALL {
             let to = cluster.service(Service::Web, place, family);
             let mut conn = Conn::connect_to(cluster.at(place), to, "node-c", SOON)?;
-            let (stop, bytes) = (Arc::clone(&stop), Arc::clone(&bytes));
-            threads.push(std::thread::spawn(move || {
+            let bytes = Arc::clone(&bytes);
+            running.start(move |stop| {
                 let payload = pattern(40_000);
                 while !stop.load(Ordering::Relaxed) {
                     let start = Instant::now();
@@ -321,23 +320,17 @@ impl Load {
                     std::thread::sleep(start.elapsed() * if emulated() { 15 } else { 1 });
                 }
                 Ok(())
-            }));
+            });
         }
-        Ok(Self { stop, bytes, threads })
+        Ok(Self { bytes, running })
     }
 
     /// Ends it.
     ///
     /// # Errors
     /// Where a byte was wrong, a connection broke, or nothing was transferred.
-    pub fn finish(mut self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            match thread.join() {
-                Ok(result) => result?,
-                Err(_) => bail!("a load thread panicked"),
-            }
-        }
+    pub fn finish(self) -> Result<u64> {
+        self.running.finish()?;
         let bytes = self.bytes.load(Ordering::Relaxed);
         ensure!(bytes > 0, "the load transferred nothing");
         Ok(bytes)
