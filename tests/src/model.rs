@@ -61,6 +61,23 @@ pub struct World {
     pub mac: [u8; 6],
     /// Whether user space takes packets to rescue.
     pub rescues: bool,
+    /// Whether this kernel leaves a redirected answer untranslated, so that user space makes every answer.
+    pub injects: bool,
+    /// Whether VLAN devices lie on the device that XDP runs on.
+    pub vlans: bool,
+    /// Whether XDP runs on skbs there.
+    pub generic: bool,
+    /// What a processor may do in a second.
+    pub budgets: Budgets,
+}
+
+/// What a processor may do in a second, or has left of it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Budgets {
+    /// ICMP answers.
+    pub icmp: u32,
+    /// Samples of what is cut.
+    pub samples: u32,
 }
 
 /// Where a packet is seen.
@@ -85,25 +102,69 @@ pub enum Fate {
     Answer(Vec<u8>),
 }
 
-/// What becomes of a packet and the counter that says so.
+/// What becomes of a packet, the counter that says so, and what user space is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {
     /// The packet's fate.
     pub fate: Fate,
     /// Name of the counter.
     pub counted: Option<&'static str>,
+    /// What a sample of the packet is said to be counted as.
+    pub sample: Option<&'static str>,
+    /// Takes one of the ICMP answers.
+    pub icmp: bool,
+    /// Node of the destination and offset of the IP header, where the destination is a backend.
+    pub to: Option<(u32, usize)>,
+}
+
+impl Judgement {
+    /// What becomes of it where so much is `left` of this second's budgets.
+    pub fn within(mut self, left: &mut Budgets) -> Self {
+        if self.icmp {
+            if left.icmp == 0 {
+                return Self { to: self.to, ..dropped("icmp_limited") };
+            }
+            left.icmp -= 1;
+        }
+        if self.sample.is_some() {
+            if left.samples == 0 {
+                self.sample = None;
+            } else {
+                left.samples -= 1;
+            }
+        }
+        self
+    }
+}
+
+fn judged(fate: Fate, counted: Option<&'static str>) -> Judgement {
+    Judgement { fate, counted, sample: None, icmp: false, to: None }
 }
 
 fn pass() -> Judgement {
-    Judgement { fate: Fate::Pass, counted: None }
+    judged(Fate::Pass, None)
 }
 
 fn passed(counted: &'static str) -> Judgement {
-    Judgement { fate: Fate::Pass, counted: Some(counted) }
+    judged(Fate::Pass, Some(counted))
 }
 
 fn dropped(counted: &'static str) -> Judgement {
-    Judgement { fate: Fate::Drop, counted: Some(counted) }
+    judged(Fate::Drop, Some(counted))
+}
+
+/// Cut without an answer.
+fn cut(counted: &'static str) -> Judgement {
+    Judgement { sample: Some(counted), ..dropped(counted) }
+}
+
+/// Cut with an answer, made by the programs (`Some`) or by user space.
+fn answered(counted: &'static str, packet: Option<Vec<u8>>) -> Judgement {
+    let judgement = match packet {
+        Some(packet) => judged(Fate::Answer(packet), Some(counted)),
+        None => dropped("handed"),
+    };
+    Judgement { sample: Some(counted), icmp: counted == "unreachable", ..judgement }
 }
 
 fn answerable(ip: &[u8]) -> bool {
@@ -125,18 +186,25 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
         Err(Lack::Foreign) => return pass(),
         Err(Lack::Broken) => return passed("unparsed"),
     };
-    match judge_ip(world, hook, frame, at, family) {
-        // What goes on from there comes to TC egress, and is counted there.
-        Judgement { fate: Fate::Pass, .. } if hook == Hook::Xdp => pass(),
-        judgement => judgement,
-    }
-}
-
-fn judge_ip(world: &World, hook: Hook, frame: &[u8], at: usize, family: u8) -> Judgement {
     let destination = if family == 4 { &frame[at + 16..at + 20] } else { &frame[at + 24..at + 40] };
     // The programs keep IPv4 addresses in mapped form.
     let key = if family == 6 && is_mapped(destination) { &destination[12..] } else { destination };
     let Some(backend) = world.backends.get(key) else { return pass() };
+    match judge_backend(world, hook, frame, at, family, backend) {
+        // What goes on from there comes to TC egress, and is counted there.
+        Judgement { fate: Fate::Pass, .. } if hook == Hook::Xdp => pass(),
+        judgement => Judgement { to: Some((backend.node, at)), ..judgement },
+    }
+}
+
+fn judge_backend(
+    world: &World,
+    hook: Hook,
+    frame: &[u8],
+    at: usize,
+    family: u8,
+    backend: &Backend,
+) -> Judgement {
     let Some(node) = world.nodes.get(&backend.node) else { return pass() };
     if node.order == Order::Nothing || node.order == Order::Ignore {
         return pass();
@@ -179,15 +247,15 @@ fn judge_ip(world: &World, hook: Hook, frame: &[u8], at: usize, family: u8) -> J
         return passed("neighbour_discovery");
     }
     if node.order == Order::Observe {
-        return passed("observed");
+        return Judgement { sample: Some("observed"), ..passed("observed") };
     }
     if seen.fragment {
-        return dropped("fragment_dropped");
+        return cut("fragment_dropped");
     }
     let group = hook == Hook::Ethernet && frame[0] & 1 == 1 || hook == Hook::Xdp && frame[0] & 1 == 1;
     if node.order == Order::Drop || group || seen.waypoint || !answerable(&seen.src) || !answerable(&seen.dst)
     {
-        return dropped("dropped");
+        return cut("dropped");
     }
     // What opens a connection, or is a datagram, as its sender made it; XDP sees it before anything could have translated it.
     let opens = found.tcp.as_ref().is_some_and(|tcp| tcp.flags & 0x17 == 2);
@@ -200,13 +268,20 @@ fn judge_ip(world: &World, hook: Hook, frame: &[u8], at: usize, family: u8) -> J
         return dropped("rescue");
     }
     match (&found.tcp, seen.protocol) {
-        (Some(tcp), _) => judge_tcp(frame, at, &seen, tcp),
-        (None, 17) if hook == Hook::Xdp => dropped("dropped"),
-        (None, 17) if seen.extended => dropped("handed"),
-        (None, 17) => {
-            Judgement { fate: Fate::Answer(unreachable(frame, at, &seen)), counted: Some("unreachable") }
+        (Some(tcp), _) if tcp.flags & 4 != 0 => cut("dropped"),
+        // An answer that is sent from there might arrive spoilt: TC egress makes it.
+        (Some(_), _) if hook == Hook::Xdp && (world.generic || world.vlans && at == 14) => pass(),
+        (Some(tcp), _) => {
+            let by_user_space = world.injects && hook != Hook::Xdp;
+            let counted = if tcp.flags & 0x10 != 0 { "reset" } else { "refused" };
+            answered(counted, (!by_user_space).then(|| answer_tcp(frame, at, &seen, tcp)))
         }
-        _ => dropped("dropped"),
+        (None, 17) if hook == Hook::Xdp => cut("dropped"),
+        (None, 17) => {
+            let by_user_space = world.injects || seen.extended;
+            answered("unreachable", (!by_user_space).then(|| unreachable(frame, at, &seen)))
+        }
+        _ => cut("dropped"),
     }
 }
 
@@ -228,11 +303,8 @@ pub fn stamped(world: &World, hook: Hook, frame: &[u8]) -> Option<u32> {
     ([6, 17, 132].contains(&seen.protocol) && found.payload > 0).then_some(backend.node)
 }
 
-fn judge_tcp(frame: &[u8], at: usize, seen: &Seen, tcp: &Tcp) -> Judgement {
-    let (fin, syn, rst, ack) = (tcp.flags & 1, tcp.flags >> 1 & 1, tcp.flags >> 2 & 1, tcp.flags >> 4 & 1);
-    if rst == 1 {
-        return dropped("dropped");
-    }
+fn answer_tcp(frame: &[u8], at: usize, seen: &Seen, tcp: &Tcp) -> Vec<u8> {
+    let (fin, syn, ack) = (tcp.flags & 1, tcp.flags >> 1 & 1, tcp.flags >> 4 & 1);
     let mut segment = Vec::new();
     segment.extend((tcp.destination as u16).to_be_bytes());
     segment.extend((tcp.source as u16).to_be_bytes());
@@ -249,8 +321,7 @@ fn judge_tcp(frame: &[u8], at: usize, seen: &Seen, tcp: &Tcp) -> Judgement {
     segment.extend([0; 6]);
     let check = checksum(&[pseudo(seen, 6, 20), segment.clone()].concat());
     segment[16..18].copy_from_slice(&check);
-    let counted = Some(if ack == 1 { "reset" } else { "refused" });
-    Judgement { fate: Fate::Answer(packet_back(frame, at, seen, 6, 0, &segment)), counted }
+    packet_back(frame, at, seen, 6, 0, &segment)
 }
 
 fn unreachable(frame: &[u8], at: usize, seen: &Seen) -> Vec<u8> {

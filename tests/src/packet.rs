@@ -1,19 +1,21 @@
 //! Runs the kernel programs on packets of our own (BPF_PROG_TEST_RUN), with maps that no one else sees.
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::{
     Ebpf, EbpfLoader, TestRun as _, TestRunOptions,
-    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, PerCpuValues, RingBuf},
     programs::{ProgramInfo, SchedClassifier, TcAttachType, Xdp, tc},
+    util::nr_cpus,
 };
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, unshare},
+    sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare},
+    unistd::Pid,
 };
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, NodeEntry, PortKey, Reason,
-    RescueHead,
+    Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, Limits, NodeEntry, PortKey,
+    Reason, RescueHead,
 };
 use tempfile::TempDir;
 
@@ -68,6 +70,21 @@ impl Drop for BpfFs {
             eprintln!("cannot unmount {}: {error}", self.dir.path().display());
         }
     }
+}
+
+/// Keeps the calling thread on one processor, since budgets are per processor. Gives its number.
+///
+/// # Errors
+/// Where the kernel refuses it.
+pub fn stay_on_one_cpu() -> Result<usize> {
+    let this_thread = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this_thread)?;
+    let cpu = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let cpu = cpu.context("no processor to run on")?;
+    let mut only = CpuSet::new();
+    only.set(cpu)?;
+    sched_setaffinity(this_thread, &only)?;
+    Ok(cpu)
 }
 
 /// What a program made of a packet.
@@ -178,6 +195,26 @@ impl Programs {
     pub fn configure(&mut self, config: Config) -> Result<()> {
         let mut map: Array<_, Config> = Array::try_from(self.ebpf.map_mut("config").context("config")?)?;
         Ok(map.set(0, &config, 0)?)
+    }
+
+    /// What a processor has spent of its budgets.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn limits(&self, cpu: usize) -> Result<Limits> {
+        let map: PerCpuArray<_, Limits> = PerCpuArray::try_from(self.ebpf.map("limits").context("limits")?)?;
+        map.get(&0, 0)?.get(cpu).copied().context("no such processor")
+    }
+
+    /// Sets what each processor has spent of its budgets.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn set_limits(&mut self, limits: Limits) -> Result<()> {
+        let mut map: PerCpuArray<_, Limits> =
+            PerCpuArray::try_from(self.ebpf.map_mut("limits").context("limits")?)?;
+        let cpus = nr_cpus().map_err(|(file, error)| anyhow!("{file}: {error}"))?;
+        Ok(map.set(0, PerCpuValues::try_from(vec![limits; cpus.get() as usize])?, 0)?)
     }
 
     /// Writes a backend.

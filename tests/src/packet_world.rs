@@ -160,5 +160,6 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
         programs.port(PortKey::kept(addr(ip), *port, *protocol), port_flags::KEEP)?;
         programs.port(PortKey::kept_address(addr(ip)), port_flags::KEEP)?;
     }
-    programs.device(IFINDEX, Device { mac: world.mac, vlans: 0, generic: 0 })
+    programs
+        .device(IFINDEX, Device { mac: world.mac, vlans: world.vlans.into(), generic: world.generic.into() })
 }

@@ -1,0 +1,169 @@
+//! A million random and mutated packets, shared among the configurations: the programs and the plain model agree on each.
+//!
+//! `NODEFENCE_FUZZ_PACKETS` and `NODEFENCE_FUZZ_SEED` choose another number and another seed.
+use std::{collections::HashMap, env, net::IpAddr, thread};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nodefence_common::Reason;
+use nodefence_tests::{
+    model::{Backend, Budgets, World},
+    packet::{Programs, XDP},
+    packet_world::{HOST, KEPT, LAST, STALE, bytes, keep, world},
+};
+use rand::Rng as _;
+
+use run::run;
+
+mod draw;
+mod run;
+
+/// How many packets of each kind there were.
+type Counts = HashMap<&'static str, u64>;
+
+/// What the programs are told beside the tables, and which of them run.
+struct Setup {
+    name: &'static str,
+    /// Of [`WHOLE`] packets.
+    share: u64,
+    programs: &'static [&'static str],
+    adapt: fn(&mut World),
+    /// Kinds of packets without which this setup would prove little.
+    reaches: &'static [&'static str],
+}
+
+const WHOLE: u64 = 20;
+
+const EVERY: &[&str] =
+    &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP, XDP, "nf_ingress_l2", "nf_ingress_l3"];
+const CUTTING: &[&str] = &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP];
+const MOSTLY_XDP: &[&str] = &[XDP, XDP, XDP, "nf_egress_l2"];
+
+/// Each list is one thread's: loading the programs takes a large part of the time on an emulated processor.
+const THREADS: [&[Setup]; 2] = [
+    &[
+        Setup {
+            name: "as it starts",
+            share: 4,
+            programs: EVERY,
+            adapt: |_| {},
+            reaches: &["stamped", "reset", "refused", "unreachable", "handed"],
+        },
+        Setup {
+            name: "answers handed over",
+            share: 3,
+            programs: CUTTING,
+            adapt: |world| world.injects = true,
+            reaches: &["handed", "reset"],
+        },
+        Setup {
+            name: "budgets",
+            share: 3,
+            programs: CUTTING,
+            adapt: |world| world.budgets = Budgets { icmp: 5, samples: 7 },
+            reaches: &["icmp_limited", "unreachable", "sampled", "not sampled"],
+        },
+    ],
+    &[
+        Setup {
+            name: "rescues taken",
+            share: 4,
+            programs: EVERY,
+            adapt: |world| world.rescues = true,
+            reaches: &["stamped", "rescue", "reset", "refused"],
+        },
+        Setup {
+            name: "XDP below VLAN devices",
+            share: 3,
+            programs: MOSTLY_XDP,
+            adapt: |world| world.vlans = true,
+            reaches: &["left to egress", "answered by XDP", "dropped"],
+        },
+        Setup {
+            name: "generic XDP",
+            share: 3,
+            programs: MOSTLY_XDP,
+            adapt: |world| world.generic = true,
+            reaches: &["left to egress", "dropped"],
+        },
+    ],
+];
+
+/// A node's backend in whose packets the kernel finds an ethertype where a frame starts with the IP header.
+fn bare_backend(node: u32, sixth: bool) -> IpAddr {
+    let text = if sixth { format!("fd00:0:86dd:{node}::7") } else { format!("8.0.{node}.7") };
+    text.parse().expect("an address")
+}
+
+fn whole_world() -> World {
+    let mut world = World { budgets: Budgets { icmp: u32::MAX, samples: 0 }, ..world() };
+    for node in 0..=LAST {
+        for sixth in [false, true] {
+            let generation = if node == STALE { 3 } else { 10 + node };
+            let backend = Backend { node, generation, host_network: node == HOST };
+            let ip = bare_backend(node, sixth);
+            if node == HOST || node == KEPT {
+                keep(&mut world, ip, node);
+            }
+            world.backends.insert(bytes(ip), backend);
+        }
+    }
+    world
+}
+
+fn number(name: &str, default: u64) -> Result<u64> {
+    match env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name}: expected a number, found {text:?}")),
+        Err(_) => Ok(default),
+    }
+}
+
+#[test]
+fn the_programs_do_what_the_model_does() -> Result<()> {
+    let packets = number("NODEFENCE_FUZZ_PACKETS", 1_000_000)?;
+    let seed = number("NODEFENCE_FUZZ_SEED", rand::rng().random())?;
+    println!("{packets} packets, NODEFENCE_FUZZ_SEED={seed}");
+    let threads = THREADS.map(|setups| thread::spawn(move || run_each(setups, seed, packets)));
+    let mut all = Counts::new();
+    let mut failures = Vec::new();
+    for handle in threads {
+        match handle.join().map_err(|_| anyhow!("a thread panicked"))? {
+            Ok(counts) => add(&mut all, counts),
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    // The kernel's test run has no socket that is connected to anything, and no helper fails in it.
+    let out_of_reach = |reason: &Reason| matches!(reason, Reason::Failed | Reason::OwnSocket);
+    for reason in Reason::ALL.iter().filter(|reason| !out_of_reach(reason)) {
+        ensure!(
+            packets < 100_000 || all.contains_key(reason.name()),
+            "no packet was counted as {}",
+            reason.name()
+        );
+    }
+    Ok(())
+}
+
+fn run_each(setups: &[Setup], seed: u64, packets: u64) -> Result<Counts> {
+    let mut programs = Programs::load()?;
+    let mut all = Counts::new();
+    for setup in setups {
+        let mut world = whole_world();
+        (setup.adapt)(&mut world);
+        let packets = (packets * setup.share).div_ceil(WHOLE);
+        let counts = run(&mut programs, setup, &world, seed, packets)
+            .with_context(|| format!("{}, seed {seed}", setup.name))?;
+        println!("{}: {counts:?}", setup.name);
+        for kind in setup.reaches {
+            ensure!(packets < 2_000 || counts.contains_key(kind), "{}: no packet was {kind}", setup.name);
+        }
+        add(&mut all, counts);
+    }
+    Ok(all)
+}
+
+fn add(all: &mut Counts, counts: Counts) {
+    for (kind, count) in counts {
+        *all.entry(kind).or_default() += count;
+    }
+}
