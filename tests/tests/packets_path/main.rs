@@ -1,0 +1,76 @@
+//! The passing path, read from the object's instructions as the loader gives them to the kernel: what a packet meets that passes without its node
+//! having a verdict.
+//!
+//! Every path from a program's entry is followed, through the functions that it calls, until the program returns or until a node's entry was found
+//! to say something else than healthy. On each of them there is at most one hash lookup, at most one array lookup and that only behind a hit, no write
+//! but to the stack, no helper that could write or copy the packet, and "pass" is returned. Where no IP header can be read no backend is looked up,
+//! and the packet may be counted.
+use std::collections::{BTreeSet, HashSet};
+
+use anyhow::{Context as _, Result, ensure};
+use aya_obj::Object;
+use nodefence_tests::packet::{CLASSIFIERS, TC_PASS, XDP, XDP_PASS};
+
+use state::Passed;
+use walk::{Hooked, Map, Program, walk};
+
+mod state;
+mod walk;
+
+/// The program with all that it calls, and references to maps as indexes of [`Program::maps`].
+fn program(name: &str) -> Result<Program> {
+    let mut object = Object::parse(nodefence::DATAPLANE_OBJECT)?;
+    let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+    let maps: Vec<_> = object.maps.clone().into_iter().collect();
+    object.relocate_maps((0..).zip(&maps).map(|(index, (name, map))| (name.as_str(), index, map)), &text)?;
+    object.relocate_calls(&text)?;
+    let entry = object.programs.get(name).with_context(|| format!("no program {name}"))?.function_key();
+    let code = object.functions.get(&entry).context("a program without instructions")?.instructions.clone();
+    let maps = maps.into_iter().map(|(name, map)| Map { name, kind: map.map_type() }).collect();
+    let hooked = if name == XDP { Hooked::Xdp } else { Hooked::Tc };
+    Ok(Program { code, maps, hooked })
+}
+
+#[test]
+fn the_passing_path_looks_up_once_and_writes_nothing() -> Result<()> {
+    for (name, pass) in [("nf_egress_l2", TC_PASS), ("nf_egress_l3", TC_PASS), (XDP, XDP_PASS)] {
+        let program = program(name)?;
+        let found = walk(&program, pass).with_context(|| name.to_owned())?;
+        println!("{name}: {} instructions, {} states, {:#?}", program.code.len(), found.states, found.passed);
+        ensure!(found.verdicts > 0, "{name}: no path comes to a verdict");
+        // The walk would prove little if it did not come by these.
+        let expected = [
+            ("no IP packet", Passed::default()),
+            ("no backend", Passed { hash_lookups: 1, ..Passed::default() }),
+            ("a healthy node", Passed { hash_lookups: 1, hit: true, array_lookups: 1, ..Passed::default() }),
+        ];
+        for (what, passed) in expected {
+            ensure!(found.passed.contains(&passed), "{name}: no path lets {what} pass by {passed:?}");
+        }
+    }
+    Ok(())
+}
+
+/// That the walk can tell: these programs stamp a map.
+#[test]
+fn what_ingress_notes_is_found() -> Result<()> {
+    for name in ["nf_ingress_l2", "nf_ingress_l3"] {
+        let found = walk(&program(name)?, TC_PASS);
+        let error = found.err().with_context(|| format!("{name}: nothing found"))?;
+        let error = format!("{error:#}");
+        ensure!(error.contains("`seen`"), "{name}: {error}");
+    }
+    Ok(())
+}
+
+/// One such write makes the verifier put an unclone in front of every packet (`bpf_unclone_prologue`, net/core/filter.c).
+#[test]
+fn no_tc_program_writes_through_a_packet_pointer() -> Result<()> {
+    for name in CLASSIFIERS {
+        let writes = walk::packet_writes(&program(name)?).with_context(|| name.to_owned())?;
+        ensure!(writes == BTreeSet::new(), "{name}: instructions {writes:?} write to the packet");
+    }
+    // XDP does: it answers in place.
+    ensure!(!walk::packet_writes(&program(XDP)?)?.is_empty(), "no write of {XDP} was found");
+    Ok(())
+}
