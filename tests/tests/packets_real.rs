@@ -7,7 +7,7 @@ use aya::programs::TcAttachType;
 use nodefence_common::{EventKind, HEAD_LEN, Reason};
 use nodefence_tests::{
     Netns,
-    packet::Programs,
+    packet::{Programs, TC_DROP},
     packet_check::{Answer, check},
     packet_frame::{Frame, Transport},
     packet_wire::{Offload, Wire},
@@ -207,6 +207,57 @@ fn what_cannot_be_answered_in_place_is_handed_over_as_it_was() -> Result<()> {
                     .handed(offload, &bytes)
                     .with_context(|| format!("a segment of {payload} bytes with options"))?;
             }
+        }
+        Ok(())
+    })
+}
+
+/// A segment whose checksum the device is to make far behind its headers: the kernel refuses to trim it (`__bpf_skb_min_len` in net/core/filter.c,
+/// EINVAL), so it cannot become an answer.
+fn untrimmable(sixth: bool) -> (Frame, Offload, Vec<u8>) {
+    let asked = frame(sixth, REFUSE, segment(), 200);
+    let (_, bytes) = partial(&asked, 6, 16);
+    let end = bytes.len() as u16;
+    let offload = Offload { checksum: Some((end - 20, 4)), linear: end, ..Offload::default() };
+    (asked, offload, bytes)
+}
+
+#[test]
+fn what_a_helper_refuses_to_trim_is_handed_over_or_counted_as_failed() -> Result<()> {
+    bench("untrimmed", |bench| {
+        for sixth in [false, true] {
+            let (asked, offload, bytes) = untrimmable(sixth);
+            bench.handed(offload, &bytes).context("while the ring buffer has room")?;
+            // Where that is full nobody can be asked for an answer.
+            let mut plain = asked.clone();
+            plain.extensions = if sixth { vec![(60, vec![0; 8])] } else { Vec::new() };
+            plain.options = if sixth { Vec::new() } else { vec![1; 8] };
+            plain.transport = Transport::Udp;
+            let before = bench.programs.counter(Reason::Failed)?.packets;
+            while bench.programs.counter(Reason::Failed)?.packets == before {
+                let verdict = bench.programs.run("nf_egress_l2", &plain.bytes())?.verdict;
+                ensure!(verdict == TC_DROP, "verdict {verdict} of what fills the ring buffer");
+            }
+            let counts = |bench: &Bench| -> Result<Vec<u64>> {
+                Reason::ALL.iter().map(|reason| Ok(bench.programs.counter(*reason)?.packets)).collect()
+            };
+            let mut expected = counts(bench)?;
+            bench.near.send(offload, &bytes)?;
+            expected[Reason::Failed as usize] += 1;
+            let found = counts(bench)?;
+            ensure!(found == expected, "counters: expected {expected:?}, found {found:?}");
+            // Neither did it pass, nor was it answered: of its client, what comes first is what is sent next.
+            let mut healthy = frame(sixth, HEALTHY, segment(), 100);
+            healthy.sport = 40_002;
+            bench.near.send(Offload::default(), &healthy.bytes())?;
+            let client = asked.src;
+            let (_, passed) = bench.far.receive(SOON, |frame| contains(frame, client))?;
+            ensure!(passed == healthy.bytes(), "it passed: {passed:02x?}");
+            let mut next = frame(sixth, REFUSE, segment(), 100);
+            next.sport = 40_003;
+            let (_, answered) = bench.answered(&next, Offload::default(), &next.bytes())?;
+            check(&next, Answer::Reset(ACK), &answered).context("the next segment")?;
+            bench.programs.events()?;
         }
         Ok(())
     })
