@@ -59,6 +59,21 @@ impl Wait {
         Self { took: begun.elapsed(), still: stood_still(begun) }
     }
 
+    /// The longer one of the two.
+    pub(super) fn max(self, other: Self) -> Self {
+        if other.own() > self.own() { other } else { self }
+    }
+
+    /// Keeps the figure, and holds it to [`STALL`].
+    ///
+    /// # Errors
+    /// Where it is longer.
+    pub(super) fn held(self, what: &str) -> Result<Self> {
+        figure(what, self.took.as_secs_f64() * 1e3, "ms");
+        ensure!(self.own() <= STALL, "{what}: {self:?}");
+        Ok(self)
+    }
+
     /// How much of it was nobody's fault but ours.
     pub(super) fn own(self) -> Duration {
         self.took.saturating_sub(self.still)
@@ -96,7 +111,7 @@ impl Watched<'_> {
             }
             if let Some(flagged) = self.flagged.get() {
                 let wait = Wait::since(begun.max(*flagged));
-                longest = if wait.own() > longest.own() { wait } else { longest };
+                longest = longest.max(wait);
             }
             sleep(each());
         }
@@ -171,13 +186,12 @@ pub(super) fn hangs(
     let (mut longest, mut resets) = (Wait::default(), [0; 2]);
     for (at, client) in clients.into_iter().enumerate() {
         let (wait, reset) = client?.with_context(|| format!("client {at} of {:?}", watched.to[at % 2]))?;
-        longest = if wait.own() > longest.own() { wait } else { longest };
+        longest = longest.max(wait);
         resets[at % 2] += reset;
     }
     let new = new??;
     let (after, before): (Vec<&New>, Vec<&New>) = new.iter().partition(|one| one.begun >= flagged);
     let slowest = after.iter().map(|one| one.wait.took).max().unwrap_or_default();
-    figure("longest wait of a client after the flag", longest.took.as_secs_f64() * 1e3, "ms");
     figure("slowest new connection after the flag", slowest.as_secs_f64() * 1e3, "ms");
     println!(
         "{}, {place:?}, {} hangs: {resets:?} of {CLIENTS} clients reset, {longest:?} after the flag at most; {} new connections after it, the slowest \
@@ -186,7 +200,7 @@ pub(super) fn hangs(
         hung.name,
         after.len()
     );
-    ensure!(longest.own() <= STALL, "a client waited {longest:?}");
+    longest.held("longest wait of a client after the flag")?;
     // Half of the twenty of each IP version are there, give or take two (one standard deviation).
     ensure!(
         resets.iter().all(|resets| *resets >= 2),

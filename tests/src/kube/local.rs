@@ -6,30 +6,24 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Beside, Mode, Setup,
+    clients::{LIMIT, Wait},
     hang::{follow, recovers, rescues},
 };
 use crate::{
-    Conn, Family, Outcome, Place,
-    audit::BOTH,
-    client::wait_until,
-    ipvs::saved,
-    tcp_info::retransmitted,
-    topology::Service,
-    watch::{wait_within, within},
+    Conn, Family, Outcome, Place, audit::BOTH, client::wait_until, ipvs::saved, tcp_info::retransmitted,
+    topology::Service, watch::wait_within,
 };
 
 /// New connections of each IP version.
 const CONNECTIONS: usize = 12;
-/// By when each is answered: a SYN that is lost is sent again only after a second.
-const ANSWERED: Duration = Duration::from_secs(1);
+/// By when what was taken out is put back.
 const RESTORED: Duration = Duration::from_secs(5);
-/// Longest wait for anything.
-const LIMIT: Duration = Duration::from_secs(8);
 
 /// Each new connection is answered by this node, without sending anything again.
 fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Result<()> {
     let cluster = &beside.cluster;
     let to = cluster.service(Service::Web, place, family);
+    let mut longest = Wait::default();
     for connection in 0..CONNECTIONS {
         let begun = Instant::now();
         let mut conn = Conn::connect(cluster.at(place), to, LIMIT)
@@ -40,9 +34,9 @@ fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Res
             who == node && again == 0,
             "{to}, connection {connection}: {who}, {again} segments sent again"
         );
-        within("a new connection is answered", ANSWERED, begun)?;
+        longest = longest.max(Wait::since(begun));
     }
-    Ok(())
+    longest.held("slowest answer to a new connection").map(drop)
 }
 
 /// Whether clients of the node port go on where the node has no endpoint, so that kube-proxy falls back to those of others; and whether they keep the
@@ -83,7 +77,13 @@ fn keeps_its_own(beside: &Beside) -> Result<()> {
     let (a, c) = (&beside.cluster.a, &beside.cluster.c);
     beside.set_endpoints(&[a, c])?;
     follow(beside, &[a, c])?;
-    let before = saved(&a.ns)?;
+    // What else kube-proxy has just ended gently goes when it looks at that, once a minute.
+    let table = || -> Result<Vec<String>> {
+        let its = BOTH.map(|family| a.endpoint(Service::Web, family).to_string());
+        Ok(saved(&a.ns)?.into_iter().filter(|line| its.iter().any(|its| line.contains(its))).collect())
+    };
+    let before = table()?;
+    ensure!(before.len() >= 4, "{before:?}");
     for family in BOTH {
         answered_by(beside, Place::Outside, family, a.name)?;
     }
@@ -97,12 +97,10 @@ fn keeps_its_own(beside: &Beside) -> Result<()> {
     ensure!(row["kept"].as_array().is_some_and(|kept| !kept.is_empty()), "{row}");
     for family in BOTH {
         answered_by(beside, Place::Outside, family, a.name).context("its last endpoint was cut")?;
-        for place in [Place::Pod, Place::Node] {
-            answered_by(beside, place, family, c.name)?;
-        }
+        answered_by(beside, Place::Node, family, c.name)?;
     }
     let unflagged = Instant::now();
     beside.agent.unflag(a.name)?;
-    let same = || saved(&a.ns).is_ok_and(|now| now == before);
+    let same = || table().is_ok_and(|now| now == before);
     wait_within("the table is as it was", RESTORED, unflagged, same).map(drop)
 }

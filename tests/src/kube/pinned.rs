@@ -4,25 +4,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Beside, Mode, Setup, hang::rescues};
+use super::{
+    Beside, Mode, Setup,
+    clients::{LIMIT, STALL, Wait},
+    hang::rescues,
+};
 use crate::{
-    Conn, Family, Node, Place,
-    audit::BOTH,
-    client::UdpConn,
-    emulated,
-    tcp_info::retransmitted,
-    topology::Service,
-    watch::{held, wait_within},
+    Conn, Family, Node, Place, audit::BOTH, client::UdpConn, emulated, tcp_info::retransmitted,
+    topology::Service, watch::wait_within,
 };
 
 /// New connections that show where a client sticks to.
 const CONNECTIONS: usize = 10;
-/// By when each new connection is answered: a SYN that is lost is sent again only after a second.
-const ANSWERED: Duration = Duration::from_secs(1);
 /// By when what was taken out is put back.
 const RESTORED: Duration = Duration::from_secs(5);
-/// Longest wait for an answer: later than it may come, so that what is late is told from what is lost.
-const LIMIT: Duration = Duration::from_secs(8);
 
 /// How often the client of each Service and IP version is moved. At a flag kube-proxy's affinity is emptied once; after that it picks the hung node in one
 /// of two cases, and keeps the client there unless rescue has it forget that. An emulated processor takes seconds for each.
@@ -39,8 +34,8 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Who answers a new connection, at its first try. The time counts as of a flag.
-    fn answer(&self) -> Result<(String, Duration)> {
+    /// Who answers a new connection, at its first try, and when.
+    fn answer(&self) -> Result<(String, Wait)> {
         let cluster = &self.beside.cluster;
         let to = cluster.service(self.service, Place::Outside, self.family);
         let begun = Instant::now();
@@ -57,25 +52,24 @@ impl Client<'_> {
             );
             name
         };
-        let took = begun.elapsed();
-        held("a new connection is answered", ANSWERED, begun, took)?;
-        Ok((name, took))
+        Ok((name, Wait::since(begun)))
     }
 
     fn sticks_to(&self, node: &str) -> Result<()> {
         for connection in 0..CONNECTIONS {
-            let (name, _) = self.answer().with_context(|| format!("connection {connection}"))?;
+            let (name, wait) = self.answer().with_context(|| format!("connection {connection}"))?;
+            ensure!(wait.own() <= STALL, "connection {connection} was answered after {wait:?}");
             ensure!(name == node, "connection {connection} is answered by {name}, others by {node}");
         }
         Ok(())
     }
 
     /// Flags the node to which the client sticks: its next connection is answered by the other node, and so are those after it. Says how long it took.
-    fn moves(&self, hung: &Node, live: &Node) -> Result<Duration> {
+    fn moves(&self, hung: &Node, live: &Node) -> Result<Wait> {
         let agent = &self.beside.agent;
         hung.freeze()?;
         agent.flag(hung.name)?;
-        let (name, took) = self.answer().context("the first connection after the flag")?;
+        let (name, wait) = self.answer().context("the first connection after the flag")?;
         ensure!(name == live.name, "the first connection after the flag was answered by {name}");
         self.sticks_to(live.name).context("after the flag")?;
         hung.thaw()?;
@@ -87,7 +81,7 @@ impl Client<'_> {
             status.is_ok_and(|status| status["ipvs"]["nodes"].get(hung.name).is_none())
         };
         wait_within("what was taken out is put back", RESTORED, unflagged, back)?;
-        Ok(took)
+        Ok(wait)
     }
 }
 
@@ -111,9 +105,9 @@ pub fn affinity_moves(mode: Mode) -> Result<()> {
         if first != cluster.b.name {
             std::mem::swap(&mut hung, &mut live);
         }
-        let mut longest = Duration::ZERO;
+        let mut longest = Wait::default();
         for round in 0..rounds() {
-            let took = client.moves(hung, live).with_context(|| {
+            let wait = client.moves(hung, live).with_context(|| {
                 let counters = beside.agent.expect(&["counters"]).unwrap_or_default();
                 format!(
                     "{mode}, {service:?}, {family:?}, round {round}\n{counters}\n{:?}\n{}",
@@ -121,9 +115,10 @@ pub fn affinity_moves(mode: Mode) -> Result<()> {
                     beside.agent.log()
                 )
             })?;
-            longest = longest.max(took);
+            longest = longest.max(wait);
             std::mem::swap(&mut hung, &mut live);
         }
+        longest.held("first answer after a flag")?;
         println!("{mode}, {service:?}, {family:?}: answered by the other node within {longest:?}");
     }
     Ok(())
