@@ -13,6 +13,7 @@ use super::{
     ControlPlane, KubeProxy, Mode,
     forwards::{V4, object},
     objects::{self, Endpoint, Port, Slice},
+    proxy::SYNC_PERIOD,
 };
 use crate::{
     Agent, Cluster, Conn, Family, Options, Place, Proxy,
@@ -21,16 +22,51 @@ use crate::{
     topology::Service,
 };
 
-/// A pod is replaced so often.
-const EVERY: Duration = Duration::from_secs(4);
 /// Connections that are open at a time; the oldest is closed when another one is opened.
-const OPEN: usize = 12;
+const OPEN: usize = 40;
 /// Pods at a time.
 const PODS: usize = 4;
-/// Addresses on each of two nodes: each is used again after so many pods.
-const ADDRESSES: u8 = 12;
-/// Two of kube-proxy's syncs and twice that for what it ends gently, two readings, and a slow machine.
-const FAULTS: Duration = Duration::from_secs(240);
+/// Addresses on each of two nodes: each is used again after so many pods, with short periods longer after its pod has ended than a fault takes.
+const ADDRESSES: u8 = 24;
+/// Longest wait for the agent and kube-proxy, beside what their periods take.
+const LIMIT: Duration = Duration::from_secs(120);
+/// With it in its environment the run takes the periods that kube-proxy has by default.
+const LONG: &str = "NODEFENCE_LONG_TESTS";
+
+/// How fast everything goes.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// kube-proxy's `syncPeriod`: a difference is a fault after two of them.
+    sync_period: Duration,
+    /// A pod is replaced so often.
+    every: Duration,
+    /// For how long before, between and after kube-proxy's stall and its restart.
+    between: Duration,
+}
+
+impl Pace {
+    /// Draining takes longer than a fault, and so does everything that is left after kube-proxy's stall.
+    const SHORT: Self = Self {
+        sync_period: Duration::from_secs(6),
+        every: Duration::from_millis(500),
+        between: Duration::from_secs(5),
+    };
+    const REAL: Self =
+        Self { sync_period: SYNC_PERIOD, every: Duration::from_secs(4), between: Duration::from_secs(180) };
+
+    fn chosen() -> Self {
+        if std::env::var_os(LONG).is_some() { Self::REAL } else { Self::SHORT }
+    }
+
+    fn fault_after(&self) -> Duration {
+        self.sync_period * 2
+    }
+
+    /// How long kube-proxy stands still in the middle: longer than a sync, and a sync short of a fault with what it has to do then.
+    fn stall(&self) -> Duration {
+        self.sync_period * 4 / 3
+    }
+}
 
 /// How far a pod is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +161,8 @@ struct World {
     agent: Agent,
     pods: Pods,
     open: VecDeque<Conn>,
+    pace: Pace,
+    begun: Instant,
 }
 
 impl World {
@@ -143,8 +181,10 @@ impl World {
             }
             let dns = to(Service::Dns);
             self.cluster.at(place).run(move || {
-                // Nobody waits for an answer.
-                let _sent = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"query", dns));
+                for _ in 0..PODS {
+                    // Nobody waits for an answer.
+                    let _sent = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"query", dns));
+                }
             });
         }
         while self.open.len() > OPEN {
@@ -153,25 +193,66 @@ impl World {
     }
 
     /// There are no faults.
-    fn clean(&self, after: Duration) -> Result<Audit> {
+    fn clean(&self) -> Result<Audit> {
         let audit = Audit::of(&self.agent)?;
         ensure!(
             audit.in_state("fault").is_empty(),
-            "faults after {after:?}: {:#}\n{}\n{}",
+            "{} s after the start: {:#}\n{}\n{}",
+            self.begun.elapsed().as_secs(),
             audit.report["differences"],
             self.cluster.a.ns.exec("ipvsadm -Ln").unwrap_or_default(),
             self.agent.log()
         );
         Ok(audit)
     }
+
+    /// Replaces one pod after the other, with clients: no audit finds a fault.
+    fn roll(&mut self, length: Duration, seen: &mut Seen) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() + self.pace.every <= length {
+            let step = Instant::now();
+            self.pods.replace();
+            self.tell("")?;
+            self.traffic();
+            let audit = self.clean()?;
+            seen.drained.extend(audit.in_state("draining"));
+            seen.oldest = seen.oldest.max(oldest_of_a_sync(&audit));
+            seen.audits += 1;
+            std::thread::sleep(self.pace.every.saturating_sub(step.elapsed()));
+        }
+        Ok(())
+    }
 }
 
-/// Pods are replaced for `length` beside a kube-proxy of this mode: no audit finds a fault. Then it stands still: its misses are found, and mended where
-/// that can be; it goes on, and all is well again.
+/// Whether it is a destination that kube-proxy ends gently: it looks at these once a minute, however often it syncs.
+fn is_ended_gently(audit: &Audit, difference: &str) -> bool {
+    let detail = audit.row(difference).and_then(|row| row["detail"].as_str());
+    detail.is_some_and(|detail| detail.ends_with("weight 0, 0 connections"))
+}
+
+/// For how long the oldest difference has been there that kube-proxy's next sync mends.
+fn oldest_of_a_sync(audit: &Audit) -> Duration {
+    let new = audit.in_state("new").into_iter().filter(|difference| !is_ended_gently(audit, difference));
+    let ages = new.filter_map(|difference| audit.row(&difference)?["age_seconds"].as_u64());
+    Duration::from_secs(ages.max().unwrap_or_default())
+}
+
+/// What passed while pods were replaced.
+#[derive(Debug, Default)]
+struct Seen {
+    drained: BTreeSet<String>,
+    /// The longest that anything differed.
+    oldest: Duration,
+    audits: u32,
+}
+
+/// Pods are replaced beside a kube-proxy of this mode: no audit finds a fault, also while it misses a sync and after its restart. Then it stands still for
+/// good: its misses are found, and mended where that can be; it goes on, and all is well again.
 ///
 /// # Errors
 /// Where it is not so.
-pub fn holds(mode: Mode, length: Duration) -> Result<()> {
+pub fn holds(mode: Mode) -> Result<()> {
+    let pace = Pace::chosen();
     let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
     for (node, third) in [(&cluster.b, 2), (&cluster.c, 3)] {
         let more = (3..ADDRESSES + 2).map(|last| format!("addr add 10.244.{third}.{last}/24 dev eth0"));
@@ -182,40 +263,43 @@ pub fn holds(mode: Mode, length: Duration) -> Result<()> {
     control.service(&object(Service::Web, V4))?;
     let pods = Pods::new();
     control.slice(&pods.slice())?;
-    let mut kube_proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
+    let start = |control: &ControlPlane, cluster: &Cluster| {
+        KubeProxy::start_with(control, &cluster.a.ns, cluster.a.name, mode, pace.sync_period)
+    };
+    let kube_proxy = start(&control, &cluster)?;
     let agent = Agent::start_with(
         &cluster.a.ns,
         "node-a",
         &cluster.interfaces(),
         &pods.file(&cluster, ""),
-        &["--proxy", "auto"],
+        &["--proxy", "auto", "--fault-after", &format!("{}s", pace.fault_after().as_secs())],
     )?;
-    let mut world = World { cluster, control, agent, pods, open: VecDeque::new() };
-
     let begun = Instant::now();
-    let (mut restarted, mut drained, mut young, mut audits) = (false, BTreeSet::new(), 0, 0);
-    while begun.elapsed() < length {
-        let step = Instant::now();
-        world.pods.replace();
-        world.tell("")?;
-        world.traffic();
-        let audit = world.clean(begun.elapsed())?;
-        drained.extend(audit.in_state("draining"));
-        (young, audits) = (young + audit.in_state("new").len(), audits + 1);
-        if !restarted && begun.elapsed() > length / 2 {
-            // What it was ending gently it does not know any more.
-            kube_proxy.stop()?;
-            kube_proxy = KubeProxy::start(&world.control, &world.cluster.a.ns, world.cluster.a.name, mode)?;
-            restarted = true;
-        }
-        std::thread::sleep(EVERY.saturating_sub(step.elapsed()));
-    }
+    let mut world = World { cluster, control, agent, pods, open: VecDeque::new(), pace, begun };
+
+    let mut seen = Seen::default();
+    world.roll(pace.between, &mut seen)?;
+    // It misses a sync, as one that is short of memory or processor does.
+    kube_proxy.freeze()?;
+    world.roll(pace.stall(), &mut seen)?;
+    kube_proxy.thaw()?;
+    let stalled = seen.oldest;
+    world.roll(pace.between, &mut seen)?;
+    // What it was ending gently it does not know any more.
+    kube_proxy.stop()?;
+    let kube_proxy = start(&world.control, &world.cluster)?;
+    world.roll(pace.between, &mut seen)?;
     println!(
-        "{mode}: {} pods replaced in {length:?}, {audits} audits without a fault; {} pairs drained, {young} differences passed",
+        "{mode}: {} pods replaced in {:?}, {} audits without a fault; {} pairs drained, the oldest other difference was {:?} old",
         world.pods.made - PODS,
-        drained.len()
+        begun.elapsed(),
+        seen.audits,
+        seen.drained.len(),
+        seen.oldest
     );
-    ensure!(mode != Mode::Ipvs || drained.len() > 5, "nothing drained: {drained:?}");
+    ensure!(mode != Mode::Ipvs || seen.drained.len() > 5, "nothing drained: {:?}", seen.drained);
+    // Else nothing here tells an agent that takes it for a fault after one sync from one that takes it for one after two.
+    ensure!(stalled >= pace.sync_period, "nothing differed for longer than {stalled:?}");
     stands_still(&mut world, &kube_proxy)
 }
 
@@ -243,7 +327,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         wanted.extend(["stale-destination ", "missing-destination ", "missing-service TCP 10.96.7.7:80"]);
     }
     let mut last = Vec::new();
-    wait_until("faults", FAULTS, || {
+    wait_until("faults", world.pace.fault_after() + LIMIT, || {
         let _sent = send();
         last = Audit::of(&world.agent).map_or_else(|_| Vec::new(), |audit| audit.in_state("fault"));
         wanted.iter().all(|kind| last.iter().any(|fault| fault.starts_with(kind)))
@@ -286,11 +370,12 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
     kube_proxy.thaw()?;
     let well = || {
         Audit::of(&world.agent).is_ok_and(|audit| {
-            let faults = audit.in_state("fault");
-            faults.is_empty() && audit.in_state("new").is_empty()
+            let new = audit.in_state("new");
+            audit.in_state("fault").is_empty()
+                && new.iter().all(|difference| is_ended_gently(&audit, difference))
         })
     };
-    wait_until("all is well again", FAULTS, well)
+    wait_until("all is well again", world.pace.fault_after() + LIMIT, well)
         .map(drop)
         .with_context(|| format!("{:?}\n{}", Audit::of(&world.agent), world.agent.log()))
 }
