@@ -1,12 +1,7 @@
-//! Clients of a real kube-proxy in nftables and iptables mode while a node hangs. On other kernels: `vm_kube_hang`.
+//! Clients of a real kube-proxy while a node hangs.
 
 use anyhow::Result;
-use nodefence_tests::kube::{Mode, hang};
-
-#[test]
-fn clients_go_on_in_nftables_mode() -> Result<()> {
-    hang::clients_go_on(Mode::Nftables)
-}
+use nodefence_tests::kube::{Mode, hang, in_nftables_mode, local};
 
 #[test]
 fn clients_go_on_in_iptables_mode() -> Result<()> {
@@ -14,8 +9,8 @@ fn clients_go_on_in_iptables_mode() -> Result<()> {
 }
 
 #[test]
-fn clients_of_the_hung_node_go_on_in_nftables_mode() -> Result<()> {
-    hang::clients_of_the_hung_node_go_on(Mode::Nftables)
+fn clients_go_on_in_nftables_mode() -> Result<()> {
+    in_nftables_mode(hang::clients_go_on)
 }
 
 #[test]
@@ -24,8 +19,8 @@ fn clients_of_the_hung_node_go_on_in_iptables_mode() -> Result<()> {
 }
 
 #[test]
-fn the_next_query_is_answered_in_nftables_mode() -> Result<()> {
-    hang::the_next_query_is_answered(Mode::Nftables)
+fn clients_of_the_hung_node_go_on_in_nftables_mode() -> Result<()> {
+    in_nftables_mode(hang::clients_of_the_hung_node_go_on)
 }
 
 #[test]
@@ -34,11 +29,46 @@ fn the_next_query_is_answered_in_iptables_mode() -> Result<()> {
 }
 
 #[test]
-fn other_ports_go_on_in_nftables_mode() -> Result<()> {
-    hang::other_ports_go_on(Mode::Nftables)
+fn the_next_query_is_answered_in_nftables_mode() -> Result<()> {
+    in_nftables_mode(hang::the_next_query_is_answered)
 }
 
 #[test]
 fn other_ports_go_on_in_iptables_mode() -> Result<()> {
     hang::other_ports_go_on(Mode::Iptables)
+}
+
+#[test]
+fn other_ports_go_on_in_nftables_mode() -> Result<()> {
+    in_nftables_mode(hang::other_ports_go_on)
+}
+
+/// Needs the kernel's IPVS.
+mod ipvs {
+    use super::*;
+
+    #[test]
+    fn clients_go_on() -> Result<()> {
+        hang::clients_go_on(Mode::Ipvs)
+    }
+
+    #[test]
+    fn clients_of_the_hung_node_go_on() -> Result<()> {
+        hang::clients_of_the_hung_node_go_on(Mode::Ipvs)
+    }
+
+    #[test]
+    fn the_next_query_is_answered() -> Result<()> {
+        hang::the_next_query_is_answered(Mode::Ipvs)
+    }
+
+    #[test]
+    fn other_ports_go_on() -> Result<()> {
+        hang::other_ports_go_on(Mode::Ipvs)
+    }
+
+    #[test]
+    fn the_node_port_of_a_local_service_goes_on() -> Result<()> {
+        local::node_port_goes_on()
+    }
 }

@@ -1,4 +1,4 @@
-//! A real kube-proxy, told of Services by a real API server, forwards to real servers. IPVS, which wants a module, in `vm_kube_proxy`.
+//! A real kube-proxy, told of Services by a real API server, forwards to real servers.
 
 use std::sync::Arc;
 
@@ -32,4 +32,14 @@ fn each_namespace_has_its_own() -> Result<()> {
     one.api.delete("/api/v1/nodes/node-a")?;
     one.api.get("/api/v1/nodes/node-a").expect_err("deleted");
     Ok(())
+}
+
+/// Needs the kernel's IPVS.
+mod ipvs {
+    use super::*;
+
+    #[test]
+    fn forwards_to_real_servers() -> Result<()> {
+        forwards::holds(Mode::Ipvs)
+    }
 }

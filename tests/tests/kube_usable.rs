@@ -1,4 +1,4 @@
-//! `plan::usable` beside a real kube-proxy, natively. IPVS, which wants a module, in `vm_kube_usable`.
+//! `plan::usable` beside a real kube-proxy.
 
 use anyhow::Result;
 use nodefence_tests::kube::{Mode, usable};
@@ -11,4 +11,14 @@ fn nftables() -> Result<()> {
 #[test]
 fn iptables() -> Result<()> {
     usable::holds(Mode::Iptables)
+}
+
+/// Needs the kernel's IPVS.
+mod ipvs {
+    use super::*;
+
+    #[test]
+    fn endpoints() -> Result<()> {
+        usable::holds(Mode::Ipvs)
+    }
 }

@@ -95,11 +95,17 @@ pub(crate) const FILES: &[File] = &[
     file("conntrack_pinned", ENDS, RETRANSMISSION, 5),
     file("conntrack_table", ENDS, LAPSE, 5),
     file("hold_neighbour", NATIVE, RETRANSMISSION, 10).is(&[Waits]),
-    file("kube_audit", NATIVE, LAPSE, 10).needs(&[KubeProxy]).is(&[Waits]),
+    file("kube_audit", NATIVE, LAPSE, 60).needs(&[KubeProxy]).is(&[Waits]),
+    file("kube_audit::ipvs", GUEST_OLDEST, LAPSE, 60).needs(&[Ipvs, KubeProxy]),
     file("kube_hang", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).needs(&[KubeProxy]),
+    file("kube_hang::ipvs", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
     file("kube_pinned", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).needs(&[KubeProxy]),
+    file("kube_pinned::ipvs", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy", NATIVE, RETRANSMISSION, 5).needs(&[KubeProxy]),
+    file("kube_proxy::ipvs", GUEST_OLDEST, RETRANSMISSION, 5).needs(&[Ipvs, KubeProxy]),
+    file("kube_takeout", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
     file("kube_usable", NATIVE, LAPSE, 5).needs(&[KubeProxy]),
+    file("kube_usable::ipvs", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE, LAPSE, 5).is(&[Waits]),
     file("net_cut", ENDS, RETRANSMISSION, 10),
     file("net_keep", ENDS, RETRANSMISSION, 5),
@@ -123,12 +129,6 @@ pub(crate) const FILES: &[File] = &[
     file("vm_devices", GUEST_ENDS, RETRANSMISSION, 10),
     file("vm_ipvs", GUESTS, RETRANSMISSION, 10).needs(&[Ipvs]),
     file("vm_ipvs_tables", GUESTS, LAPSE, 10).needs(&[Ipvs]),
-    file("vm_kube_audit", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
-    file("vm_kube_hang", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
-    file("vm_kube_pinned", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
-    file("vm_kube_proxy", GUEST_OLDEST, RETRANSMISSION, 5).needs(&[Ipvs, KubeProxy]),
-    file("vm_kube_takeout", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
-    file("vm_kube_usable", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
     file("vm_late_ipvs", GUEST_ENDS, LAPSE, 5),
     file("vm_takeout", GUEST_ENDS, RESCUE_LEASE, 15).needs(&[Ipvs]),
     file("vm_takeout_many", GUEST_NEWEST, LAPSE, 15).needs(&[Ipvs]).is(&[Timed]),
@@ -261,5 +261,13 @@ mod tests {
             assert!(!(native && file.needs_ipvs()), "{}: this machine's kernel may lack IPVS", file.name);
             assert!(!(native && file.kind() == Kind::Pair), "{}: a pair is two guests", file.name);
         }
+    }
+
+    #[test]
+    fn a_module_with_a_row_of_its_own_is_no_other_row_s() {
+        let row = |name: &str| *FILES.iter().find(|file| file.name == name).expect("a row");
+        let (module, rest) = (row("kube_hang::ipvs"), row("kube_hang"));
+        assert!(module.has("ipvs::clients_go_on") && !module.has("clients_go_on"));
+        assert!(!rest.has("ipvs::clients_go_on") && rest.has("clients_go_on") && rest.has("ipvs_like"));
     }
 }
