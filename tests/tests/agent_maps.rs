@@ -1,0 +1,300 @@
+//! What a flag leaves in the pinned maps: all of their bytes, before, meanwhile and after, a lapse and another agent included.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::{
+    Pod,
+    maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf},
+};
+use nodefence_common::{Action, Reason, VERDICT_LIFETIME_NS, Verdict};
+use nodefence_tests::{Agent, Netns, client::wait_until, watch};
+use serde_json::Value;
+
+const PINS: &str = "/sys/fs/bpf/nodefence/v1";
+
+const FOUR: &str = "nodes:
+- {name: node-a, address: 10.9.0.1, backends: [{address: 10.9.4.1}]}
+- name: node-b
+  address: 10.9.0.12
+  backends:
+  - address: 10.9.1.1
+  - {address: 10.9.0.12, port: 9100, protocol: tcp, hostNetwork: true}
+- {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
+- {name: node-d, address: 10.9.0.14, backends: [{address: 10.9.3.1}]}
+";
+
+fn start() -> Result<(Arc<Netns>, Agent)> {
+    let ns = Arc::new(Netns::new("maps")?);
+    ns.ip("link add v0 type veth peer name v1
+         link set v0 up
+         link set v1 up
+         addr add 10.9.0.1/16 dev v0
+         neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 nud permanent dev v0")?;
+    let agent = Agent::start(&ns, "node-a", &["v0"], FOUR)?;
+    Ok((ns, agent))
+}
+
+/// Map and key of a value.
+type Place = (&'static str, Vec<u8>);
+type Pinned = BTreeMap<Place, Vec<u8>>;
+
+fn open(name: &str) -> Result<Map> {
+    Ok(MapData::from_pin(format!("{PINS}/{name}")).and_then(Map::from_map_data)?)
+}
+
+fn hash<const K: usize, const V: usize>(name: &'static str, out: &mut Pinned) -> Result<()>
+where
+    [u8; K]: Pod,
+    [u8; V]: Pod,
+{
+    let map: HashMap<_, [u8; K], [u8; V]> = open(name)?.try_into()?;
+    for row in map.iter() {
+        let (key, value) = row?;
+        out.insert((name, key.to_vec()), value.to_vec());
+    }
+    Ok(())
+}
+
+fn array<const V: usize>(name: &'static str, out: &mut Pinned) -> Result<()>
+where
+    [u8; V]: Pod,
+{
+    let map: Array<_, [u8; V]> = open(name)?.try_into()?;
+    for (index, value) in (0_u32..).zip(map.iter()) {
+        out.insert((name, index.to_be_bytes().to_vec()), value?.to_vec());
+    }
+    Ok(())
+}
+
+fn per_cpu<const V: usize>(name: &'static str, out: &mut Pinned) -> Result<()>
+where
+    [u8; V]: Pod,
+{
+    let map: PerCpuArray<_, [u8; V]> = open(name)?.try_into()?;
+    for (index, values) in (0_u32..).zip(map.iter()) {
+        out.insert((name, index.to_be_bytes().to_vec()), values?.concat());
+    }
+    Ok(())
+}
+
+/// Every byte of every pinned map; `events`, which the agent empties all the time, has none that can be looked up.
+fn pinned(ns: &Netns) -> Result<Pinned> {
+    ns.run(|| {
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(PINS)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                names.insert(entry.file_name().into_string().ok().context("a name")?);
+            }
+        }
+        let known =
+            ["backends", "config", "counters", "devices", "events", "limits", "nodes", "ports", "seen"];
+        ensure!(names.iter().eq(&known), "maps that this test does not read: {names:?}");
+        let mut out = Pinned::new();
+        hash::<16, 12>("backends", &mut out)?;
+        hash::<20, 4>("ports", &mut out)?;
+        hash::<4, 8>("devices", &mut out)?;
+        array::<48>("nodes", &mut out)?;
+        array::<8>("seen", &mut out)?;
+        array::<16>("config", &mut out)?;
+        per_cpu::<16>("counters", &mut out)?;
+        per_cpu::<24>("limits", &mut out)?;
+        Ok(out)
+    })
+}
+
+/// Where two readings differ.
+fn changed(before: &Pinned, after: &Pinned) -> BTreeSet<Place> {
+    let places = before.keys().chain(after.keys());
+    places.filter(|place| before.get(*place) != after.get(*place)).cloned().collect()
+}
+
+fn at(map: &'static str, index: u32) -> Place {
+    (map, index.to_be_bytes().to_vec())
+}
+
+fn node(agent: &Agent, name: &str) -> Result<u32> {
+    let nodes: Value = serde_json::from_str(&agent.expect(&["nodes", "-o", "json"])?)?;
+    let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
+    let index = node.and_then(|node| node["index"].as_u64()).with_context(|| format!("no node {name}"))?;
+    Ok(index.try_into()?)
+}
+
+/// `verdict`, `action` and `until` of a node's entry.
+fn entry(pinned: &Pinned, node: u32) -> Result<(u32, u32, u64)> {
+    let bytes = pinned.get(&at("nodes", node)).context("no entry")?;
+    let word = |from: usize| Ok::<_, anyhow::Error>(u32::from_ne_bytes(bytes[from..from + 4].try_into()?));
+    Ok((word(0)?, word(4)?, u64::from_ne_bytes(bytes[8..16].try_into()?)))
+}
+
+fn until(ns: &Netns, node: u32) -> Result<u64> {
+    ns.run(move || {
+        let nodes: Array<_, [u8; 48]> = open("nodes")?.try_into()?;
+        Ok(u64::from_ne_bytes(nodes.get(&node, 0)?[8..16].try_into()?))
+    })
+}
+
+fn monotonic_ns() -> Result<u64> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    Ok(u64::try_from(Duration::from(now).as_nanos())?)
+}
+
+/// Waits until a verdict that nobody renews has lapsed.
+fn lapse(ns: &Netns, node: u32) -> Result<()> {
+    let limit = Duration::from_nanos(VERDICT_LIFETIME_NS);
+    watch::wait_within("lapse of a verdict", limit, Instant::now(), || {
+        monotonic_ns().is_ok_and(|now| until(ns, node).is_ok_and(|until| until < now))
+    })
+    .map(drop)
+}
+
+#[test]
+fn a_flag_is_one_entry_and_leaves_nothing_behind() -> Result<()> {
+    let (ns, agent) = start()?;
+    let before = pinned(&ns)?;
+    let b = node(&agent, "node-b")?;
+    let report = agent.expect(&["flag", "node-b", "--for", "10m", "--reason", "disk", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&report)?;
+    ensure!(report["backends"] == 2 && report["uncovered"] == Value::Array(vec![]), "{report}");
+    let flagged = pinned(&ns)?;
+    ensure!(changed(&before, &flagged) == [at("nodes", b)].into(), "{:?}", changed(&before, &flagged));
+    let (verdict, action, until) = entry(&flagged, b)?;
+    ensure!((verdict, action) == (Verdict::Flagged as u32, Action::Refuse as u32), "{verdict} {action}");
+    ensure!(flagged[&at("nodes", b)].windows(7).any(|bytes| bytes == b"node-b\0"));
+    let lead = until.saturating_sub(monotonic_ns()?);
+    ensure!(lead <= VERDICT_LIFETIME_NS, "until is {lead} ns ahead");
+    agent.unflag("node-b")?;
+    let after = pinned(&ns)?;
+    ensure!(after == before, "{:?}", changed(&before, &after));
+    let again = agent.cli(&["unflag", "node-b"])?;
+    ensure!(String::from_utf8_lossy(&again.stdout).contains("was not flagged"), "{again:?}");
+    Ok(())
+}
+
+/// A stopped agent's verdict lapses and returns with the agent; a killed one's lapses and is adopted by the next. All that the kernel notes
+/// meanwhile is the packet that it let pass.
+#[test]
+fn a_lapse_leaves_nothing_behind() -> Result<()> {
+    let (ns, mut agent) = start()?;
+    let mut before = pinned(&ns)?;
+    let b = node(&agent, "node-b")?;
+    for killed in [false, true] {
+        agent.flag("node-b")?;
+        let flagged = pinned(&ns)?;
+        ensure!(changed(&before, &flagged) == [at("nodes", b)].into(), "{:?}", changed(&before, &flagged));
+        if killed {
+            agent.kill();
+        } else {
+            agent.proc()?.freeze()?;
+        }
+        lapse(&ns, b)?;
+        let lapsed = pinned(&ns)?;
+        ensure!(
+            changed(&flagged, &lapsed).is_subset(&[at("nodes", b)].into()),
+            "{killed}: a lapse wrote more"
+        );
+        let ((verdict, action, _), flagged) = (entry(&lapsed, b)?, entry(&flagged, b)?);
+        ensure!((verdict, action) == (flagged.0, flagged.1), "{killed}: {verdict} {action}, {flagged:?}");
+        ns.run(|| -> Result<()> {
+            std::net::UdpSocket::bind("10.9.0.1:0")?.send_to(b"anyone", "10.9.1.1:9")?;
+            Ok(())
+        })?;
+        let passed = pinned(&ns)?;
+        let counter = at("counters", Reason::Lapsed as u32);
+        ensure!(changed(&lapsed, &passed) == [counter.clone()].into(), "{:?}", changed(&lapsed, &passed));
+        ns.run(move || -> Result<()> {
+            let mut events = RingBuf::try_from(open("events")?)?;
+            ensure!(events.next().is_none(), "an event of a packet that passed");
+            Ok(())
+        })?;
+        if killed {
+            agent.restart(&[])?;
+        } else {
+            agent.proc()?.thaw()?;
+        }
+        wait_until("the verdict holds again", Duration::from_secs(10), || {
+            monotonic_ns().is_ok_and(|now| until(&ns, b).is_ok_and(|until| until > now))
+        })?;
+        agent.unflag("node-b")?;
+        let after = pinned(&ns)?;
+        before.insert(counter.clone(), passed[&counter].clone());
+        ensure!(after == before, "{killed}: {:?}", changed(&before, &after));
+    }
+    Ok(())
+}
+
+/// A second, and the pass over the verdicts that writes them.
+const RENEWED_WITHIN: Duration = Duration::from_millis(1_200);
+
+/// How a node's `until` moves.
+struct Renewals {
+    name: &'static str,
+    node: u32,
+    until: u64,
+    since: Instant,
+    longest: Duration,
+    count: u32,
+}
+
+impl Renewals {
+    fn of(ns: &Netns, agent: &Agent, name: &'static str) -> Result<Self> {
+        let node = node(agent, name)?;
+        Ok(Self {
+            name,
+            node,
+            until: until(ns, node)?,
+            since: Instant::now(),
+            longest: Duration::ZERO,
+            count: 0,
+        })
+    }
+
+    fn look(&mut self, ns: &Netns) -> Result<()> {
+        let now = until(ns, self.node)?;
+        let waited = self.since.elapsed();
+        let still = watch::stood_still(self.since);
+        ensure!(
+            waited <= RENEWED_WITHIN + still,
+            "{}: not for {waited:?}, {still:?} of which all stood still",
+            self.name
+        );
+        ensure!(now >= self.until, "{}: from {} back to {now}", self.name, self.until);
+        if now > self.until {
+            self.longest = self.longest.max(waited);
+            self.until = now;
+            self.since = Instant::now();
+            self.count += 1;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn each_verdict_is_renewed_each_second() -> Result<()> {
+    let (ns, agent) = start()?;
+    agent.flag("node-b")?;
+    agent.expect(&["flag", "node-c", "--force"])?;
+    let mut nodes = [Renewals::of(&ns, &agent, "node-b")?, Renewals::of(&ns, &agent, "node-c")?];
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(6) {
+        for node in &mut nodes {
+            node.look(&ns)?;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for node in nodes {
+        ensure!(node.count > 0, "{} was never renewed", node.name);
+        watch::figure(
+            &format!("longest time between renewals of {}", node.name),
+            node.longest.as_secs_f64() * 1e3,
+            "ms",
+        );
+    }
+    Ok(())
+}
