@@ -1,5 +1,5 @@
 //! Two namespaces joined by a veth pair, and what the tests look at.
-use std::{net::Ipv4Addr, path::PathBuf, process::Command};
+use std::{net::Ipv4Addr, path::PathBuf, process::Command, sync::Arc};
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use nodefence::{
@@ -19,13 +19,13 @@ pub(crate) const PEERS: [Ipv4Addr; 4] = [
 
 /// `near` has `up0` (10.77.0.1), to which the dataplane is attached; `far` has `up1` with [`PEERS`].
 pub(crate) struct Pair {
-    pub(crate) near: Netns,
+    pub(crate) near: Arc<Netns>,
     pub(crate) far: Netns,
 }
 
 impl Pair {
     pub(crate) fn new(label: &str) -> Self {
-        let (near, far) = (Netns::new(label).unwrap(), Netns::new(label).unwrap());
+        let (near, far) = (Arc::new(Netns::new(label).unwrap()), Netns::new(label).unwrap());
         near.ip(&format!(
             "link add up0 address 02:77:00:00:00:01 type veth peer name up1 address 02:77:00:00:00:02 netns {}",
             far.path().display()

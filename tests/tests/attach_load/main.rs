@@ -1,6 +1,7 @@
 //! The dataplane room under load: programs and maps replaced in place, tables rewritten.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agent;
 #[path = "../attach/load.rs"]
 mod load;
 mod replace;

@@ -1,0 +1,90 @@
+//! Agents that follow one another, of another size and another layout of the maps too, under a load that counts: not one datagram lost.
+use std::time::{Duration, Instant};
+
+use nodefence::dataplane::TcChoice;
+use nodefence_common::{PIN_VERSION, VERDICT_LIFETIME_NS};
+use nodefence_tests::{Agent, emulated};
+
+use super::{
+    load::Load,
+    replace::assert_none,
+    support::{PEERS, Pair, pin_dir, sh, ways},
+};
+
+/// How long a verdict holds at least after an agent's death: it was renewed a second ago.
+const HELD: Duration = Duration::from_nanos(VERDICT_LIFETIME_NS - 1_000_000_000);
+
+fn cluster_file() -> String {
+    format!(
+        "nodes:
+- {{name: node-a, address: 10.77.0.1}}
+- {{name: good, address: 10.78.0.2, backends: [{{address: {}}}]}}
+- {{name: hung, address: 10.78.0.3, backends: [{{address: {}}}]}}
+",
+        PEERS[0], PEERS[1]
+    )
+}
+
+/// Puts a map of larger values in the place of `backends`, as if another agent had left it: nothing in it can be taken over.
+fn change_layout() {
+    let pin = pin_dir().join("backends");
+    std::fs::remove_file(&pin).unwrap();
+    sh(&format!(
+        "bpftool map create {} type hash key 16 value 16 entries 5000 name backends flags 1",
+        pin.display()
+    ));
+}
+
+#[test]
+fn no_datagram_is_lost_between_two_agents() {
+    let mut ways = ways().to_vec();
+    // Before tcx both are the same.
+    ways.dedup_by_key(|(_, mode)| *mode);
+    for (choice, _) in ways {
+        let pair = Pair::new("agents");
+        let tc = if choice == TcChoice::Clsact { "clsact" } else { "auto" };
+        let mut agent =
+            Agent::start_with(&pair.near, "node-a", &["up0"], &cluster_file(), &["--tc", tc]).unwrap();
+        agent.flag("hung").unwrap();
+        let load = Load::start(&pair, &PEERS[..3]);
+        load.pass(200);
+        // Its values mean something else to another version of the agent, so that nobody renews a verdict there.
+        let other_version = pin_dir().with_file_name(format!("{PIN_VERSION}1"));
+        let other_version = ["--take-over", "--pin-dir", other_version.to_str().unwrap()];
+        let mut slow = Vec::new();
+        for (what, arguments) in [
+            ("terminated", &[][..]),
+            ("killed", &[]),
+            ("taken over", &["--take-over"]),
+            ("larger maps", &["--take-over", "--max-backends", "5000"]),
+            ("another layout", &["--take-over"]),
+            ("another version", &other_version),
+            ("and back", &["--take-over"]),
+        ] {
+            // Each start takes many seconds of an emulated processor.
+            if emulated() && ["terminated", "larger maps", "and back"].contains(&what) {
+                continue;
+            }
+            let from = load.sent();
+            let began = Instant::now();
+            match what {
+                "terminated" => agent.terminate().unwrap(),
+                "killed" => agent.kill(),
+                "another layout" => pair.near.run(change_layout),
+                _ => {}
+            }
+            agent.restart(arguments).unwrap();
+            load.pass(50);
+            println!("{tc}, {what}: {:?}, {} datagrams", began.elapsed(), load.sent() - from);
+            if began.elapsed() >= HELD {
+                slow.push(from..load.sent());
+            }
+        }
+        let mut arrived = load.finish();
+        arrived.remove(2).assert_all("to what is no backend");
+        // Where an emulated processor took longer than a verdict holds, it has lapsed as it must.
+        arrived[1].numbers.retain(|number| !slow.iter().any(|range| range.contains(number)));
+        assert_none(&arrived.remove(1));
+        arrived.remove(0).assert_all("to a healthy node");
+    }
+}
