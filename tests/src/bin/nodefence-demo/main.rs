@@ -21,14 +21,14 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{Plan, Run};
+use crate::run::{Plan, Run, Times};
 
 const HELP: &str = "\
-nodefence-demo [--out FOLDER]
+nodefence-demo [--out FOLDER] [--short]
 
 A client outside, a forwarding node A, backends on B and C, all in network namespaces. Every process of node B
 is frozen; its kernel still answers. Once without nodefence, once with the node flagged by `nodefence flag`.
-Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Two runs of 17 s; needs root.
+Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Two runs of 17 s, with --short of 6 s; needs root.
 Ctrl-C ends it at any time and removes everything.
 ";
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
-    let Some(out) = arguments()? else { return Ok(()) };
+    let Some((out, times)) = arguments()? else { return Ok(()) };
     // All files of the run lie in it, so that also a second Ctrl-C, which waits for nobody, can remove them.
     let scratch =
         tempfile::TempDir::with_prefix("nodefence-demo-").context("make a folder for temporary files")?;
@@ -68,9 +68,12 @@ fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
     println!(
         "through node A, which balances over both as kube-proxy does. Then node B hangs: all its processes are frozen,"
     );
-    println!("its kernel still answers ARP and SYN and acknowledges requests. Two runs of 17 s each.\n");
-    let without = run::run(Plan::Without, stop)?;
-    let with = run::run(Plan::With, stop)?;
+    println!(
+        "its kernel still answers ARP and SYN and acknowledges requests. Two runs of {} s each.\n",
+        times.seconds()
+    );
+    let without = run::run(Plan::Without, times, stop)?;
+    let with = run::run(Plan::With, times, stop)?;
     print!("{}", table::render(&without, &with));
     std::fs::create_dir_all(&out).with_context(|| format!("make the folder {}", out.display()))?;
     write(&out.join("timeline.svg"), &picture::render(&without, &with)?)?;
@@ -83,12 +86,14 @@ fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
     Ok(())
 }
 
-fn arguments() -> Result<Option<PathBuf>> {
+fn arguments() -> Result<Option<(PathBuf, Times)>> {
     let mut out = PathBuf::from("target/demo");
+    let mut times = Times::FULL;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--out" => out = words.next().context("--out: expected a folder")?.into(),
+            "--short" => times = Times::SHORT,
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(None);
@@ -96,7 +101,7 @@ fn arguments() -> Result<Option<PathBuf>> {
             _ => bail!("unknown argument `{word}`; see --help"),
         }
     }
-    Ok(Some(out))
+    Ok(Some((out, times)))
 }
 
 /// The first SIGINT, SIGTERM or SIGHUP asks everyone to stop; one that comes more than a second later ends the process at once:

@@ -167,6 +167,7 @@ pub(crate) fn json(run: &Run) -> Value {
         "first_bucket_ms": run.first_bucket() * BUCKET_MS,
         "flag_ms": run.flagged,
         "ended_ms": run.ended,
+        "clients_of_the_healthy_node": run.on_healthy,
         "columns": ["served", "reset_or_refused", "stalled"],
         "keep_alive_and_udp_clients": rows(states(run, &[Kind::KeepAlive, Kind::Udp])),
         "new_connections": rows(attempts(run)),

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::sleep,
+    thread::{JoinHandle, sleep},
     time::{Duration, Instant},
 };
 
@@ -18,19 +18,37 @@ use crate::{
     record::{BUCKET_MS, Request},
 };
 
-/// Time before the freeze that is shown.
-const BEFORE: Duration = Duration::from_secs(3);
-/// Time after it.
-const AFTER: Duration = Duration::from_secs(14);
-/// When the operator flags the node.
-const FLAG_AT: Duration = Duration::from_secs(4);
+/// How long the parts of a run are, in whole seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Before the freeze.
+    before: u64,
+    /// From the freeze until the operator flags the node.
+    unflagged: u64,
+    /// From the freeze to the end.
+    after: u64,
+}
+
+impl Times {
+    pub(crate) const FULL: Self = Self { before: 3, unflagged: 4, after: 14 };
+    /// Enough to see who waits, and that nobody does any more.
+    pub(crate) const SHORT: Self = Self { before: 1, unflagged: 1, after: 5 };
+
+    /// Of a whole run.
+    pub(crate) fn seconds(self) -> u64 {
+        self.before + self.after
+    }
+
+    fn buckets(self) -> u64 {
+        self.seconds() * 1_000 / BUCKET_MS as u64
+    }
+}
+
 /// Keep-alive clients in each of the three places; every second one on each backend.
 const KEEP_ALIVE: usize = 8;
 /// UDP clients outside.
 const UDP: usize = 8;
 const LIMIT: Duration = Duration::from_secs(3);
-/// Buckets shown.
-const SHOWN: u64 = ((BEFORE.as_millis() + AFTER.as_millis()) / BUCKET_MS as u128) as u64;
 
 /// With or without nodefence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,26 +70,29 @@ impl Plan {
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) plan: Plan,
+    times: Times,
     /// When `nodefence flag` was started, in milliseconds after the freeze.
     pub(crate) flagged: Option<f64>,
     /// When the run was ended, in milliseconds after the freeze. Whoever waited then waits no more.
     pub(crate) ended: f64,
     pub(crate) requests: Vec<Request>,
+    /// Clients that were connected to the healthy node when the other one froze.
+    pub(crate) on_healthy: Vec<usize>,
 }
 
 impl Run {
     /// The number of the first bucket shown.
     pub(crate) fn first_bucket(&self) -> i64 {
-        -(BEFORE.as_millis() as i64) / BUCKET_MS
+        -(self.times.before as i64 * 1_000) / BUCKET_MS
     }
 
     /// How many buckets are shown.
     pub(crate) fn buckets(&self) -> usize {
-        SHOWN as usize
+        self.times.buckets() as usize
     }
 }
 
-pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
+pub(crate) fn run(plan: Plan, times: Times, stop: &Arc<AtomicBool>) -> Result<Run> {
     println!("== {} ==", plan.name());
     let not_stopped = || if stop.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) };
     let cluster = Cluster::new(Options::default())?;
@@ -90,11 +111,11 @@ pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
         notes: Default::default(),
         live: Default::default(),
     });
-    let threads = start_clients(&cluster, &shared)?;
+    let (threads, on_healthy) = start_clients(&cluster, &shared)?;
     live::head();
     let begin = Instant::now();
-    let zero = begin + BEFORE;
-    let mut stage = Stage { begin, zero, frozen: false, flagged: None, cells: Vec::new(), usual: 1 };
+    let zero = begin + Duration::from_secs(times.before);
+    let mut stage = Stage { times, begin, zero, frozen: false, flagged: None, cells: Vec::new(), usual: 1 };
     let watched = stage.watch(&cluster, agent.as_ref(), &shared, stop);
     let ended = Instant::now();
     shared.over.store(true, Ordering::Relaxed);
@@ -113,6 +134,8 @@ pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
     println!();
     Ok(Run {
         plan,
+        times,
+        on_healthy,
         flagged: stage.flagged.map(|at| (at - zero).as_secs_f64() * 1e3),
         ended: (ended - zero).as_secs_f64() * 1e3,
         requests: notes.iter().map(|note| note.request(zero)).collect(),
@@ -120,6 +143,7 @@ pub(crate) fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Run> {
 }
 
 struct Stage {
+    times: Times,
     begin: Instant,
     zero: Instant,
     frozen: bool,
@@ -142,7 +166,7 @@ impl Stage {
             let mut flag = None;
             for bucket in 0.. {
                 let at = self.begin + Duration::from_millis(bucket * BUCKET_MS as u64);
-                if !self.frozen && at >= self.begin + BEFORE {
+                if !self.frozen && at >= self.begin + Duration::from_secs(self.times.before) {
                     // Before: on a busy machine it takes a while until the last thread stands.
                     self.zero = Instant::now();
                     cluster.b.freeze()?;
@@ -152,7 +176,7 @@ impl Stage {
                 if let Some(agent) = agent
                     && flag.is_none()
                     && self.frozen
-                    && self.zero.elapsed() >= FLAG_AT
+                    && self.zero.elapsed() >= Duration::from_secs(self.times.unflagged)
                 {
                     println!("  -- nodefence flag node-b --");
                     self.flagged = Some(Instant::now());
@@ -166,7 +190,8 @@ impl Stage {
                 }
                 self.cell(shared, bucket);
                 // Both: the lines printed are whole seconds, and the last bucket drawn has been lived through.
-                if self.frozen && bucket + 1 >= SHOWN && self.zero.elapsed() >= AFTER {
+                let shown = bucket + 1 >= self.times.buckets();
+                if self.frozen && shown && self.zero.elapsed() >= Duration::from_secs(self.times.after) {
                     break;
                 }
             }
@@ -187,8 +212,8 @@ impl Stage {
                 let sum: u64 = self.cells.iter().map(|cell| cell.answered).sum();
                 self.usual = self.usual.max(sum.div_ceil(10));
             }
-            let second = (bucket / 10) as i64 - BEFORE.as_secs() as i64;
-            if bucket < SHOWN {
+            let second = (bucket / 10) as i64 - self.times.before as i64;
+            if bucket < self.times.buckets() {
                 live::line(second, &self.cells, self.usual, shared.live.waiting());
             }
             self.cells.clear();
@@ -196,8 +221,10 @@ impl Stage {
     }
 }
 
-fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<Vec<std::thread::JoinHandle<()>>> {
+/// Starts them; also says which of them are connected to the healthy node.
+fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<(Vec<JoinHandle<()>>, Vec<usize>)> {
     let mut threads = Vec::new();
+    let mut on_healthy = Vec::new();
     let mut id = 0;
     let mut client = |place: Place, service: Service| {
         id += 1;
@@ -210,17 +237,23 @@ fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<Vec<std::thr
         Client { id, ns: Arc::clone(ns), to, shared: Arc::clone(shared) }
     };
     // Half of them on each backend, whatever the dice say: both runs have the same clients.
-    let backend = |at: usize| if at.is_multiple_of(2) { "node-b" } else { "node-c" };
+    let mut backend = |at: usize, id: usize| {
+        if at.is_multiple_of(2) {
+            return "node-b";
+        }
+        on_healthy.push(id);
+        "node-c"
+    };
     for place in Place::ALL {
         for at in 0..KEEP_ALIVE {
             let client = client(place, Service::Web);
-            let conn = Conn::connect_to(&client.ns, client.to, backend(at), LIMIT)?;
+            let conn = Conn::connect_to(&client.ns, client.to, backend(at, client.id), LIMIT)?;
             threads.push(client.keep_alive(conn));
         }
     }
     for at in 0..UDP {
         let client = client(Place::Outside, Service::Dns);
-        let conn = UdpConn::connect_to(&client.ns, client.to, backend(at), LIMIT)?;
+        let conn = UdpConn::connect_to(&client.ns, client.to, backend(at, client.id), LIMIT)?;
         conn.socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         threads.push(client.udp(conn));
     }
@@ -229,5 +262,5 @@ fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<Vec<std::thr
     conn.long_poll()?;
     threads.push(idle.idle(conn));
     threads.push(client(Place::Outside, Service::Web).new_connections());
-    Ok(threads)
+    Ok((threads, on_healthy))
 }
