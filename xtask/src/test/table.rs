@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::plan::Kind;
 use Need::{Ipvs, KubeProxy, Pair};
-use Trait::{Timed, Waits};
+use Trait::{Slow, Timed, Waits};
 
 /// A kernel that a file runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,7 @@ pub(crate) const FILES: &[File] = &[
     file("conntrack_delete", ENDS, LAPSE, 5),
     file("conntrack_pinned", ENDS, RETRANSMISSION, 5),
     file("conntrack_table", ENDS, LAPSE, 5),
+    file("demo", NATIVE, RETRANSMISSION, 5).is(&[Slow]),
     file("hold_neighbour", NATIVE, RETRANSMISSION, 10).is(&[Waits]),
     file("kube_audit", NATIVE, LAPSE, 60).needs(&[KubeProxy]).is(&[Waits]),
     file("kube_audit::ipvs", GUEST_OLDEST, LAPSE, 60).needs(&[Ipvs, KubeProxy]),
