@@ -1,0 +1,351 @@
+//! Each line of `status`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Netns, Place, client::wait_until, topology::Service, watch::held,
+};
+use serde_json::{Value, json};
+
+use super::common::{Kernel, cluster};
+
+/// For what is not promised.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Each second; what is later is a problem.
+const RENEWED: Duration = Duration::from_secs(2);
+/// Where a line's name ends.
+const NAME: usize = 16;
+
+/// What it says to people: names and what stands behind them. A line without a name goes on with the one before it.
+fn told(agent: &Agent) -> Result<Vec<(String, String)>> {
+    let text = agent.expect(&["status"])?;
+    let line = |line: &str| {
+        let (name, value) = line.split_at_checked(NAME).with_context(|| line.to_owned())?;
+        Ok((name.trim().to_owned(), value.to_owned()))
+    };
+    text.lines().map(line).collect()
+}
+
+/// This second, as it writes times.
+fn now(ns: &Netns) -> Result<String> {
+    Ok(ns.exec("date -u +%Y-%m-%dT%H:%M:%SZ")?.trim().to_owned())
+}
+
+/// How many entries a pinned map has room for.
+fn room(ns: &Netns, map: &str) -> Result<u64> {
+    let text = ns.exec(&format!("bpftool -j map show pinned /sys/fs/bpf/nodefence/v1/{map}"))?;
+    let map: Value = serde_json::from_str(&text)?;
+    map["max_entries"].as_u64().context(text)
+}
+
+fn this_kernel() -> Result<String> {
+    let kernel = Kernel::here()?;
+    Ok(format!(
+        "idle clients are asked by SYN|ACK, then by {}; conntrack entries are deleted {}; RSTs are {}",
+        if kernel.translates_the_past() { "ACK" } else { "ACK on flows made liberal" },
+        kernel.deletes(),
+        if kernel.ipvs_translates() {
+            "made in place"
+        } else {
+            "injected, since IPVS does not translate one made in place"
+        }
+    ))
+}
+
+/// Lines that are the same whoever is flagged, where all is well. `nodes`: how many nodes and backends there are.
+fn of_the_machine(
+    cluster: &Cluster,
+    agent: &Agent,
+    status: &Value,
+    nodes: [usize; 2],
+) -> Result<Vec<(String, String)>> {
+    let ns = &cluster.a.ns;
+    let text = |value: &Value| value.as_str().map(str::to_owned).context("no text");
+    let lines = [
+        (
+            "Agent",
+            format!(
+                "{} (process {}), since {}",
+                env!("CARGO_PKG_VERSION"),
+                agent.proc()?.pid(),
+                text(&status["started"])?
+            ),
+        ),
+        ("Node", "node-a".to_owned()),
+        ("Mode", "enforce, answer refuse".to_owned()),
+        (
+            "Cluster file",
+            format!(
+                "{}: {} nodes, {} backends, 3 Services with 12 endpoints, read {}",
+                agent.cluster_file().display(),
+                nodes[0],
+                nodes[1],
+                text(&status["cluster"]["loaded"])?
+            ),
+        ),
+        ("Maps", format!("/sys/fs/bpf/nodefence/v1, room for {} backends", room(ns, "backends")?)),
+        ("Renewed", String::new()),
+        (
+            "Interface",
+            format!(
+                "eth0 (index {}): l2, TC {}, XDP off",
+                ns.ifindex("eth0")?,
+                Kernel::here()?.attaches_by()
+            ),
+        ),
+        ("This kernel", this_kernel()?),
+        (
+            "Cannot ask",
+            "idle clients of flows that conntrack does not list; those flows are cut when they next send:"
+                .to_owned(),
+        ),
+        ("", "- flows that bypass conntrack (NOTRACK)".to_owned()),
+    ];
+    Ok(lines.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+/// Held line by line; that of the renewal, which is told with its age, by that.
+fn same(found: &[(String, String)], expected: &[(String, String)]) -> Result<()> {
+    for (at, expected) in expected.iter().enumerate() {
+        let found = found.get(at).with_context(|| format!("{expected:?} is missing"))?;
+        if found.0 == "Renewed" && expected.0 == "Renewed" {
+            let (age, more) = found.1.split_once(" s ago").context("no age")?;
+            let age = Duration::from_secs_f64(age.parse()?);
+            held("verdicts renewed", RENEWED, Instant::now() - age, age)?;
+            ensure!(more.is_empty() == (age <= RENEWED), "{found:?}");
+            continue;
+        }
+        ensure!(found == expected, "line {at}: {found:?} in place of {expected:?}");
+    }
+    ensure!(found.len() == expected.len(), "{:?} too many", &found[expected.len()..]);
+    Ok(())
+}
+
+fn lines(more: &[(&str, String)]) -> Vec<(String, String)> {
+    more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+}
+
+/// A TCP flow to node B that waits.
+fn idle(cluster: &Cluster) -> Result<Conn> {
+    let web = cluster.service(Service::Web, Place::Pod, Family::V4);
+    let mut idle = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
+    idle.long_poll()?;
+    idle.settle()?;
+    Ok(idle)
+}
+
+fn next_hops(status: &Value) -> usize {
+    status["neighbours"].as_array().map_or(0, Vec::len)
+}
+
+/// What it says of a next hop behind eth0.
+fn next_hop(ns: &Netns, address: &str) -> Result<String> {
+    let known = ns.exec(&format!("ip neigh show {address} dev eth0"))?.contains("lladdr");
+    let state = if known {
+        "held: packets reach the cut even if its link is down"
+    } else {
+        "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH"
+    };
+    Ok(format!("{address} on eth0: {state}"))
+}
+
+const RESCUED: &str = "new connections and datagrams that meet the cut are balanced anew (of own sockets: not tried yet); 0 put in again, 0 refused after their \
+                       tries";
+
+#[test]
+fn each_line_is_true() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    let before = now(ns)?;
+    let agent = Agent::start_with(
+        ns,
+        "node-a",
+        &cluster.interfaces(),
+        &cluster.services_file(),
+        &["--proxy", "ipvs"],
+    )?;
+    let after = now(ns)?;
+    let _idle = idle(&cluster)?;
+    let status = agent.status()?;
+    for time in [&status["started"], &status["cluster"]["loaded"]] {
+        ensure!(
+            time.as_str().is_some_and(|time| *before <= *time && *time <= *after),
+            "{before}, {time}, {after}"
+        );
+    }
+    let rest = [
+        ("kube-proxy", "ipvs (--proxy says so)".to_owned()),
+        ("Rescue", RESCUED.to_owned()),
+        ("Flagged", "none".to_owned()),
+    ];
+    let expected = [of_the_machine(&cluster, &agent, &status, [3, 8])?, lines(&rest)].concat();
+    same(&told(&agent)?, &expected)?;
+
+    agent.expect(&["flag", "node-b", "--reason", "disk blocked", "--wait"])?;
+    // Next hops are looked at each second.
+    let out = || {
+        agent
+            .status()
+            .is_ok_and(|status| status["ipvs"]["nodes"]["node-b"]["taken"] == 12 && next_hops(&status) == 2)
+    };
+    wait_until("node B is out", LIMIT, out).with_context(|| agent.log())?;
+    let status = agent.status()?;
+    let asked = &status["asked"]["node-b"];
+    let seconds = asked["seconds"].as_f64().context("how long it took")?;
+    let rest = [
+        ("Asked", format!("node-b: 1 flows listed, 1 asked, 1 of them closed in {seconds:.3} s")),
+        ("kube-proxy", "ipvs (--proxy says so)".to_owned()),
+        ("Next hop", next_hop(ns, "10.2.0.12")?),
+        ("Next hop", next_hop(ns, "fd00:2::12")?),
+        (
+            "IPVS",
+            "node-b: 12 destinations taken out, 0 with connections left, 0 services kept, 0 failed"
+                .to_owned(),
+        ),
+        ("Rescue", RESCUED.to_owned()),
+        ("Flagged", "node-b (refuse): flagged until unflagged: disk blocked".to_owned()),
+    ];
+    let expected = [of_the_machine(&cluster, &agent, &status, [3, 8])?, lines(&rest)].concat();
+    same(&told(&agent)?, &expected)?;
+    ensure!(asked["asked"] == 1 && asked["closed"] == 1, "{asked}");
+    ensure!(status["ipvs"]["loaded"] == true && status["ipvs"]["problems"] == json!([]), "{status}");
+    ensure!(status["flagged"][0]["flag"]["reason"] == "disk blocked", "{status}");
+    let probe = &status["probe"]["ipvs_translates"]["found"];
+    ensure!(*probe == Kernel::here()?.ipvs_translates(), "{probe}");
+    Ok(())
+}
+
+/// What is wrong on purpose, each with its line.
+#[test]
+fn each_problem_has_its_line() -> Result<()> {
+    let cluster = cluster()?;
+    let ns = &cluster.a.ns;
+    ns.sysctl("ipv4/vs/expire_nodest_conn", "0")?;
+    ns.sysctl("ipv4/vs/conntrack", "0")?;
+    ns.nft(
+        "table inet raw { chain fast { type filter hook prerouting priority raw; udp dport 7 notrack; }; }",
+    )?;
+    // A node whose pods are reached by a device that is not attached.
+    let uncovered =
+        "  - name: node-d\n    address: 192.0.2.77\n    backends:\n      - address: 192.0.2.78\nservices:\n";
+    let file = cluster.services_file().replacen("services:\n", uncovered, 1);
+    let args = ["--proxy", "ipvs", "--max-backends", "6"];
+    let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &args)?;
+    for node in ["node-b", "node-c"] {
+        agent.expect(&["flag", node, "--force", "--reason", "test"])?;
+    }
+    agent.rewrite_cluster_file("nodes: [")?;
+    let refused = || agent.status().is_ok_and(|status| status["cluster"]["error"].is_string());
+    wait_until("the file is refused", LIMIT, refused)?;
+    let kept = |node: &str| {
+        agent.status().is_ok_and(|status| {
+            status["ipvs"]["nodes"][node]["kept_services"] == SERVERS.len()
+                && status["asked"][node].is_object()
+                && next_hops(&status) == 4
+        })
+    };
+    wait_until("all is kept", LIMIT, || kept("node-b") && kept("node-c"))
+        .with_context(|| format!("{:#}", agent.status().unwrap_or_default()))?;
+    let status = agent.status()?;
+    let left_out: Vec<&str> = status["dataplane"]["left_out_first"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    ensure!(left_out.len() == 3 && left_out.iter().all(|address| file.contains(address)), "{left_out:?}");
+    let problem = |text: &str| ("", format!("problem: {text}"));
+    let mut expected = of_the_machine(&cluster, &agent, &status, [4, 9])?;
+    let at = |expected: &[(String, String)], name: &str| {
+        expected.iter().position(|line| line.0 == name).map(|at| at + 1).context(name.to_owned())
+    };
+    let error = status["cluster"]["error"].as_str().context("no error")?;
+    for (after, more) in [
+        ("Cluster file", lines(&[problem(error)])),
+        (
+            "Renewed",
+            lines(&[problem(&format!("3 backends do not fit and pass: {} ...", left_out.join(", ")))]),
+        ),
+        (
+            "Interface",
+            lines(&[
+                ("Not covered", "problem: 1 backends, whose traffic is not cut here".to_owned()),
+                ("", "192.0.2.78 on node-d: leaves by out0, which is not attached".to_owned()),
+            ]),
+        ),
+    ] {
+        let at = at(&expected, after)?;
+        expected.splice(at..at, more);
+    }
+    let asked = |node: &str| {
+        let row = &status["asked"][node];
+        let seconds = row["seconds"].as_f64().context("how long it took")?;
+        anyhow::Ok(("Asked", format!("{node}: 0 flows listed, 0 asked, 0 of them closed in {seconds:.3} s")))
+    };
+    expected.extend(lines(&[
+        ("", "- all flows at present: conntrack's table is empty (the kernel fills it only where a NAT or a stateful rule is loaded)".to_owned()),
+        ("", "- flows through IPVS: net.ipv4.vs.conntrack is 0".to_owned()),
+        ("", "- flows that a notrack rule exempts (nftables raw fast)".to_owned()),
+        asked("node-b")?,
+        asked("node-c")?,
+        ("kube-proxy", "ipvs (--proxy says so)".to_owned()),
+    ]));
+    for row in status["neighbours"].as_array().into_iter().flatten() {
+        let address = row["address"].as_str().context("no address")?;
+        expected.push(("Next hop".to_owned(), next_hop(ns, address)?));
+    }
+    expected.push(("Kept".to_owned(), "12 ports of flagged nodes, which are not cut".to_owned()));
+    expected.extend(KEPT.map(|(node, port, service)| {
+        (String::new(), format!("{port} on {node}: all that port {service} may use here is on flagged nodes"))
+    }));
+    expected.push(("IPVS".to_owned(), format!("problem: {}", "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have")));
+    for node in ["node-b", "node-c"] {
+        expected.push((
+            "IPVS".to_owned(),
+            format!(
+                "{node}: 0 destinations taken out, 0 with connections left, {} services kept, 0 failed",
+                SERVERS.len()
+            ),
+        ));
+        expected.extend(SERVERS.map(|server| {
+            (String::new(), format!("kept: {server}: all its destinations are on flagged nodes"))
+        }));
+    }
+    expected.extend(lines(&[
+        ("Rescue", "none, new connections are refused: net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections; 0 put in again, 0 refused after their tries".to_owned()),
+        ("Flagged", "node-b (refuse): flagged until unflagged: test".to_owned()),
+        ("Flagged", "node-c (refuse): flagged until unflagged: test".to_owned()),
+    ]));
+    same(&told(&agent)?, &expected)
+}
+
+/// The first ten of twelve, in order.
+const KEPT: [(&str, &str, &str); 10] = [
+    ("node-b", "10.2.0.12:9100/tcp", "80 of default/host"),
+    ("node-b", "10.244.2.2:5300/udp", "53 of default/dns"),
+    ("node-b", "10.244.2.2:8080/tcp", "80 of default/web"),
+    ("node-b", "[fd00:2::12]:9100/tcp", "80 of default/host"),
+    ("node-b", "[fd00:244:2::2]:5300/udp", "53 of default/dns"),
+    ("node-b", "[fd00:244:2::2]:8080/tcp", "80 of default/web"),
+    ("node-c", "10.2.0.13:9100/tcp", "80 of default/host"),
+    ("node-c", "10.244.3.2:5300/udp", "53 of default/dns"),
+    ("node-c", "10.244.3.2:8080/tcp", "80 of default/web"),
+    ("node-c", "[fd00:2::13]:9100/tcp", "80 of default/host"),
+];
+
+/// All virtual servers, in order.
+const SERVERS: [&str; 12] = [
+    "UDP 10.96.0.10:53",
+    "TCP 10.96.0.10:80",
+    "TCP 10.96.0.20:80",
+    "UDP 192.0.2.1:30053",
+    "TCP 192.0.2.1:30080",
+    "TCP 192.0.2.1:30091",
+    "UDP [2001:db8::1]:30053",
+    "TCP [2001:db8::1]:30080",
+    "TCP [2001:db8::1]:30091",
+    "UDP [fd00:96::a]:53",
+    "TCP [fd00:96::a]:80",
+    "TCP [fd00:96::14]:80",
+];
