@@ -130,6 +130,7 @@ pub(crate) const FILES: &[File] = &[
     file("sweep_probe", ENDS, RETRANSMISSION, 5),
     file("vm_audit", GUEST_NEWEST, LAPSE, 10).needs(&[Ipvs]),
     file("vm_devices", GUEST_ENDS, RETRANSMISSION, 10),
+    file("vm_doctor", GUEST_ENDS, LAPSE, 10).needs(&[Ipvs]),
     file("vm_ipvs", GUESTS, RETRANSMISSION, 10).needs(&[Ipvs]),
     file("vm_ipvs_tables", GUESTS, LAPSE, 10).needs(&[Ipvs]),
     file("vm_late_ipvs", GUEST_ENDS, LAPSE, 5),
