@@ -26,7 +26,7 @@ pub(crate) enum Kernel {
     /// Debian 13.
     #[value(name = "6.12")]
     V6_12,
-    /// The newest one: Debian unstable.
+    /// The newest one: Debian unstable, or what is backported from there.
     #[value(name = "latest")]
     Latest,
 }
@@ -72,7 +72,8 @@ impl Kernel {
             Self::V5_10 => &["bullseye"],
             Self::V6_1 => &["bookworm"],
             Self::V6_12 => &["trixie", "bookworm-backports"],
-            Self::Latest => &["sid"],
+            // A mirror whose copy of sid is out of date is refused; the newest backports come from there.
+            Self::Latest => &["sid", "trixie-backports"],
         }
     }
 
