@@ -48,10 +48,10 @@ enum Verb {
     /// or guest stood still, or that the agent waited for a processor, for longer than the test can bear; it is named with that figure.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
-        /// Everything but the VMs, real Kubernetes, the long fuzz and the tests that wait for minutes: some minutes.
+        /// Everything but the VMs, real Kubernetes, the long fuzz and the demo's test: some minutes.
         #[arg(long)]
         quick: bool,
-        /// Everything everywhere: all files on each kernel, kube-proxy's and the kernel's own periods in place of shorter ones. Hours.
+        /// All that a kernel may change on each kernel, with kube-proxy's and the kernel's own periods in place of shorter ones. Hours.
         #[arg(long, conflicts_with = "quick")]
         all: bool,
         /// Only tests whose `file::name` contains this (one that names a file in full is about that file alone); leaves out format, lints and dependencies.

@@ -227,9 +227,16 @@ fn in_time_and_nothing_else() -> Result<()> {
     }
     // Six over TCP, three over SCTP; the three SCTP associations with node B are no more.
     ensure!(answered == 9, "{answered} of 9 flows to node C answered");
+    let mut lost = 0;
     for conn in &datagrams {
-        wait_until("node C answers", LIMIT, || conn.who().is_ok_and(|who| who == "node-c"))?;
+        // A datagram may be lost, and is sent once more by whoever sends datagrams.
+        let who = conn.who().or_else(|_| {
+            lost += 1;
+            conn.who()
+        });
+        ensure!(who.as_ref().is_ok_and(|who| who == "node-c"), "a datagram: {who:?}");
     }
+    ensure!(lost <= 1, "{lost} of {} datagrams lost", datagrams.len());
     ensure!(Conn::sctp_to(pod, diameter, "node-c", LIMIT).is_ok(), "no new association");
     for (place, moves, conns) in &mut sticky {
         let wanted = if *moves { Outcome::Reset } else { Outcome::Answered };

@@ -67,7 +67,11 @@ fn is_example_in(source: &str) -> bool {
     let documented = source.lines().map(str::trim_start);
     let documented = documented.filter_map(|line| line.strip_prefix("///").or(line.strip_prefix("//!")));
     let mut open = false;
-    for language in documented.filter_map(|line| line.trim_start().strip_prefix("```")) {
+    let fence = |line: &'_ str| {
+        let line = line.trim_start();
+        line.strip_prefix("```").or(line.strip_prefix("~~~")).map(str::to_owned)
+    };
+    for language in documented.filter_map(fence) {
         if !open && language != "text" {
             return true;
         }

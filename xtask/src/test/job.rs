@@ -15,7 +15,7 @@ use crate::process;
 /// Tests of one executable. Durations are milliseconds: a guest reads them from JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// `package::file`, or `package::file::module`.
+    /// `package::file`, or `package::file (module)`.
     pub(crate) title: String,
     pub(crate) program: PathBuf,
     /// The tests that are expected of it.
@@ -52,8 +52,8 @@ pub(crate) enum Event<'a> {
     End(End),
 }
 
-/// libtest ends an executable with it where a test failed.
-const FAILED: i32 = 101;
+/// How libtest ends an executable where a test failed.
+const FAILED: End = End::Code(Some(101));
 
 impl Job {
     fn bound(&self) -> Option<Bound> {
@@ -76,9 +76,10 @@ impl Job {
         if self.some {
             first.arg("--exact").args(&self.names);
         }
-        let parser = self.one(&mut first, &mut on_event)?;
+        let (parser, end) = self.one(&mut first, &mut on_event)?;
         let again = self.again(&parser);
-        if again.is_empty() {
+        // One that crashed or hung has failed, whatever held up its tests.
+        if again.is_empty() || end != FAILED {
             return Ok(());
         }
         let reasons: Vec<String> = again.iter().map(|(test, why)| format!("{test}: {why}")).collect();
@@ -89,14 +90,15 @@ impl Job {
         self.one(&mut second, &mut on_event).map(drop)
     }
 
-    fn one(&self, command: &mut Command, on_event: &mut impl FnMut(Event<'_>)) -> Result<Parser> {
+    fn one(&self, command: &mut Command, on_event: &mut impl FnMut(Event<'_>)) -> Result<(Parser, End)> {
         let mut parser = Parser::default();
         let ended = process::stream(command, Duration::from_millis(self.limit_ms), |line| {
             parser.line(line);
             on_event(Event::Line(line));
         })?;
-        on_event(Event::End(ended.map_or(End::Killed, |status| End::Code(status.code()))));
-        Ok(parser)
+        let end = ended.map_or(End::Killed, |status| End::Code(status.code()));
+        on_event(Event::End(end));
+        Ok((parser, end))
     }
 
     /// Failed tests that were held up for longer than they can bear, and by what.
@@ -111,16 +113,17 @@ impl Job {
 pub(crate) struct Record {
     pub(crate) title: String,
     tries: Vec<Parser>,
+    /// How each of them ended.
+    ends: Vec<End>,
     /// All that its executable printed.
     printed: Vec<String>,
-    ended: Option<End>,
     /// Why it was run once more.
     why: Option<String>,
 }
 
 impl Record {
     pub(crate) fn new(title: &str) -> Self {
-        Self { title: title.to_owned(), tries: Vec::new(), printed: Vec::new(), ended: None, why: None }
+        Self { title: title.to_owned(), tries: Vec::new(), ends: Vec::new(), printed: Vec::new(), why: None }
     }
 
     /// Takes the next event; gives the test whose outcome it told.
@@ -131,13 +134,12 @@ impl Record {
                 self.tries.push(Parser::default());
                 self.printed.push(format!("-- once more: {why}"));
                 self.why = Some(why.to_owned());
-                self.ended = None;
             }
             Event::Line(line) => {
                 self.printed.push(line.to_owned());
                 return self.tries.last_mut()?.line(line);
             }
-            Event::End(end) => self.ended = Some(end),
+            Event::End(end) => self.ends.push(end),
         }
         None
     }
@@ -167,15 +169,15 @@ impl Record {
         for difference in self.tries.iter().filter_map(Parser::miscounted) {
             stage.fail(format!("{title}: {difference}"));
         }
-        let told = stage.failures.len() > before;
-        match self.ended {
-            Some(End::Killed) => stage.fail(format!("{title}: hung, and was killed")),
-            Some(End::Code(Some(0))) => {}
-            Some(End::Code(Some(FAILED))) if told || self.failed_at_first() => {}
-            // A crash outside any test, or an abort in the middle of one.
-            Some(End::Code(Some(code))) => stage.fail(format!("{title}: ended with code {code}")),
-            Some(End::Code(None)) => stage.fail(format!("{title}: ended by a signal")),
-            None => {}
+        for (parser, end) in self.tries.iter().zip(&self.ends) {
+            match *end {
+                End::Code(Some(0)) => {}
+                FAILED if !parser.failed().is_empty() => {}
+                // A crash outside any test, or an abort in the middle of one.
+                End::Code(Some(code)) => stage.fail(format!("{title}: ended with code {code}")),
+                End::Code(None) => stage.fail(format!("{title}: ended by a signal")),
+                End::Killed => stage.fail(format!("{title}: hung, and was killed")),
+            }
         }
         if stage.failures.len() > before || self.tries.len() > 1 {
             stage.printed.push(format!("---- {title}\n{}", self.printed.join("\n")));
@@ -186,10 +188,6 @@ impl Record {
                 parser.printed().iter().map(|(test, text)| (format!("{title}::{test}"), text.clone()));
             stage.said.extend(printed);
         }
-    }
-
-    fn failed_at_first(&self) -> bool {
-        self.tries.first().is_some_and(|parser| !parser.failed().is_empty())
     }
 }
 
@@ -258,6 +256,15 @@ mod tests {
             assert_eq!((stage.passed, stage.again.len()), (1, 0), "{bound:?}");
             assert_eq!(stage.failures, ["tests::file::two"], "{bound:?}");
         }
+    }
+
+    #[test]
+    fn a_crash_is_not_run_again_and_a_failure_without_a_test_is_one() {
+        let crashed = HELD_UP.replace("exit 101", "exit 7");
+        let stage = run(Some(1_000), &crashed, "echo 'test two ... ok'");
+        assert_eq!(stage.failures, ["tests::file::two", "tests::file: ended with code 7"]);
+        let stage = run(Some(1_000), HELD_UP, "echo 'test two ... ok'; exit 101");
+        assert_eq!(stage.failures, ["tests::file: ended with code 101"]);
     }
 
     #[test]

@@ -73,6 +73,12 @@ impl<'a> Plan<'a> {
         if !missing.is_empty() {
             bail!("xtask/src/test/table.rs has no row for {}", missing.join(", "));
         }
+        for (executable, names) in tests.iter().filter(|(executable, _)| executable.is_of_the_table()) {
+            let empty = table::rows(&executable.name).find(|row| !names.iter().any(|name| row.has(name)));
+            if let Some(row) = empty {
+                bail!("xtask/src/test/table.rs has a row `{}`, which no test belongs to", row.name);
+            }
+        }
         Ok(Self { tests, filter, scope })
     }
 

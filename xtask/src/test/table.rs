@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::plan::Kind;
 use Need::{Ipvs, KubeProxy, Pair};
-use Trait::{Slow, Timed, Waits};
+use Trait::{MakesLoad, Slow, Timed, Waits};
 
 /// A kernel that a file runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,12 +83,12 @@ const LAPSE: Duration = Duration::from_secs(3);
 pub(crate) const FILES: &[File] = &[
     file("agent_again", NATIVE, RETRANSMISSION, 5),
     file("agent_doctor", NATIVE, LAPSE, 5),
-    file("agent_flags", NATIVE, LAPSE, 5),
+    file("agent_flags", NATIVE, RETRANSMISSION, 5).is(&[Timed]),
     file("agent_flows", NATIVE, LAPSE, 5),
     file("agent_life", NATIVE, RETRANSMISSION, 5),
-    file("agent_maps", NATIVE, LAPSE, 5),
+    file("agent_maps", NATIVE, RETRANSMISSION, 5).is(&[Timed]),
     file("attach", ENDS, RETRANSMISSION, 10),
-    file("attach_load", ENDS, RETRANSMISSION, 5),
+    file("attach_load", ENDS, RETRANSMISSION, 10).is(&[MakesLoad]),
     file("cli_surface", NATIVE, LAPSE, 5),
     file("cluster_file_reload", NATIVE, LAPSE, 5),
     file("cluster_file_start", NATIVE, LAPSE, 5),
@@ -110,12 +110,12 @@ pub(crate) const FILES: &[File] = &[
     file("kube_usable::ipvs", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE, LAPSE, 5).is(&[Waits]),
     file("net_cut", ENDS, RETRANSMISSION, 10),
-    file("net_keep", ENDS, RETRANSMISSION, 5),
+    file("net_keep", NATIVE, RETRANSMISSION, 5),
     file("net_kernel", ENDS, RETRANSMISSION, 10),
     file("net_lapse", ENDS, RETRANSMISSION, 5).is(&[Timed]),
     file("net_link_down", NATIVE, RETRANSMISSION, 10).is(&[Waits]),
-    file("net_rescue", ENDS, RESCUE_LEASE, 10),
-    file("net_topology", ENDS, RETRANSMISSION, 10),
+    file("net_rescue", ENDS, RESCUE_LEASE, 10).is(&[MakesLoad]),
+    file("net_topology", NATIVE_AND_OLDEST, RETRANSMISSION, 10),
     file("net_xdp", ENDS, RETRANSMISSION, 5),
     file("packets_fuzz", ALL, LAPSE, 5).never_again(),
     file("packets_load", ALL, LAPSE, 5).never_again(),
@@ -124,9 +124,9 @@ pub(crate) const FILES: &[File] = &[
     file("packets_real", ALL, LAPSE, 5).never_again(),
     file("packets_rescue", ALL, LAPSE, 5).never_again(),
     file("packets_table", ALL, LAPSE, 5).never_again(),
-    file("pair_sums", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Pair]),
+    file("pair_sums", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Pair]).never_again(),
     file("proxy_traces", ENDS, LAPSE, 5),
-    file("sweep_idle", ENDS, RETRANSMISSION, 5),
+    file("sweep_idle", ENDS, RETRANSMISSION, 5).is(&[Timed]),
     file("sweep_probe", ENDS, RETRANSMISSION, 5),
     file("vm_audit", GUEST_NEWEST, LAPSE, 10).needs(&[Ipvs]),
     file("vm_devices", GUEST_ENDS, RETRANSMISSION, 10),
@@ -134,8 +134,10 @@ pub(crate) const FILES: &[File] = &[
     file("vm_ipvs", GUESTS, RETRANSMISSION, 10).needs(&[Ipvs]),
     file("vm_ipvs_tables", GUESTS, LAPSE, 10).needs(&[Ipvs]),
     file("vm_late_ipvs", GUEST_ENDS, LAPSE, 5),
-    file("vm_takeout", GUEST_ENDS, RESCUE_LEASE, 15).needs(&[Ipvs]),
-    file("vm_takeout_many", GUEST_NEWEST, LAPSE, 15).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_takeout", GUEST_ENDS, RETRANSMISSION, 15).needs(&[Ipvs]),
+    file("vm_takeout::exact", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_takeout::tables", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_takeout_many", GUEST_NEWEST, LAPSE, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
 ];
 
 /// Rows of a test executable.
@@ -264,6 +266,8 @@ mod tests {
             let native = file.is_on(On::Native);
             assert!(!(native && file.needs_ipvs()), "{}: this machine's kernel may lack IPVS", file.name);
             assert!(!(native && file.kind() == Kind::Pair), "{}: a pair is two guests", file.name);
+            // Two guests on one wire must stay in step.
+            assert!(file.kind() != Kind::Pair || file.bound.is_none(), "{}: never run again", file.name);
         }
     }
 

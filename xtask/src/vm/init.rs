@@ -39,7 +39,7 @@ const MOUNTS: [(&str, &str); 11] = [
     ("tracefs", "/sys/kernel/tracing"),
 ];
 
-const MODULES: [&str; 27] = [
+const MODULES: [&str; 31] = [
     "veth",
     "bridge",
     "br_netfilter",
@@ -67,8 +67,11 @@ const MODULES: [&str; 27] = [
     "act_bpf",
     "cls_matchall",
     "act_mirred",
+    "tcp_diag",
+    "virtio_pci",
+    "virtio_net",
+    "vmxnet3",
 ];
-const MORE_MODULES: [&str; 4] = ["tcp_diag", "virtio_pci", "virtio_net", "vmxnet3"];
 /// What kube-proxy's IPVS mode loads. Not before it is needed: where IPVS is loaded an agent tries out at every start what it does.
 const IPVS: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
 
@@ -121,7 +124,6 @@ fn set_up() -> Result<()> {
     }
     fs::create_dir_all("/run/netns")?;
     load(&MODULES)?;
-    load(&MORE_MODULES)?;
     call(&["ip", "link", "set", "lo", "up"])?;
     if parameters()?.iter().any(|(name, _)| name == "NODEFENCE_API_SERVER") {
         // QEMU's own network: the host is .2, and no other machine is there.

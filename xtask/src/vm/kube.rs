@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::guest;
 use super::kernel::Prepared;
-use super::{Bench, Boot, Ran};
+use super::{Boot, Guest, Matrix, Ran};
 use crate::assets;
 use crate::test::executables::Built;
 use crate::workspace::Workspace;
@@ -53,17 +53,15 @@ impl Parts<'_> {
     /// Boots a guest beside an API server of its own, which lives as long as the guest.
     pub(super) fn run(
         &self,
-        bench: &Bench<'_>,
+        matrix: &Matrix<'_>,
         prepared: &Prepared,
-        label: &str,
+        guest: &Guest,
         parameters: &str,
     ) -> Result<Ran> {
-        let boot = Boot {
-            parameters: &format!("{parameters} nodefence.api_server={API_SERVER}"),
-            parts: &[&self.file],
-            network: &wire(),
-            host: Some(self.host),
-        };
-        bench.run(prepared, label, &boot)
+        let parameters = format!("{parameters} nodefence.api_server={API_SERVER}");
+        let (parts, network) = ([&*self.file], wire());
+        let boot =
+            Boot { parts: &parts, network: &network, host: Some(self.host), ..Boot::new(guest, &parameters) };
+        matrix.run(prepared, &guest.label(), &boot)
     }
 }

@@ -43,8 +43,8 @@ use crate::workspace::Workspace;
 
 /// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
 pub(crate) const THREADS: usize = 2;
-/// A guest that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// What a guest may take to boot and to end, beside what its executables may.
+const BOOT: Duration = Duration::from_secs(10 * 60);
 /// Guests at the same time, but for those whose tests are timed; under TCG each keeps one processor busy. With a third one on two processors, even one that
 /// mostly waits, the others stand still for longer than leases last.
 const AT_ONCE: usize = 2;
@@ -101,6 +101,12 @@ impl Guest {
         self.name().replace(' ', "-")
     }
 
+    /// When it hangs.
+    fn limit(&self) -> Duration {
+        // Each executable may be run a second time.
+        BOOT + Duration::from_millis(self.jobs.iter().map(|job| 2 * job.limit_ms).sum())
+    }
+
     fn plan(&self, long: bool) -> plan::Plan {
         let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let mut environment = vec![pair((FUZZ_COUNT, FUZZ_SHORT))];
@@ -137,12 +143,12 @@ pub(crate) fn matrix(
     guest::write(&base, built.programs.iter().chain(executables), &plans, &folder)?;
     let parts = guests.iter().any(|guest| guest.api_server);
     let parts = parts.then(|| kube::Parts::new(workspace, built, &folder));
-    let bench = Bench { base: &base, folder: &folder, options };
+    let matrix = Matrix { base: &base, folder: &folder, options };
     let run = |guest: &Guest| match (&guest.kind, &parts) {
-        (Kind::Pair, _) => bench.pair(guest),
+        (Kind::Pair, _) => matrix.pair(guest),
         (_, Some(Err(error))) if guest.api_server => bail!("{error:#}"),
-        (_, Some(Ok(parts))) if guest.api_server => bench.one(guest, Some(parts)),
-        _ => bench.one(guest, None),
+        (_, Some(Ok(parts))) if guest.api_server => matrix.one(guest, Some(parts)),
+        _ => matrix.one(guest, None),
     };
     let (alone, beside): (Vec<&Guest>, Vec<&Guest>) =
         guests.iter().partition(|guest| matches!(guest.kind, Kind::Timed | Kind::Pair));
@@ -164,12 +170,7 @@ fn guests(plan: &Plan<'_>, kernel: Kernel, options: &Options) -> Vec<Guest> {
             // They share the server, or the time.
             Kind::Kube | Kind::Timed => 1,
         };
-        let job = |row: crate::test::plan::Planned<'_>| Job {
-            threads: Some(threads),
-            // Two guests on one wire must stay in step.
-            bound_ms: row.job.bound_ms.filter(|_| kind != Kind::Pair),
-            ..row.job
-        };
+        let job = |row: crate::test::plan::Planned<'_>| Job { threads: Some(threads), ..row.job };
         Guest { kernel, kind, jobs: rows.into_iter().map(job).collect(), api_server }
     };
     plan.guests(kernel).into_iter().map(of_kind).collect()
@@ -192,21 +193,28 @@ fn or_failed(name: String, stage: Result<Stage>) -> Stage {
 
 /// What all guests of one call share.
 #[derive(Debug, Clone, Copy)]
-struct Bench<'a> {
+struct Matrix<'a> {
     base: &'a Path,
     folder: &'a Path,
     options: &'a Options,
 }
 
 /// What one guest has that others have not.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Boot<'a> {
     parameters: &'a str,
+    limit: Duration,
     /// More parts of the initramfs.
     parts: &'a [&'a Path],
     network: &'a [String],
     /// Runs QEMU in its place.
     host: Option<&'a Path>,
+}
+
+impl<'a> Boot<'a> {
+    fn new(guest: &Guest, parameters: &'a str) -> Self {
+        Self { parameters, limit: guest.limit(), parts: &[], network: &[], host: None }
+    }
 }
 
 /// A guest that came to its end, or did not.
@@ -219,7 +227,7 @@ struct Ran {
     files: Vec<(String, Duration)>,
 }
 
-impl Bench<'_> {
+impl Matrix<'_> {
     fn one(&self, guest: &Guest, parts: Option<&kube::Parts<'_>>) -> Result<Stage> {
         let started = Instant::now();
         let prepared = guest.kernel.prepare()?;
@@ -227,8 +235,8 @@ impl Bench<'_> {
         stage.note.clone_from(&prepared.release);
         let plan = format!("{}={}", plan::PARAMETER, guest.label());
         let ran = match parts {
-            None => self.run(&prepared, &guest.label(), &Boot { parameters: &plan, ..Boot::default() })?,
-            Some(parts) => parts.run(self, &prepared, &guest.label(), &plan)?,
+            None => self.run(&prepared, &guest.label(), &Boot::new(guest, &plan))?,
+            Some(parts) => parts.run(self, &prepared, guest, &plan)?,
         };
         self.judge(&ran, &guest.jobs, &mut stage)?;
         stage.took = started.elapsed();
@@ -251,7 +259,7 @@ impl Bench<'_> {
         let (mut begun, mut files) = (Instant::now(), Vec::new());
         let log = self.folder.join(format!("{label}.log"));
         let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let ended = guest.boot(LIMIT, |line| {
+        let ended = guest.boot(boot.limit, |line| {
             // As it comes, for the one who watches.
             let _full_disk = writeln!(out, "{line}");
             match reader.line(line) {
@@ -278,7 +286,7 @@ impl Bench<'_> {
         let console = String::from_utf8_lossy(&console);
         reader.judge(jobs, &console, stage);
         if !ended.by_itself {
-            stage.fail(format!("not done after {} s, killed", LIMIT.as_secs()));
+            stage.fail("the guest hung, and was killed");
         }
         if console.is_empty() {
             stage.fail("the kernel said nothing at all");

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::{Bench, Boot, Guest, Ran, plan};
+use super::{Boot, Guest, Matrix, Ran, plan};
 use crate::test::tally::Stage;
 
 const ROLES: [&str; 2] = ["node", "client"];
@@ -14,7 +14,7 @@ const ROLES: [&str; 2] = ["node", "client"];
 /// the segments) that the guest's kernel leaves to it, as hardware does.
 const CARDS: [&str; 2] = ["virtio-net-pci", "vmxnet3"];
 
-impl Bench<'_> {
+impl Matrix<'_> {
     /// Runs a kernel's tests in two guests of the same kernel at the same time; each test counts once for each role.
     pub(super) fn pair(&self, guest: &Guest) -> Result<Stage> {
         let started = Instant::now();
@@ -31,7 +31,7 @@ impl Bench<'_> {
                     let parameters = format!("nodefence.role={role} {}={}", plan::PARAMETER, guest.label());
                     let prepared = &prepared;
                     scope.spawn(move || {
-                        let boot = Boot { parameters: &parameters, network, ..Boot::default() };
+                        let boot = Boot { network, ..Boot::new(guest, &parameters) };
                         self.run(prepared, &label, &boot)
                     })
                 })

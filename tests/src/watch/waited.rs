@@ -1,0 +1,107 @@
+//! How long a process's threads were runnable and did not run.
+
+use std::{
+    collections::BTreeMap,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use super::locked;
+
+/// A thread that was on no processor for this part of the time between two looks waited on from the one before.
+const ALL_THE_TIME: f64 = 0.8;
+
+/// What was seen of one process.
+#[derive(Debug)]
+pub(super) struct Waited {
+    pid: i32,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    looked: Instant,
+    /// By thread.
+    waits: BTreeMap<String, Wait>,
+    longest: Duration,
+}
+
+/// What a thread waited for a processor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wait {
+    /// All that the kernel counted.
+    all: Duration,
+    /// Without a pause, up to the last look.
+    now: Duration,
+}
+
+impl Wait {
+    /// Takes what the kernel counts now, `after` the last look. Many short waits are no long one: they add up within one look alone.
+    fn next(&mut self, all: Duration, after: Duration) {
+        let more = all.saturating_sub(self.all);
+        let goes_on = more.as_secs_f64() >= after.as_secs_f64() * ALL_THE_TIME;
+        self.now = if goes_on { self.now + more } else { more };
+        self.all = all;
+    }
+}
+
+impl Waited {
+    pub(super) fn of(pid: i32) -> Self {
+        let threads = Threads { looked: Instant::now(), waits: BTreeMap::new(), longest: Duration::ZERO };
+        Self { pid, threads: Mutex::new(threads) }
+    }
+
+    /// Looks at all threads once more: `/proc/PID/task/TID/schedstat` has the time on a processor, the time waited for one, and the number of turns
+    /// (Documentation/scheduler/sched-stats.rst).
+    pub(super) fn look(&self) {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else { return };
+        let mut threads = locked(&self.threads);
+        let after = threads.looked.elapsed();
+        threads.looked = Instant::now();
+        for task in tasks.flatten() {
+            let Ok(text) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let Some(waited) = text.split(' ').nth(1).and_then(|number| number.parse().ok()) else {
+                continue;
+            };
+            let wait = threads.waits.entry(task.file_name().to_string_lossy().into_owned()).or_default();
+            wait.next(Duration::from_nanos(waited), after);
+            let now = wait.now;
+            threads.longest = threads.longest.max(now);
+        }
+    }
+
+    /// The longest that any of them waited without a pause.
+    pub(super) fn longest(&self) -> Duration {
+        locked(&self.threads).longest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOK: Duration = Duration::from_millis(200);
+
+    /// The longest wait, where the kernel counted so many milliseconds more at each look.
+    fn longest(more: &[u64]) -> u128 {
+        let (mut wait, mut all, mut longest) = (Wait::default(), Duration::ZERO, Duration::ZERO);
+        for more in more {
+            all += Duration::from_millis(*more);
+            wait.next(all, LOOK);
+            longest = longest.max(wait.now);
+        }
+        longest.as_millis()
+    }
+
+    #[test]
+    fn many_short_waits_are_no_long_one() {
+        assert_eq!(longest(&[60, 60, 60, 60, 60, 60]), 60);
+        assert_eq!(longest(&[10, 150, 20]), 150);
+    }
+
+    #[test]
+    fn a_wait_goes_on_over_several_looks() {
+        assert_eq!(longest(&[150, 200, 199, 30]), 549);
+        assert_eq!(longest(&[200, 0, 200]), 200);
+    }
+}
