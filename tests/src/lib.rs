@@ -29,8 +29,6 @@ pub mod topology;
 pub mod tun;
 pub mod watch;
 
-use std::time::Duration;
-
 pub use agent::Agent;
 pub use bin_path::bin;
 pub use client::{Conn, Outcome};
@@ -41,9 +39,4 @@ pub use topology::{Cluster, Family, Node, Options, Overlay, Place, Proxy};
 /// Whether this machine's processor is an emulated one: it stands still for seconds now and then.
 pub fn emulated() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
-}
-
-/// What the machine may add to what is promised: `this`, but nothing unless it is emulated.
-pub fn emulation(this: Duration) -> Duration {
-    if emulated() { this } else { Duration::ZERO }
 }
