@@ -16,7 +16,7 @@ use nodefence::{
 };
 use nodefence_tests::{
     Cluster, Conn, Family, Netns, Outcome, Place, Proc, bin,
-    client::{UdpConn, try_new, wait_until},
+    client::{UdpConn, try_new},
     topology::Service,
     watch::held,
 };
