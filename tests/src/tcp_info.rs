@@ -11,6 +11,15 @@ pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_total_retrans)
 }
 
+/// How many segments it sent again that had been lost. Those that were only late arrived twice, and the other side has said so (D-SACK; since 4.19).
+///
+/// # Errors
+/// What the kernel says.
+pub fn lost(stream: &TcpStream) -> io::Result<u32> {
+    let info = ask(stream)?;
+    Ok(info.tcpi_total_retrans.saturating_sub(info.tcpi_dsack_dups))
+}
+
 /// How many segments the other side has not acknowledged yet.
 ///
 /// # Errors
