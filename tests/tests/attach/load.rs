@@ -1,6 +1,7 @@
 //! A steady stream of numbered datagrams from `near` to addresses on `far`, each one accounted for.
 use std::{
-    net::{Ipv4Addr, UdpSocket},
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -102,7 +103,7 @@ impl Arrived {
 
 fn receiver(pair: &Pair, address: Ipv4Addr, done: Arc<AtomicBool>) -> JoinHandle<Vec<u64>> {
     pair.far.run(move || {
-        let socket = UdpSocket::bind((address, PORT)).unwrap();
+        let socket = bind((address, PORT).into());
         // No datagram may be lost for want of room while this machine is busy with something else.
         setsockopt(&socket, RcvBufForce, &(64 << 20)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
@@ -123,6 +124,19 @@ fn receiver(pair: &Pair, address: Ipv4Addr, done: Arc<AtomicBool>) -> JoinHandle
             }
         })
     })
+}
+
+/// A socket there. Processes that other tests start have a copy of the one before until they are what they shall be.
+fn bind(at: SocketAddr) -> UdpSocket {
+    let mut socket = UdpSocket::bind(at);
+    let begun = Instant::now();
+    while socket.as_ref().is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+        && begun.elapsed() < Duration::from_secs(10)
+    {
+        std::thread::sleep(Duration::from_millis(10));
+        socket = UdpSocket::bind(at);
+    }
+    socket.unwrap()
 }
 
 /// Whether one datagram to an address arrives.
