@@ -47,7 +47,7 @@ struct Pace {
 impl Pace {
     /// Draining takes longer than a fault, and so does everything that is left after kube-proxy's stall.
     const SHORT: Self = Self {
-        sync_period: Duration::from_secs(6),
+        sync_period: Duration::from_secs(8),
         every: Duration::from_millis(500),
         between: Duration::from_secs(5),
     };
@@ -64,7 +64,7 @@ impl Pace {
 
     /// How long kube-proxy stands still in the middle: longer than a sync, and a sync short of a fault with what it has to do then.
     fn stall(&self) -> Duration {
-        self.sync_period * 4 / 3
+        self.sync_period * 11 / 8
     }
 }
 
