@@ -150,7 +150,7 @@ pub fn stood_still(since: Instant) -> Duration {
 }
 
 /// The longest time that it stood still at once since then: many short ones do not make a lease lapse.
-pub fn longest_gap(since: Instant) -> Duration {
+fn longest_gap(since: Instant) -> Duration {
     gaps(since, Instant::now()).into_iter().max().unwrap_or_default()
 }
 

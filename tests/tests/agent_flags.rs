@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, HashMap, Map, MapData};
+use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
 use nodefence_tests::{Agent, Netns, client::wait_until, watch::wait_within};
 use serde_json::Value;
@@ -43,12 +44,8 @@ fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     start_on(&["v0"], more)
 }
 
-fn json(agent: &Agent, args: &[&str]) -> Result<Value> {
-    Ok(serde_json::from_str(&agent.expect(&[args, &["-o", "json"]].concat())?)?)
-}
-
 fn node(agent: &Agent, name: &str) -> Result<Value> {
-    let nodes = json(agent, &["nodes"])?;
+    let nodes = agent.json(&["nodes"])?;
     let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
     node.cloned().with_context(|| format!("no node {name}"))
 }
@@ -77,11 +74,6 @@ fn entry(ns: &Netns, agent: &Agent, name: &str) -> Result<NodeEntry> {
     maps(ns)?.nodes.get(usize::try_from(index)?).copied().context("no entry")
 }
 
-fn monotonic_ns() -> Result<u64> {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
-    Ok(u64::try_from(Duration::from(now).as_nanos())?)
-}
-
 #[test]
 fn a_flag_is_renewed_and_ends_in_time() -> Result<()> {
     let (ns, agent) = start(&[])?;
@@ -92,7 +84,7 @@ fn a_flag_is_renewed_and_ends_in_time() -> Result<()> {
     let first = entry(&ns, &agent, "node-b")?.until;
     let renewed = || {
         let b = entry(&ns, &agent, "node-b");
-        assert!(b.as_ref().is_ok_and(|b| b.until > monotonic_ns().unwrap_or(u64::MAX)), "lapsed: {b:?}");
+        assert!(b.as_ref().is_ok_and(|b| b.until > monotonic_ns()), "lapsed: {b:?}");
         b.is_ok_and(|b| b.until > first)
     };
     wait_within("a verdict's renewal", LAPSED, flagged, renewed)?;
@@ -116,7 +108,7 @@ fn a_stopped_or_killed_agents_verdict_is_not_renewed() -> Result<()> {
     let index = usize::try_from(node(&agent, "node-b")?["index"].as_u64().context("no index")?)?;
     let lapsed = || -> bool {
         let until = maps(&ns).map(|maps| maps.nodes[index].until);
-        monotonic_ns().is_ok_and(|now| until.is_ok_and(|until| until < now))
+        until.is_ok_and(|until| until < monotonic_ns())
     };
     agent.proc()?.freeze()?;
     wait_within("the agent's stop to its verdict's lapse", LAPSED, Instant::now(), lapsed)?;
@@ -147,7 +139,7 @@ fn flags_are_adopted_after_a_restart() -> Result<()> {
             "{b}"
         );
         let entry = entry(&ns, &agent, "node-b")?;
-        ensure!(entry.verdict == Verdict::Flagged as u32 && entry.until > monotonic_ns()?);
+        ensure!(entry.verdict == Verdict::Flagged as u32 && entry.until > monotonic_ns());
     }
     Ok(())
 }
@@ -179,13 +171,13 @@ fn a_damaged_flags_file_frees_and_says_so() -> Result<()> {
     let file = agent.socket().with_file_name("flags.json");
     fs::write(&file, "{\"version\": 1, \"boot_id\": ")?;
     agent.restart(&[])?;
-    let status = json(&agent, &["status"])?;
+    let status = agent.json(&["status"])?;
     let problem = status["flags_problem"].as_str().context("no problem in status")?;
     ensure!(problem.contains("flags.json") && problem.contains("is damaged"), "{problem}");
     ensure!(entry(&ns, &agent, "node-b")?.verdict == Verdict::Healthy as u32, "still cut");
     // The next flag mends it.
     agent.flag("node-b")?;
-    ensure!(json(&agent, &["status"])?["flags_problem"].is_null());
+    ensure!(agent.json(&["status"])?["flags_problem"].is_null());
     Ok(())
 }
 
@@ -225,7 +217,7 @@ fn modes_and_answers_reach_the_map() -> Result<()> {
         (&["--mode", "observe", "--answer", "drop"], Action::Observe, "observe"),
     ] {
         let (ns, agent) = start(more)?;
-        let report = json(&agent, &["flag", "node-b"])?;
+        let report = agent.json(&["flag", "node-b"])?;
         ensure!(report["action"] == name && report["asked"].is_null(), "{report}");
         ensure!(entry(&ns, &agent, "node-b")?.action == action as u32);
     }
@@ -235,7 +227,7 @@ fn modes_and_answers_reach_the_map() -> Result<()> {
 #[test]
 fn a_full_map_is_counted_and_the_rest_is_written() -> Result<()> {
     let (ns, agent) = start(&["--max-backends", "2"])?;
-    let status = json(&agent, &["status"])?;
+    let status = agent.json(&["status"])?;
     ensure!(status["dataplane"]["left_out"] == 3, "{status}");
     ensure!(
         status["dataplane"]["left_out_first"].as_array().is_some_and(|first| !first.is_empty()),
@@ -250,7 +242,7 @@ fn a_full_map_is_counted_and_the_rest_is_written() -> Result<()> {
 #[test]
 fn an_interface_that_does_not_exist_stops_no_other() -> Result<()> {
     let (_ns, agent) = start_on(&["nope0", "v0"], &[])?;
-    let status = json(&agent, &["status"])?;
+    let status = agent.json(&["status"])?;
     let interfaces = status["interfaces"].as_array().context("no interfaces")?;
     ensure!(
         interfaces[0]["error"].as_str().is_some_and(|error| error.contains("no interface named nope0")),
@@ -269,7 +261,7 @@ fn uncovered_backends_are_named() -> Result<()> {
          link set w1 up
          route add 10.9.1.0/24 dev w0")?;
     wait_until("the route is seen", Duration::from_secs(10), || {
-        json(&agent, &["status"]).is_ok_and(|status| status["uncovered"] == 1)
+        agent.json(&["status"]).is_ok_and(|status| status["uncovered"] == 1)
     })?;
     let output = agent.cli(&["flag", "node-b"])?;
     let text = String::from_utf8_lossy(&output.stderr);
@@ -287,7 +279,7 @@ fn auto_follows_routes() -> Result<()> {
          link set w1 up
          route add 10.9.1.0/24 dev w0")?;
     wait_until("w0 is attached to", Duration::from_secs(10), || {
-        json(&agent, &["status"]).is_ok_and(|status| {
+        agent.json(&["status"]).is_ok_and(|status| {
             let attached = |row: &Value| row["name"] == "w0" && !row["tc"].is_null();
             status["uncovered"] == 0
                 && status["interfaces"].as_array().is_some_and(|rows| rows.iter().any(attached))
@@ -308,7 +300,7 @@ fn auto_keeps_what_an_earlier_agent_attached() -> Result<()> {
          link set x1 up
          route add 10.9.1.0/24 dev w0")?;
     let attached = |agent: &Agent| -> Result<Vec<String>> {
-        let status = json(agent, &["status"])?;
+        let status = agent.json(&["status"])?;
         let rows = status["interfaces"].as_array().context("no interfaces")?;
         let mut names: Vec<String> = rows
             .iter()
@@ -334,13 +326,13 @@ fn auto_keeps_what_an_earlier_agent_attached() -> Result<()> {
 #[test]
 fn a_flag_answers_before_idle_clients_were_asked() -> Result<()> {
     let (_ns, agent) = start(&[])?;
-    let report = json(&agent, &["flag", "node-b"])?;
+    let report = agent.json(&["flag", "node-b"])?;
     ensure!(report["asking"] == true && report["asked"].is_null(), "{report}");
     wait_until("the round is over", Duration::from_secs(20), || {
-        json(&agent, &["status"]).is_ok_and(|status| status["asked"]["node-b"]["listed"] == 0)
+        agent.json(&["status"]).is_ok_and(|status| status["asked"]["node-b"]["listed"] == 0)
     })?;
     agent.unflag("node-b")?;
-    let report = json(&agent, &["flag", "node-b", "--wait"])?;
+    let report = agent.json(&["flag", "node-b", "--wait"])?;
     ensure!(report["asking"] == false && report["asked"]["listed"] == 0, "{report}");
     Ok(())
 }

@@ -12,6 +12,7 @@ use aya::{
     Pod,
     maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf},
 };
+use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Reason, VERDICT_LIFETIME_NS, Verdict};
 use nodefence_tests::{Agent, Netns, client::wait_until, watch};
 use serde_json::Value;
@@ -140,16 +141,11 @@ fn until(ns: &Netns, node: u32) -> Result<u64> {
     })
 }
 
-fn monotonic_ns() -> Result<u64> {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
-    Ok(u64::try_from(Duration::from(now).as_nanos())?)
-}
-
 /// Waits until a verdict that nobody renews has lapsed.
 fn lapse(ns: &Netns, node: u32) -> Result<()> {
     let limit = Duration::from_nanos(VERDICT_LIFETIME_NS);
     watch::wait_within("lapse of a verdict", limit, Instant::now(), || {
-        monotonic_ns().is_ok_and(|now| until(ns, node).is_ok_and(|until| until < now))
+        until(ns, node).is_ok_and(|until| until < monotonic_ns())
     })
     .map(drop)
 }
@@ -167,7 +163,7 @@ fn a_flag_is_one_entry_and_leaves_nothing_behind() -> Result<()> {
     let (verdict, action, until) = entry(&flagged, b)?;
     ensure!((verdict, action) == (Verdict::Flagged as u32, Action::Refuse as u32), "{verdict} {action}");
     ensure!(flagged[&at("nodes", b)].windows(7).any(|bytes| bytes == b"node-b\0"));
-    let lead = until.saturating_sub(monotonic_ns()?);
+    let lead = until.saturating_sub(monotonic_ns());
     ensure!(lead <= VERDICT_LIFETIME_NS, "until is {lead} ns ahead");
     agent.unflag("node-b")?;
     let after = pinned(&ns)?;
@@ -219,7 +215,7 @@ fn a_lapse_leaves_nothing_behind() -> Result<()> {
             agent.proc()?.thaw()?;
         }
         wait_until("the verdict holds again", Duration::from_secs(10), || {
-            monotonic_ns().is_ok_and(|now| until(&ns, b).is_ok_and(|until| until > now))
+            until(&ns, b).is_ok_and(|until| until > monotonic_ns())
         })?;
         agent.unflag("node-b")?;
         let after = pinned(&ns)?;
