@@ -5,12 +5,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
-use nodefence::report::{Client, Request};
+use nodefence::report::{Client, FlagReport, Request};
 use nodefence_common::Reason;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -248,6 +248,17 @@ impl Agent {
         self.expect(&["flag", node, "--reason", "test"]).map(drop)
     }
 
+    /// As [`Agent::flag`], whatever the limits say, and without the start of a command. Gives when it held.
+    ///
+    /// # Errors
+    /// As [`Agent::ask`].
+    pub fn flag_by_socket(&self, node: &str) -> Result<Instant> {
+        let (node, reason) = (node.to_owned(), "test".to_owned());
+        let request = Request::Flag { node, for_ms: None, reason, force: true, wait: false };
+        self.ask::<FlagReport>(&request)?;
+        Ok(Instant::now())
+    }
+
     /// Takes the flag back.
     ///
     /// # Errors
@@ -266,6 +277,16 @@ impl Agent {
         let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason.name()));
         row.and_then(|row| row["packets"].as_u64())
             .with_context(|| format!("no counter `{}` in {json}", reason.name()))
+    }
+
+    /// Whether it has found that answers can be made in place on this kernel.
+    ///
+    /// # Errors
+    /// As [`Agent::json`].
+    pub fn answers_in_place(&self) -> Result<bool> {
+        let finding = &self.status()?["probe"]["ipvs_translates"];
+        let not_needed = finding["not_needed"].as_str().map(|_| true);
+        finding["found"].as_bool().or(not_needed).with_context(|| format!("the probe failed: {finding}"))
     }
 
     /// Kills it at once (SIGKILL): no chance to tidy up.

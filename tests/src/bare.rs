@@ -6,12 +6,15 @@ use aya::{
     maps::{Array, HashMap, PerCpuArray},
     programs::{SchedClassifier, TcAttachType, Xdp, XdpMode, tc},
 };
-use nodefence_common::{Addr, BackendEntry, Config, Counter, NodeEntry, PortKey, Reason, Verdict};
+use nodefence_common::{
+    Addr, BackendEntry, Config, Counter, NodeEntry, PortKey, Reason, Verdict, config_flags,
+};
 
 use crate::{
     Cluster, Family, Netns, Node, Options, Place,
-    checks::{Case, Fence, Load},
+    checks::{Case, Fence},
     cut,
+    load::steady::Load,
 };
 
 /// Loaded and attached; maps hold the cluster's backends. Gone when dropped.
@@ -76,6 +79,11 @@ impl Fence for Bare {
     fn counter(&mut self, reason: Reason) -> Result<u64> {
         let map: PerCpuArray<_, Counter> = self.ebpf.map("counters").context("counters")?.try_into()?;
         Ok(map.get(&(reason as u32), 0)?.iter().map(|counter| counter.packets).sum())
+    }
+
+    fn answers_in_place(&self) -> Result<bool> {
+        let map: Array<_, Config> = self.ebpf.map("config").context("config")?.try_into()?;
+        Ok(map.get(&0, 0)?.flags & config_flags::INJECT == 0)
     }
 }
 

@@ -2,10 +2,6 @@
 
 use std::{
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -16,9 +12,9 @@ use nodefence_common::Reason;
 use crate::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
     capture::Frame,
-    client::{Attempt, UdpConn, pattern},
-    emulated,
-    load::Running,
+    client::{Attempt, UdpConn},
+    load::steady::Load,
+    promises::FREED,
     tcp_info::retransmitted,
     topology::Service,
     watch,
@@ -26,8 +22,6 @@ use crate::{
 
 /// Limit of what is no promise. Generous: machines are slow, but stalls here last for ever.
 pub const SOON: Duration = Duration::from_secs(10);
-/// Promised of idle clients after a flag.
-pub const FREED: Duration = Duration::from_secs(1);
 /// A segment that nobody answers is sent again after 200 ms at the soonest (`TCP_RTO_MIN`, include/net/tcp.h): what took less did not wait for that.
 const FIRST_SEGMENT: Duration = Duration::from_millis(190);
 
@@ -59,6 +53,12 @@ pub trait Fence {
         Ok(began)
     }
 
+    /// Whether answers are made in place: nothing but a packet that cannot be resized is handed to user space.
+    ///
+    /// # Errors
+    /// Where that cannot be told.
+    fn answers_in_place(&self) -> Result<bool>;
+
     /// Packets by how they were answered.
     ///
     /// # Errors
@@ -69,6 +69,8 @@ pub trait Fence {
             refused: self.counter(Reason::Refused)?,
             unreachable: self.counter(Reason::Unreachable)?,
             handed: self.counter(Reason::Handed)?,
+            // Nobody takes what is handed over.
+            unanswered: 0,
         })
     }
 }
@@ -86,6 +88,10 @@ impl Fence for Agent {
         Agent::counter(self, reason)
     }
 
+    fn answers_in_place(&self) -> Result<bool> {
+        Agent::answers_in_place(self)
+    }
+
     fn flag_now(&mut self, node: &str) -> Result<Instant> {
         let mut client = Client::connect(&self.socket())?;
         let (node, reason) = (node.to_owned(), "test".to_owned());
@@ -96,15 +102,16 @@ impl Fence for Agent {
 
     fn counts(&mut self) -> Result<Counts> {
         let rows: Vec<CounterRow> = Client::connect(&self.socket())?.ask(&Request::Counters)?;
-        let of = |reason: Reason| {
-            let row = rows.iter().find(|row| row.reason == reason.name());
-            row.map(|row| row.packets).with_context(|| format!("no counter {}", reason.name()))
+        let of = |name: &str| {
+            let row = rows.iter().find(|row| row.reason == name);
+            row.map(|row| row.packets).with_context(|| format!("no counter {name}"))
         };
         Ok(Counts {
-            reset: of(Reason::Reset)?,
-            refused: of(Reason::Refused)?,
-            unreachable: of(Reason::Unreachable)?,
-            handed: of(Reason::Handed)?,
+            reset: of(Reason::Reset.name())?,
+            refused: of(Reason::Refused.name())?,
+            unreachable: of(Reason::Unreachable.name())?,
+            handed: of(Reason::Handed.name())?,
+            unanswered: of("unanswerable")? + of("not_injected")?,
         })
     }
 }
@@ -119,17 +126,21 @@ pub struct Told {
     took: Duration,
 }
 
-/// Whoever heard of the cut did so at the first packet, where answers are made in place. Where they are handed to user space each packet was, the first ones
-/// included: how soon a process gets to run is no matter of the cut.
-fn heard_at_first(before: Counts, after: Counts, told: &[Told]) -> Result<()> {
+/// Whoever heard of the cut did so at the first packet, but for those whose packet was handed to user space: how soon a process gets to run is no matter of
+/// the cut. All are, or only where a tunnel's packets cannot be resized.
+fn heard_at_first(before: Counts, after: Counts, told: &[Told], in_place: bool) -> Result<()> {
     let sent = told.len() as u64 + told.iter().map(|one| u64::from(one.again)).sum::<u64>();
-    let in_place = after.reset + after.refused - before.reset - before.refused;
+    let answered = after.reset + after.refused - before.reset - before.refused;
     let handed = after.handed - before.handed;
     ensure!(
-        in_place + handed >= sent,
-        "{sent} packets met the cut: {in_place} were answered, {handed} handed over; {told:?}"
+        answered + handed >= sent,
+        "{sent} packets met the cut: {answered} were answered in place, {handed} handed over; {told:?}"
     );
-    ensure!(handed > 0 || told.iter().all(|one| one.at_first), "answers at a later packet only: {told:?}");
+    ensure!(!in_place || handed == 0, "{handed} packets were handed over where answers are made in place");
+    let late = told.iter().filter(|one| !one.at_first).count() as u64;
+    ensure!(late <= handed, "{late} answers at a later packet only, {handed} handed over: {told:?}");
+    let lost = after.unanswered - before.unanswered;
+    ensure!(lost == 0, "{lost} of {handed} packets that were handed over had no answer");
     Ok(())
 }
 
@@ -212,7 +223,8 @@ impl Case<'_> {
         ];
         told.extend(self.refused(Service::Web)?);
         told.extend(self.refused(Service::Host)?);
-        heard_at_first(before, fence.counts()?, &told).with_context(|| self.to_string())?;
+        let in_place = fence.answers_in_place()? && !self.cluster.options.overlay.is_tunnel();
+        heard_at_first(before, fence.counts()?, &told, in_place).with_context(|| self.to_string())?;
         if udp {
             let outcome = datagrams.request();
             ensure!(outcome == Outcome::Refused, "{self}: UDP {outcome:?}");
@@ -289,54 +301,6 @@ fn reset(conn: &mut Conn) -> Result<Told> {
     Ok(Told { again, at_first: again == 0 || took <= FIRST_SEGMENT + watch::stood_still(began), took })
 }
 
-/// Flows to node C that go on all the time: every byte is compared, no error is forgiven.
-#[derive(Debug)]
-pub struct Load {
-    bytes: Arc<AtomicU64>,
-    running: Running<()>,
-}
-
-impl Load {
-    /// Starts flows to node C, one from each place, each of echoes and downloads in turn.
-    ///
-    /// # Errors
-    /// Where one cannot be opened.
-    pub fn on_c(cluster: &Cluster, family: Family) -> Result<Self> {
-        let bytes = Arc::new(AtomicU64::new(0));
-        let mut running = Running::default();
-        for place in Place::ALL {
-            let to = cluster.service(Service::Web, place, family);
-            let mut conn = Conn::connect_to(cluster.at(place), to, "node-c", SOON)?;
-            let bytes = Arc::clone(&bytes);
-            running.start(move |stop| {
-                let payload = pattern(40_000);
-                while !stop.load(Ordering::Relaxed) {
-                    let start = Instant::now();
-                    conn.echo(&payload).with_context(|| format!("echo, {place:?}"))?;
-                    conn.download(60_000).with_context(|| format!("download, {place:?}"))?;
-                    bytes.fetch_add(100_000, Ordering::Relaxed);
-                    // Half of the time, on an emulated machine, which has one processor, a small part: the flows under test need it
-                    // too.
-                    std::thread::sleep(start.elapsed() * if emulated() { 15 } else { 1 });
-                }
-                Ok(())
-            });
-        }
-        Ok(Self { bytes, running })
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    /// Where a byte was wrong, a connection broke, or nothing was transferred.
-    pub fn finish(self) -> Result<u64> {
-        self.running.finish()?;
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        ensure!(bytes > 0, "the load transferred nothing");
-        Ok(bytes)
-    }
-}
-
 /// Every captured packet sums up, and at least one RST arrived from `from`.
 ///
 /// # Errors
@@ -378,8 +342,10 @@ pub struct Counts {
     pub refused: u64,
     /// Made into ICMP port unreachable in place.
     pub unreachable: u64,
-    /// Dropped and answered by the agent.
+    /// Dropped, and handed to the agent to answer.
     pub handed: u64,
+    /// Of those: not answered.
+    pub unanswered: u64,
 }
 
 fn cut_everywhere(cluster: &Cluster, agent: &mut Agent) -> Result<(serde_json::Value, Counts)> {

@@ -94,12 +94,39 @@ impl Conn {
         }
     }
 
-    /// Connects until the balancer has picked the backend `name`; other backends may refuse.
+    /// Its first SYN is answered by a refusal.
     ///
     /// # Errors
-    /// Where a connection fails otherwise, or 200 of them all went elsewhere.
+    /// Where it is answered otherwise, or a later one was.
+    pub fn refused_at_once(ns: &Netns, to: SocketAddr, limit: Duration) -> Result<()> {
+        let attempt = Self::attempt(ns, to, limit);
+        attempt.at_first_syn().with_context(|| format!("new connection to {to}"))?;
+        match attempt.conn.map(drop).map_err(|error| error.kind()) {
+            Err(ErrorKind::ConnectionRefused) => Ok(()),
+            other => bail!("new connection to {to}: {other:?} in place of a refusal"),
+        }
+    }
+
+    /// Connects until the balancer has picked the backend `name`.
+    ///
+    /// # Errors
+    /// Where a connection fails or is refused, or 200 of them all went elsewhere.
     pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
         Self::until(to, name, || Self::connect(ns, to, limit))
+    }
+
+    /// As [`Conn::connect_to`], where others may refuse: they are flagged.
+    ///
+    /// # Errors
+    /// As there, but for refusals.
+    pub fn connect_beside_flagged(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
+        Self::until(to, name, || {
+            let attempts = (0..200).map(|_| Self::connect(ns, to, limit));
+            let mut others = attempts.skip_while(|attempt| {
+                attempt.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            });
+            others.next().unwrap_or_else(|| Err(ErrorKind::ConnectionRefused.into()))
+        })
     }
 
     /// As [`Conn::connect_to`], an SCTP association in place of a TCP connection.
@@ -115,10 +142,7 @@ impl Conn {
 
     fn until(to: SocketAddr, name: &str, connect: impl Fn() -> std::io::Result<Self>) -> Result<Self> {
         for _ in 0..200 {
-            let mut conn = match connect() {
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
-                conn => conn.with_context(|| format!("connect to {to}"))?,
-            };
+            let mut conn = connect().with_context(|| format!("connect to {to}"))?;
             if conn.who().with_context(|| format!("ask {to} for its name"))? == name {
                 return Ok(conn);
             }

@@ -13,6 +13,7 @@ pub mod checks;
 pub mod client;
 pub mod cut;
 mod each_topology;
+pub mod four_nodes;
 pub mod ipvs;
 pub mod kube;
 pub mod load;
@@ -24,6 +25,7 @@ pub mod packet_frame;
 pub mod packet_wire;
 pub mod packet_world;
 pub mod proc;
+pub mod promises;
 pub mod tcp_info;
 pub mod topology;
 pub mod tun;
@@ -39,4 +41,9 @@ pub use topology::{Cluster, Family, Node, Options, Overlay, Place, Proxy};
 /// Whether this machine's processor is an emulated one: it stands still for seconds now and then.
 pub fn emulated() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
+}
+
+/// Whether the kernel's, kube-proxy's and the command line's own periods are waited for, in place of shorter ones: `NODEFENCE_LONG_TESTS` is set.
+pub fn long() -> bool {
+    std::env::var_os("NODEFENCE_LONG_TESTS").is_some()
 }

@@ -2,6 +2,7 @@
 
 pub mod connections;
 pub mod flows;
+pub mod steady;
 
 use std::{
     sync::{

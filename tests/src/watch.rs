@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
+use nodefence::flags::monotonic_ns;
 use rustix::process::setpriority_process;
 use serde_json::{Value, json};
 use waited::Waited;
@@ -127,6 +128,8 @@ fn tick() {
         std::thread::sleep(TICK);
         let late = due.elapsed();
         let mut seen = locked(&SEEN);
+        // It is over: whoever asks before the next one is due is told of it once.
+        seen.due = None;
         if late > LATE {
             seen.gaps.push((due, late));
         }
@@ -150,7 +153,7 @@ pub fn stood_still(since: Instant) -> Duration {
 }
 
 /// The longest time that it stood still at once since then: many short ones do not make a lease lapse.
-fn longest_gap(since: Instant) -> Duration {
+pub fn longest_gap(since: Instant) -> Duration {
     gaps(since, Instant::now()).into_iter().max().unwrap_or_default()
 }
 
@@ -161,6 +164,11 @@ fn gaps(from: Instant, to: Instant) -> Vec<Duration> {
     let all = open.iter().chain(seen.gaps.iter().rev());
     let within = all.map(|(due, late)| (*due + *late).min(to).saturating_duration_since((*due).max(from)));
     within.filter(|gap| !gap.is_zero()).collect()
+}
+
+/// The moment at which CLOCK_MONOTONIC showed `nanoseconds`, which [`Instant`] is of as well.
+pub fn moment(nanoseconds: u64) -> Instant {
+    Instant::now() - Duration::from_nanos(monotonic_ns().saturating_sub(nanoseconds))
 }
 
 /// Keeps a figure that a test measured, for the results file.

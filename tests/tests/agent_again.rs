@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
-    checks::{Case, FREED, Fence as _, SOON, reset_at_next_packet},
+    checks::{Case, Fence as _, SOON, reset_at_next_packet},
     client::wait_until,
+    promises::FREED,
     topology::Service,
     watch::within,
 };

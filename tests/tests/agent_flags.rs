@@ -10,33 +10,22 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, HashMap, Map, MapData};
 use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
-use nodefence_tests::{Agent, Netns, client::wait_until, watch::wait_within};
+use nodefence_tests::{
+    Agent, Netns,
+    client::wait_until,
+    four_nodes,
+    promises::{LAPSED, RENEWED},
+    watch::wait_within,
+};
 use serde_json::Value;
 
 const PINS: &str = "/sys/fs/bpf/nodefence/v1";
-/// Promised: so long a verdict lives at most without renewal.
-const LAPSED: Duration = Duration::from_secs(3);
 /// For what is no promise.
 const LIMIT: Duration = Duration::from_secs(10);
 
-const FOUR: &str = "nodes:
-- {name: node-a, address: 10.9.0.1, backends: [{address: 10.9.4.1}]}
-- name: node-b
-  address: 10.9.0.12
-  backends:
-  - address: 10.9.1.1
-  - {address: 10.9.0.12, port: 9100, protocol: tcp, hostNetwork: true}
-- {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
-- {name: node-d, address: 10.9.0.14, backends: [{address: 10.9.3.1}]}
-";
-
 fn start_on(interfaces: &[&str], more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
-    let ns = Arc::new(Netns::new("flags")?);
-    ns.ip("link add v0 type veth peer name v1
-         link set v0 up
-         link set v1 up
-         addr add 10.9.0.1/16 dev v0")?;
-    let agent = Agent::start_with(&ns, "node-a", interfaces, FOUR, more)?;
+    let ns = four_nodes::namespace("flags")?;
+    let agent = Agent::start_with(&ns, "node-a", interfaces, four_nodes::FILE, more)?;
     Ok((ns, agent))
 }
 
@@ -87,9 +76,8 @@ fn a_flag_is_renewed_and_ends_in_time() -> Result<()> {
         assert!(b.as_ref().is_ok_and(|b| b.until > monotonic_ns()), "lapsed: {b:?}");
         b.is_ok_and(|b| b.until > first)
     };
-    wait_within("a verdict's renewal", LAPSED, flagged, renewed)?;
-    // The rest is for the look at it.
-    let took = wait_within("a flag's end", lasts + Duration::from_millis(200), flagged, || {
+    wait_within("a verdict's renewal", RENEWED, flagged, renewed)?;
+    let took = wait_within("a flag's end", lasts + (RENEWED - Duration::from_secs(1)), flagged, || {
         entry(&ns, &agent, "node-b").is_ok_and(|b| b.verdict == Verdict::Healthy as u32)
     })?;
     ensure!(began.elapsed() >= lasts, "it ended after {took:?}");
@@ -157,7 +145,7 @@ fn flags_are_renewed_before_the_cluster_file_is_read() -> Result<()> {
     let error = agent.restart(&[]).expect_err("started with a bad file").to_string();
     ensure!(error.contains("cluster.yaml"), "{error}");
     ensure!(maps(&ns)?.nodes[index].until > before, "not renewed");
-    fs::write(agent.cluster_file(), FOUR)?;
+    fs::write(agent.cluster_file(), four_nodes::FILE)?;
     agent.restart(&[])?;
     ensure!(node(&agent, "node-b")?["action"] == "refuse");
     Ok(())

@@ -14,30 +14,15 @@ use aya::{
 };
 use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Reason, VERDICT_LIFETIME_NS, Verdict};
-use nodefence_tests::{Agent, Netns, client::wait_until, watch};
+use nodefence_tests::{Agent, Netns, client::wait_until, four_nodes, promises::RENEWED, watch};
 use serde_json::Value;
 
 const PINS: &str = "/sys/fs/bpf/nodefence/v1";
 
-const FOUR: &str = "nodes:
-- {name: node-a, address: 10.9.0.1, backends: [{address: 10.9.4.1}]}
-- name: node-b
-  address: 10.9.0.12
-  backends:
-  - address: 10.9.1.1
-  - {address: 10.9.0.12, port: 9100, protocol: tcp, hostNetwork: true}
-- {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
-- {name: node-d, address: 10.9.0.14, backends: [{address: 10.9.3.1}]}
-";
-
 fn start() -> Result<(Arc<Netns>, Agent)> {
-    let ns = Arc::new(Netns::new("maps")?);
-    ns.ip("link add v0 type veth peer name v1
-         link set v0 up
-         link set v1 up
-         addr add 10.9.0.1/16 dev v0
-         neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 nud permanent dev v0")?;
-    let agent = Agent::start(&ns, "node-a", &["v0"], FOUR)?;
+    let ns = four_nodes::namespace("maps")?;
+    ns.ip("neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 nud permanent dev v0")?;
+    let agent = Agent::start(&ns, "node-a", &["v0"], four_nodes::FILE)?;
     Ok((ns, agent))
 }
 
@@ -225,9 +210,6 @@ fn a_lapse_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
-/// A second, and the pass over the verdicts that writes them.
-const RENEWED_WITHIN: Duration = Duration::from_millis(1_200);
-
 /// How a node's `until` moves.
 struct Renewals {
     name: &'static str,
@@ -256,7 +238,7 @@ impl Renewals {
         let waited = self.since.elapsed();
         let still = watch::stood_still(self.since);
         ensure!(
-            waited <= RENEWED_WITHIN + still,
+            waited <= RENEWED + still,
             "{}: not for {waited:?}, {still:?} of which all stood still",
             self.name
         );

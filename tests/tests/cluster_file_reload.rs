@@ -5,8 +5,9 @@ use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
-    checks::{Case, Load, SOON, reset_at_next_packet},
+    checks::{Case, SOON, reset_at_next_packet},
     client::{try_new, wait_until},
+    load::steady::Load,
     topology::Service,
 };
 use serde_json::Value;

@@ -10,18 +10,12 @@ use anyhow::Result;
 use nodefence::dataplane::hold::{FlaggedNode, Hold, Holding};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::wait_until, cut::Cut, topology::Service,
+    Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::wait_until, cut::Cut, long,
+    topology::Service,
 };
-
-/// With this variable set, entries age as they do on a real node and the link is down for a minute before anything is asserted.
-const LONG: &str = "NODEFENCE_LONG_TESTS";
 
 /// Generous: an entry that nobody renews ages for up to 45 s, is used for 5 s and probed for 3 s.
 const LIMIT: Duration = Duration::from_secs(90);
-
-fn long() -> bool {
-    std::env::var_os(LONG).is_some()
-}
 
 struct Case {
     options: Options,

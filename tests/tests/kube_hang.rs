@@ -3,44 +3,52 @@
 use anyhow::Result;
 use nodefence_tests::kube::{Mode, hang, in_nftables_mode, local};
 
-#[test]
-fn clients_go_on_in_iptables_mode() -> Result<()> {
-    hang::clients_go_on(Mode::Iptables)
+mod iptables {
+    use super::*;
+
+    #[test]
+    fn clients_go_on() -> Result<()> {
+        hang::clients_go_on(Mode::Iptables)
+    }
+
+    #[test]
+    fn clients_of_the_hung_node_go_on() -> Result<()> {
+        hang::clients_of_the_hung_node_go_on(Mode::Iptables)
+    }
+
+    #[test]
+    fn the_next_query_is_answered() -> Result<()> {
+        hang::the_next_query_is_answered(Mode::Iptables)
+    }
+
+    #[test]
+    fn other_ports_go_on() -> Result<()> {
+        hang::other_ports_go_on(Mode::Iptables)
+    }
 }
 
-#[test]
-fn clients_go_on_in_nftables_mode() -> Result<()> {
-    in_nftables_mode(hang::clients_go_on)
-}
+mod nftables {
+    use super::*;
 
-#[test]
-fn clients_of_the_hung_node_go_on_in_iptables_mode() -> Result<()> {
-    hang::clients_of_the_hung_node_go_on(Mode::Iptables)
-}
+    #[test]
+    fn clients_go_on() -> Result<()> {
+        in_nftables_mode(hang::clients_go_on)
+    }
 
-#[test]
-fn clients_of_the_hung_node_go_on_in_nftables_mode() -> Result<()> {
-    in_nftables_mode(hang::clients_of_the_hung_node_go_on)
-}
+    #[test]
+    fn clients_of_the_hung_node_go_on() -> Result<()> {
+        in_nftables_mode(hang::clients_of_the_hung_node_go_on)
+    }
 
-#[test]
-fn the_next_query_is_answered_in_iptables_mode() -> Result<()> {
-    hang::the_next_query_is_answered(Mode::Iptables)
-}
+    #[test]
+    fn the_next_query_is_answered() -> Result<()> {
+        in_nftables_mode(hang::the_next_query_is_answered)
+    }
 
-#[test]
-fn the_next_query_is_answered_in_nftables_mode() -> Result<()> {
-    in_nftables_mode(hang::the_next_query_is_answered)
-}
-
-#[test]
-fn other_ports_go_on_in_iptables_mode() -> Result<()> {
-    hang::other_ports_go_on(Mode::Iptables)
-}
-
-#[test]
-fn other_ports_go_on_in_nftables_mode() -> Result<()> {
-    in_nftables_mode(hang::other_ports_go_on)
+    #[test]
+    fn other_ports_go_on() -> Result<()> {
+        in_nftables_mode(hang::other_ports_go_on)
+    }
 }
 
 /// Needs the kernel's IPVS.

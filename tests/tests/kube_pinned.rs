@@ -3,14 +3,22 @@
 use anyhow::Result;
 use nodefence_tests::kube::{Mode, in_nftables_mode, pinned};
 
-#[test]
-fn affinity_in_nftables_mode() -> Result<()> {
-    in_nftables_mode(pinned::affinity_moves)
+mod iptables {
+    use super::*;
+
+    #[test]
+    fn affinity() -> Result<()> {
+        pinned::affinity_moves(Mode::Iptables)
+    }
 }
 
-#[test]
-fn affinity_in_iptables_mode() -> Result<()> {
-    pinned::affinity_moves(Mode::Iptables)
+mod nftables {
+    use super::*;
+
+    #[test]
+    fn affinity() -> Result<()> {
+        in_nftables_mode(pinned::affinity_moves)
+    }
 }
 
 /// Needs the kernel's IPVS.

@@ -1,6 +1,7 @@
 //! The take-out beside a real kube-proxy in IPVS mode, which keeps its own idea of the tables.
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,42 +11,52 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use nodefence::ipvs::Ipvs;
 use nodefence_tests::{
     Agent, Conn, Family, Netns, Node, Outcome, Place,
     client::wait_until,
     ipvs::saved,
     kube::{Beside, Mode, Setup, forwards::V4},
+    promises::{RESTORED, UNDONE},
     topology::Service,
     watch::{figure, stood_still, wait_within},
 };
+use rustix::process::setpriority_process;
 
 /// Longest wait for anything that is not promised.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How often kube-proxy writes everything anew, where that is waited for.
-const SYNC_PERIOD: Duration = Duration::from_secs(6);
-/// How long a weight that kube-proxy gives to an endpoint of the flagged node may hold.
-const UNDONE: Duration = Duration::from_millis(500);
-/// By when what was taken out is put back.
-const RESTORED: Duration = Duration::from_secs(5);
+const SHORT_SYNC_PERIOD: Duration = Duration::from_secs(6);
 /// The pause between two looks at weights.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(20);
 /// Endpoints change so often.
 const CHANGES: u32 = 200;
 /// 20 a second, and no part of one: kube-proxy syncs about once a second, and would see the same half of the changes each time.
 const EVERY: Duration = Duration::from_millis(47);
 
-/// Destinations on a node that new connections go to.
+/// Destinations on a node that new connections go to, with their services. Read in this process: a look takes some milliseconds.
 fn weighted(ns: &Netns, node: &Addresses) -> Result<Vec<String>> {
-    let on_it = |line: &String| node.0.iter().any(|address| line.contains(&format!("-r {address}:")));
-    Ok(saved(ns)?.into_iter().filter(on_it).filter(|line| !line.contains("-w 0")).collect())
+    let services = ns.run(|| -> Result<_> {
+        setpriority_process(None, -20)?;
+        let snapshot = Ipvs::open()?.snapshot();
+        setpriority_process(None, 0)?;
+        Ok(snapshot?.services)
+    })?;
+    let mut found = Vec::new();
+    for (key, service) in services {
+        let with_weight = service.destinations.iter().filter(|destination| destination.weight > 0);
+        let on_it = with_weight.filter(|destination| node.0.contains(&destination.address.ip()));
+        found.extend(on_it.map(|destination| format!("{key} {}", destination.address)));
+    }
+    Ok(found)
 }
 
 #[derive(Clone)]
-struct Addresses([String; 2]);
+struct Addresses([IpAddr; 2]);
 
 impl Addresses {
     fn of(node: &Node) -> Self {
-        Self([node.address(Family::V4).to_string(), node.pod_address(Family::V4).to_string()])
+        Self([node.address(Family::V4), node.pod_address(Family::V4)])
     }
 }
 
@@ -70,7 +81,7 @@ impl<T: Send + 'static> Watch<T> {
 }
 
 /// How long a node had destinations with weight, without what the machine stood still meanwhile. Each stretch counts from the end of the first look that
-/// saw some to the beginning of the last one: so long it was at least, however long looks take.
+/// saw some to the beginning of the last one; a look takes some milliseconds, and has the precedence that the agent has.
 #[derive(Debug, Default)]
 struct Weight {
     longest: Duration,
@@ -168,7 +179,7 @@ fn changes(beside: &Beside) -> Result<u64> {
 
 /// Services of IPv4 alone: what is in the table is counted.
 fn beside() -> Result<Beside> {
-    Beside::new(Mode::Ipvs, Setup { families: V4, sync_period: SYNC_PERIOD, ..Setup::default() })
+    Beside::new(Mode::Ipvs, Setup { families: V4, sync_period: SHORT_SYNC_PERIOD, ..Setup::default() })
 }
 
 fn flagged() -> Result<(Beside, Vec<String>)> {
@@ -190,8 +201,8 @@ fn two_syncs_change_nothing() -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
     let (done, synced) = (changes(&beside)?, beside.proxy.last_sync()?);
     let watch = watch_weight(ns, b);
-    let twice = wait_until("kube-proxy syncs twice", SYNC_PERIOD * 2 + LIMIT, || {
-        beside.proxy.last_sync().is_ok_and(|at| at >= synced + SYNC_PERIOD.as_secs_f64() * 1.5)
+    let twice = wait_until("kube-proxy syncs twice", SHORT_SYNC_PERIOD * 2 + LIMIT, || {
+        beside.proxy.last_sync().is_ok_and(|at| at >= synced + SHORT_SYNC_PERIOD.as_secs_f64() * 1.5)
     });
     twice.with_context(|| beside.proxy.log())?;
     let weight = watch.end()?;
@@ -276,7 +287,8 @@ fn ends(first: bool) -> Result<()> {
     let ending = || -> Result<()> {
         beside.end_endpoint(b)?;
         // By graceful termination, or at once where it has no connection.
-        let drains = || on(&saved(ns).unwrap_or_default(), b, Service::Web).all(|line| line.contains("-w 0"));
+        let drained = |now: Vec<String>| on(&now, b, Service::Web).all(|line| line.contains("-w 0"));
+        let drains = || saved(ns).is_ok_and(drained);
         wait_until("kube-proxy has heard of it", LIMIT, drains).map(drop)
     };
     if first {

@@ -13,14 +13,13 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
-    checks::{Case, Fence as _, Load, SOON, reset_at_next_packet},
+    checks::{Case, SOON, reset_at_next_packet},
     client::{try_new, wait_until},
+    load::steady::Load,
+    promises::LAPSED,
     topology::Service,
     watch::wait_within,
 };
-
-/// Promised: so long a verdict holds at most after the agent last renewed it.
-const LAPSED: Duration = Duration::from_secs(3);
 
 fn backend(cluster: &Cluster) -> SocketAddr {
     (cluster.b.pod_address(Family::V4), Service::Web.ports().1).into()
@@ -141,8 +140,7 @@ fn without_a_gap(replace: impl FnOnce(&Cluster, &mut Agent) -> Result<()>) -> Re
     let done = replace(&cluster, &mut agent);
     // Past the end of what the old agent renewed last: the new one must have adopted the flag.
     std::thread::sleep(LAPSED + Duration::from_millis(500));
-    let in_place = agent.counts().map(|counts| counts.handed == 0);
-    let refused = prober.finish(in_place.unwrap_or(true));
+    let refused = agent.answers_in_place().and_then(|in_place| prober.finish(in_place));
     load.finish()?;
     done.and(refused).with_context(|| format!("agent's log:\n{}", agent.log()))?;
     agent.unflag("node-b")?;

@@ -8,11 +8,9 @@ use nodefence_tests::{
     Agent, Cluster, Family, Options, Outcome, Overlay, Place,
     checks::{Case, reset_at_next_packet},
     client::{UdpConn, wait_until},
+    long,
     topology::Service,
 };
-
-/// With this variable set, entries age as they do on a real node.
-const LONG: &str = "NODEFENCE_LONG_TESTS";
 
 /// Entries are doubted after half a second and fail about a second later, in place of half a minute.
 fn hurry(cluster: &Cluster) -> Result<()> {
@@ -114,14 +112,13 @@ fn vxlan_down_then_flagged() -> Result<()> {
     told(Overlay::Vxlan, false)
 }
 
-/// The link is down for long after the flag, and clients that come then are still told. With [`LONG`] at the kernel's own pace.
+/// The link is down for long after the flag, and clients that come then are still told. In [`long`] runs at the kernel's own pace.
 #[test]
 fn down_for_long() -> Result<()> {
-    let long = std::env::var_os(LONG).is_some();
     let mut runs = Vec::new();
     for overlay in [Overlay::HostGateway, Overlay::Vxlan] {
         let cluster = Cluster::new(Options { overlay, ..Options::default() })?;
-        if !long {
+        if !long() {
             hurry(&cluster)?;
         }
         let agent = cluster.agent()?;
@@ -136,7 +133,7 @@ fn down_for_long() -> Result<()> {
         runs.push((cluster, agent, kept));
     }
     // Without haste an entry that nobody holds fails within 53 s, in haste within 3 s.
-    std::thread::sleep(Duration::from_secs(if long { 60 } else { 10 }));
+    std::thread::sleep(Duration::from_secs(if long() { 60 } else { 10 }));
     for (cluster, agent, kept) in &mut runs {
         let told = kept.iter_mut().try_for_each(|conn| reset_at_next_packet(conn).map(drop));
         told.with_context(|| format!("agent's log:\n{}", agent.log()))?;

@@ -42,8 +42,7 @@ fn direct(mode: &str) -> Result<()> {
         let before = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         agent.flag("node-b")?;
         reset_at_next_packet(&mut kept)?;
-        let (outcome, _) = try_new(&cluster.client, b, SOON);
-        ensure!(outcome == Outcome::Refused, "{mode}, {family:?}: new connection {outcome:?}");
+        Conn::refused_at_once(&cluster.client, b, SOON).with_context(|| format!("{mode}, {family:?}"))?;
         let after = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         ensure!(after.0 > before.0 && after.1 > before.1, "{mode}, {family:?}: {before:?}, then {after:?}");
         // Others' frames are no business of XDP's: a connection to node C may still be ending, its sums left to the device.
@@ -118,8 +117,7 @@ fn sums(mode: &str) -> Result<()> {
             agent.flag("node-b")?;
             let outcome = conn.echo(&pattern(len)).map_err(|error| Outcome::of(&error));
             ensure!(outcome == Err(Outcome::Reset), "{}: {outcome:?}", case());
-            let (outcome, _) = try_new(&cluster.client, to, SOON);
-            ensure!(outcome == Outcome::Refused, "{}: new connection {outcome:?}", case());
+            Conn::refused_at_once(&cluster.client, to, SOON).with_context(case)?;
             let received: Vec<Frame> = capture.finish().into_iter().filter(|frame| !frame.outgoing).collect();
             sums_hold(&received, backend).with_context(case)?;
             agent.unflag("node-b")?;

@@ -16,9 +16,9 @@ use nodefence::{
 };
 use nodefence_tests::{
     Cluster, Conn, Family, Options, Outcome, Overlay, Place,
-    checks::FREED,
     client::UdpConn,
     cut::Cut,
+    promises::FREED,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
     watch,
 };

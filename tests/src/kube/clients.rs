@@ -147,13 +147,14 @@ pub(super) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
     thread.join().ok().context("a thread panicked")
 }
 
-/// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints.
+/// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints; `flag` gives the
+/// moment from which on the flag held.
 pub(super) fn hangs(
     beside: &Beside,
     place: Place,
     hung: &Node,
     live: &Node,
-    flag: impl Fn() -> Result<()>,
+    flag: impl Fn() -> Result<Instant>,
 ) -> Result<()> {
     let cluster = &beside.cluster;
     let watched = Watched {
@@ -172,8 +173,7 @@ pub(super) fn hangs(
             hung.freeze()?;
             sleep(UNNOTICED);
             watched.flagged.get_or_init(Instant::now);
-            flag()?;
-            let flagged = Instant::now();
+            let flagged = flag()?;
             sleep(AFTER);
             Ok(flagged)
         };

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nodefence_common::Reason;
 
 use super::{
@@ -15,16 +15,14 @@ use super::{
     own,
 };
 use crate::{
-    Conn, Family, Node, Options, Outcome, Overlay, Place,
+    Conn, Family, Node, Options, Overlay, Place,
     audit::BOTH,
     client::{UdpConn, wait_until},
+    promises::RESTORED,
     tcp_info,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
     watch::wait_within,
 };
-
-/// By when the node has its share of new connections again.
-const RESTORED: Duration = Duration::from_secs(5);
 
 /// The node is well again, and clients are sent there.
 pub(super) fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
@@ -75,7 +73,8 @@ pub fn clients_go_on(mode: Mode) -> Result<()> {
     for place in Place::ALL {
         // Nobody else in the host network uses the Service: what is said of own sockets, this client has shown.
         own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
-        hangs(&beside, place, b, c, || beside.agent.flag(b.name)).with_context(|| told(&beside, place))?;
+        hangs(&beside, place, b, c, || beside.agent.flag_by_socket(b.name))
+            .with_context(|| told(&beside, place))?;
         if place == Place::Node {
             own_sockets(&beside, Service::Web, b, c)?;
         }
@@ -119,7 +118,7 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
     let (a, c) = (&beside.cluster.a, &beside.cluster.c);
     beside.set_endpoints(&[a, c])?;
     follow(&beside, &[a, c])?;
-    let by_command = || beside.agent.expect(&["flag", a.name, "--force"]).map(drop);
+    let by_request = || beside.agent.flag_by_socket(a.name);
     let by_file = || {
         beside.flag_in_file(&[a, c], &[a])?;
         wait_until("its pods are cut off", LIMIT, || {
@@ -132,10 +131,12 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
             let cut: Vec<bool> =
                 its.map(|row| row["flagged"] == true && row["interface"].is_string()).collect();
             !cut.is_empty() && cut.iter().all(|cut| *cut)
-        })
-        .map(drop)
+        })?;
+        Ok(Instant::now())
     };
-    for (place, flag) in [(Place::Outside, &by_command as &dyn Fn() -> Result<()>), (Place::Node, &by_file)] {
+    for (place, flag) in
+        [(Place::Outside, &by_request as &dyn Fn() -> Result<Instant>), (Place::Node, &by_file)]
+    {
         own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
         hangs(&beside, place, a, c, flag).with_context(|| told(&beside, place))?;
         if place == Place::Node {
@@ -145,10 +146,7 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
             let passed = beside.agent.counter(Reason::OwnSocket)?;
             Conn::connect(&a.ns, pod, LIMIT).context("a probe of the kubelet's")?;
             ensure!(beside.agent.counter(Reason::OwnSocket)? > passed, "{pod}\n{}", told(&beside, place));
-            let Err(error) = Conn::connect(&beside.cluster.c.ns, pod, LIMIT) else {
-                bail!("a pod of the flagged node was reached from elsewhere")
-            };
-            ensure!(Outcome::of(&error) == Outcome::Refused, "{pod}: {error}");
+            Conn::refused_at_once(&beside.cluster.c.ns, pod, LIMIT).context("a pod of the flagged node")?;
         }
         beside.flag_in_file(&[a, c], &[])?;
         recovers(&beside, a)?;
@@ -243,10 +241,8 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
                     ensure!(who == cluster.c.name, "{who} answered");
                 }
                 let direct = cluster.b.endpoint(Service::Host, family);
-                let Err(error) = Conn::connect(&cluster.a.ns, direct, LIMIT) else {
-                    bail!("the backend of the flagged node was reached")
-                };
-                ensure!(Outcome::of(&error) == Outcome::Refused, "{error}");
+                Conn::refused_at_once(&cluster.a.ns, direct, LIMIT)
+                    .context("a backend of the flagged node")?;
             }
             sleep(Duration::from_secs(2));
             Ok(())

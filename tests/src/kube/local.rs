@@ -1,6 +1,6 @@
 //! A Service whose external traffic stays on the node where it enters (`externalTrafficPolicy: Local`), by its node port, beside kube-proxy in IPVS mode.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -10,14 +10,12 @@ use super::{
     hang::{follow, recovers, rescues},
 };
 use crate::{
-    Conn, Family, Outcome, Place, audit::BOTH, client::wait_until, ipvs::saved, tcp_info::retransmitted,
-    topology::Service, watch::wait_within,
+    Conn, Family, Outcome, Place, audit::BOTH, client::wait_until, ipvs::saved, promises::RESTORED,
+    tcp_info::retransmitted, topology::Service, watch::wait_within,
 };
 
 /// New connections of each IP version.
 const CONNECTIONS: usize = 12;
-/// By when what was taken out is put back.
-const RESTORED: Duration = Duration::from_secs(5);
 
 /// Each new connection is answered by this node, without sending anything again.
 fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Result<()> {

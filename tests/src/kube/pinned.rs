@@ -1,6 +1,6 @@
 //! What kube-proxy pins to a flagged node is let go, in each of its modes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -10,14 +10,12 @@ use super::{
     hang::rescues,
 };
 use crate::{
-    Conn, Family, Node, Place, audit::BOTH, client::UdpConn, emulated, tcp_info::retransmitted,
-    topology::Service, watch::wait_within,
+    Conn, Family, Node, Place, audit::BOTH, client::UdpConn, emulated, promises::RESTORED,
+    tcp_info::retransmitted, topology::Service, watch::wait_within,
 };
 
 /// New connections that show where a client sticks to.
 const CONNECTIONS: usize = 10;
-/// By when what was taken out is put back.
-const RESTORED: Duration = Duration::from_secs(5);
 
 /// How often the client of each Service and IP version is moved. At a flag kube-proxy's affinity is emptied once; after that it picks the hung node in one
 /// of two cases, and keeps the client there unless rescue has it forget that. An emulated processor takes seconds for each.
@@ -78,7 +76,8 @@ impl Client<'_> {
         // In IPVS mode it gets its weights back a moment later; until then the other node has nobody beside it.
         let back = || {
             let status = self.beside.status();
-            status.is_ok_and(|status| status["ipvs"]["nodes"].get(hung.name).is_none())
+            let nodes = status.ok().and_then(|status| status["ipvs"]["nodes"].as_object().cloned());
+            nodes.is_some_and(|nodes| !nodes.contains_key(hung.name))
         };
         wait_within("what was taken out is put back", RESTORED, unflagged, back)?;
         Ok(wait)

@@ -22,7 +22,7 @@ use super::{
 use crate::{Netns, Proc};
 
 /// How long its first sync may take, on a busy machine too. Under a second on an idle one.
-const SYNC: Duration = Duration::from_secs(120);
+const SYNC: Duration = Duration::from_secs(300);
 
 /// `syncPeriod`, by default.
 pub const SYNC_PERIOD: Duration = Duration::from_secs(30);

@@ -19,6 +19,7 @@ use crate::{
     Agent, Cluster, Conn, Family, Options, Place, Proxy,
     audit::{Audit, repair},
     client::wait_until,
+    emulated, long,
     topology::Service,
 };
 
@@ -30,8 +31,6 @@ const PODS: usize = 4;
 const ADDRESSES: u8 = 24;
 /// Longest wait for the agent and kube-proxy, beside what their periods take.
 const LIMIT: Duration = Duration::from_secs(120);
-/// With it in its environment the run takes the periods that kube-proxy has by default.
-const LONG: &str = "NODEFENCE_LONG_TESTS";
 
 /// How fast everything goes.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +54,14 @@ impl Pace {
         Self { sync_period: SYNC_PERIOD, every: Duration::from_secs(4), between: Duration::from_secs(180) };
 
     fn chosen() -> Self {
-        if std::env::var_os(LONG).is_some() { Self::REAL } else { Self::SHORT }
+        match (long(), emulated()) {
+            (true, _) => Self::REAL,
+            (false, false) => Self::SHORT,
+            // Its syncs alone take seconds there.
+            (false, true) => {
+                Self { sync_period: Self::SHORT.sync_period * 2, every: Self::SHORT.every * 2, ..Self::SHORT }
+            }
+        }
     }
 
     fn fault_after(&self) -> Duration {

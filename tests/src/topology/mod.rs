@@ -51,6 +51,13 @@ pub enum Overlay {
     Tun,
 }
 
+impl Overlay {
+    /// Whether packets between nodes are carried in others.
+    pub fn is_tunnel(self) -> bool {
+        matches!(self, Self::Vxlan | Self::VxlanMetadata | Self::Ipip)
+    }
+}
+
 /// Who sends the Services' traffic to the backends on node A.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proxy {

@@ -8,6 +8,8 @@ use std::{
 
 use super::locked;
 
+/// After a longer time without a look nothing is concluded from it.
+const LATEST: Duration = Duration::from_millis(400);
 /// A thread that was on no processor for this part of the time between two looks waited on from the one before.
 const ALL_THE_TIME: f64 = 0.8;
 
@@ -66,7 +68,10 @@ impl Waited {
             let wait = threads.waits.entry(task.file_name().to_string_lossy().into_owned()).or_default();
             wait.next(Duration::from_nanos(waited), after);
             let now = wait.now;
-            threads.longest = threads.longest.max(now);
+            // A look that comes late adds up many short waits: what it found is no long one.
+            if after <= LATEST {
+                threads.longest = threads.longest.max(now);
+            }
         }
     }
 

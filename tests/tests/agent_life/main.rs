@@ -15,13 +15,10 @@ use nodefence::{
     cli::Exit,
     report::{Client, Request},
 };
-use nodefence_tests::{Agent, Netns, Proc, bin, client::wait_until};
+use nodefence_tests::{Agent, Netns, Proc, bin, client::wait_until, four_nodes, long};
 use serde_json::Value;
 
 mod socket;
-
-/// With this variable set, the command itself is waited for.
-const LONG: &str = "NODEFENCE_LONG_TESTS";
 
 /// Generous: the machine may be busy.
 const READY: Duration = Duration::from_secs(60);
@@ -34,12 +31,7 @@ const FOUR: &str = "nodes:
 ";
 
 fn namespace() -> Result<Arc<Netns>> {
-    let ns = Arc::new(Netns::new("agent")?);
-    ns.ip("link add v0 type veth peer name v1
-         link set v0 up
-         link set v1 up
-         addr add 10.9.0.1/16 dev v0")?;
-    Ok(ns)
+    four_nodes::namespace("agent")
 }
 
 fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
@@ -239,7 +231,7 @@ fn nothing_is_attached_before_what_can_be_checked_is() -> Result<()> {
     untouched("a pipe in the flags' place")
 }
 
-/// The command waits for 15 s, which is looked at with [`LONG`] alone; the words and the exit code are the same after one.
+/// The command waits for 15 s, which is looked at in [`long`] runs alone; the words and the exit code are the same after one.
 #[test]
 fn an_agent_that_stands_still_is_said_to() -> Result<()> {
     let (_ns, agent) = start(&[])?;
@@ -250,7 +242,7 @@ fn an_agent_that_stands_still_is_said_to() -> Result<()> {
     let text = error.to_string();
     ensure!(text.contains("has not answered within 1s; is it stopped"), "{text}");
     ensure!(Exit::of(&error.into()) == Exit::Unreachable);
-    if std::env::var_os(LONG).is_some() {
+    if long() {
         let output = agent.cli(&["nodes"])?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.code() == Some(3), "{}: {text}", output.status);

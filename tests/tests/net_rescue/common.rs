@@ -6,7 +6,7 @@ use nodefence_tests::{
     Agent, Cluster, Conn, Family, Outcome, Place,
     client::wait_until,
     topology::{Node, Service},
-    watch::stood_still,
+    watch::longest_gap,
 };
 use serde_json::Value;
 
@@ -40,9 +40,9 @@ pub(crate) fn rescuing(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     Ok(agent)
 }
 
-/// Whether the machine stood still, shortly before `began` or since, for as long as it takes the agent's lease to lapse: then the kernel refuses.
+/// Whether the machine stood still at once, shortly before `began` or since, for as long as it takes the agent's lease to lapse: then the kernel refuses.
 pub(crate) fn lease_lapsed(began: Instant) -> bool {
-    stood_still(began.checked_sub(LEASE).unwrap_or(began)) >= LEASE_LEFT
+    longest_gap(began.checked_sub(LEASE).unwrap_or(began)) >= LEASE_LEFT
 }
 
 /// One new connection, which must be answered by `name`, and its first SYN.

@@ -10,7 +10,7 @@ use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
     client::{UdpConn, try_new},
     topology::Service,
-    watch::stood_still,
+    watch::longest_gap,
 };
 
 use super::common::{BOTH, LIMIT, agent, connect, own_counter, rescuing};
@@ -126,7 +126,7 @@ fn each_datagram_to_a_hung_pod_itself_is_refused() -> Result<()> {
             let begun = Instant::now();
             let now = to_the_pod(&cluster, place, family, COUNT, LIMIT)?;
             (refused, lost) = (refused + now, lost + COUNT - now);
-            ensure!(now == COUNT || stood_still(begun) > LATE, "{now} refused, {place:?}, {family:?}");
+            ensure!(now == COUNT || longest_gap(begun) > LATE, "{now} refused, {place:?}, {family:?}");
             ensure!(
                 counted(&agent)? == [refused, lost].map(|n| n as u64),
                 "{}",
@@ -160,7 +160,7 @@ fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     }
     let counted = counted(&agent)?;
     // Of two answers that are there when somebody looks a socket keeps one.
-    let all_seen = stood_still(begun) < LOOK;
+    let all_seen = longest_gap(begun) < LOOK;
     ensure!(counted.iter().sum::<u64>() == COUNT as u64, "{COUNT} sent, counted {counted:?}");
     ensure!(
         refused >= 3 && (refused as u64 == counted[0] || (!all_seen && refused as u64 <= counted[0])),

@@ -3,8 +3,10 @@
 use anyhow::{Context as _, Result};
 use nodefence_tests::{Cluster, Netns, Options, Proxy};
 
-/// Before it a filter takes no conntrack entry away (1ef7f50ccc6e); it passes over those of IPv6 addresses that are equal up to 6.18 at least.
+/// Before it a filter takes no conntrack entry away (1ef7f50ccc6e).
 const BY_FILTER: (u32, u32) = (6, 12);
+/// Before it a filter passes over IPv6 addresses that are equal: so does 7.2.13, and 7.3.4 does not.
+const BY_FILTER_V6: (u32, u32) = (7, 3);
 /// Before it conntrack does not translate an ACK from far in the past.
 const FAR_PAST: (u32, u32) = (6, 1);
 /// Before it programs are attached by clsact.
@@ -33,8 +35,17 @@ impl Kernel {
         self.version >= FAR_PAST
     }
 
+    /// IP versions whose entries it deletes by filter.
+    pub(super) fn families_by_filter(&self) -> u32 {
+        u32::from(self.version >= BY_FILTER) + u32::from(self.version >= BY_FILTER_V6)
+    }
+
     pub(super) fn deletes(&self) -> &'static str {
-        if self.version >= BY_FILTER { "by filter over IPv4, one by one over IPv6" } else { "one by one" }
+        match self.version {
+            version if version >= BY_FILTER_V6 => "by filter",
+            version if version >= BY_FILTER => "by filter over IPv4, one by one over IPv6",
+            _ => "one by one",
+        }
     }
 
     /// Of the matrix Debian 11's alone lacks de2c211868b9.

@@ -3,4 +3,5 @@
 
 mod common;
 mod doctor;
+mod seldom;
 mod status;

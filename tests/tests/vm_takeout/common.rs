@@ -8,8 +8,8 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::Pid;
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, ipvs, topology::Service,
-    watch::wait_within,
+    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, ipvs, promises::RESTORED,
+    topology::Service, watch::wait_within,
 };
 use serde_json::Value;
 
@@ -18,9 +18,6 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// IPVS's connections in the calling thread's network namespace.
 pub(super) const CONNECTIONS: &str = "/proc/thread-self/net/ip_vs_conn";
-
-/// Up to when all is put back: after an `unflag`, and after an agent has renewed for the last time. Verdicts lapse 3 s after that, the rest is the guard's work.
-pub(super) const PUT_BACK: Duration = Duration::from_secs(5);
 
 /// Beside the cluster's own services: one of everything on both nodes' pods, with thresholds, tunnels, persistence and a mark.
 const MORE: &str = "\
@@ -160,14 +157,10 @@ pub(super) fn wait_out(cluster: &Cluster, agent: &Agent) -> Result<Duration> {
     })
 }
 
-/// Waits until the table is as it was, which is promised [`PUT_BACK`] from now.
-pub(super) fn wait_same(cluster: &Cluster, before: &[String], log: &str) -> Result<Duration> {
-    let began = Instant::now();
+/// Waits until the table is as it was, which is promised [`RESTORED`] after `began`.
+pub(super) fn wait_same(cluster: &Cluster, before: &[String], began: Instant, log: &str) -> Result<Duration> {
     let same = || saved(&cluster.a.ns).is_ok_and(|now| now == before);
-    if same() {
-        return Ok(began.elapsed());
-    }
-    let took = wait_within("put back into IPVS", PUT_BACK, began, same);
+    let took = wait_within("put back into IPVS", RESTORED, began, same);
     let now = saved(&cluster.a.ns)?;
     let lost: Vec<_> = before.iter().filter(|line| !now.contains(line)).collect();
     let new: Vec<_> = now.iter().filter(|line| !before.contains(line)).collect();

@@ -1,5 +1,7 @@
 //! Pods of a flagged node that end: what kube-proxy does about them stays as kube-proxy left it. Its moves are made with `ipvsadm` here.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Agent, Conn, Family, Outcome, Place, client::wait_until, topology::Service};
 
@@ -42,8 +44,9 @@ fn one_that_ends_before_the_flag() -> Result<()> {
     wait_out(&cluster, &agent)?;
     let outcome = idle.wait_end(LIMIT);
     ensure!(outcome == Outcome::Reset, "the idle client: {outcome:?}");
+    let began = Instant::now();
     agent.unflag("node-b")?;
-    wait_same(&cluster, &before, &agent.log())?;
+    wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)
 }
 
@@ -134,8 +137,9 @@ fn the_last_of_all_are_let_through() -> Result<()> {
     agent.expect(&["flag", "node-b", "--force"])?;
     wait_out(&cluster, &agent)?;
     let mut late = Conn::connect_to(cluster.at(Place::Pod), web, "node-c", LIMIT)?;
+    let began = Instant::now();
     agent.expect(&["flag", "node-c", "--force"])?;
-    wait_same(&cluster, &before, &agent.log())?;
+    wait_same(&cluster, &before, began, &agent.log())?;
     for name in ["node-b", "node-c"] {
         let mut conn = Conn::connect_to(cluster.at(Place::Pod), web, name, LIMIT)
             .with_context(|| format!("{name}\n{}", agent.log()))?;
@@ -152,7 +156,8 @@ fn the_last_of_all_are_let_through() -> Result<()> {
         ensure!(text.contains(line), "{line:?} not in\n{text}");
     }
     agent.unflag("node-c")?;
+    let began = Instant::now();
     agent.unflag("node-b")?;
-    wait_same(&cluster, &before, &agent.log())?;
+    wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)
 }

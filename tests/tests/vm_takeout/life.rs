@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
-use nodefence_tests::{Agent, Cluster, watch::within};
+use nodefence_tests::{Agent, Cluster, promises::RESTORED, watch::within};
 
-use super::common::{PUT_BACK, agent, cluster, guard, saved, untouched, wait_out, wait_same, weighted_on_b};
+use super::common::{agent, cluster, guard, saved, untouched, wait_out, wait_same, weighted_on_b};
 
 /// An agent that ends waits for nothing.
 const ENDED: Duration = Duration::from_secs(1);
@@ -24,14 +24,16 @@ fn taken_out() -> Result<(Cluster, Vec<String>, Agent)> {
 #[test]
 fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
     let (cluster, before, mut agent) = taken_out()?;
+    let began = Instant::now();
     agent.kill();
-    let took = wait_same(&cluster, &before, &agent.log())?;
+    let took = wait_same(&cluster, &before, began, &agent.log())?;
     println!("undone {took:?} after SIGKILL");
     // The flag is in the flags file: the next agent takes the node out again, and another one goes on from there.
     agent.restart(&[])?;
     wait_out(&cluster, &agent)?;
+    let began = Instant::now();
     agent.unflag("node-b")?;
-    wait_same(&cluster, &before, &agent.log())?;
+    wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)
 }
 
@@ -39,23 +41,27 @@ fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
 fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
     let (cluster, before, mut agent) = taken_out()?;
     for _ in 0..2 {
+        let began = Instant::now();
         agent.proc()?.freeze()?;
-        let took = wait_same(&cluster, &before, &agent.log())?;
+        let took = wait_same(&cluster, &before, began, &agent.log())?;
         println!("undone {took:?} after SIGSTOP");
         agent.proc()?.thaw()?;
         wait_out(&cluster, &agent)?;
     }
     // Killed after it had lapsed: its guard is still the one.
+    let began = Instant::now();
     agent.kill();
-    wait_same(&cluster, &before, &agent.log())?;
+    wait_same(&cluster, &before, began, &agent.log())?;
     agent.restart(&[])?;
     wait_out(&cluster, &agent)?;
     // Stopped while it is at work.
+    let began = Instant::now();
     agent.unflag("node-b")?;
     agent.proc()?.freeze()?;
-    wait_same(&cluster, &before, &agent.log())?;
+    wait_same(&cluster, &before, began, &agent.log())?;
+    let began = Instant::now();
     agent.proc()?.thaw()?;
-    wait_same(&cluster, &before, &agent.log())?;
+    wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)
 }
 
@@ -94,7 +100,7 @@ fn an_agent_that_was_paused_with_its_guard_puts_back_at_its_end() -> Result<()> 
     let guard = guard(&agent)?;
     agent.proc()?.freeze()?;
     kill(guard, Signal::SIGKILL)?;
-    std::thread::sleep(PUT_BACK);
+    std::thread::sleep(RESTORED);
     ensure!(saved(&cluster.a.ns)? != before, "somebody has put it back");
     agent.proc()?.signal(Signal::SIGTERM)?;
     agent.proc()?.thaw()?;

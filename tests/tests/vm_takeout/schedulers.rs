@@ -1,5 +1,7 @@
 //! Every scheduler sends new flows elsewhere and refuses nobody; of the flows that there are, the node's go and no others do.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Conn, Family, Outcome, Place,
@@ -25,15 +27,19 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
             ns.exec(&format!("ipvsadm -E {server} -s {scheduler}")).with_context(|| scheduler.to_owned())?;
         }
         let before = saved(ns)?;
-        // Both get something, by whatever rule.
-        let who = |limit| try_new(pod, at, limit);
-        let both = || {
-            let names: Vec<_> = (0..24).filter_map(|_| who(LIMIT).1).collect();
-            ["node-b", "node-c"].iter().all(|name| names.iter().any(|n| n == name))
+        // Both get something, by whatever rule: some count the connections that are open.
+        let connect = |_| -> Result<(String, Conn)> {
+            let mut conn = Conn::connect(pod, at, LIMIT)?;
+            Ok((conn.who()?, conn))
         };
-        wait_until("both get flows", LIMIT, both).with_context(|| scheduler.to_owned())?;
-        let mut hung = Conn::connect_to(pod, at, "node-b", LIMIT).with_context(|| scheduler.to_owned())?;
-        let mut open = Conn::connect_to(pod, at, "node-c", LIMIT).with_context(|| scheduler.to_owned())?;
+        let mut conns =
+            (0..24).map(connect).collect::<Result<Vec<_>>>().with_context(|| scheduler.to_owned())?;
+        let mut first = |name: &str| -> Result<Conn> {
+            let at = conns.iter().position(|(who, _)| who == name);
+            Ok(conns.swap_remove(at.with_context(|| format!("{scheduler}: {name} had no flow"))?).1)
+        };
+        let (mut hung, mut open) = (first("node-b")?, first("node-c")?);
+        drop(conns);
         // Some count connections of TCP alone, and send all datagrams to the same one.
         let datagrams = ["node-b", "node-c"].map(|name| UdpConn::connect_to(pod, dns, name, LIMIT).ok());
         moved += usize::from(datagrams[0].is_some());
@@ -48,15 +54,16 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
             wait_until("node C answers", LIMIT, answers).with_context(|| scheduler.to_owned())?;
         }
         for n in 0..24 {
-            let (outcome, name) = who(LIMIT);
+            let (outcome, name) = try_new(pod, at, LIMIT);
             ensure!(
                 outcome == Outcome::Answered && name.as_deref() == Some("node-c"),
                 "{scheduler}: flow {n}: {outcome:?} {name:?}\n{}",
                 ns.exec("ipvsadm -Ln")?
             );
         }
+        let began = Instant::now();
         agent.unflag("node-b")?;
-        wait_same(&cluster, &before, &agent.log()).with_context(|| scheduler.to_owned())?;
+        wait_same(&cluster, &before, began, &agent.log()).with_context(|| scheduler.to_owned())?;
     }
     ensure!(moved >= 5, "only {moved} schedulers had datagrams for node B");
     Ok(())

@@ -48,6 +48,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
         for (verb, steps) in [("flag", &mut steps_out), ("unflag", &mut steps_back)] {
             let flags = verb == "flag";
             let what = format!("{verb}, {blow:?} at step {nth}");
+            let asked: Instant;
             // Without connections there is nothing to delete.
             let _held = if flags { Some(flows_to_b(&cluster)?) } else { None };
             let settled = || {
@@ -55,38 +56,42 @@ fn at_every_step(blow: Blow) -> Result<()> {
                 if flags { is_out(&cluster, &agent) } else { is_back() }
             };
             if steps.is_some() {
+                asked = Instant::now();
                 agent.expect(&[verb, "node-b"])?;
             } else {
                 let (hit, mut told) = struck(&agent, nth, blow, verb, settled)?;
-                let guarded = |log: &str| -> Result<()> {
-                    let took = wait_same(&cluster, &before, log);
+                let guarded = |began: Instant, log: &str| -> Result<()> {
+                    let took = wait_same(&cluster, &before, began, log);
                     println!("{what}: put back {:?} later", took.with_context(|| what.clone())?);
                     Ok(())
                 };
                 match blow {
                     _ if !hit => *steps = Some(nth - 1),
                     Blow::Kill => {
+                        let began = Instant::now();
                         agent.kill();
                         // By turns the guard puts things back, or the next agent is there before it.
                         if (nth % 2 == 0) == flags {
-                            guarded(&agent.log())?;
+                            guarded(began, &agent.log())?;
                         }
                         agent.restart(&[])?;
                     }
                     Blow::Stop => {
                         // Until each thread has noticed.
+                        let began = Instant::now();
                         agent.proc()?.freeze()?;
-                        let guarded = guarded(&agent.log());
+                        let guarded = guarded(began, &agent.log());
                         agent.proc()?.thaw()?;
                         guarded?;
                     }
                 }
                 told.wait()?;
+                asked = Instant::now();
             }
             if flags {
                 wait_out(&cluster, &agent).context(what)?;
             } else {
-                wait_same(&cluster, &before, &agent.log()).context(what)?;
+                wait_same(&cluster, &before, asked, &agent.log()).context(what)?;
                 untouched(&agent)?;
             }
         }

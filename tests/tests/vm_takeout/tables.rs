@@ -11,6 +11,7 @@ use nodefence::ipvs::{self, Change, Destination, Ipvs, ServiceKey};
 use nodefence_tests::{
     Conn, Family, Netns, Outcome, Place,
     client::{UdpConn, try_new, wait_until},
+    promises::UNDONE,
     topology::Service,
     watch::{held, within},
 };
@@ -93,14 +94,14 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     );
     untouched(&agent)?;
 
+    let began = Instant::now();
     agent.unflag("node-b")?;
-    let took = wait_same(&cluster, &before, &agent.log())?;
+    let took = wait_same(&cluster, &before, began, &agent.log())?;
     println!("as it was after {took:?}");
     untouched(&agent)
 }
 
-/// Up to when what others changed is undone, in tables that are read in [`READ`].
-const UNDONE: Duration = Duration::from_millis(500);
+/// So soon tables are read for which [`UNDONE`] is promised.
 const READ: Duration = Duration::from_millis(100);
 
 /// Somebody who gives every destination of the node weight 1 every second, added anew or as it stands: each is undone, and meanwhile the
@@ -149,6 +150,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
         undone.with_context(|| agent.log())
     })?;
     wait_out(&cluster, &agent)?;
+    let began = Instant::now();
     agent.unflag("node-b")?;
     // What others want is what is put back.
     let raised = |line: &String| {
@@ -163,7 +165,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     };
     let mut expected: Vec<String> = before.iter().map(raised).collect();
     expected.sort();
-    wait_same(&cluster, &expected, &agent.log()).map(drop)
+    wait_same(&cluster, &expected, began, &agent.log()).map(drop)
 }
 
 /// Ten times, a second apart; each is undone in time.
@@ -219,6 +221,7 @@ fn the_last_backends_are_kept() -> Result<()> {
     let before = saved(ns)?;
     let agent = agent(&cluster)?;
     for (first, second) in [("node-b", "node-c"), ("node-c", "node-b")] {
+        let began = Instant::now();
         agent.expect(&["flag", first, "--force"])?;
         agent.expect(&["flag", second, "--force"])?;
         let kept = |node: &str| -> Result<u64> {
@@ -228,7 +231,7 @@ fn the_last_backends_are_kept() -> Result<()> {
             kept("node-b").is_ok_and(|n| n > 10) && kept("node-c").is_ok_and(|n| n > 10)
         })
         .with_context(|| format!("{:?}", status(&agent)))?;
-        wait_same(&cluster, &before, &agent.log())?;
+        wait_same(&cluster, &before, began, &agent.log())?;
         let note = status(&agent)?["note"].clone();
         ensure!(
             note.as_str().is_some_and(|note| note.contains("no `services`")),
@@ -237,8 +240,9 @@ fn the_last_backends_are_kept() -> Result<()> {
         // One of them comes back: the other is taken out.
         agent.unflag("node-c")?;
         wait_out(&cluster, &agent)?;
+        let began = Instant::now();
         agent.unflag("node-b")?;
-        wait_same(&cluster, &before, &agent.log())?;
+        wait_same(&cluster, &before, began, &agent.log())?;
     }
     ensure!(saved(ns)? == before);
     wait_until("nothing is noted", LIMIT, || status(&agent).is_ok_and(|row| row["note"].is_null()))?;

@@ -1,12 +1,16 @@
 //! What is taken out is put back although somebody has removed or damaged what says so.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
-use nodefence_tests::{Agent, Cluster, client::wait_until};
+use nodefence_tests::{Agent, Cluster, client::wait_until, promises::RESTORED};
 
-use super::common::{LIMIT, PUT_BACK, agent, cluster, guard, is_out, saved, wait_out, wait_same};
+use super::common::{LIMIT, agent, cluster, guard, is_out, saved, wait_out, wait_same};
 
 struct Out {
     cluster: Cluster,
@@ -29,25 +33,27 @@ fn out() -> Result<Out> {
 }
 
 impl Out {
-    fn is_put_back(&self) -> Result<()> {
-        wait_same(&self.cluster, &self.before, &self.agent.log()).map(drop)
+    fn is_put_back(&self, began: Instant) -> Result<()> {
+        wait_same(&self.cluster, &self.before, began, &self.agent.log()).map(drop)
     }
 }
 
 #[test]
 fn a_run_folder_that_goes_with_the_agent() -> Result<()> {
     let mut out = out()?;
+    let began = Instant::now();
     out.agent.kill();
     fs::remove_dir_all(&out.run_dir)?;
-    out.is_put_back()
+    out.is_put_back(began)
 }
 
 #[test]
 fn an_agent_that_ends_after_its_run_folder() -> Result<()> {
     let mut out = out()?;
     fs::remove_dir_all(&out.run_dir)?;
+    let began = Instant::now();
     out.agent.terminate()?;
-    out.is_put_back()
+    out.is_put_back(began)
 }
 
 /// The agent makes all of it anew, and what was taken out stays so; its end still puts everything back.
@@ -64,19 +70,21 @@ fn a_run_folder_that_goes_while_the_agent_lives() -> Result<()> {
     wait_out(&out.cluster, &out.agent)?;
     std::thread::sleep(Duration::from_secs(3));
     ensure!(is_out(&out.cluster, &out.agent), "node B came back\n{}", out.agent.log());
+    let began = Instant::now();
     out.agent.kill();
-    out.is_put_back()
+    out.is_put_back(began)
 }
 
 #[test]
 fn a_ledger_whose_first_line_is_damaged() -> Result<()> {
     let mut out = out()?;
+    let began = Instant::now();
     out.agent.kill();
     let path = out.run_dir.join("ledger.log");
     let mut bytes = fs::read(&path)?;
     bytes[20] ^= 1;
     fs::write(&path, bytes)?;
-    out.is_put_back()
+    out.is_put_back(began)
 }
 
 /// What kube-proxy does where a pod drains.
@@ -87,7 +95,7 @@ fn drain(cluster: &Cluster) -> Result<Vec<String>> {
 
 /// For longer than the guard waits and puts back.
 fn stays(cluster: &Cluster, drained: &[String], agent: &Agent) -> Result<()> {
-    std::thread::sleep(PUT_BACK);
+    std::thread::sleep(RESTORED);
     let now = saved(&cluster.a.ns)?;
     ensure!(now == drained, "{now:#?}\n{drained:#?}\n{}", agent.log());
     Ok(())
@@ -99,8 +107,9 @@ fn a_run_folder_that_goes_after_the_flag() -> Result<()> {
     let out = out()?;
     let guard = guard(&out.agent)?;
     kill(guard, Signal::SIGSTOP)?;
+    let began = Instant::now();
     out.agent.unflag("node-b")?;
-    out.is_put_back()?;
+    out.is_put_back(began)?;
     fs::remove_dir_all(&out.run_dir)?;
     let drained = drain(&out.cluster)?;
     wait_until("there is a ledger again", LIMIT, || out.run_dir.join("ledger.log").exists())

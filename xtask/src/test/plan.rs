@@ -16,7 +16,7 @@ pub(crate) enum Scope {
     Quick,
     /// As the table has it.
     Usual,
-    /// Everything everywhere.
+    /// On each kernel what that may change.
     All,
 }
 
@@ -36,8 +36,10 @@ pub(crate) enum Kind {
     Plain,
     /// Beside an API server on its host; another one may run beside it.
     Kube,
-    /// For tests of a promised time: nothing runs beside it. With an API server where one of them needs it.
+    /// For tests of a promised time: nothing runs beside it.
     Timed,
+    /// The same beside an API server on its host.
+    TimedKube,
     /// Two on one wire.
     Pair,
 }
@@ -187,11 +189,11 @@ mod tests {
     #[test]
     fn the_table_says_where() {
         let [oldest, _, _, newest] = Kernel::ALL.map(Place::Guest);
-        assert_eq!(places(Scope::Usual, "net_cut"), [Place::Native, oldest, newest]);
+        assert_eq!(places(Scope::Usual, "net_kernel"), [Place::Native, oldest, newest]);
         assert_eq!(places(Scope::Usual, "packets_table").len(), 5);
         assert_eq!(places(Scope::Usual, "cli_surface"), [Place::Native]);
-        assert_eq!(places(Scope::Quick, "net_cut"), [Place::Native]);
-        assert_eq!(places(Scope::Quick, "kube_hang"), []);
-        assert_eq!(places(Scope::All, "net_cut").len(), 5);
+        assert_eq!(places(Scope::Quick, "net_kernel"), [Place::Native]);
+        assert_eq!(places(Scope::Quick, "kube_proxy"), []);
+        assert_eq!(places(Scope::All, "net_kernel").len(), 5);
     }
 }

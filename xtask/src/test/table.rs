@@ -18,6 +18,8 @@ pub(crate) enum On {
     Newest,
     /// Each of the matrix.
     Each,
+    /// Each of the matrix, with `--all` alone.
+    EachInAll,
 }
 
 /// What a file needs beyond root, which all of them need.
@@ -59,6 +61,8 @@ pub(crate) struct File {
     pub(crate) limit: Duration,
 }
 
+/// This machine's kernel, and with `--all` the others.
+const HERE: &[On] = &[On::Native, On::EachInAll];
 /// No kernel changes what it looks at.
 const NATIVE: &[On] = &[On::Native];
 /// Both ways to attach, to delete and to answer, beside the machine's own kernel.
@@ -81,7 +85,7 @@ const LAPSE: Duration = Duration::from_secs(3);
 
 /// Sorted by name.
 pub(crate) const FILES: &[File] = &[
-    file("agent_again", NATIVE, RETRANSMISSION, 5),
+    file("agent_again", HERE, RETRANSMISSION, 5).is(&[Timed]),
     file("agent_doctor", NATIVE, LAPSE, 5),
     file("agent_flags", NATIVE, RETRANSMISSION, 5).is(&[Timed]),
     file("agent_flows", NATIVE, LAPSE, 5),
@@ -89,32 +93,37 @@ pub(crate) const FILES: &[File] = &[
     file("agent_maps", NATIVE, RETRANSMISSION, 5).is(&[Timed]),
     file("attach", ENDS, RETRANSMISSION, 10),
     file("attach_load", ENDS, RETRANSMISSION, 10).is(&[MakesLoad]),
+    file("attach_load::agent", NATIVE, RETRANSMISSION, 5).is(&[MakesLoad]),
     file("cli_surface", NATIVE, LAPSE, 5),
     file("cluster_file_reload", NATIVE, LAPSE, 5),
     file("cluster_file_start", NATIVE, LAPSE, 5),
     file("conntrack_delete", ENDS, LAPSE, 5),
     file("conntrack_pinned", ENDS, RETRANSMISSION, 5),
     file("conntrack_table", ENDS, LAPSE, 5),
-    file("demo", NATIVE, RETRANSMISSION, 5).is(&[Slow]),
-    file("hold_neighbour", NATIVE, RETRANSMISSION, 10).is(&[Waits]),
-    file("kube_audit", NATIVE, LAPSE, 60).needs(&[KubeProxy]).is(&[Waits]),
+    file("demo", NATIVE, RETRANSMISSION, 5).is(&[Slow, Timed]),
+    file("hold_neighbour", HERE, RETRANSMISSION, 10).is(&[Waits]),
+    file("kube_audit", HERE, LAPSE, 60).needs(&[KubeProxy]).is(&[Waits]),
     file("kube_audit::ipvs", GUEST_OLDEST, LAPSE, 60).needs(&[Ipvs, KubeProxy]),
-    file("kube_hang", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).needs(&[KubeProxy]),
-    file("kube_hang::ipvs", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
-    file("kube_pinned", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).needs(&[KubeProxy]),
-    file("kube_pinned::ipvs", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
-    file("kube_proxy", NATIVE, RETRANSMISSION, 5).needs(&[KubeProxy]),
+    file("kube_hang::iptables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_hang::ipvs", GUEST_OLDEST, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
+    file("kube_hang::nftables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_pinned::iptables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_pinned::ipvs", GUEST_NEWEST, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
+    file("kube_pinned::nftables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_proxy", HERE, RETRANSMISSION, 5).needs(&[KubeProxy]),
     file("kube_proxy::ipvs", GUEST_OLDEST, RETRANSMISSION, 5).needs(&[Ipvs, KubeProxy]),
-    file("kube_takeout", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]),
-    file("kube_usable", NATIVE, LAPSE, 5).needs(&[KubeProxy]),
+    file("kube_proxy::nftables", NATIVE_AND_OLDEST, RETRANSMISSION, 5).needs(&[KubeProxy]),
+    file("kube_takeout", GUEST_NEWEST, RETRANSMISSION, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
+    file("kube_usable", HERE, LAPSE, 5).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
-    file("net_audit", NATIVE, LAPSE, 5).is(&[Waits]),
-    file("net_cut", ENDS, RETRANSMISSION, 10),
-    file("net_keep", NATIVE, RETRANSMISSION, 5),
+    file("net_audit", HERE, LAPSE, 5).is(&[Waits]),
+    file("net_cut", NATIVE_AND_OLDEST, RETRANSMISSION, 10).is(&[Timed]),
+    file("net_keep", HERE, RETRANSMISSION, 5),
     file("net_kernel", ENDS, RETRANSMISSION, 10),
     file("net_lapse", ENDS, RETRANSMISSION, 5).is(&[Timed]),
-    file("net_link_down", NATIVE, RETRANSMISSION, 10).is(&[Waits]),
-    file("net_rescue", ENDS, RESCUE_LEASE, 10).is(&[MakesLoad]),
+    file("net_link_down", HERE, RETRANSMISSION, 10).is(&[Waits]),
+    file("net_rescue", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).is(&[MakesLoad]),
+    file("net_rescue::stopped", NATIVE_AND_OLDEST, RESCUE_LEASE, 5).is(&[Timed]),
     file("net_topology", NATIVE_AND_OLDEST, RETRANSMISSION, 10),
     file("net_xdp", ENDS, RETRANSMISSION, 5),
     file("packets_fuzz", ALL, LAPSE, 5).never_again(),
@@ -135,9 +144,13 @@ pub(crate) const FILES: &[File] = &[
     file("vm_ipvs_tables", GUESTS, LAPSE, 10).needs(&[Ipvs]),
     file("vm_late_ipvs", GUEST_ENDS, LAPSE, 5),
     file("vm_takeout", GUEST_ENDS, RETRANSMISSION, 15).needs(&[Ipvs]),
-    file("vm_takeout::exact", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs]).is(&[Timed]),
-    file("vm_takeout::tables", GUEST_ENDS, RESCUE_LEASE, 10).needs(&[Ipvs]).is(&[Timed]),
-    file("vm_takeout_many", GUEST_NEWEST, LAPSE, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_takeout::ending", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
+    file("vm_takeout::exact", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_takeout::life", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
+    file("vm_takeout::steps", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
+    file("vm_takeout::tables", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_takeout::vanish", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
+    file("vm_takeout_many", GUEST_ENDS, LAPSE, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
 ];
 
 /// Rows of a test executable.
@@ -218,12 +231,13 @@ impl File {
     pub(crate) fn kind(&self) -> Kind {
         if self.needs.contains(&Need::Pair) {
             Kind::Pair
-        } else if self.is_timed() {
-            Kind::Timed
-        } else if self.needs_kube_proxy() {
-            Kind::Kube
         } else {
-            Kind::Plain
+            match (self.is_timed(), self.needs_kube_proxy()) {
+                (true, true) => Kind::TimedKube,
+                (true, false) => Kind::Timed,
+                (false, true) => Kind::Kube,
+                (false, false) => Kind::Plain,
+            }
         }
     }
 
@@ -274,8 +288,8 @@ mod tests {
     #[test]
     fn a_module_with_a_row_of_its_own_is_no_other_row_s() {
         let row = |name: &str| *FILES.iter().find(|file| file.name == name).expect("a row");
-        let (module, rest) = (row("kube_hang::ipvs"), row("kube_hang"));
-        assert!(module.has("ipvs::clients_go_on") && !module.has("clients_go_on"));
-        assert!(!rest.has("ipvs::clients_go_on") && rest.has("clients_go_on") && rest.has("ipvs_like"));
+        let (module, rest) = (row("kube_proxy::ipvs"), row("kube_proxy"));
+        assert!(module.has("ipvs::forwards") && !module.has("forwards"));
+        assert!(!rest.has("ipvs::forwards") && rest.has("forwards") && rest.has("ipvs_like"));
     }
 }

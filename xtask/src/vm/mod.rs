@@ -93,6 +93,7 @@ impl Guest {
             Kind::Plain => format!("vm {kernel}"),
             Kind::Kube => format!("{} {kernel}", kube::NAME),
             Kind::Timed => format!("vm timed {kernel}"),
+            Kind::TimedKube => format!("{} timed {kernel}", kube::NAME),
             Kind::Pair => format!("vm pair {kernel}"),
         }
     }
@@ -151,7 +152,7 @@ pub(crate) fn matrix(
         _ => matrix.one(guest, None),
     };
     let (alone, beside): (Vec<&Guest>, Vec<&Guest>) =
-        guests.iter().partition(|guest| matches!(guest.kind, Kind::Timed | Kind::Pair));
+        guests.iter().partition(|guest| matches!(guest.kind, Kind::Timed | Kind::TimedKube | Kind::Pair));
     let mut stages = queue::run(&beside, AT_ONCE, run);
     stages.extend(queue::run(&alone, 1, run));
     process::check_interrupt()?;
@@ -168,7 +169,7 @@ fn guests(plan: &Plan<'_>, kernel: Kernel, options: &Options) -> Vec<Guest> {
         let threads = match kind {
             Kind::Plain | Kind::Pair => options.threads,
             // They share the server, or the time.
-            Kind::Kube | Kind::Timed => 1,
+            Kind::Kube | Kind::Timed | Kind::TimedKube => 1,
         };
         let job = |row: crate::test::plan::Planned<'_>| Job { threads: Some(threads), ..row.job };
         Guest { kernel, kind, jobs: rows.into_iter().map(job).collect(), api_server }

@@ -1,0 +1,14 @@
+//! Times that nodefence promises, where more than one file holds it to them.
+
+use std::time::Duration;
+
+/// So long a verdict holds at most after the agent last renewed it.
+pub const LAPSED: Duration = Duration::from_secs(3);
+/// From one renewal of a verdict to the next: a second, and the pass that finds it due.
+pub const RENEWED: Duration = Duration::from_millis(1_200);
+/// After a flag idle clients were told by then.
+pub const FREED: Duration = Duration::from_secs(1);
+/// A weight that others gave to a flagged node's destination again is gone by then, where the tables are read in 100 ms.
+pub const UNDONE: Duration = Duration::from_millis(500);
+/// By when a node whose flag is taken back has its destinations in IPVS and its share of new connections again, and what a dead agent took out is back.
+pub const RESTORED: Duration = Duration::from_secs(5);
