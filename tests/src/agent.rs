@@ -22,8 +22,10 @@ use crate::{Netns, Proc, bin, client::wait_until, watch::Watch};
 const READY: Duration = Duration::from_secs(180);
 /// How long it may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// Where it pins.
+/// Where the agent pins what it loads, where no option says otherwise.
 const PINS: &str = "/sys/fs/bpf/nodefence";
+/// Its maps, by their names.
+pub const PINNED_MAPS: &str = "/sys/fs/bpf/nodefence/v1";
 
 /// An agent with folders of its own: run folder, socket, cluster file; pins in the namespace's own BPF filesystem.
 #[derive(Debug)]
@@ -87,6 +89,15 @@ impl Agent {
         };
         this.restart(&[])?;
         Ok(this)
+    }
+
+    /// Has another agent with these options take over from the one that runs.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn succeed(&mut self, options: &[&str]) -> Result<()> {
+        self.extra = options.iter().map(|option| (*option).to_owned()).collect();
+        self.restart(&["--take-over"])
     }
 
     /// Starts the agent anew (an older one that still runs goes on: see `--take-over`) and waits until it serves.
@@ -217,6 +228,16 @@ impl Agent {
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let text = self.expect(&[args, &["-o", "json"]].concat())?;
         serde_json::from_str(&text).with_context(|| format!("{args:?}: {text}"))
+    }
+
+    /// What `nodes` says of one of them.
+    ///
+    /// # Errors
+    /// Where it does not know it.
+    pub fn node(&self, name: &str) -> Result<Value> {
+        let nodes = self.json(&["nodes"])?;
+        let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
+        node.cloned().with_context(|| format!("no node {name}"))
     }
 
     /// What it says of itself.

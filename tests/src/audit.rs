@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use crate::{Agent, Family, client::wait_until};
 
+/// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute. What stands at weight 0 is a fault after twice that.
+pub const FAULT_AFTER: &str = "2s";
 /// Both IP versions.
 pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 

@@ -298,7 +298,7 @@ fn reset(conn: &mut Conn) -> Result<Told> {
     let took = began.elapsed();
     ensure!(outcome == Outcome::Reset, "established connection: {outcome:?} after {took:?}");
     let again = retransmitted(&conn.stream)?;
-    Ok(Told { again, at_first: again == 0 || took <= FIRST_SEGMENT + watch::stood_still(began), took })
+    Ok(Told { again, at_first: again == 0 || watch::stood_still(began) >= FIRST_SEGMENT, took })
 }
 
 /// Every captured packet sums up, and at least one RST arrived from `from`.

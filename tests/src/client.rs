@@ -300,9 +300,9 @@ impl Attempt {
     /// Its first SYN got the answer.
     ///
     /// # Errors
-    /// Where the SYN was sent again, and not because the machine stood still.
+    /// Where the SYN was sent again, and the machine did not stand still for as long as that takes.
     pub fn at_first_syn(&self) -> Result<()> {
-        if self.again > 0 && self.took > FIRST_SYN + self.still {
+        if self.again > 0 && self.still < FIRST_SYN {
             bail!(
                 "a SYN was sent {} times again: {:?} after {:?}; the machine stood still for {:?} meanwhile",
                 self.again,

@@ -12,10 +12,19 @@ use anyhow::{Context as _, Result, bail};
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
+    time::{ClockId, clock_gettime},
     unistd::Pid,
 };
 
 use crate::Netns;
+
+/// Processor time of the calling thread, the kernel's included: others may have all processors meanwhile.
+///
+/// # Errors
+/// Where the clock cannot be read.
+pub fn thread_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+}
 
 /// A child process in a namespace. Killed when dropped, and by the kernel when the namespace's thread ends.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
 use nodefence_tests::{
     Agent, Netns,
+    agent::PINNED_MAPS,
     client::wait_until,
     four_nodes,
     promises::{LAPSED, RENEWED},
@@ -19,7 +20,6 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-const PINS: &str = "/sys/fs/bpf/nodefence/v1";
 /// For what is no promise.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -33,12 +33,6 @@ fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     start_on(&["v0"], more)
 }
 
-fn node(agent: &Agent, name: &str) -> Result<Value> {
-    let nodes = agent.json(&["nodes"])?;
-    let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
-    node.cloned().with_context(|| format!("no node {name}"))
-}
-
 /// Nodes, and the backends that were written.
 #[derive(Debug, PartialEq)]
 struct Maps {
@@ -48,7 +42,8 @@ struct Maps {
 
 fn maps(ns: &Netns) -> Result<Maps> {
     ns.run(|| {
-        let open = |name: &str| MapData::from_pin(format!("{PINS}/{name}")).and_then(Map::from_map_data);
+        let open =
+            |name: &str| MapData::from_pin(format!("{PINNED_MAPS}/{name}")).and_then(Map::from_map_data);
         let nodes: Array<_, NodeEntry> = open("nodes")?.try_into()?;
         let backends: HashMap<_, Addr, BackendEntry> = open("backends")?.try_into()?;
         Ok(Maps {
@@ -59,7 +54,7 @@ fn maps(ns: &Netns) -> Result<Maps> {
 }
 
 fn entry(ns: &Netns, agent: &Agent, name: &str) -> Result<NodeEntry> {
-    let index = node(agent, name)?["index"].as_u64().context("no index")?;
+    let index = agent.node(name)?["index"].as_u64().context("no index")?;
     maps(ns)?.nodes.get(usize::try_from(index)?).copied().context("no entry")
 }
 
@@ -81,7 +76,7 @@ fn a_flag_is_renewed_and_ends_in_time() -> Result<()> {
         entry(&ns, &agent, "node-b").is_ok_and(|b| b.verdict == Verdict::Healthy as u32)
     })?;
     ensure!(began.elapsed() >= lasts, "it ended after {took:?}");
-    ensure!(node(&agent, "node-b")?["flag"].is_null());
+    ensure!(agent.node("node-b")?["flag"].is_null());
     wait_until("the file", LIMIT, || {
         fs::read_to_string(agent.socket().with_file_name("flags.json"))
             .is_ok_and(|text| !text.contains("node-b"))
@@ -93,7 +88,7 @@ fn a_flag_is_renewed_and_ends_in_time() -> Result<()> {
 fn a_stopped_or_killed_agents_verdict_is_not_renewed() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.flag("node-b")?;
-    let index = usize::try_from(node(&agent, "node-b")?["index"].as_u64().context("no index")?)?;
+    let index = usize::try_from(agent.node("node-b")?["index"].as_u64().context("no index")?)?;
     let lapsed = || -> bool {
         let until = maps(&ns).map(|maps| maps.nodes[index].until);
         until.is_ok_and(|until| until < monotonic_ns())
@@ -110,7 +105,7 @@ fn a_stopped_or_killed_agents_verdict_is_not_renewed() -> Result<()> {
 fn flags_are_adopted_after_a_restart() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.expect(&["flag", "node-b", "--for", "1h", "--reason", "the disk \"is\" gone"])?;
-    let before = node(&agent, "node-b")?;
+    let before = agent.node("node-b")?;
     let since = before["flag"]["since"].clone();
     for kill in [true, false] {
         if kill {
@@ -119,7 +114,7 @@ fn flags_are_adopted_after_a_restart() -> Result<()> {
             agent.terminate()?;
         }
         agent.restart(&[])?;
-        let b = node(&agent, "node-b")?;
+        let b = agent.node("node-b")?;
         ensure!(b["index"] == before["index"] && b["generation"] == before["generation"], "{before} {b}");
         ensure!(b["flag"]["reason"] == "the disk \"is\" gone" && b["flag"]["since"] == since, "{b}");
         ensure!(
@@ -138,7 +133,7 @@ fn flags_are_adopted_after_a_restart() -> Result<()> {
 fn flags_are_renewed_before_the_cluster_file_is_read() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.flag("node-b")?;
-    let index = usize::try_from(node(&agent, "node-b")?["index"].as_u64().context("no index")?)?;
+    let index = usize::try_from(agent.node("node-b")?["index"].as_u64().context("no index")?)?;
     agent.kill();
     let before = maps(&ns)?.nodes[index].until;
     fs::write(agent.cluster_file(), "nodes:\n- {name: node-a, addr")?;
@@ -147,7 +142,7 @@ fn flags_are_renewed_before_the_cluster_file_is_read() -> Result<()> {
     ensure!(maps(&ns)?.nodes[index].until > before, "not renewed");
     fs::write(agent.cluster_file(), four_nodes::FILE)?;
     agent.restart(&[])?;
-    ensure!(node(&agent, "node-b")?["action"] == "refuse");
+    ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
 }
 
@@ -334,6 +329,6 @@ fn what_a_terminal_would_obey_is_shown() -> Result<()> {
         let table = agent.expect(&[verb])?;
         ensure!(table.contains("gone \\u{1b}[2J\\nfor good") && !table.contains('\u{1b}'), "{table:?}");
     }
-    ensure!(node(&agent, "node-b")?["flag"]["reason"] == reason);
+    ensure!(agent.node("node-b")?["flag"]["reason"] == reason);
     Ok(())
 }

@@ -14,10 +14,10 @@ use aya::{
 };
 use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Reason, VERDICT_LIFETIME_NS, Verdict};
-use nodefence_tests::{Agent, Netns, client::wait_until, four_nodes, promises::RENEWED, watch};
+use nodefence_tests::{
+    Agent, Netns, agent::PINNED_MAPS, client::wait_until, four_nodes, promises::RENEWED, watch,
+};
 use serde_json::Value;
-
-const PINS: &str = "/sys/fs/bpf/nodefence/v1";
 
 fn start() -> Result<(Arc<Netns>, Agent)> {
     let ns = four_nodes::namespace("maps")?;
@@ -31,7 +31,7 @@ type Place = (&'static str, Vec<u8>);
 type Pinned = BTreeMap<Place, Vec<u8>>;
 
 fn open(name: &str) -> Result<Map> {
-    Ok(MapData::from_pin(format!("{PINS}/{name}")).and_then(Map::from_map_data)?)
+    Ok(MapData::from_pin(format!("{PINNED_MAPS}/{name}")).and_then(Map::from_map_data)?)
 }
 
 fn hash<const K: usize, const V: usize>(name: &'static str, out: &mut Pinned) -> Result<()>
@@ -73,7 +73,7 @@ where
 fn pinned(ns: &Netns) -> Result<Pinned> {
     ns.run(|| {
         let mut names = BTreeSet::new();
-        for entry in fs::read_dir(PINS)? {
+        for entry in fs::read_dir(PINNED_MAPS)? {
             let entry = entry?;
             if !entry.file_type()?.is_dir() {
                 names.insert(entry.file_name().into_string().ok().context("a name")?);
@@ -105,11 +105,9 @@ fn at(map: &'static str, index: u32) -> Place {
     (map, index.to_be_bytes().to_vec())
 }
 
-fn node(agent: &Agent, name: &str) -> Result<u32> {
-    let nodes: Value = serde_json::from_str(&agent.expect(&["nodes", "-o", "json"])?)?;
-    let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
-    let index = node.and_then(|node| node["index"].as_u64()).with_context(|| format!("no node {name}"))?;
-    Ok(index.try_into()?)
+fn index(agent: &Agent, name: &str) -> Result<u32> {
+    let node = agent.node(name)?;
+    Ok(node["index"].as_u64().with_context(|| node.to_string())?.try_into()?)
 }
 
 /// `verdict`, `action` and `until` of a node's entry.
@@ -139,7 +137,7 @@ fn lapse(ns: &Netns, node: u32) -> Result<()> {
 fn a_flag_is_one_entry_and_leaves_nothing_behind() -> Result<()> {
     let (ns, agent) = start()?;
     let before = pinned(&ns)?;
-    let b = node(&agent, "node-b")?;
+    let b = index(&agent, "node-b")?;
     let report = agent.expect(&["flag", "node-b", "--for", "10m", "--reason", "disk", "-o", "json"])?;
     let report: Value = serde_json::from_str(&report)?;
     ensure!(report["backends"] == 2 && report["uncovered"] == Value::Array(vec![]), "{report}");
@@ -164,7 +162,7 @@ fn a_flag_is_one_entry_and_leaves_nothing_behind() -> Result<()> {
 fn a_lapse_leaves_nothing_behind() -> Result<()> {
     let (ns, mut agent) = start()?;
     let mut before = pinned(&ns)?;
-    let b = node(&agent, "node-b")?;
+    let b = index(&agent, "node-b")?;
     for killed in [false, true] {
         agent.flag("node-b")?;
         let flagged = pinned(&ns)?;
@@ -222,7 +220,7 @@ struct Renewals {
 
 impl Renewals {
     fn of(ns: &Netns, agent: &Agent, name: &'static str) -> Result<Self> {
-        let node = node(agent, name)?;
+        let node = index(agent, name)?;
         Ok(Self {
             name,
             node,

@@ -37,12 +37,6 @@ fn wait_cluster(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Res
         .map(drop)
 }
 
-fn node(agent: &Agent, name: &str) -> Result<Value> {
-    let nodes: Value = serde_json::from_str(&agent.expect(&["nodes", "-o", "json"])?)?;
-    let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
-    node.cloned().with_context(|| format!("no node {name}"))
-}
-
 #[test]
 fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
     let agent = start(THREE)?;
@@ -59,14 +53,14 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
                 .as_str()
                 .is_some_and(|error| error.contains(says) && error.contains("cluster.yaml"))
         })?;
-        ensure!(node(&agent, "node-b")?["action"] == "refuse");
-        ensure!(node(&agent, "node-b")?["backends"] == 2);
+        ensure!(agent.node("node-b")?["action"] == "refuse");
+        ensure!(agent.node("node-b")?["backends"] == 2);
     }
     agent.rewrite_cluster_file(THREE)?;
     wait_cluster(&agent, "good again", |cluster| cluster["error"].is_null())?;
     fs::remove_file(agent.cluster_file())?;
     wait_cluster(&agent, "missing", |cluster| !cluster["error"].is_null())?;
-    ensure!(node(&agent, "node-b")?["action"] == "refuse");
+    ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
 }
 
@@ -106,16 +100,16 @@ fn a_config_map_is_followed() -> Result<()> {
 #[test]
 fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> {
     let agent = start(THREE)?;
-    let (b, c) = (node(&agent, "node-b")?, node(&agent, "node-c")?);
+    let (b, c) = (agent.node("node-b")?, agent.node("node-c")?);
     let reordered = "nodes:
 - {name: node-x, address: 10.9.0.14, backends: [{address: 10.9.1.1}]}
 - {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
 - {name: node-a, address: 10.9.0.1}
 ";
     agent.rewrite_cluster_file(reordered)?;
-    wait_until("node-x", SEEN, || node(&agent, "node-x").is_ok())?;
-    let x = node(&agent, "node-x")?;
-    ensure!(node(&agent, "node-c")?["index"] == c["index"], "node-c moved");
+    wait_until("node-x", SEEN, || agent.node("node-x").is_ok())?;
+    let x = agent.node("node-x")?;
+    ensure!(agent.node("node-c")?["index"] == c["index"], "node-c moved");
     ensure!(
         (&x["index"], &x["generation"]) != (&b["index"], &b["generation"]),
         "node-x has node-b's place in the same generation"
@@ -128,19 +122,19 @@ fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     let agent = start(THREE)?;
     let flagged = format!("{THREE}flags:\n- {{node: node-b, until: 2999-01-01T00:00:00Z, reason: disk}}\n");
     agent.rewrite_cluster_file(&flagged)?;
-    wait_until("flagged", SEEN, || node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse"))?;
-    let b = node(&agent, "node-b")?;
+    wait_until("flagged", SEEN, || agent.node("node-b").is_ok_and(|node| node["action"] == "refuse"))?;
+    let b = agent.node("node-b")?;
     ensure!(b["flag"]["origin"] == "cluster-file" && b["flag"]["reason"] == "disk", "{b}");
     // The CLI cannot take the file's flag back, and says so.
     let told = agent.cli(&["unflag", "node-b"])?;
     ensure!(String::from_utf8_lossy(&told.stderr).contains("the cluster file flags it too"), "{told:?}");
     agent.rewrite_cluster_file(THREE)?;
-    wait_until("free", SEEN, || node(&agent, "node-b").is_ok_and(|node| node["action"] == "pass"))?;
+    wait_until("free", SEEN, || agent.node("node-b").is_ok_and(|node| node["action"] == "pass"))?;
     // A flag whose time is over is none.
     let over = flagged.replace("2999", "1999");
     agent.rewrite_cluster_file(&format!("# over\n{over}"))?;
     wait_cluster(&agent, "read", |cluster| cluster["error"].is_null())?;
-    ensure!(node(&agent, "node-b")?["action"] == "pass");
+    ensure!(agent.node("node-b")?["action"] == "pass");
     Ok(())
 }
 
@@ -162,9 +156,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
             .contains("node-b (not in the cluster file): flagged until unflagged: disk")
     );
     agent.rewrite_cluster_file(THREE)?;
-    wait_until("flagged again", SEEN, || {
-        node(&agent, "node-b").is_ok_and(|node| node["action"] == "refuse")
-    })?;
+    wait_until("flagged again", SEEN, || agent.node("node-b").is_ok_and(|node| node["action"] == "refuse"))?;
     // Nor does it need to be there for the flag to be taken back.
     agent.rewrite_cluster_file(&without)?;
     wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
@@ -183,7 +175,7 @@ fn a_second_address_of_this_machine_is_no_pod() -> Result<()> {
             error.contains("cluster.yaml: backend 10.9.0.1 of node `node-a` is an address of this machine")
         })
     })?;
-    ensure!(node(&agent, "node-a")?["address"] == "10.9.0.1");
+    ensure!(agent.node("node-a")?["address"] == "10.9.0.1");
     Ok(())
 }
 

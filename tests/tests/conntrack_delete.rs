@@ -8,12 +8,11 @@ use std::{
 };
 
 use anyhow::Result;
-use nix::time::{ClockId, clock_gettime};
 use nodefence::conntrack::{
     Backends, ByFilter, Conntrack, Deleted, Family, Flow, Protocols, Zone, by_filter,
 };
 use nodefence_common::PortKey;
-use nodefence_tests::Netns;
+use nodefence_tests::{Netns, proc::thread_time};
 
 /// Pods of the flagged node and of another one, and the flagged node's own address; all on loopback.
 const V4: [&str; 3] = ["127.0.1.7", "127.0.1.8", "127.0.2.1"];
@@ -318,11 +317,6 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
     Ok(())
 }
 
-/// Processor time of this thread, the kernel's included.
-fn thread_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap()
-}
-
 #[test]
 fn one_filter_costs_less_than_a_dump() -> Result<()> {
     const ROUNDS: u8 = 5;
@@ -336,9 +330,9 @@ fn one_filter_costs_less_than_a_dump() -> Result<()> {
         let mut timed = |last, by_filter| {
             let mut backends = Backends::new();
             backends.add_address(IpAddr::from([127, 3, 1, last]).into());
-            let start = thread_time();
+            let start = thread_time().unwrap();
             let done = conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter).unwrap();
-            (done, thread_time() - start)
+            (done, thread_time().unwrap() - start)
         };
         // In turns, and the least of each: what others do on the machine only adds to it.
         let (mut dump, mut filter) = (Duration::MAX, Duration::MAX);

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -17,12 +17,15 @@ use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Place, Proxy,
     client::{UdpConn, wait_until},
     topology::Service,
+    watch::stood_still,
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
 /// A query that is not answered is sent again after this.
 const RETRY: Duration = Duration::from_millis(300);
-/// kube-proxy's tables pick at random, the flagged node too; what that pins is let go each second. Twenty wrong picks in a row are one in a million.
+/// What is pinned to a flagged node is looked for each second.
+const LET_GO: Duration = Duration::from_secs(2);
+/// kube-proxy's tables pick at random, the flagged node too. Of two fifteen wrong picks in a row are one in thirty thousand.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Node A's entries whose answers come from this address.
@@ -37,10 +40,12 @@ fn names(flows: &[Flow]) -> BTreeSet<String> {
     flows.iter().map(|flow| format!("{flow} {:#x}", flow.id)).collect()
 }
 
-/// Sends queries from one port until one is answered: by node C.
-fn answered_by_c(client: &UdpConn) -> Result<()> {
+/// Sends queries from one port until one is answered: by node C. What each of them is pinned to on node B is let go in time.
+fn answered_by_c(cluster: &Cluster, family: Family, client: &UdpConn) -> Result<()> {
     client.socket.set_read_timeout(Some(RETRY))?;
     let (start, mut queries) = (Instant::now(), 0);
+    let port = client.socket.local_addr()?.port();
+    let mut pinned = BTreeMap::new();
     loop {
         queries += 1;
         if let Ok(name) = client.who() {
@@ -49,6 +54,16 @@ fn answered_by_c(client: &UdpConn) -> Result<()> {
             return Ok(());
         }
         ensure!(start.elapsed() < ANSWERED_WITHIN, "{queries} queries, no answer");
+        let mut to_b = entries(cluster, cluster.b.pod_address(family));
+        to_b.retain(|flow| flow.orig.src_port == port);
+        for entry in names(&to_b) {
+            let since = *pinned.entry(entry.clone()).or_insert_with(Instant::now);
+            let (age, still) = (since.elapsed(), stood_still(since));
+            ensure!(
+                age <= LET_GO + still,
+                "{entry} is there for {age:?}; the machine stood still for {still:?}"
+            );
+        }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -76,7 +91,7 @@ fn a_dns_client_with_one_port_is_answered_by_a_live_backend() -> Result<()> {
         ensure!(before.len() == others.len(), "{before:?}");
         cluster.b.freeze()?;
         agent.flag("node-b")?;
-        answered_by_c(&client)?;
+        answered_by_c(&cluster, family, &client)?;
         ensure!(theirs() == before, "entries of others");
         for other in &others {
             ensure!(other.who()? == "node-c");
@@ -150,7 +165,7 @@ fn a_client_that_sticks_to_a_flagged_backend_moves() -> Result<()> {
     let before = ruleset(&cluster)?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
-    answered_by_c(&client)?;
+    answered_by_c(&cluster, Family::V4, &client)?;
     let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
     for _ in 0..10 {
         ensure!(UdpConn::connect(&cluster.client, dns, LIMIT)?.who()? == "node-c");
@@ -254,5 +269,5 @@ fn an_agent_lets_go_what_is_pinned_to_its_own_node() -> Result<()> {
     let client = UdpConn::connect_to(&cluster.client, dns, "node-b", LIMIT)?;
     cluster.b.freeze()?;
     agent.expect(&["flag", "node-a", "--force"])?;
-    answered_by_c(&client)
+    answered_by_c(&cluster, Family::V4, &client)
 }

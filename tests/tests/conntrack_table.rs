@@ -8,10 +8,11 @@ use std::{
 };
 
 use anyhow::Result;
-use nix::time::{ClockId, clock_gettime};
 use nodefence::conntrack::{Backends, Blind, Conntrack, Family as Half, Flow, TcpState, Zone, blind, status};
 use nodefence_common::{Addr, PortKey};
-use nodefence_tests::{Cluster, Conn, Family, Netns, Options, Place, client::UdpConn, topology::Service};
+use nodefence_tests::{
+    Cluster, Conn, Family, Netns, Options, Place, client::UdpConn, proc::thread_time, topology::Service,
+};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -152,11 +153,6 @@ fn fill(ns: &Netns, count: u32, spread: u16) {
     });
 }
 
-/// Processor time of this thread, the kernel's included.
-fn thread_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap()
-}
-
 #[test]
 fn a_large_table_streams_by() -> Result<()> {
     let ns = Netns::new("large-table")?;
@@ -165,9 +161,9 @@ fn a_large_table_streams_by() -> Result<()> {
     // Processor time: others may have both processors meanwhile.
     let (found, took) = ns.run(|| {
         let wanted = addresses([IpAddr::from([127, 0, 1, 7])]);
-        let start = thread_time();
+        let start = thread_time().unwrap();
         let found = Conntrack::open().unwrap().dump(Half::V4, |flow| wanted.matches(flow)).unwrap();
-        (found, thread_time() - start)
+        (found, thread_time().unwrap() - start)
     });
     println!("{} entries, {} kept, {took:?} of processor time", found.seen, found.flows.len());
     assert!(found.seen >= 110_000, "{}", found.seen);

@@ -39,7 +39,6 @@ struct Demo {
     out: TempDir,
     /// What a BPF filesystem has by itself.
     pins: BTreeSet<PathBuf>,
-    began: Instant,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -55,7 +54,7 @@ impl Demo {
         command.arg("--short").arg("--out").arg(out.path().join("made")).env("TMPDIR", temporary.path());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let proc = Proc::spawn(&ns, command)?;
-        Ok(Self { proc, ns, temporary, out, pins, began: Instant::now(), _alone: alone })
+        Ok(Self { proc, ns, temporary, out, pins, _alone: alone })
     }
 
     fn said(&self) -> Result<String> {
@@ -102,17 +101,28 @@ struct Request {
     how: String,
     start: f64,
     end: f64,
+    began: Instant,
+}
+
+impl Request {
+    fn in_time(&self, what: &str) -> Result<()> {
+        let took = Duration::from_secs_f64((self.end - self.start) / 1e3);
+        watch::held(what, STALL, self.began, took).map(drop)
+    }
 }
 
 fn requests(run: &Value) -> Result<Vec<Request>> {
+    let frozen = run["frozen_monotonic_ns"].as_u64().context("when the node froze")? as f64;
     let one = |value: &Value| {
+        let start = value["start_ms"].as_f64()?;
         let text = |key: &str| value[key].as_str().map(str::to_owned);
         Some(Request {
             client: value["client"].as_u64()? as usize,
             kind: text("kind")?,
             how: text("how")?,
-            start: value["start_ms"].as_f64()?,
+            start,
             end: value["end_ms"].as_f64()?,
+            began: watch::moment((frozen + start * 1e6) as u64),
         })
     };
     let all = run["requests_not_answered_at_once"].as_array().context("requests")?;
@@ -128,15 +138,14 @@ fn it_shows_who_waits_without_nodefence_and_that_nobody_does_with_it() -> Result
     let timeline: Value = serde_json::from_str(&demo.made("timeline.json")?)?;
     let [without, with] = [&timeline["runs"][0], &timeline["runs"][1]];
     stalls_without(without, &said)?;
-    freed_with(with, &said, demo.began).with_context(|| said.clone())?;
+    freed_with(with, &said).with_context(|| said.clone())?;
     for run in [without, with] {
         let healthy: Vec<u64> = serde_json::from_value(run["clients_of_the_healthy_node"].clone())?;
         ensure!(healthy.len() == ON_EACH, "{healthy:?}");
         for request in requests(run)?.iter().filter(|request| healthy.contains(&(request.client as u64))) {
             let slow = request.how == "Answered" || request.how == "Waiting";
-            let took = Duration::from_secs_f64((request.end - request.start) / 1e3);
             ensure!(slow, "{}: {} of a client of node C: {}", run["name"], request.kind, request.how);
-            watch::held("a request to the healthy node", STALL, demo.began, took)?;
+            request.in_time("a request to the healthy node")?;
         }
     }
     picture(&demo.made("timeline.svg")?, &said)?;
@@ -161,7 +170,7 @@ fn stalls_without(run: &Value, said: &str) -> Result<()> {
 }
 
 /// Each of them is told once the node is flagged, and nobody waits who comes after.
-fn freed_with(run: &Value, said: &str, began: Instant) -> Result<()> {
+fn freed_with(run: &Value, said: &str) -> Result<()> {
     let flag = run["flag_ms"].as_f64().context("no flag")?;
     let resets = number(&row(said, "connections reset")?[1])?;
     ensure!(resets == CONNECTIONS, "{resets} connections were reset");
@@ -174,8 +183,8 @@ fn freed_with(run: &Value, said: &str, began: Instant) -> Result<()> {
     for request in
         requests(run)?.iter().filter(|request| request.start > flag + FLAGGING && request.kind != "Idle")
     {
-        let took = Duration::from_secs_f64((request.end - request.start) / 1e3);
-        watch::held("a request after the flag", STALL, began, took)
+        request
+            .in_time("a request after the flag")
             .with_context(|| format!("{}, {}", request.kind, request.how))?;
     }
     Ok(())

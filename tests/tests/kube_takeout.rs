@@ -16,7 +16,8 @@ use nodefence_tests::{
     Agent, Conn, Family, Netns, Node, Outcome, Place,
     client::wait_until,
     ipvs::saved,
-    kube::{Beside, Mode, Setup, forwards::V4},
+    kube::{Beside, Mode, Setup, forwards::V4, proxy::SYNC_PERIOD},
+    long,
     promises::{RESTORED, UNDONE},
     topology::Service,
     watch::{figure, stood_still, wait_within},
@@ -25,8 +26,6 @@ use rustix::process::setpriority_process;
 
 /// Longest wait for anything that is not promised.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often kube-proxy writes everything anew, where that is waited for.
-const SHORT_SYNC_PERIOD: Duration = Duration::from_secs(6);
 /// The pause between two looks at weights.
 const LOOK: Duration = Duration::from_millis(20);
 /// Endpoints change so often.
@@ -177,9 +176,14 @@ fn changes(beside: &Beside) -> Result<u64> {
     beside.status()?["ipvs"]["changes"].as_u64().context("no count of changes")
 }
 
+/// How often kube-proxy writes everything anew: that is waited for.
+fn sync_period() -> Duration {
+    if long() { SYNC_PERIOD } else { Duration::from_secs(6) }
+}
+
 /// Services of IPv4 alone: what is in the table is counted.
 fn beside() -> Result<Beside> {
-    Beside::new(Mode::Ipvs, Setup { families: V4, sync_period: SHORT_SYNC_PERIOD, ..Setup::default() })
+    Beside::new(Mode::Ipvs, Setup { families: V4, sync_period: sync_period(), ..Setup::default() })
 }
 
 fn flagged() -> Result<(Beside, Vec<String>)> {
@@ -201,8 +205,8 @@ fn two_syncs_change_nothing() -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
     let (done, synced) = (changes(&beside)?, beside.proxy.last_sync()?);
     let watch = watch_weight(ns, b);
-    let twice = wait_until("kube-proxy syncs twice", SHORT_SYNC_PERIOD * 2 + LIMIT, || {
-        beside.proxy.last_sync().is_ok_and(|at| at >= synced + SHORT_SYNC_PERIOD.as_secs_f64() * 1.5)
+    let twice = wait_until("kube-proxy syncs twice", sync_period() * 2 + LIMIT, || {
+        beside.proxy.last_sync().is_ok_and(|at| at >= synced + sync_period().as_secs_f64() * 1.5)
     });
     twice.with_context(|| beside.proxy.log())?;
     let weight = watch.end()?;

@@ -273,13 +273,12 @@ pub fn holds(mode: Mode) -> Result<()> {
         KubeProxy::start_with(control, &cluster.a.ns, cluster.a.name, mode, pace.sync_period)
     };
     let kube_proxy = start(&control, &cluster)?;
-    let agent = Agent::start_with(
-        &cluster.a.ns,
-        "node-a",
-        &cluster.interfaces(),
-        &pods.file(&cluster, ""),
-        &["--proxy", "auto", "--fault-after", &format!("{}s", pace.fault_after().as_secs())],
-    )?;
+    let fault_after = format!("{}s", pace.fault_after().as_secs());
+    // With kube-proxy's own periods, the agent's own too.
+    let options: &[&str] = if long() { &[] } else { &["--fault-after", &fault_after] };
+    let file = pods.file(&cluster, "");
+    let options = [&["--proxy", "auto"], options].concat();
+    let agent = Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &options)?;
     let begun = Instant::now();
     let mut world = World { cluster, control, agent, pods, open: VecDeque::new(), pace, begun };
 

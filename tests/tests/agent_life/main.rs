@@ -40,16 +40,6 @@ fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
-fn json(agent: &Agent, args: &[&str]) -> Result<Value> {
-    Ok(serde_json::from_str(&agent.expect(&[args, &["-o", "json"]].concat())?)?)
-}
-
-fn node(agent: &Agent, name: &str) -> Result<Value> {
-    let nodes = json(agent, &["nodes"])?;
-    let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
-    node.cloned().with_context(|| format!("no node {name}"))
-}
-
 /// The command of another agent over the same folders.
 fn another(agent: &Agent, more: &[&str]) -> Result<Command> {
     let run_dir = agent.socket().parent().context("no folder")?.to_owned();
@@ -68,7 +58,7 @@ fn a_second_agent_ends_with_a_message() -> Result<()> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(6), "{}: {text}", output.status);
     ensure!(text.contains(&format!("(process {pid})")) && text.contains("--take-over"), "{text}");
-    ensure!(json(&agent, &["status"])?["pid"] == pid.as_raw(), "the first one is gone");
+    ensure!(agent.json(&["status"])?["pid"] == pid.as_raw(), "the first one is gone");
     Ok(())
 }
 
@@ -81,9 +71,9 @@ fn a_take_over_ends_the_first() -> Result<()> {
     second.stderr(Stdio::null());
     let second = Proc::spawn(&ns, second)?;
     wait_until("the second answers", Duration::from_secs(20), || {
-        json(&agent, &["status"]).is_ok_and(|status| status["pid"] == second.pid().as_raw())
+        agent.json(&["status"]).is_ok_and(|status| status["pid"] == second.pid().as_raw())
     })?;
-    let b = node(&agent, "node-b")?;
+    let b = agent.node("node-b")?;
     ensure!(b["action"] == "refuse" && b["flag"]["reason"] == "disk", "{b}");
     let stat = fs::read_to_string(format!("/proc/{first}/stat"));
     // Ended; its parent (this test) has not waited for it yet.
@@ -134,13 +124,13 @@ fn a_flags_file_that_could_not_be_written_is_written_later() -> Result<()> {
         "{text}"
     );
     ensure!(fs::read_to_string(&file)?.contains("node-b"));
-    ensure!(json(&agent, &["status"])?["flags_problem"].is_string());
+    ensure!(agent.json(&["status"])?["flags_problem"].is_string());
     fs::remove_dir(&in_the_way)?;
     wait_until("the file is written", Duration::from_secs(20), || {
         fs::read_to_string(&file).is_ok_and(|text| !text.contains("node-b"))
     })?;
     wait_until("the problem is gone", Duration::from_secs(20), || {
-        json(&agent, &["status"]).is_ok_and(|status| status["flags_problem"].is_null())
+        agent.json(&["status"]).is_ok_and(|status| status["flags_problem"].is_null())
     })
     .map(drop)
 }
@@ -178,7 +168,7 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
         }
         let (code, text) = failing(&ns, &command)?;
         ensure!(code == Some(1) && text.contains(says), "{more:?}: {code:?}: {text}");
-        ensure!(json(&agent, &["status"])?["pid"] == first.as_raw(), "{more:?}: the first one is gone");
+        ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "{more:?}: the first one is gone");
     }
     let (code, text) = failing(&ns, &another_as(&agent, "node-a", "nope0")?)?;
     ensure!(code == Some(1) && text.contains("--interface nope0: there is no such interface"), "{text}");
@@ -187,8 +177,8 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
     fs::create_dir(&file)?;
     let (code, text) = failing(&ns, &another(&agent, &["--take-over"])?)?;
     ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{text}");
-    ensure!(json(&agent, &["status"])?["pid"] == first.as_raw(), "the first one is gone");
-    ensure!(node(&agent, "node-b")?["action"] == "refuse");
+    ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone");
+    ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
 }
 
@@ -337,7 +327,7 @@ fn a_run_folder_that_is_removed_is_made_anew() -> Result<()> {
     let run_dir = agent.socket().parent().context("no folder")?.to_owned();
     fs::remove_dir_all(&run_dir)?;
     wait_until("the agent answers again", Duration::from_secs(20), || {
-        node(&agent, "node-b").is_ok_and(|node| node["flag"]["reason"].is_string() || !node["flag"].is_null())
+        agent.node("node-b").is_ok_and(|node| node["flag"]["reason"].is_string() || !node["flag"].is_null())
     })
     .with_context(|| agent.log())?;
     let flags = run_dir.join("flags.json");

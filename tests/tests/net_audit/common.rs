@@ -6,16 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::conntrack::{Conntrack, Family as Half, Flow};
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Place,
-    audit::{Audit, BOTH},
+    audit::{Audit, BOTH, FAULT_AFTER},
     client::UdpConn,
     topology::Service,
 };
 
 /// Generous: guests stand still now and then.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
-
-/// So soon a difference is a fault here.
-pub(super) const FAULT_AFTER: &str = "2s";
 
 pub(super) fn cluster() -> Result<Cluster> {
     let cluster = Cluster::new(Options::default())?;

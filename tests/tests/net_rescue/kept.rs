@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use nodefence::{cluster::Protocol, proxy::Endpoint};
 use nodefence_common::RESCUE_LEASE_NS;
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns, Options, Outcome, Place,
+    Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
     client::try_new,
     emulated,
     topology::{Node, Service},
@@ -113,7 +113,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     let to = cluster.service(Service::Host, Place::Outside, Family::V4);
     let (over, transactions, kept) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let goes_on = || !over.load(Ordering::Relaxed);
-    let (mut connections, mut refused) = (0, 0);
+    let (mut connections, mut refused, mut late) = (0, 0, Vec::new());
     let held = std::thread::scope(|scope| -> Result<Duration> {
         let large = scope.spawn(|| -> Result<()> {
             while goes_on() {
@@ -143,7 +143,9 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
         while begun.elapsed() < LENGTH || (!enough() && begun.elapsed() < LENGTH * 10) {
             let started = Instant::now();
             // Where the machine itself stood still for longer than the lease lasts the kernel refuses, as it should.
-            refused += usize::from(!answered(&cluster.client, to) && !lease_lapsed(started));
+            let attempt = Conn::attempt(&cluster.client, to, LIMIT);
+            late.extend(attempt.at_first_syn().err());
+            refused += usize::from(attempt.request().0 != Outcome::Answered && !lease_lapsed(started));
             connections += 1;
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -161,6 +163,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
         "no transaction took longer than the lease: {held:?}"
     );
     figure("longest wait for an nftables transaction", held.as_secs_f64() * 1e3, "ms");
+    ensure!(late.is_empty(), "{} of {connections} were held up: {:?}", late.len(), late[0]);
     ensure!(refused == 0, "{refused} of {connections} were refused\n{}", agent.expect(&["counters"])?);
     Ok(())
 }

@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Options, Overlay, Place, client::UdpConn, emulated, topology::Service,
-    watch::figure,
+    Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::UdpConn, emulated,
+    topology::Service, watch::figure,
 };
 
 mod common;
@@ -187,7 +187,11 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
             };
             at_first.with_context(|| format!("connection {count}, {place:?}"))?;
             // One that reached the node before the flag is reset; else the answer shows that the server has accepted it.
-            let _ = conn.who();
+            let outcome = conn.request();
+            ensure!(
+                matches!(outcome, Outcome::Answered | Outcome::Reset),
+                "connection {count}, {place:?}: its request: {outcome:?}"
+            );
             count += 1;
         }
         Ok(count)

@@ -18,10 +18,16 @@ use super::common::{BOTH, LIMIT, agent, connect, own_counter, rescuing};
 /// What the agent is handed it answers within so long, or not at all.
 const LATE: Duration = Duration::from_millis(500);
 
-/// How many of some connections to the Service are refused.
-fn refused(cluster: &Cluster, service: Service) -> usize {
+/// How many of some connections to the Service are refused, each at once.
+fn refused(cluster: &Cluster, service: Service) -> Result<usize> {
     let to = cluster.service(service, Place::Outside, Family::V4);
-    (0..40).filter(|_| try_new(&cluster.client, to, LIMIT).0 == Outcome::Refused).count()
+    let mut refused = 0;
+    for _ in 0..40 {
+        let attempt = Conn::attempt(&cluster.client, to, LIMIT);
+        attempt.at_first_syn()?;
+        refused += usize::from(attempt.request().0 == Outcome::Refused);
+    }
+    Ok(refused)
 }
 
 #[test]
@@ -29,7 +35,7 @@ fn without_services_it_is_as_before() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent()?;
     agent.flag("node-b")?;
-    ensure!(refused(&cluster, Service::Web) > 5, "nothing was refused");
+    ensure!(refused(&cluster, Service::Web)? > 5, "nothing was refused");
     ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
     let told = agent.expect(&["status"])?;
     ensure!(told.contains("the cluster file says nothing of Services"), "{told}");

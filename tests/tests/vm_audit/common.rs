@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use nodefence_tests::{Agent, Cluster, Options, Proxy, audit::Audit};
+use nodefence_tests::{
+    Agent, Cluster, Options, Proxy,
+    audit::{Audit, FAULT_AFTER},
+};
 
 /// For what is not promised.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
-/// So soon a difference is a fault here; what stands at weight 0 is one after twice that.
-const FAULT_AFTER: &str = "2s";
-/// Longer than both.
+/// Longer than [`FAULT_AFTER`], and than twice that.
 const A_WHILE: Duration = Duration::from_secs(5);
 
 pub(super) fn cluster() -> Result<Cluster> {

@@ -8,8 +8,12 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::Pid;
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns, Options, Proxy, client::wait_until, ipvs, promises::RESTORED,
-    topology::Service, watch::wait_within,
+    Agent, Cluster, Family, Netns, Options, Proxy,
+    client::{UdpConn, wait_until},
+    ipvs,
+    promises::RESTORED,
+    topology::Service,
+    watch::wait_within,
 };
 use serde_json::Value;
 
@@ -63,6 +67,20 @@ pub(super) fn agent_with(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
 
 pub(super) fn agent(cluster: &Cluster) -> Result<Agent> {
     agent_with(cluster, &[])
+}
+
+/// Node C answers all of them; one datagram of all may be lost, and is sent once more by whoever sends datagrams.
+pub(super) fn answered_by_c(clients: &[UdpConn]) -> Result<()> {
+    let mut lost = 0;
+    for client in clients {
+        let who = client.who().or_else(|_| {
+            lost += 1;
+            client.who()
+        });
+        ensure!(who.as_ref().is_ok_and(|who| who == "node-c"), "a datagram: {who:?}");
+    }
+    ensure!(lost <= 1, "{lost} of {} datagrams lost", clients.len());
+    Ok(())
 }
 
 /// Lines of `ipvsadm -Sn`, in order, and what it says of thresholds.

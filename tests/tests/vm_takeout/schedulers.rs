@@ -5,11 +5,13 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Conn, Family, Outcome, Place,
-    client::{UdpConn, try_new, wait_until},
+    client::{UdpConn, try_new},
     topology::Service,
 };
 
-use super::common::{LIMIT, addresses, agent, cluster, connections, saved, wait_out, wait_same};
+use super::common::{
+    LIMIT, addresses, agent, answered_by_c, cluster, connections, saved, wait_out, wait_same,
+};
 
 #[test]
 fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
@@ -49,10 +51,8 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
         ensure!(left.is_empty(), "{scheduler}: {left:?}");
         ensure!(hung.request() == Outcome::Reset, "{scheduler}: it was not told");
         ensure!(open.who()? == "node-c", "{scheduler}: a flow to node C was cut");
-        for conn in datagrams.into_iter().flatten() {
-            let answers = || conn.who().is_ok_and(|who| who == "node-c");
-            wait_until("node C answers", LIMIT, answers).with_context(|| scheduler.to_owned())?;
-        }
+        let datagrams: Vec<_> = datagrams.into_iter().flatten().collect();
+        answered_by_c(&datagrams).with_context(|| scheduler.to_owned())?;
         for n in 0..24 {
             let (outcome, name) = try_new(pod, at, LIMIT);
             ensure!(

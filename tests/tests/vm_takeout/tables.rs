@@ -10,15 +10,15 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::{self, Change, Destination, Ipvs, ServiceKey};
 use nodefence_tests::{
     Conn, Family, Netns, Outcome, Place,
-    client::{UdpConn, try_new, wait_until},
+    client::{UdpConn, wait_until},
     promises::UNDONE,
     topology::Service,
     watch::{held, within},
 };
 
 use super::common::{
-    LIMIT, ONLY_B, addresses, agent, agent_with, cluster, connections, saved, status, untouched, wait_out,
-    wait_same,
+    LIMIT, ONLY_B, addresses, agent, agent_with, answered_by_c, cluster, connections, saved, status,
+    untouched, wait_out, wait_same,
 };
 
 #[test]
@@ -69,12 +69,8 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     for conn in &mut others {
         conn.echo(b"untouched").context("a connection to node C")?;
     }
-    for conn in &datagrams {
-        // The same socket, the same source port.
-        let who =
-            wait_until("another backend answers", LIMIT, || conn.who().is_ok_and(|who| who == "node-c"));
-        who.with_context(|| agent.log())?;
-    }
+    // The same sockets, the same source ports.
+    answered_by_c(&datagrams).with_context(|| agent.log())?;
     ensure!(connections(ns, &to_c)?.len() >= of_c, "node C lost connections");
     let mut again = Conn::connect(cluster.at(stuck), sticky, LIMIT)?;
     ensure!(again.who()? == "node-c", "the template still holds");
@@ -130,10 +126,12 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     let (web, stop) = (cluster.service(Service::Web, Place::Pod, Family::V4), AtomicBool::new(false));
     std::thread::scope(|scope| -> Result<()> {
         let client = scope.spawn(|| {
-            let (mut asked, mut hung) = (0, Vec::new());
+            let (mut asked, mut hung, mut late) = (0, Vec::new(), Vec::new());
             while !stop.load(Ordering::Relaxed) {
-                let (outcome, name) = try_new(cluster.at(Place::Pod), web, LIMIT);
+                let attempt = Conn::attempt(cluster.at(Place::Pod), web, LIMIT);
                 asked += 1;
+                late.extend(attempt.at_first_syn().err());
+                let (outcome, name) = attempt.request();
                 // Refused by the cut, or answered by a live one.
                 let good = outcome == Outcome::Refused
                     || outcome == Outcome::Reset
@@ -141,12 +139,13 @@ fn who_adds_them_again_is_undone() -> Result<()> {
                 hung.extend((!good).then_some((outcome, name)));
                 std::thread::sleep(Duration::from_millis(10));
             }
-            (asked, hung)
+            (asked, hung, late)
         });
         let undone = adversary(ns, &wanted);
         stop.store(true, Ordering::Relaxed);
-        let (asked, hung) = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))?;
+        let (asked, hung, late) = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))?;
         ensure!(asked > 10 && hung.is_empty(), "{asked} new flows, and of these {hung:?}");
+        ensure!(late.is_empty(), "{} of {asked} new flows: {:?}", late.len(), late[0]);
         undone.with_context(|| agent.log())
     })?;
     wait_out(&cluster, &agent)?;

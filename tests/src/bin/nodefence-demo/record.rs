@@ -165,6 +165,7 @@ pub(crate) fn json(run: &Run) -> Value {
     json!({
         "name": run.plan.name(),
         "first_bucket_ms": run.first_bucket() * BUCKET_MS,
+        "frozen_monotonic_ns": run.frozen_ns,
         "flag_ms": run.flagged,
         "ended_ms": run.ended,
         "clients_of_the_healthy_node": run.on_healthy,

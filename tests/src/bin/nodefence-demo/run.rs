@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use nodefence::flags::monotonic_ns;
 use nodefence_tests::{Agent, Cluster, Conn, Family, Options, Place, client::UdpConn, topology::Service};
 
 use crate::{
@@ -71,6 +72,8 @@ impl Plan {
 pub(crate) struct Run {
     pub(crate) plan: Plan,
     times: Times,
+    /// CLOCK_MONOTONIC at the freeze, in nanoseconds.
+    pub(crate) frozen_ns: u64,
     /// When `nodefence flag` was started, in milliseconds after the freeze.
     pub(crate) flagged: Option<f64>,
     /// When the run was ended, in milliseconds after the freeze. Whoever waited then waits no more.
@@ -136,6 +139,7 @@ pub(crate) fn run(plan: Plan, times: Times, stop: &Arc<AtomicBool>) -> Result<Ru
         plan,
         times,
         on_healthy,
+        frozen_ns: monotonic_ns().saturating_sub(zero.elapsed().as_nanos() as u64),
         flagged: stage.flagged.map(|at| (at - zero).as_secs_f64() * 1e3),
         ended: (ended - zero).as_secs_f64() * 1e3,
         requests: notes.iter().map(|note| note.request(zero)).collect(),
