@@ -2,9 +2,14 @@
 
 mod audit;
 mod auto;
+mod backends;
+mod bell;
 mod bridge;
+mod chain;
 mod core;
 mod coverage;
+mod desk;
+mod failures;
 mod file_flags;
 mod findings;
 mod flagging;
@@ -24,9 +29,12 @@ mod serve;
 mod settings;
 mod state;
 mod takeout;
+mod threads;
+mod turns;
+mod watched;
+mod writer;
 
-pub use audit::AuditSettings;
 pub use lock::{Lock, LockError};
 pub use own_node::{OwnNodeError, own_node};
 pub use run::run;
-pub use settings::{Settings, Wanted};
+pub use settings::{AuditSettings, Settings, Wanted};

@@ -14,6 +14,7 @@ pub mod flags;
 pub mod ipvs;
 pub mod ledger;
 mod netlink;
+mod nfnetlink;
 mod nftables;
 pub mod plan;
 pub mod proxy;

@@ -2,7 +2,7 @@
 //! ruleset and no socket.
 use netlink_packet_core::NLM_F_REQUEST;
 
-use crate::conntrack::wire::message;
+use crate::nfnetlink::message;
 
 const SUBSYSTEM: u16 = 10;
 pub(crate) const NEW_TABLE: u16 = SUBSYSTEM << 8;

@@ -12,12 +12,11 @@ use std::{
 
 use nodefence_common::{NodeEntry, VERDICT_LIFETIME_NS, Verdict};
 
-use super::state::verdict_until;
 use crate::{
     dataplane::NodeWriter,
     flags::{Clocks, Flags, monotonic_ns},
     ledger,
-    plan::name_field,
+    plan::{name_field, verdict_until},
 };
 
 /// How often verdicts are renewed meanwhile.

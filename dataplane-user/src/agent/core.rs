@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    audit::Audit, auto::Auto, file_flags, idle::Turns, own_node, rescue, settings::Settings, state::State,
-    takeout::Bell,
+    auto::Auto, bell::Bell, desk::Desk, file_flags, own_node, settings::Settings, state::State,
+    threads::EndsTheAgent, turns::Turns, watched::Audit,
 };
 use crate::{
     cluster::{ClusterView, FileSource},
@@ -46,7 +46,7 @@ pub(super) struct Core {
     pub(super) store: Mutex<FlagStore>,
     pub(super) injector: Injector,
     /// What the thread that rescues makes known.
-    pub(super) rescue: Arc<rescue::Desk>,
+    pub(super) rescue: Arc<Desk>,
     /// What differs from what it should be, and since when.
     pub(super) audit: Audit,
     /// Who may ask idle clients now.
@@ -59,17 +59,6 @@ pub(super) struct Core {
     pub(super) flagged: Notify,
     /// Cancelled where a thread of the agent's panicked.
     pub(super) panicked: CancellationToken,
-}
-
-/// Has the agent end where the thread that holds it panics: nobody else would do its work, and `status` would go on to show what it last did.
-pub(super) struct EndsTheAgent(CancellationToken);
-
-impl Drop for EndsTheAgent {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.cancel();
-        }
-    }
 }
 
 impl Core {
@@ -150,7 +139,7 @@ impl Core {
 
     /// Has the kernel programs and the rounds of asking follow what was found. Returns whether they do. Blocking.
     pub(super) fn set_findings(&self, findings: Findings) -> bool {
-        if let Err(error) = self.dataplane().set_config(super::findings::config(&self.settings, &findings)) {
+        if let Err(error) = self.dataplane().set_config(self.settings.config(&findings)) {
             tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
             return false;
         }
@@ -289,20 +278,5 @@ impl Core {
         drop(state);
         self.takeout.ring();
         self.flagged.notify_one();
-    }
-}
-
-/// An error with all that caused it, in one line.
-pub(super) fn chain(error: impl Into<anyhow::Error>) -> String {
-    format!("{:#}", error.into())
-}
-
-/// The nice value of threads that do little and that senders wait for.
-const PRECEDENCE: i32 = -20;
-
-/// Gives the calling thread precedence: on a machine that has more to do than processors to do it, packets would wait for it.
-pub(super) fn precedence() {
-    if let Err(error) = rustix::process::setpriority_process(None, PRECEDENCE) {
-        tracing::debug!(%error, thread = std::thread::current().name(), "no precedence for a thread");
     }
 }

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::flagging::too_many;
-use crate::cluster::{ClusterView, FileFlag};
+use crate::{
+    cluster::{ClusterView, FileFlag},
+    flags::too_many,
+};
 
 /// How many nodes the log names.
 const NAMED: usize = 10;

@@ -2,24 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use nodefence_common::{Config, config_flags};
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, settings::Settings};
+use super::core::Core;
 use crate::dataplane::probe::{Findings, Present};
 
 /// How often to look whether something came that the findings were gathered without.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-
-/// What the kernel programs are to be configured with, after what was found.
-pub(super) fn config(settings: &Settings, findings: &Findings) -> Config {
-    let mut config = settings.options.config;
-    config.flags &= !config_flags::INJECT;
-    if findings.inject() {
-        config.flags |= config_flags::INJECT;
-    }
-    config
-}
 
 /// Runs the probes again once IPVS or conntrack is there that was not when they ran, until `stop`. An agent is up before
 /// kube-proxy at every boot, and what suits a kernel without IPVS may be untranslated by it.

@@ -4,9 +4,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{core::Core, state::State};
+use super::{
+    core::Core,
+    failures::{hands_over, not_found},
+    state::State,
+};
 use crate::{
-    flags::{Clocks, Flag},
+    flags::{Clocks, Flag, too_many},
     report::{ErrorKind, Failure},
 };
 
@@ -166,20 +170,4 @@ impl Core {
         self.wake();
         self.save_flags();
     }
-}
-
-fn hands_over() -> Failure {
-    Failure::failed("this agent is handing over to another; nothing was changed, try again in a few seconds")
-}
-
-/// Whether so many flagged nodes may be more than the rest can make up for: more than a third.
-pub(super) const fn too_many(flagged: usize, all: usize) -> bool {
-    flagged * 3 > all
-}
-
-pub(super) fn not_found(node: &str) -> Failure {
-    Failure::new(
-        ErrorKind::NotFound,
-        format!("there is no node `{node}` in the cluster file (see `nodefence nodes`)"),
-    )
 }

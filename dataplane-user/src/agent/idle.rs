@@ -6,38 +6,18 @@ use nodefence_common::Addr;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    core::{Core, chain},
-    coverage::Coverage,
-    network, pinned,
-};
+use super::{backends::backends_of, chain::chain, core::Core, coverage::Coverage, network, pinned};
 use crate::{
     cluster::Node,
-    conntrack::{Backends, Conntrack},
+    conntrack::Conntrack,
     dataplane::{
         route,
         sweep::{self, Entry, Report, Surroundings},
     },
     flags::monotonic_ns,
-    plan::{Answer, Keep, Mode},
+    plan::{Answer, Mode},
     report::AskRow,
 };
-
-/// Rounds at once for requests, and as many for all others: each lists the whole of conntrack a few times, on the node that
-/// carries the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
-const AT_ONCE: usize = 2;
-
-/// Who may ask now.
-pub(super) struct Turns {
-    requests: Arc<Semaphore>,
-    others: Arc<Semaphore>,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self { requests: Arc::new(Semaphore::new(AT_ONCE)), others: Arc::new(Semaphore::new(AT_ONCE)) }
-    }
-}
 
 /// Asks a node's idle clients for a request, as soon as there is a turn; see [`ask`].
 pub(super) async fn ask_for_request(core: Arc<Core>, node: String) -> Option<AskRow> {
@@ -152,21 +132,6 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     core.flagged.notify_one();
     core.takeout.asked(&node.name, begun);
     Some(row)
-}
-
-/// Which flows are the node's, but for those to ports that are kept: nothing is to happen to these.
-pub(super) fn backends_of(node: &Node, keep: &Keep) -> Backends {
-    let mut backends = Backends::new();
-    for backend in &node.backends {
-        match backend.port_key() {
-            None => backends.add_address(backend.addr()),
-            Some(key) => backends.add_port(key),
-        }
-    }
-    for kept in keep.ports.keys() {
-        backends.spare(kept.address.into(), kept.port, kept.protocol.number());
-    }
-    backends
 }
 
 /// The sweep's view of the agent.

@@ -7,7 +7,7 @@ use std::{
 
 use nodefence_common::PortKey;
 
-use super::{core::chain, state::Writer};
+use super::{chain::chain, writer::Writer};
 use crate::{
     cluster::{ClusterView, TrafficPolicy},
     plan::{self, Keep, KeepIndex, Why},

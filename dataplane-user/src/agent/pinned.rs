@@ -8,10 +8,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    core::{Core, chain},
-    idle::backends_of,
-};
+use super::{backends::backends_of, chain::chain, core::Core};
 use crate::{
     cluster::{ClusterView, Protocol},
     conntrack::{Backends, Conntrack, Deleted, Protocols},

@@ -1,32 +1,32 @@
 //! The thread that rescues: takes the packets which the kernel hands over, and goes on to ask for them only as long as it does.
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use nodefence_common::{RESCUE_LEASE_NS, RescueHead};
+use nodefence_common::RESCUE_LEASE_NS;
 
-use super::core::{Core, precedence};
+use super::{core::Core, threads::precedence};
 use crate::{
-    conntrack::{Flow, Tuple},
     dataplane::Rescues,
     flags::monotonic_ns,
     ipvs,
     plan::{Answer, Mode},
     proxy,
-    report::RescueRow,
-    rescue::{Fate, Tally, own::OwnFound, tries::Recent},
+    rescue::Fate,
 };
 
 mod devices;
+mod handed;
 mod keeping;
 mod packets;
 mod waiting;
 
+use handed::{AGAIN, length};
 use keeping::Lane;
 use packets::{Helper, Keeping};
 
@@ -36,101 +36,6 @@ const BEAT: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(2);
 /// Packets taken before the lease is looked at again.
 const BATCH: usize = 256;
-/// How soon what failed at the beginning is tried again.
-const AGAIN: Duration = Duration::from_secs(2);
-
-/// How long (ns) the ends of a flow whose entry was deleted are remembered, for the packets that were on their way then.
-const MOVED_NS: u64 = 1_000_000_000;
-/// How many are, for each half of the memory: 10 MiB.
-const MOVED: usize = 65_536;
-
-/// What the agent's other parts see of it.
-#[derive(Debug)]
-pub(super) struct Desk {
-    /// What became of the packets.
-    pub(super) tally: Tally,
-    idle: Mutex<Option<String>>,
-    own: Mutex<OwnFound>,
-    /// By the reply direction of entries that were deleted: the original one.
-    moved: Mutex<Recent<Tuple, Tuple>>,
-    /// A second (CLOCK_MONOTONIC), and how many ICMP errors it has cost.
-    icmp: Mutex<(u64, u32)>,
-}
-
-impl Default for Desk {
-    fn default() -> Self {
-        Self {
-            tally: Tally::default(),
-            idle: Mutex::default(),
-            own: Mutex::default(),
-            moved: Mutex::new(Recent::new(MOVED_NS, MOVED)),
-            icmp: Mutex::default(),
-        }
-    }
-}
-
-impl Desk {
-    /// Why nothing is rescued; `None` where packets are.
-    fn why_idle(&self) -> Option<String> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// What is known of packets of this machine's own sockets.
-    fn own(&self) -> MutexGuard<'_, OwnFound> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether packets are taken: then entries must not be deleted that were not given to [`Self::remember`] before.
-    pub(super) fn takes(&self) -> bool {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).is_none()
-    }
-
-    /// Takes notice of entries that are about to be deleted. Where there is no room for them, what is on its way is refused.
-    pub(super) fn remember(&self, flows: &[Flow]) {
-        let now = monotonic_ns();
-        let mut moved = self.moved();
-        for flow in flows.iter().filter(|flow| flow.is_balanced()) {
-            moved.put(flow.reply, flow.orig, now);
-        }
-    }
-
-    fn moved(&self) -> MutexGuard<'_, Recent<Tuple, Tuple>> {
-        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes one from the budget of ICMP errors of the second that `now` (ns) lies in.
-    fn may_tell(&self, now: u64, budget: u32) -> bool {
-        let current = now / 1_000_000_000;
-        let mut icmp = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
-        let (second, spent) = &mut *icmp;
-        if *second != current {
-            (*second, *spent) = (current, 0);
-        }
-        *spent += 1;
-        *spent <= budget
-    }
-
-    /// For `status`.
-    pub(super) fn row(&self) -> RescueRow {
-        let own = self.own().text();
-        let mut row = RescueRow { idle: self.why_idle(), own, ..RescueRow::default() };
-        for (fate, counter) in self.tally.get() {
-            match fate {
-                Fate::PutIn => row.put_in = counter.packets,
-                Fate::Tries => row.tries = counter.packets,
-                other if counter.packets != 0 => {
-                    row.not.insert(other.name().to_owned(), counter.packets);
-                }
-                _ => {}
-            }
-        }
-        row
-    }
-
-    fn set_idle(&self, why: Option<String>) {
-        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = why;
-    }
-}
 
 /// The thread.
 pub(super) struct Rescue {
@@ -258,25 +163,5 @@ impl Worker {
             }
         }
         Ok(())
-    }
-}
-
-/// Bytes from the IP header on.
-fn length(head: &RescueHead, frame: &[u8]) -> usize {
-    frame.len().saturating_sub(head.l3_offset.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_have_a_budget_per_second() {
-        let desk = Desk::default();
-        let granted = |now| (0..10).filter(|_| desk.may_tell(now, 3)).count();
-        assert_eq!(granted(5_000_000_000), 3);
-        assert_eq!(granted(5_999_999_999), 0);
-        assert_eq!(granted(6_000_000_000), 3);
-        assert!(!desk.may_tell(6_000_000_001, 0));
     }
 }

@@ -5,11 +5,7 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use nodefence_common::{Action, Counter};
 
-use super::{
-    core::{Core, chain},
-    coverage::Coverage,
-    file_flags,
-};
+use super::{chain::chain, core::Core, coverage::Coverage, failures::not_found, file_flags};
 use crate::{
     cluster::{Backend, ClusterView, Node, Protocol, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
@@ -247,7 +243,7 @@ pub(super) fn unflag_report(
 pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
     let view = Arc::clone(&core.state().view);
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
-        return Err(super::flagging::not_found(name));
+        return Err(not_found(name));
     }
     let mut owners = std::collections::HashMap::new();
     for node in view.nodes.iter().filter(|node| only.is_none_or(|name| name == node.name)) {

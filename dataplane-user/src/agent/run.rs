@@ -86,7 +86,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let present = Present::now();
     let findings = tokio::task::spawn_blocking(Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
-    settings.options.config = findings::config(&settings, &findings);
+    settings.options.config = settings.config(&findings);
     if let Some(why) = signals.came().await {
         tracing::info!(why, "told to end before the agent ran; nothing was changed");
         return Ok(());

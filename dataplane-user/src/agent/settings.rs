@@ -1,11 +1,15 @@
 //! How an agent runs, as its command line says.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use super::audit::AuditSettings;
+use nodefence_common::{Config, config_flags};
+
 use crate::{
-    dataplane,
-    plan::{Answer, Mode},
+    dataplane::{self, probe::Findings},
+    plan::{
+        Answer, Mode, Policy,
+        audit::{Cidr, Kind},
+    },
     proxy,
 };
 
@@ -16,6 +20,24 @@ pub struct Wanted {
     pub names: Vec<String>,
     /// And those by which packets to nodes and backends leave.
     pub auto: bool,
+}
+
+/// How the tables are watched for what differs.
+#[derive(Clone, Debug)]
+pub struct AuditSettings {
+    /// After how long a difference is a fault.
+    pub fault_after: Duration,
+    /// What is mended without being asked.
+    pub repair: BTreeSet<Kind>,
+    /// Virtual addresses of others, as kube-proxy's `ipvs.excludeCIDRs`.
+    pub excluded: Vec<Cidr>,
+}
+
+impl Default for AuditSettings {
+    /// Two of kube-proxy's syncs (`syncPeriod`, 30 s), and nothing mended.
+    fn default() -> Self {
+        Self { fault_after: Duration::from_secs(60), repair: BTreeSet::new(), excluded: Vec::new() }
+    }
 }
 
 /// How the agent runs.
@@ -45,4 +67,21 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Whether to take over from an agent that runs.
     pub take_over: bool,
+}
+
+impl Settings {
+    /// How flags are carried out.
+    pub(super) fn policy<'a>(&self, own_node: &'a str) -> Policy<'a> {
+        Policy { own_node, mode: self.mode, answer: self.answer }
+    }
+
+    /// What the kernel programs are to be configured with, after what was found.
+    pub(super) fn config(&self, findings: &Findings) -> Config {
+        let mut config = self.options.config;
+        config.flags &= !config_flags::INJECT;
+        if findings.inject() {
+            config.flags |= config_flags::INJECT;
+        }
+        config
+    }
 }

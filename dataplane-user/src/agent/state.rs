@@ -7,40 +7,16 @@ use std::{
 };
 
 use jiff::Timestamp;
-use nodefence_common::{Addr, NodeEntry, PortKey, VERDICT_LIFETIME_NS};
+use nodefence_common::{Addr, PortKey};
 
-use super::{coverage::Coverage, kept::Kept, settings::Settings};
+use super::{coverage::Coverage, kept::Kept, writer::Writer};
 use crate::{
     cluster::{ClusterView, Node},
-    dataplane::{self, NodeWriter, WriteReport},
+    dataplane::WriteReport,
     flags::{Clocks, Flag, Flags, monotonic_ns},
-    plan::{Indices, Keep, KeepIndex, Policy, Slot, node_entry},
+    plan::{Indices, Keep, KeepIndex, Policy, Slot, node_entry, verdict_until},
     report::{AskRow, InterfaceRow, NeighbourRow, PinnedRow},
 };
-
-/// The one map write, and those that must come before and after it.
-pub(super) trait Writer: Send {
-    /// Writes one node's entry.
-    fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error>;
-    /// Keeps a port, or notes that an address has one.
-    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-    /// Takes that back.
-    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-}
-
-impl Writer for NodeWriter {
-    fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
-        self.write_node(index, entry)
-    }
-
-    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
-        self.keep_port(key)
-    }
-
-    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
-        self.let_go_of_port(key)
-    }
-}
 
 /// What the agent knows and holds. Behind one lock that is never held for longer than a few map writes: verdicts are
 /// renewed under it, and a flag must not wait for slow work.
@@ -338,19 +314,6 @@ fn grown(before: &ClusterView, after: &ClusterView) -> Vec<String> {
         node.backends.iter().any(|backend| old.binary_search(backend).is_err())
     };
     after.nodes.iter().filter(grew).map(|node| node.name.clone()).collect()
-}
-
-/// Up to when (CLOCK_MONOTONIC, ns) a verdict holds that is renewed now: its lifetime, but not beyond the flag's own end.
-pub(super) fn verdict_until(now: u64, remaining: Option<Duration>) -> u64 {
-    let remaining = remaining.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-    now.saturating_add(VERDICT_LIFETIME_NS.min(remaining))
-}
-
-impl Settings {
-    /// How flags are carried out.
-    pub(super) fn policy<'a>(&self, own_node: &'a str) -> Policy<'a> {
-        Policy { own_node, mode: self.mode, answer: self.answer }
-    }
 }
 
 #[cfg(test)]

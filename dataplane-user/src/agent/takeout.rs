@@ -1,5 +1,4 @@
 //! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
-mod bell;
 mod ending;
 
 use std::{
@@ -11,12 +10,7 @@ use std::{
 
 use nodefence_common::VERDICT_LIFETIME_NS;
 
-pub(super) use bell::Bell;
-
-use super::{
-    core::{Core, chain, precedence},
-    idle,
-};
+use super::{bell::Ending, chain::chain, core::Core, idle, threads::precedence};
 use crate::{
     cluster::ClusterView,
     flags::{Clocks, monotonic_ns},
@@ -30,7 +24,6 @@ use crate::{
     report::{IpvsRow, KeptServiceRow, TakeOutRow},
     takeout::{Claim as _, Drive, Failure, Kernel, Known, Ledgers, Reopened, claim_anew, ground},
 };
-use bell::Ending;
 
 /// Longest time between two looks at what is flagged, and between two renewals of the lease.
 const LOOK: Duration = Duration::from_millis(500);

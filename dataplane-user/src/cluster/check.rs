@@ -7,12 +7,12 @@ use std::{
 use nodefence_common::MAX_NODES;
 
 use super::{
-    check_service::ServiceNames,
     error::Problem,
     place::{Place, Placed},
     protocol::Protocol,
     raw::RawBackend,
     service::Service,
+    taken::ServiceNames,
     values::{check_node_name, parse_address, parse_port, parse_time},
     view::{Backend, ClusterView, FileFlag, Node, Scope},
 };

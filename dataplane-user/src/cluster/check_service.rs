@@ -19,16 +19,6 @@ use super::{
 /// The longest affinity that Kubernetes allows, in seconds (`validateClientIPAffinityConfig`, pkg/apis/core/validation).
 const MAX_AFFINITY: u32 = 86_400;
 
-/// What is unique among all Services, and on which line of the file it was taken.
-#[derive(Default)]
-pub(super) struct ServiceNames {
-    names: HashMap<String, u32>,
-    virtual_addresses: HashMap<(IpAddr, u16, Protocol), u32>,
-    node_ports: HashMap<(u16, Protocol), u32>,
-    /// Of the Service that is being read: address, index of its port, target.
-    sockets: HashMap<(IpAddr, usize, u16), u32>,
-}
-
 impl Checker {
     pub(super) fn service(&mut self, s: usize, raw: &RawService) -> Result<(), Problem> {
         let field = |what: &str| format!("services[{s}].{what}");

@@ -1,6 +1,7 @@
 use std::{fmt, io, path::PathBuf};
 
-use super::source::MAX_FILE_BYTES;
+/// Longest cluster file that is read, in bytes.
+pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Why a cluster file was not taken. The last good view stays.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,7 @@ use serde_saphyr::Error;
 
 use super::{
     error::{At, Problem},
-    file::options,
-    raw::RawFile,
+    raw::{RawFile, options},
 };
 
 /// The longest detail of the reader's that is passed on.

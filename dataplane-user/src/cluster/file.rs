@@ -1,4 +1,10 @@
-use super::{check::Checker, error::Problem, explain::explain, raw::RawFile, view::ClusterView};
+use super::{
+    check::Checker,
+    error::Problem,
+    explain::explain,
+    raw::{RawFile, options},
+    view::ClusterView,
+};
 
 /// Reads a cluster file's text, YAML or JSON. Either all of it is right, or nothing is taken.
 ///
@@ -42,18 +48,4 @@ pub fn parse(text: &str, allow_empty: bool) -> Result<ClusterView, Problem> {
         checker.flag(f, &flag.node, flag.until.as_ref(), flag.reason.clone().unwrap_or_default())?;
     }
     Ok(checker.finish())
-}
-
-/// A file of the largest cluster (16,384 nodes, 262,144 backends and more) stays far below these; they only stop an
-/// input that was made to exhaust memory.
-pub(super) fn options() -> serde_saphyr::Options {
-    serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_events: 64_000_000,
-            max_nodes: 32_000_000,
-            max_total_scalar_bytes: 256 << 20,
-        },
-        with_snippet: false,
-        merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
-    }
 }

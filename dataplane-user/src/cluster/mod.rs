@@ -10,6 +10,7 @@ mod protocol;
 mod raw;
 mod service;
 mod source;
+mod taken;
 mod values;
 mod view;
 mod watch;
@@ -21,10 +22,10 @@ mod source_tests;
 #[cfg(test)]
 mod tests;
 
-pub use error::{Error, Problem};
+pub use error::{Error, MAX_FILE_BYTES, Problem};
 pub use file::parse;
 pub use protocol::Protocol;
 pub use service::{DEFAULT_AFFINITY, Endpoint, Family, Hints, Service, ServicePort, TrafficPolicy};
-pub use source::{FileSource, MAX_FILE_BYTES};
+pub use source::FileSource;
 pub use view::{Backend, ClusterView, FileFlag, Node, Scope};
 pub use watch::Watch;

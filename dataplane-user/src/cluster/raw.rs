@@ -122,3 +122,17 @@ pub(super) struct RawHints {
     #[serde(default)]
     pub(super) nodes: Option<Vec<String>>,
 }
+
+/// A file of the largest cluster (16,384 nodes, 262,144 backends and more) stays far below these; they only stop an
+/// input that was made to exhaust memory.
+pub(super) fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: 64_000_000,
+            max_nodes: 32_000_000,
+            max_total_scalar_bytes: 256 << 20,
+        },
+        with_snippet: false,
+        merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
+    }
+}

@@ -171,7 +171,7 @@ fn order_means_nothing() {
 
 /// The same as JSON.
 fn serde_json_of(yaml: &str) -> serde_json::Value {
-    serde_saphyr::from_str_with_options(yaml, super::file::options()).unwrap()
+    serde_saphyr::from_str_with_options(yaml, super::raw::options()).unwrap()
 }
 
 #[test]

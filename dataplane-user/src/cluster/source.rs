@@ -7,13 +7,10 @@ use std::{
 };
 
 use super::{
-    error::{Error, Problem},
+    error::{Error, MAX_FILE_BYTES, Problem},
     file::parse,
     view::ClusterView,
 };
-
-/// Longest cluster file that is read, in bytes.
-pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// How often a file that changes while it is read is read anew, and how long after.
 const TRIES: u32 = 5;

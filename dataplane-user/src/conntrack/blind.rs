@@ -5,9 +5,10 @@ use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use serde::{Deserialize, Serialize};
 
-use super::{Error, wire::message};
+use super::Error;
 use crate::{
     netlink::{attributes, is_end, messages},
+    nfnetlink::message,
     nftables::{GET_RULE, NEW_RULE, NFGEN_LEN},
     sysctl,
 };

@@ -2,13 +2,11 @@
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST};
 use nodefence_common::Addr;
 
-use super::{
-    Flow, TcpState, Tuple, Zone,
-    family::Family,
-    flow::TCP,
-    wire::{message, nest, put},
+use super::{Flow, TcpState, Tuple, Zone, family::Family, flow::TCP};
+use crate::{
+    netlink::attributes,
+    nfnetlink::{message, nest, put},
 };
-use crate::netlink::attributes;
 
 pub(super) const SUBSYS_CTNETLINK: u16 = 1 << 8;
 const IPCTNL_MSG_CT_NEW: u16 = 0;

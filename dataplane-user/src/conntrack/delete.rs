@@ -11,8 +11,8 @@ use super::{
     },
     family::Family,
     flow::{TCP, UDP},
-    wire::{message, nest, put},
 };
+use crate::nfnetlink::{message, nest, put};
 
 const IPCTNL_MSG_CT_DELETE: u16 = 2;
 const CTA_FILTER: u16 = 25;

@@ -14,7 +14,6 @@ mod probe;
 mod remove;
 mod socket;
 mod stats;
-pub(crate) mod wire;
 
 pub use blind::{Blind, blind};
 pub use family::Family;

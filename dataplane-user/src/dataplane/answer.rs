@@ -3,10 +3,11 @@
 //! The egress program dropped the packet and sent its head; from that this room builds the answer that the packet would
 //! have got from a closed port, as a frame that enters as ingress of the same device ([`super`]'s injector).
 use nodefence_common::{Event, EventKind};
-use thiserror::Error;
 
 pub(crate) mod frame;
 mod parse;
+
+pub use parse::Unanswerable;
 
 use frame::{Addresses, Link, TcpHeader, icmp_unreachable, tcp_flags, tcp_frame};
 use parse::{Packet, Segment, Transport};
@@ -15,26 +16,6 @@ use parse::{Packet, Segment, Transport};
 const ICMP_MAX: usize = 576;
 /// An ICMPv6 error stays within the IPv6 minimum MTU (RFC 4443 section 2.4 c).
 const ICMPV6_MAX: usize = 1280;
-
-/// Why a packet gets no answer. It has been dropped already; the injector counts it and forgets it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum Unanswerable {
-    /// The event is not a request for an answer.
-    #[error("event kind {0} asks for no answer")]
-    Kind(u32),
-    /// The captured bytes end inside a header.
-    #[error("the captured {0} bytes end inside the {1} header")]
-    Truncated(usize, &'static str),
-    /// A header says what no sender may say.
-    #[error("{0}")]
-    Malformed(&'static str),
-    /// A rule forbids an answer (RFC 1122 section 3.2.2, RFC 9293 section 3.10.7.1).
-    #[error("never answered: {0}")]
-    Never(&'static str),
-    /// Neither TCP nor UDP.
-    #[error("IP protocol {0} has no answer")]
-    Protocol(u8),
-}
 
 /// The frame that answers the packet of `event`, to be injected as ingress of `event.ifindex`.
 ///

@@ -7,9 +7,10 @@ use super::{
     ahead::{self, ProgramAhead},
     clsact::{self, Filter},
     error::Error,
+    folders,
     handle::Dataplane,
     interfaces::{self, Interface, LinkLayer},
-    links, load,
+    links,
     names::Hook,
     netlink::Netlink,
     options::XdpChoice,
@@ -36,9 +37,29 @@ pub struct InterfaceStatus {
     pub error: Option<String>,
 }
 
+impl Dataplane {
+    /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
+    /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
+    pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
+        self.wanted = wanted.to_vec();
+        reconcile(self, true)
+    }
+
+    /// Indexes of the devices that programs of ours are attached to by TC, in whatever way and by whichever process.
+    pub fn attached(&self) -> Result<BTreeSet<u32>, Error> {
+        attached_devices(&self.options.pin_dir)
+    }
+
+    /// The state of the interfaces last given to [`Dataplane::attach`], looked up anew. A device that was made again under
+    /// its name, or from which our programs were taken, is attached to again.
+    pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
+        reconcile(self, false)
+    }
+}
+
 /// Attaches to every wanted interface. With `leave_others` also detaches from every other one, and puts staged maps in
 /// their place.
-pub(super) fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<InterfaceStatus> {
+fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<InterfaceStatus> {
     let wanted = dataplane.wanted.clone();
     let failed = |error: Error| {
         let status = |name: &String| InterfaceStatus {
@@ -53,7 +74,7 @@ pub(super) fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<In
         Err(e) => return failed(e),
     };
     // Somebody may have removed them below us; without them nothing can be pinned.
-    if let Err(e) = load::make_folders(&dataplane.options.pin_dir) {
+    if let Err(e) = folders::make_folders(&dataplane.options.pin_dir) {
         return failed(e);
     }
     let interfaces = match interfaces::list() {
@@ -118,7 +139,7 @@ fn one(
 }
 
 /// Devices on which a TC program of ours runs.
-pub(super) fn attached_devices(pin_dir: &Path) -> Result<BTreeSet<u32>, Error> {
+fn attached_devices(pin_dir: &Path) -> Result<BTreeSet<u32>, Error> {
     let mut netlink = Netlink::open()?;
     let linked = links::list(pin_dir)?.into_iter().filter(|(_, hook)| Hook::TC.contains(hook));
     let mut devices: BTreeSet<u32> = linked.map(|(ifindex, _)| ifindex).collect();

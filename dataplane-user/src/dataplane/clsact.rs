@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     error::Error,
-    load,
+    folders,
     names::{self, FILTER_HANDLE, FILTER_PREFIX, FILTER_PRIORITY, Hook},
     netlink::{
         CREATE, DUMP, EXCL, Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_GETQDISC, RTM_GETTFILTER,
@@ -216,7 +216,7 @@ fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), 
     match netlink.ask(&request) {
         Ok(_) => Ok(()),
         Err(e) => {
-            load::gone(fs::remove_dir(&mark)).map_err(Error::file(mark, "remove it"))?;
+            folders::gone(fs::remove_dir(&mark)).map_err(Error::file(mark, "remove it"))?;
             if e.errno != libc::EEXIST {
                 return Err(e.into_error(format!("add a clsact qdisc to interface {ifindex}")));
             }
@@ -255,7 +255,7 @@ pub(super) fn remove_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) 
         Some(Err(e)) if [libc::ENOENT, libc::ENODEV, libc::EINVAL].contains(&e.errno) => false,
         Some(Err(e)) => return Err(e.into_error(format!("remove the clsact qdisc of interface {ifindex}"))),
     };
-    load::gone(fs::remove_dir(&mark)).map_err(Error::file(mark, "remove it"))?;
+    folders::gone(fs::remove_dir(&mark)).map_err(Error::file(mark, "remove it"))?;
     Ok(removed)
 }
 
@@ -266,7 +266,7 @@ pub(super) fn forget_qdiscs(pin_dir: &Path, existing: &[u32]) -> Result<(), Erro
     for mark in marks.flatten() {
         let ifindex: Option<u32> = mark.file_name().to_str().and_then(|name| name.parse().ok());
         if !ifindex.is_some_and(|ifindex| existing.contains(&ifindex)) {
-            load::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
+            folders::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
         }
     }
     Ok(())

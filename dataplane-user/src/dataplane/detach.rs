@@ -1,7 +1,7 @@
 //! Removing all that is ours, with or without an agent, after a crash, and as often as one likes.
 use std::{fs, path::Path};
 
-use super::{clsact, error::Error, links, load, lock::PinLock, names::Hook, netlink::Netlink, versions};
+use super::{clsact, error::Error, folders, links, lock::PinLock, names::Hook, netlink::Netlink, versions};
 
 /// What a detach removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
@@ -24,7 +24,7 @@ pub struct DetachReport {
 ///
 /// [`Error::Busy`] where a [`super::Dataplane`] is open on the folder: nothing is removed below a running agent.
 pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
-    let root = load::root(pin_dir)?;
+    let root = folders::root(pin_dir)?;
     let _lock = PinLock::existing(root)?;
     let mut report = DetachReport::default();
     let mut dirs = vec![pin_dir.to_owned()];
@@ -43,9 +43,9 @@ pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
             report.qdiscs += u32::from(clsact::remove_qdisc(&mut netlink, dir, ifindex)?);
         }
     }
-    if load::in_bpffs(pin_dir)? {
+    if folders::in_bpffs(pin_dir)? {
         for dir in &dirs {
-            report.maps += load::remove_pins(dir)?;
+            report.maps += folders::remove_pins(dir)?;
         }
         // Where it is not empty, something in it is not ours.
         let _ = fs::remove_dir(root);

@@ -1,5 +1,9 @@
 use std::{io, path::PathBuf};
 
+/// Major and minor number of the oldest kernel that the programs load on: it brought what they and their maps need (bounded
+/// loops 5.3, ring buffer and links 5.8), and is the oldest that they are tested on.
+pub const OLDEST: (u8, u8) = (5, 10);
+
 /// What can go wrong in this room. Each message names the file, device or map and says what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -46,7 +50,7 @@ pub enum Error {
     /// A kernel that lacks what the programs use.
     #[error(
         "kernel {}.{}.{} is too old: nodefence runs on {}.{} or later (see `nodefence doctor`)",
-        .0.code() >> 16, .0.code() >> 8 & 0xff, .0.code() & 0xff, super::OLDEST.0, super::OLDEST.1
+        .0.code() >> 16, .0.code() >> 8 & 0xff, .0.code() & 0xff, OLDEST.0, OLDEST.1
     )]
     OldKernel(aya::util::KernelVersion),
     /// A kernel that was built without what the programs need.

@@ -6,7 +6,6 @@ use nodefence_common::{
 };
 
 use super::{
-    attach::{self, InterfaceStatus},
     error::Error,
     events::EventStream,
     inject::Injector,
@@ -15,7 +14,6 @@ use super::{
     log::CutLog,
     maps::Maps,
     names,
-    node_writer::NodeWriter,
     options::Options,
     programs::Programs,
     rescue::Rescues,
@@ -78,11 +76,6 @@ impl Dataplane {
         put_node(&mut self.maps, self.staged.as_mut(), index, entry)
     }
 
-    /// A writer of node entries that does not wait for this handle.
-    pub fn node_writer(&self) -> Result<NodeWriter, Error> {
-        NodeWriter::new(self)
-    }
-
     /// Every node index that has or had an owner: verdicts to adopt, and generations to go on from.
     pub fn nodes(&self) -> Result<Vec<(u32, NodeEntry)>, Error> {
         self.maps.used_nodes()
@@ -115,24 +108,6 @@ impl Dataplane {
             .keys()
             .filter(|key| key.as_ref().map_or(true, |key| key.kind == port_kinds::KEPT));
         keys.collect::<Result<_, _>>().map_err(Error::map(names::PORTS))
-    }
-
-    /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
-    /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
-    pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
-        self.wanted = wanted.to_vec();
-        attach::reconcile(self, true)
-    }
-
-    /// Indexes of the devices that programs of ours are attached to by TC, in whatever way and by whichever process.
-    pub fn attached(&self) -> Result<BTreeSet<u32>, Error> {
-        attach::attached_devices(&self.options.pin_dir)
-    }
-
-    /// The state of the interfaces last given to [`Dataplane::attach`], looked up anew. A device that was made again under
-    /// its name, or from which our programs were taken, is attached to again.
-    pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
-        attach::reconcile(self, false)
     }
 
     /// Packets and bytes since the maps were made, one pair for each reason, summed over the CPUs.

@@ -16,21 +16,14 @@ use super::{error::Error, netlink::Netlink, route::Lookup};
 
 mod neighbours;
 
+pub use neighbours::Hop;
+
 use neighbours::{Neighbour, State};
 
 /// How long a link-layer address is remembered that is in the table no longer.
 const MEMORY: Duration = Duration::from_secs(3_600);
 /// How many are remembered at most.
 const MEMORY_MAX: usize = 65_536;
-
-/// A next hop: what the neighbour table is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
-pub struct Hop {
-    /// Index of the device.
-    pub ifindex: u32,
-    /// The gateway, or the backend itself where it is on the link.
-    pub address: IpAddr,
-}
 
 /// A flagged node, as far as its neighbour entries matter.
 #[derive(Clone, Debug, Default)]

@@ -16,8 +16,15 @@ pub struct NodeWriter {
     ports: Vec<HashMap<MapData, PortKey, u32>>,
 }
 
+impl Dataplane {
+    /// A writer of node entries that does not wait for this handle.
+    pub fn node_writer(&self) -> Result<NodeWriter, Error> {
+        NodeWriter::new(self)
+    }
+}
+
 impl NodeWriter {
-    pub(super) fn new(dataplane: &Dataplane) -> Result<Self, Error> {
+    fn new(dataplane: &Dataplane) -> Result<Self, Error> {
         let pinned = &dataplane.options.pin_dir;
         let staging = names::staging(pinned);
         let staged = dataplane.staged.as_ref().is_some_and(|staged| staged.old_nodes.is_some());

@@ -20,6 +20,8 @@ mod far;
 mod ipvs;
 mod nft;
 
+pub use far::Conntrack;
+
 /// A probe that takes longer has failed. Milliseconds on an idle machine; on a crowded or emulated one a second is soon gone, and a
 /// failed probe costs every idle client a second question.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -40,17 +42,6 @@ pub enum Finding<T> {
     NotNeeded(String),
     /// It could not run.
     Failed(String),
-}
-
-/// How conntrack treats a question, a segment in the reply direction with numbers that are not the flow's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Conntrack {
-    /// A SYN|ACK with any numbers is translated.
-    pub syn_ack: bool,
-    /// An ACK with numbers far in the past is translated.
-    pub far_past: bool,
-    /// An ACK with any numbers is translated once the flow is liberal in the reply direction.
-    pub liberal: bool,
 }
 
 /// What the findings depend on and what may come long after the agent: at boot kube-proxy loads ip_vs when it first syncs.

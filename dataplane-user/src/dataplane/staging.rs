@@ -13,7 +13,7 @@ use nodefence_common::NodeEntry;
 
 use super::{
     error::Error,
-    load,
+    folders,
     maps::{Maps, is_full},
     names::{self, MAPS},
     sys::{self, MapInfo},
@@ -67,7 +67,7 @@ pub(super) fn differing(
 /// Clears what an earlier attempt left and makes the folder where it is needed.
 pub(super) fn prepare(pin_dir: &Path, differing: &[&str]) -> Result<(), Error> {
     let dir = names::staging(pin_dir);
-    load::remove_pins(&dir)?;
+    folders::remove_pins(&dir)?;
     if !differing.is_empty() {
         fs::create_dir(&dir).map_err(Error::file(dir, "make the folder"))?;
     }
@@ -131,9 +131,9 @@ impl Staged {
             fs::rename(&path, pin_dir.join(name))
                 .map_err(Error::file(path, "move it over the old map's pin"))?;
         }
-        load::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder"))?;
+        folders::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder"))?;
         for other in self.other_versions {
-            load::remove_pins(&other)?;
+            folders::remove_pins(&other)?;
         }
         Ok(())
     }

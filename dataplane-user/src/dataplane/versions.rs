@@ -7,7 +7,7 @@ use std::{
 
 use nodefence_common::PIN_ROOT;
 
-use super::{error::Error, links, load, names};
+use super::{error::Error, folders, links, names};
 
 /// The pin folders of other versions.
 pub(super) fn others(pin_dir: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -51,7 +51,7 @@ pub(super) fn take_over(pin_dir: &Path, other: &Path) -> Result<bool, Error> {
             _ => taken = true,
         }
         // Only now: a crash in between leaves two marks, not none.
-        load::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
+        folders::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
     }
     Ok(taken)
 }

@@ -2,6 +2,7 @@
 //! the cluster file. Time is handed in; only [`store`] touches the disk.
 
 mod clock;
+mod limit;
 mod set;
 mod store;
 
@@ -9,5 +10,6 @@ mod store;
 mod tests;
 
 pub use clock::{Clocks, monotonic_ns};
+pub use limit::too_many;
 pub use set::{Flag, Flags, Origin};
 pub use store::{Adopted, FlagStore, StoreError};

@@ -1,9 +1,10 @@
 use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, Ipv4Addr},
+    time::Duration,
 };
 
-use nodefence_common::{Action, NodeEntry, Verdict, backend_flags};
+use nodefence_common::{Action, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_flags};
 use proptest::prelude::*;
 
 use super::*;
@@ -50,6 +51,14 @@ fn the_action_follows_the_policy() {
         assert_eq!(view.nodes.iter().map(own).collect::<Vec<_>>(), [true, false, false]);
         assert_eq!((entry("n2").verdict, entry("n2").until), (Verdict::Healthy as u32, 0));
     }
+}
+
+#[test]
+fn a_verdict_does_not_outlive_its_flag() {
+    assert_eq!(verdict_until(5, None), 5 + VERDICT_LIFETIME_NS);
+    assert_eq!(verdict_until(5, Some(Duration::from_secs(60))), 5 + VERDICT_LIFETIME_NS);
+    assert_eq!(verdict_until(5, Some(Duration::from_millis(1))), 1_000_005);
+    assert_eq!(verdict_until(5, Some(Duration::ZERO)), 5);
 }
 
 #[test]

@@ -1,4 +1,8 @@
-use nodefence_common::{Action, BackendEntry, NodeEntry, Verdict, backend_flags, port_flags};
+use std::time::Duration;
+
+use nodefence_common::{
+    Action, BackendEntry, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_flags, port_flags,
+};
 
 use super::{
     indices::{Indices, Slot, name_field},
@@ -67,6 +71,12 @@ pub fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64
         generation: slot.generation,
         name: name_field(name),
     }
+}
+
+/// Up to when (CLOCK_MONOTONIC, ns) a verdict holds that is renewed now: its lifetime, but not beyond the flag's own end.
+pub fn verdict_until(now: u64, remaining: Option<Duration>) -> u64 {
+    let remaining = remaining.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+    now.saturating_add(VERDICT_LIFETIME_NS.min(remaining))
 }
 
 /// The entry of a backend of node `name`.

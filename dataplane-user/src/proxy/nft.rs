@@ -7,8 +7,8 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Error;
 use crate::{
-    conntrack::wire::{message, put},
     netlink::{Broken, Channel, attributes},
+    nfnetlink::{message, put},
     nftables::{
         DEL_SET_ELEM, GET_CHAIN, GET_SET, GET_SET_ELEM, GET_TABLE, NEW_SET, NEW_SET_ELEM, NFGEN_LEN,
         transaction,

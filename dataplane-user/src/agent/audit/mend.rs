@@ -8,8 +8,12 @@ use std::{
 use nodefence_common::{PortKey, port_flags, port_kinds};
 
 use super::{
-    super::core::{Core, chain},
-    Watch, now,
+    super::{
+        chain::chain,
+        core::Core,
+        watched::{Watch, now},
+    },
+    look::look,
     read::Scene,
     rows::subject,
 };
@@ -32,7 +36,7 @@ const AT_ONCE: usize = 16;
 pub(in super::super) fn repair(core: &Core, kinds: &BTreeSet<Kind>, dry_run: bool) -> RepairReport {
     let mut watch = core.audit.watch();
     let parts: BTreeSet<Part> = kinds.iter().map(|kind| kind.part()).collect();
-    watch.look(core, parts.iter().copied());
+    look(&mut watch, core, parts.iter().copied());
     let (due, rest): (Vec<Observed>, Vec<Observed>) = watch
         .tracker
         .observed(now())
@@ -46,7 +50,7 @@ pub(in super::super) fn repair(core: &Core, kinds: &BTreeSet<Kind>, dry_run: boo
     let mut left = HashMap::new();
     if !dry_run && !wanted.is_empty() {
         notes.extend(carry_out(core, &wanted));
-        watch.look(core, parts);
+        look(&mut watch, core, parts);
         let there = watch.tracker.observed(now()).map(|one| one.difference);
         left.extend(there.map(|now| ((now.kind, now.subject), now.grace)));
     }
@@ -93,7 +97,7 @@ pub(super) fn mend(core: &Core, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
         tracing::error!(problem, "audit: not all was mended; tried again");
     }
     let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
-    watch.look(core, parts);
+    look(watch, core, parts);
 }
 
 /// # Errors

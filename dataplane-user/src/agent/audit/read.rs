@@ -6,12 +6,11 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    super::{
-        core::{Core, chain},
-        own_node::local_addresses,
-    },
-    now,
+use super::super::{
+    chain::chain,
+    core::Core,
+    own_node::local_addresses,
+    watched::{Reading, now},
 };
 use crate::{
     cluster::ClusterView,
@@ -28,14 +27,6 @@ use crate::{
     proxy::Mode as ProxyMode,
     sysctl,
 };
-
-/// What a part had.
-pub(super) struct Reading {
-    /// `None` where it changed too fast to be read whole.
-    pub(super) found: Option<Found>,
-    /// Of its kinds those that were not looked at, and why.
-    pub(super) not_looked_at: BTreeMap<Kind, String>,
-}
 
 /// Reads a part. Blocking.
 ///

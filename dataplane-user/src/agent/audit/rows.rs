@@ -7,7 +7,13 @@ use std::{
 
 use clap::ValueEnum as _;
 
-use super::{super::core::Core, Watch, now};
+use super::{
+    super::{
+        core::Core,
+        watched::{Watch, now},
+    },
+    look::look,
+};
 use crate::{
     ipvs::Protocol,
     plan::audit::{Kind, Observed, Part, State, Subject},
@@ -20,7 +26,7 @@ const LISTED: usize = 1_000;
 /// Looks at everything, and tells what is not as it should be. Blocking.
 pub(in super::super) fn report(core: &Core) -> AuditReport {
     let mut watch = core.audit.watch();
-    watch.look(core, Part::ALL);
+    look(&mut watch, core, Part::ALL);
     let at = now();
     let observed: Vec<Observed> = watch.tracker.observed(at).collect();
     let mut kinds: Vec<KindRow> =

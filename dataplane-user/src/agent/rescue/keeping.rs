@@ -10,14 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nodefence_common::RescueHead;
-
 use super::{
-    AGAIN, length,
+    handed::{AGAIN, Packet, length},
     packets::{Helper, Keeping, refuse},
 };
 use crate::{
-    agent::core::{Core, precedence},
+    agent::{core::Core, threads::precedence},
     flags::monotonic_ns,
     proxy,
     rescue::Fate,
@@ -28,9 +26,6 @@ const MOST: usize = 1024;
 
 /// After so long without a packet it gives back what it holds.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// A packet as it was handed over.
-pub(super) type Packet = (RescueHead, Vec<u8>);
 
 /// The thread.
 pub(super) struct Lane {

@@ -7,7 +7,11 @@ use std::{
 
 use nodefence_common::{Addr, Event, EventKind, HEAD_LEN, Reason, RescueHead};
 
-use super::{devices::Devices, keeping, length, waiting::Waiting};
+use super::{
+    devices::Devices,
+    handed::{self, length},
+    waiting::Waiting,
+};
 use crate::{
     agent::core::Core,
     cluster::ClusterView,
@@ -33,7 +37,7 @@ const LATE_NS: u64 = 500_000_000;
 /// What is done where kube-proxy keeps the client at the hung endpoint.
 pub(super) enum Keeping {
     /// The packet is for the thread that may wait.
-    HandOn(SyncSender<keeping::Packet>),
+    HandOn(SyncSender<handed::Packet>),
     /// It is emptied, by that thread.
     Empty(proxy::Forget),
 }

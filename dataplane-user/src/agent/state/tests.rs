@@ -1,20 +1,14 @@
 use std::sync::Mutex;
 
+use nodefence_common::NodeEntry;
+use proptest::prelude::*;
+
 use super::*;
 use crate::{
     cluster::parse,
+    dataplane,
     plan::{Answer, Mode, keep},
 };
-
-use proptest::prelude::*;
-
-#[test]
-fn a_verdict_does_not_outlive_its_flag() {
-    assert_eq!(verdict_until(5, None), 5 + VERDICT_LIFETIME_NS);
-    assert_eq!(verdict_until(5, Some(Duration::from_secs(60))), 5 + VERDICT_LIFETIME_NS);
-    assert_eq!(verdict_until(5, Some(Duration::from_millis(1))), 1_000_005);
-    assert_eq!(verdict_until(5, Some(Duration::ZERO)), 5);
-}
 
 const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
 

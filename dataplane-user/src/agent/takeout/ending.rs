@@ -8,7 +8,7 @@ use nodefence_common::VERDICT_LIFETIME_NS;
 
 use super::{AGAIN, Work, reopened};
 use crate::{
-    agent::core::chain,
+    agent::chain::chain,
     flags::monotonic_ns,
     ipvs,
     takeout::{Failure, Kernel, Reopened, Surroundings, put_back_within},

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 
 use nodefence_common::Event;
 
-use super::{Unanswerable, parse::Packet};
+use super::parse::{Packet, Unanswerable};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;

@@ -5,11 +5,30 @@ use nodefence_common::{
     Event,
     ipv6::{FRAGMENT, MAX_EXTENSIONS, ROUTING, is_extension},
 };
-
-use super::Unanswerable;
+use thiserror::Error;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+
+/// Why a packet gets no answer. It has been dropped already; the injector counts it and forgets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Unanswerable {
+    /// The event is not a request for an answer.
+    #[error("event kind {0} asks for no answer")]
+    Kind(u32),
+    /// The captured bytes end inside a header.
+    #[error("the captured {0} bytes end inside the {1} header")]
+    Truncated(usize, &'static str),
+    /// A header says what no sender may say.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// A rule forbids an answer (RFC 1122 section 3.2.2, RFC 9293 section 3.10.7.1).
+    #[error("never answered: {0}")]
+    Never(&'static str),
+    /// Neither TCP nor UDP.
+    #[error("IP protocol {0} has no answer")]
+    Protocol(u8),
+}
 
 /// A captured packet from its IP header on.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use super::Hop;
+use serde::Serialize;
+
 use crate::dataplane::{
     error::Error,
     netlink::{CREATE, DUMP, Netlink, Request, attrs, u16_at, u32_at},
@@ -21,6 +22,15 @@ const NDA_LLADDR: u16 = 2;
 const NTF_EXT_LEARNED: u8 = 0x10;
 /// An IPv6 router.
 const NTF_ROUTER: u8 = 0x80;
+
+/// A next hop: what the neighbour table is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+pub struct Hop {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The gateway, or the backend itself where it is on the link.
+    pub address: IpAddr,
+}
 
 /// `NUD_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,10 +10,11 @@ use std::{
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
+use serde::{Deserialize, Serialize};
 
-use super::{Conntrack as Found, nft};
+use super::nft;
 use crate::{
-    conntrack::{Conntrack, Family, Flow},
+    conntrack::{Conntrack as Table, Family, Flow},
     dataplane::{
         netlink::{Netlink, Request},
         sweep::ask::{Question, frames},
@@ -27,7 +28,18 @@ const PEACE: Duration = Duration::from_millis(30);
 /// Length of the Ethernet header that a raw IP socket does not take.
 const ETHERNET_LEN: usize = 14;
 
-pub(super) fn probe() -> Result<Found, String> {
+/// How conntrack treats a question, a segment in the reply direction with numbers that are not the flow's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Conntrack {
+    /// A SYN|ACK with any numbers is translated.
+    pub syn_ack: bool,
+    /// An ACK with numbers far in the past is translated.
+    pub far_past: bool,
+    /// An ACK with any numbers is translated once the flow is liberal in the reply direction.
+    pub liberal: bool,
+}
+
+pub(super) fn probe() -> Result<Conntrack, String> {
     loopback_up()?;
     nft::track()?;
     let fail = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
@@ -37,7 +49,7 @@ pub(super) fn probe() -> Result<Found, String> {
     let _accepted = listener.accept().map_err(fail("accept over loopback"))?;
     let client = (client.local_addr().map_err(fail("connect over loopback"))?, client);
 
-    let mut conntrack = Conntrack::open().map_err(|error| error.to_string())?;
+    let mut conntrack = Table::open().map_err(|error| error.to_string())?;
     let flow = find(&mut conntrack, client.0, server)?;
     let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)
         .map_err(|errno| format!("open a raw socket: {errno}"))?;
@@ -47,7 +59,7 @@ pub(super) fn probe() -> Result<Found, String> {
     probe.conntrack.make_liberal(&flow).map_err(|error| error.to_string())?;
     // Any numbers: four of them, one in each quarter.
     let liberal = probe.all_pass(Question::FourAcks)?;
-    Ok(Found { syn_ack, far_past, liberal })
+    Ok(Conntrack { syn_ack, far_past, liberal })
 }
 
 /// `struct ifinfomsg`: loopback has index 1 in every namespace; IFF_UP is set, nothing else changed.
@@ -63,7 +75,7 @@ fn loopback_up() -> Result<(), String> {
         .map_err(|refused| refused.into_error("set the loopback device up").to_string())
 }
 
-fn find(conntrack: &mut Conntrack, client: SocketAddr, server: SocketAddr) -> Result<Flow, String> {
+fn find(conntrack: &mut Table, client: SocketAddr, server: SocketAddr) -> Result<Flow, String> {
     let dump = conntrack
         .dump(Family::V4, |flow| {
             flow.tcp.is_some() && flow.orig.src_port == client.port() && flow.orig.dst_port == server.port()
@@ -73,7 +85,7 @@ fn find(conntrack: &mut Conntrack, client: SocketAddr, server: SocketAddr) -> Re
 }
 
 struct Probe {
-    conntrack: Conntrack,
+    conntrack: Table,
     raw: OwnedFd,
     flow: Flow,
 }

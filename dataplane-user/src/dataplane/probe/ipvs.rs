@@ -15,12 +15,12 @@ use nix::{
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
 
 use crate::{
-    conntrack::wire::put,
     dataplane::{
         Dataplane, Options,
         netlink::{CREATE, EXCL, Netlink, Request},
     },
     ipvs::{BadName, Change, Destination, Ipvs, Outcome, Protocol, Service, ServiceKey},
+    nfnetlink::put,
     plan::Tables,
 };
 

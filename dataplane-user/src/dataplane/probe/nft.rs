@@ -4,7 +4,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkBuffer}
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
 use crate::{
-    conntrack::wire::{message, nest, put},
+    nfnetlink::{message, nest, put},
     nftables::{NEW_CHAIN, NEW_RULE, NEW_TABLE, transaction},
 };
 

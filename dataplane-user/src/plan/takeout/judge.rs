@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use nodefence_common::PortKey;
 
-use super::{Kept, SETTLED, TakeOut};
+use super::{SETTLED, TakeOut, kept::Kept};
 use crate::{
     cluster::Protocol as Transport,
     ipvs::{Destination, ServiceKey},

@@ -11,8 +11,10 @@
 
 mod hash;
 mod judge;
+mod kept;
 mod owned;
 mod report;
+mod steps;
 mod undo;
 mod wanted;
 #[cfg(test)]
@@ -27,7 +29,8 @@ use std::{
 use foldhash::fast::RandomState;
 use nodefence_common::{Addr, PortKey};
 
-pub use report::{Kept, Report};
+pub use kept::Kept;
+pub use report::Report;
 pub use undo::undo;
 pub use wanted::Wanted;
 

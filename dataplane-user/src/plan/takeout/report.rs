@@ -1,7 +1,4 @@
-use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use super::{
     TakeOut,
@@ -11,21 +8,6 @@ use crate::{
     ipvs::{Protocol, ServiceKey},
     ledger::Pair,
 };
-
-/// A service whose destinations on flagged nodes are left in place.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept {
-    /// The flagged nodes.
-    pub nodes: BTreeSet<String>,
-    /// Why.
-    pub why: &'static str,
-    pub(super) last: Duration,
-}
-
-impl Kept {
-    pub(super) const NO_OTHERS: &'static str = "all its destinations are on flagged nodes";
-    pub(super) const OTHERS_HAVE_NO_WEIGHT: &'static str = "its destinations on other nodes have weight 0";
-}
 
 /// How far a node is taken out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

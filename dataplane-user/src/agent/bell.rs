@@ -1,3 +1,5 @@
+//! What the thread that takes flagged nodes out of IPVS is told, and what it tells.
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -9,9 +11,9 @@ use crate::{ipvs::ServiceKey, ledger::Pair, report::IpvsRow};
 /// Services that it is told of as urgent at most; all others are looked at within a second.
 const URGENT: usize = 64;
 
-/// What the thread is told, and what it tells.
+/// What the thread that takes out is told, and what it tells.
 #[derive(Default)]
-pub(in crate::agent) struct Bell {
+pub(super) struct Bell {
     board: Mutex<Board>,
     rung: Condvar,
 }
@@ -30,11 +32,11 @@ pub(super) struct Board {
 
 /// How far it is, for whoever waits for that.
 #[derive(Clone, Default)]
-pub(in crate::agent) struct Progress {
+pub(super) struct Progress {
     /// Pairs whose connections find another destination when they are begun anew.
-    pub(in crate::agent) balanced: Arc<HashSet<Pair>>,
+    pub(super) balanced: Arc<HashSet<Pair>>,
     /// Whether the kernel lets go of connections to what is deleted.
-    pub(in crate::agent) flushes: bool,
+    pub(super) flushes: bool,
 }
 
 /// What becomes of what is taken out when the agent ends.
@@ -52,13 +54,13 @@ impl Bell {
     }
 
     /// Flags or backends may have changed.
-    pub(in crate::agent) fn ring(&self) {
+    pub(super) fn ring(&self) {
         self.board().rung = true;
         self.rung.notify_all();
     }
 
     /// A packet waits until this service is taken out. Rings once for each until it has been looked at.
-    pub(in crate::agent) fn urgent(&self, service: ServiceKey) {
+    pub(super) fn urgent(&self, service: ServiceKey) {
         let mut board = self.board();
         if board.urgent.len() < URGENT && board.urgent.insert(service) {
             drop(board);
@@ -67,7 +69,7 @@ impl Bell {
     }
 
     /// A round of asking is over that began at `begun`.
-    pub(in crate::agent) fn asked(&self, node: &str, begun: u64) {
+    pub(super) fn asked(&self, node: &str, begun: u64) {
         let mut board = self.board();
         let last = board.asked.entry(node.to_owned()).or_default();
         // Two may go on at a time, and the older one end last.
@@ -86,12 +88,12 @@ impl Bell {
     }
 
     /// For `status`.
-    pub(in crate::agent) fn row(&self) -> IpvsRow {
+    pub(super) fn row(&self) -> IpvsRow {
         self.board().row.clone()
     }
 
     /// How far it is.
-    pub(in crate::agent) fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> Progress {
         self.board().progress.clone()
     }
 

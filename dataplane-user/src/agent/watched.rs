@@ -1,0 +1,124 @@
+//! What readings of the tables gave so far, since when, and when each part is to be read again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::settings::AuditSettings;
+use crate::{
+    flags::monotonic_ns,
+    plan::audit::{Drops, Found, Kind, Part, State, Tracker},
+};
+
+/// How often each part is read: so many times until a difference is a fault, within these bounds.
+const READINGS: u32 = 6;
+pub(super) const SOONEST: Duration = Duration::from_millis(500);
+const LATEST: Duration = Duration::from_secs(10);
+/// By how much longer the pause is than the reading: 1 % of a processor for each part at most.
+const PAUSE: u32 = 99;
+
+/// What was seen so far.
+pub(super) struct Audit {
+    watch: Mutex<Watch>,
+}
+
+impl Audit {
+    pub(super) fn new(settings: &AuditSettings) -> Self {
+        Self {
+            watch: Mutex::new(Watch {
+                tracker: Tracker::new(settings.fault_after),
+                drops: Drops::default(),
+                due: BTreeMap::new(),
+                not_looked_at: BTreeMap::new(),
+                told: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// One reader at a time.
+    pub(super) fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a part had.
+pub(super) struct Reading {
+    /// `None` where it changed too fast to be read whole.
+    pub(super) found: Option<Found>,
+    /// Of its kinds those that were not looked at, and why.
+    pub(super) not_looked_at: BTreeMap<Kind, String>,
+}
+
+/// What was seen so far, for one reader at a time.
+pub(super) struct Watch {
+    pub(super) tracker: Tracker,
+    pub(super) drops: Drops,
+    /// When each part is to be read again.
+    due: BTreeMap<Part, Duration>,
+    /// Kinds that nothing is known of, and why.
+    pub(super) not_looked_at: BTreeMap<Kind, String>,
+    /// Faults that the log was told of.
+    told: BTreeMap<Kind, usize>,
+}
+
+/// The time (CLOCK_MONOTONIC) of readings.
+pub(super) fn now() -> Duration {
+    Duration::from_nanos(monotonic_ns())
+}
+
+impl Watch {
+    /// Takes note of what the reading of a part gave that went on from `begun` to `read`.
+    pub(super) fn take(
+        &mut self,
+        part: Part,
+        reading: Result<Reading, String>,
+        begun: Duration,
+        read: Duration,
+    ) {
+        let every = (self.tracker.fault_after() / READINGS).clamp(SOONEST, LATEST);
+        self.not_looked_at.retain(|kind, _| kind.part() != part);
+        match reading {
+            Ok(reading) => {
+                // Nothing is concluded from half a list; what was known stays.
+                if let Some(found) = reading.found {
+                    self.tracker.note(part, found, read);
+                }
+                self.not_looked_at.extend(reading.not_looked_at);
+            }
+            Err(why) => {
+                self.tracker.forget(part);
+                self.not_looked_at.extend(part.kinds().iter().map(|kind| (*kind, why.clone())));
+            }
+        }
+        self.due.insert(part, read + every.max((read - begun) * PAUSE));
+    }
+
+    /// Parts that are to be read now.
+    pub(super) fn due(&self) -> Vec<Part> {
+        let now = now();
+        Part::ALL.into_iter().filter(|part| self.due.get(part).is_none_or(|due| *due <= now)).collect()
+    }
+
+    /// How long nothing is to be read.
+    pub(super) fn pause(&self) -> Duration {
+        let next = Part::ALL.iter().map(|part| self.due.get(part).copied().unwrap_or_default()).min();
+        next.unwrap_or_default().saturating_sub(now())
+    }
+
+    /// Tells the log which kinds have faults that had none, and the other way round.
+    pub(super) fn tell(&mut self) {
+        let mut faults: BTreeMap<Kind, usize> = BTreeMap::new();
+        for observed in self.tracker.observed(now()).filter(|observed| observed.state == State::Fault) {
+            *faults.entry(observed.difference.kind).or_default() += 1;
+        }
+        for (kind, count) in faults.iter().filter(|(kind, _)| !self.told.contains_key(*kind)) {
+            tracing::warn!(%kind, count, "audit: faults (see nodefence audit)");
+        }
+        for kind in self.told.keys().filter(|kind| !faults.contains_key(*kind)) {
+            tracing::info!(%kind, "audit: no faults any more");
+        }
+        self.told = faults;
+    }
+}

@@ -1,0 +1,29 @@
+//! Who writes verdicts and what is kept: the kernel's maps, or a test's.
+
+use nodefence_common::{NodeEntry, PortKey};
+
+use crate::dataplane::{self, NodeWriter};
+
+/// The one map write, and those that must come before and after it.
+pub(super) trait Writer: Send {
+    /// Writes one node's entry.
+    fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error>;
+    /// Keeps a port, or notes that an address has one.
+    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+    /// Takes that back.
+    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+}
+
+impl Writer for NodeWriter {
+    fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
+        self.write_node(index, entry)
+    }
+
+    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.keep_port(key)
+    }
+
+    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.let_go_of_port(key)
+    }
+}

@@ -1,0 +1,17 @@
+//! What is known of a service that keeps its destinations.
+use std::{collections::BTreeSet, time::Duration};
+
+/// A service whose destinations on flagged nodes are left in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// The flagged nodes.
+    pub nodes: BTreeSet<String>,
+    /// Why.
+    pub why: &'static str,
+    pub(super) last: Duration,
+}
+
+impl Kept {
+    pub(super) const NO_OTHERS: &'static str = "all its destinations are on flagged nodes";
+    pub(super) const OTHERS_HAVE_NO_WEIGHT: &'static str = "its destinations on other nodes have weight 0";
+}
