@@ -4,10 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 mod headers;
 
+pub use headers::{Hook, Ip};
 use headers::{Lack, Seen, Tcp, find_ip, is_mapped, read_v4, read_v6, transport};
-
-/// An address as its family's bytes.
-pub type Ip = Vec<u8>;
 
 /// What the operator ordered for a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,17 +76,6 @@ pub struct Budgets {
     pub icmp: u32,
     /// Samples of what is cut.
     pub samples: u32,
-}
-
-/// Where a packet is seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hook {
-    /// TC egress, with an Ethernet header.
-    Ethernet,
-    /// TC egress without; the ethertype that the device noted.
-    Bare(u16),
-    /// XDP.
-    Xdp,
 }
 
 /// What becomes of a packet.

@@ -4,19 +4,21 @@
 //! A bound in a test is what is promised plus what stood still meanwhile ([`within`], [`wait_within`]). The runner reads both figures of a failed
 //! test, and runs it again only where one of them exceeds the bound that its table has for the file (`xtask/src/test/table.rs`).
 
+mod locked;
 mod waited;
 
 use std::{
     cell::RefCell,
     io::Write as _,
     sync::{
-        Arc, Mutex, MutexGuard, Once, PoisonError, Weak,
+        Arc, Mutex, Once, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
+use locked::locked;
 use nodefence::flags::monotonic_ns;
 use rustix::process::setpriority_process;
 use serde_json::{Value, json};
@@ -143,10 +145,6 @@ fn tick() {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// How long this machine stood still since then, all together.
 pub fn stood_still(since: Instant) -> Duration {
     gaps(since, Instant::now()).iter().sum()
@@ -181,13 +179,25 @@ pub fn figure(name: &str, value: f64, unit: &str) {
 /// # Errors
 /// Where it took longer.
 pub fn held(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<Duration> {
-    figure(what, took.as_secs_f64() * 1e3, "ms");
+    kept(what, promised, began, took);
     bounded(what, promised, began, took)?;
     Ok(took)
 }
 
+/// Keeps a time, what is promised of it and what the machine stood still meanwhile.
+fn kept(what: &str, promised: Duration, began: Instant, took: Duration) {
+    let [value, promised, still] =
+        [took, promised, still_within(began, took)].map(|time| time.as_secs_f64() * 1e3);
+    let told = json!({"test": test(), "name": what, "value": value, "unit": "ms", "promised": promised, "still": still});
+    tell(FIGURE, &told);
+}
+
+fn still_within(began: Instant, took: Duration) -> Duration {
+    gaps(began, began + took).iter().sum()
+}
+
 fn bounded(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<()> {
-    let still = gaps(began, began + took).iter().sum::<Duration>();
+    let still = still_within(began, took);
     ensure!(
         took <= promised + still,
         "{what}: {took:?}; promised are {promised:?}, and the machine stood still for {still:?} meanwhile"
@@ -219,7 +229,7 @@ pub fn wait_within(
         // What is asked takes time as well, which is not its own: it was done by when it was asked, and was not when it was asked before.
         let took = began.elapsed();
         if done() {
-            figure(what, took.as_secs_f64() * 1e3, "ms");
+            kept(what, promised, began, took);
             bounded(what, promised, began, not_yet.unwrap_or(took))?;
             bounded(what, promised + GIVEN_UP, began, took)?;
             return Ok(took);

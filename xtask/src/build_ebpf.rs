@@ -7,10 +7,11 @@ use anyhow::{Context as _, Result, bail};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
 use serde_json::{Value, json};
 
-use crate::cli::Output;
+use crate::output::Output;
 use crate::process;
-use crate::say;
-use crate::setup::{self, Need};
+use crate::say::say;
+use crate::setup;
+use crate::setup::need::Need;
 use crate::workspace::Workspace;
 
 /// Bytes of one eBPF instruction (`struct bpf_insn`, include/uapi/linux/bpf.h); a 64-bit load takes two.

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
+use crate::output::Output;
 use crate::test::local::LONG;
 use crate::test::plan::Scope;
 use crate::workspace::Workspace;
@@ -101,15 +102,6 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "datapath")]
         args: Vec<String>,
     },
-}
-
-/// Output format of a result.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Output {
-    /// Columns for people.
-    Table,
-    /// JSON for programs.
-    Json,
 }
 
 impl Cli {

@@ -7,8 +7,10 @@ mod assets;
 mod build_ebpf;
 mod cache;
 mod cli;
+mod output;
 mod process;
 mod programs;
+mod say;
 mod setup;
 mod test;
 mod vm;
@@ -37,10 +39,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Progress for the person who waits: one line on stderr, so that stdout keeps the result alone.
-#[macro_export]
-macro_rules! say {
-    ($($part:tt)*) => { eprintln!("==> {}", format_args!($($part)*)) };
 }

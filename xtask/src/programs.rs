@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 
 use crate::process;
-use crate::say;
-use crate::setup::{self, Need};
+use crate::say::say;
+use crate::setup;
+use crate::setup::need::Need;
 use crate::vm;
 use crate::workspace::Workspace;
 

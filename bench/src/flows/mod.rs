@@ -5,112 +5,33 @@
 //! the operator's command does, so that a command's own start counts for all alike.
 pub(crate) mod server;
 mod way;
+mod world;
 
 use std::{
     net::SocketAddrV4,
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
-use nodefence_tests::{
-    Netns,
-    load::flows::{Errors, Flows, Plan},
-};
+use nodefence_tests::load::flows::{Errors, Flows, Plan};
 
-use self::way::Way;
+pub(crate) use self::world::{SERVER_PORT, Sizes};
+use self::{
+    way::Way,
+    world::{Cluster, PER_ADDRESS, SERVICE, SERVICE_PORT},
+};
 use crate::{
     figure::{Figure, Value},
     plot,
     progress::Progress,
-    tables,
 };
-
-/// How much of it is run.
-pub(crate) struct Sizes {
-    /// Established flows.
-    pub(crate) flows: u32,
-    /// Backends that they are spread over.
-    pub(crate) backends: u32,
-    /// How often a sending client sends.
-    pub(crate) every: Duration,
-    /// After this long what has not come is "never".
-    pub(crate) cap: Duration,
-    /// Runs of each way.
-    pub(crate) rounds: u32,
-}
 
 /// First source port of the clients that is in use.
 const FIRST_PORT: u16 = 2_000;
-/// Source ports of one of their addresses that are in use.
-const PER_ADDRESS: u32 = 25_000;
 
 /// Seconds within which all clients must have their error.
 const GOAL: f64 = 1.0;
-
-pub(crate) const SERVICE: &str = "10.96.0.10";
-pub(crate) const SERVICE_PORT: u16 = 80;
-pub(crate) const SERVER_PORT: u16 = 8080;
-/// The device of the router towards node B.
-pub(crate) const UPLINK: &str = "uplink";
-/// A backend on the node that stays healthy.
-pub(crate) const SPARE: &str = "10.1.0.1";
-
-/// The namespaces of one run.
-pub(crate) struct Cluster {
-    pub(crate) client: Netns,
-    pub(crate) router: Arc<Netns>,
-    pub(crate) node_b: Netns,
-    _node_c: Netns,
-}
-
-impl Cluster {
-    fn new(sizes: &Sizes) -> anyhow::Result<Self> {
-        let cluster = Self {
-            client: Netns::new("client")?,
-            router: Arc::new(Netns::new("router")?),
-            node_b: Netns::new("node-b")?,
-            _node_c: Netns::new("node-c")?,
-        };
-        let Self { client, router, node_b, _node_c: node_c } = &cluster;
-        client.veth("eth0", router, "downlink")?;
-        router.veth(UPLINK, node_b, "eth0")?;
-        router.veth("uplink-c", node_c, "eth0")?;
-        client.ip("addr add 192.168.1.2/24 dev eth0")?;
-        for i in 0..sizes.flows.div_ceil(PER_ADDRESS) {
-            client.ip(&format!("addr add 192.168.1.{}/24 dev eth0", 10 + i))?;
-        }
-        client.ip("route add default via 192.168.1.1")?;
-        router.ip("addr add 192.168.1.1/24 dev downlink")?;
-        router.ip(&format!("addr add 192.168.2.1/24 dev {UPLINK}"))?;
-        router.ip(&format!("addr add {SERVICE}/32 dev lo"))?;
-        router.ip("addr add 192.168.3.1/24 dev uplink-c")?;
-        for (node, net, pods) in [(node_b, "192.168.2", "10.0.0.0/16"), (node_c, "192.168.3", "10.1.0.0/16")]
-        {
-            router.ip(&format!("route add {pods} via {net}.2"))?;
-            node.ip(&format!("addr add {net}.2/24 dev eth0"))?;
-            node.ip(&format!("route add default via {net}.1"))?;
-            node.ip(&format!("route add local {pods} dev lo"))?;
-            node.sysctl("core/somaxconn", "65535")?;
-            node.sysctl("ipv4/tcp_max_syn_backlog", "65535")?;
-            node.sysctl("ipv4/tcp_syncookies", "0")?;
-        }
-        router.sysctl("ipv4/ip_forward", "1")?;
-        let backends: Vec<String> =
-            (0..sizes.backends).map(|i| format!("{i} : {}", tables::backend(i))).collect();
-        router.nft(
-            &format!(
-                "table ip kube {{\n chain services {{\n  type nat hook prerouting priority dstnat;\n  \
-                 ip daddr {SERVICE} tcp dport {SERVICE_PORT} dnat to numgen random mod {} map {{ {} }} : {SERVER_PORT}\n \
-                 }}\n}}\n",
-                sizes.backends,
-                backends.join(", ")
-            ),
-        )?;
-        Ok(cluster)
-    }
-}
 
 /// What became of the flows of one run.
 struct Outcome {

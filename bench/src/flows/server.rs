@@ -9,7 +9,7 @@ use nodefence_tests::{
     load::{own_files, per_worker},
 };
 
-use super::SERVER_PORT;
+use super::world::SERVER_PORT;
 
 /// What this program is called with to be the server of (d).
 pub(crate) const VERB: &str = "serve";

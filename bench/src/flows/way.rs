@@ -3,7 +3,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::{Cluster, SERVER_PORT, SERVICE, SERVICE_PORT, SPARE, Sizes, UPLINK};
+use super::world::{Cluster, SERVER_PORT, SERVICE, SERVICE_PORT, SPARE, Sizes, UPLINK};
 use nodefence_tests::Agent;
 
 use crate::cluster::{self, Node};

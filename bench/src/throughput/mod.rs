@@ -6,23 +6,22 @@
 //!
 //! One path serves all variants: each is switched on in turn, measured, and switched off, round by round, so that drift of the
 //! machine hits all alike. The sets stay loaded; only the hook comes and goes.
+mod path;
 mod traffic;
 mod variant;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use self::{
+    path::Path3,
     traffic::{Cpus, Traffic},
     variant::Variant,
 };
-use nodefence_tests::Netns;
-
 use crate::{
     figure::Figure,
     plot,
     progress::Progress,
     stats::{Summary, summary},
-    tables,
 };
 
 /// How much of it is run.
@@ -33,59 +32,6 @@ pub(crate) struct Sizes {
     pub(crate) rounds: u32,
     /// Length of one run.
     pub(crate) duration: Duration,
-}
-
-/// Device of the router towards the sink: where a node's programs hang.
-const UPLINK: &str = "uplink";
-
-/// The three namespaces.
-pub(crate) struct Path3 {
-    pub(crate) client: Netns,
-    pub(crate) router: Netns,
-    pub(crate) sink: Netns,
-}
-
-impl Path3 {
-    fn new() -> anyhow::Result<Self> {
-        let path =
-            Self { client: Netns::new("client")?, router: Netns::new("router")?, sink: Netns::new("sink")? };
-        path.client.veth("eth0", &path.router, "downlink")?;
-        path.router.veth(UPLINK, &path.sink, "eth0")?;
-        path.client.ip("addr add 192.168.1.2/24 dev eth0")?;
-        path.router.ip("addr add 192.168.1.1/24 dev downlink")?;
-        path.router.ip(&format!("addr add 192.168.2.1/24 dev {UPLINK}"))?;
-        path.sink.ip("addr add 192.168.2.2/24 dev eth0")?;
-        path.client.ip("route add default via 192.168.1.1")?;
-        path.sink.ip("route add default via 192.168.2.1")?;
-        path.router.sysctl("ipv4/ip_forward", "1")?;
-        // The one backend that traffic goes to, and a stranger: the peers' traffic lies outside their sets.
-        for address in [tables::backend(0), tables::stranger(0)] {
-            path.sink.ip(&format!("addr add {address}/32 dev lo"))?;
-            path.router.ip(&format!("route add {address}/32 via 192.168.2.2"))?;
-        }
-        // No address resolution while packets are counted.
-        for (from, device, address, to, peer) in [
-            (&path.client, "eth0", "192.168.1.1", &path.router, "downlink"),
-            (&path.router, "downlink", "192.168.1.2", &path.client, "eth0"),
-            (&path.router, UPLINK, "192.168.2.2", &path.sink, "eth0"),
-            (&path.sink, "eth0", "192.168.2.1", &path.router, UPLINK),
-        ] {
-            let mac = to.mac(peer)?;
-            from.ip(&format!("neigh replace {address} lladdr {mac} dev {device} nud permanent"))?;
-        }
-        Ok(path)
-    }
-
-    /// Switches segmentation and receive offloads of every device on the path.
-    fn offload(&self, on: bool) -> anyhow::Result<()> {
-        let state = if on { "on" } else { "off" };
-        for (netns, device) in
-            [(&self.client, "eth0"), (&self.router, "downlink"), (&self.router, UPLINK), (&self.sink, "eth0")]
-        {
-            netns.exec(&format!("ethtool -K {device} tso {state} gso {state}"))?;
-        }
-        Ok(())
-    }
 }
 
 pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {

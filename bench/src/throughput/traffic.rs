@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use super::Path3;
+use super::path::Path3;
 use crate::cpus;
 
 /// Payload of a datagram: a frame of 64 + 42 bytes.

@@ -14,7 +14,7 @@ use aya::{
 use nodefence_common::Verdict;
 use nodefence_tests::Netns;
 
-use super::{Path3, UPLINK};
+use super::path::{Path3, UPLINK};
 use crate::{cost::REFERENCE, tables};
 
 pub(super) const BARE: &str = "nothing";

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{Virtual, Way};
+use super::way::{Virtual, Way};
 
 /// The chains of the tables `nat` and `filter`.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use nodefence::cluster::Family;
 
-use super::{Virtual, Way};
+use super::way::{Virtual, Way};
 
 /// Virtual servers by protocol and address, each with the real servers that get new connections.
 #[derive(Debug, Default)]

@@ -24,10 +24,12 @@ mod relay;
 pub mod rolling;
 pub mod rules;
 pub mod usable;
+mod way;
 
 pub use api::Api;
 pub use beside::{Beside, Setup, in_nftables_mode};
 pub use control::ControlPlane;
 pub use nodefence::proxy::Mode;
 pub use proxy::KubeProxy;
-pub use rules::{Rules, Virtual, Way};
+pub use rules::Rules;
+pub use way::{Virtual, Way};

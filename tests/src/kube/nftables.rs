@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::{Virtual, Way};
+use super::way::{Virtual, Way};
 
 /// The table.
 #[derive(Debug)]

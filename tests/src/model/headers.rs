@@ -1,5 +1,18 @@
 //! Reading headers, slowly and simply.
-use super::{Hook, Ip};
+
+/// An address as its family's bytes.
+pub type Ip = Vec<u8>;
+
+/// Where a packet is seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hook {
+    /// TC egress, with an Ethernet header.
+    Ethernet,
+    /// TC egress without; the ethertype that the device noted.
+    Bare(u16),
+    /// XDP.
+    Xdp,
+}
 
 fn be16(bytes: &[u8], at: usize) -> Option<usize> {
     Some(usize::from(*bytes.get(at)?) * 256 + usize::from(*bytes.get(at + 1)?))

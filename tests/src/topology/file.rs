@@ -1,6 +1,6 @@
 //! The cluster files that describe the small cluster.
 
-use super::{Cluster, Family, Node, Service};
+use super::cluster::{Cluster, Family, Node, Service};
 
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 

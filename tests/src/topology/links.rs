@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use super::{Cluster, Node, Overlay};
+use super::cluster::{Cluster, Node, Overlay};
 use crate::{Netns, tun::TunPair};
 
 pub(super) fn build(cluster: &Cluster) -> Result<Option<TunPair>> {

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, net::SocketAddr};
 
 use anyhow::{Context as _, Result};
 
-use super::{Cluster, Family, Overlay, Place, Proxy, Service};
+use super::cluster::{Cluster, Family, Overlay, Place, Proxy, Service};
 
 pub(super) fn build(cluster: &Cluster) -> Result<()> {
     match cluster.options.proxy {

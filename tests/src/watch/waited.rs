@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::locked;
+use super::locked::locked;
 
 /// After a longer time without a look nothing is concluded from it.
 const LATEST: Duration = Duration::from_millis(400);

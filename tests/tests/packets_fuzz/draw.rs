@@ -8,8 +8,6 @@ use nodefence_tests::{
 };
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 
-use super::bare_backend;
-
 /// One of these programs and a packet for it.
 pub(crate) fn draw(random: &mut StdRng, programs: &[&'static str]) -> (&'static str, Vec<u8>) {
     let name = *programs.choose(random).expect("not empty");
@@ -55,6 +53,12 @@ fn mutated(random: &mut StdRng, name: &str) -> Vec<u8> {
         bytes[12..14].copy_from_slice(&ethertype);
     }
     bytes
+}
+
+/// A node's backend in whose packets the kernel finds an ethertype where a frame starts with the IP header.
+pub(crate) fn bare_backend(node: u32, sixth: bool) -> IpAddr {
+    let text = if sixth { format!("fd00:0:86dd:{node}::7") } else { format!("8.0.{node}.7") };
+    text.parse().expect("an address")
 }
 
 fn mutate(random: &mut StdRng, bytes: &mut Vec<u8>) {

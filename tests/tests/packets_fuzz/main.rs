@@ -1,7 +1,7 @@
 //! A million random and mutated packets, shared among the configurations: the programs and the plain model agree on each.
 //!
 //! `NODEFENCE_FUZZ_PACKETS` and `NODEFENCE_FUZZ_SEED` choose another number and another seed.
-use std::{collections::HashMap, env, net::IpAddr, thread};
+use std::{env, thread};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nodefence_common::Reason;
@@ -12,26 +12,11 @@ use nodefence_tests::{
 };
 use rand::Rng as _;
 
-use run::run;
+use draw::bare_backend;
+use run::{Counts, Setup, WHOLE, run};
 
 mod draw;
 mod run;
-
-/// How many packets of each kind there were.
-type Counts = HashMap<&'static str, u64>;
-
-/// What the programs are told beside the tables, and which of them run.
-struct Setup {
-    name: &'static str,
-    /// Of [`WHOLE`] packets.
-    share: u64,
-    programs: &'static [&'static str],
-    adapt: fn(&mut World),
-    /// Kinds of packets without which this setup would prove little.
-    reaches: &'static [&'static str],
-}
-
-const WHOLE: u64 = 20;
 
 const EVERY: &[&str] =
     &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP, XDP, "nf_ingress_l2", "nf_ingress_l3"];
@@ -87,12 +72,6 @@ const THREADS: [&[Setup]; 2] = [
         },
     ],
 ];
-
-/// A node's backend in whose packets the kernel finds an ethertype where a frame starts with the IP header.
-fn bare_backend(node: u32, sixth: bool) -> IpAddr {
-    let text = if sixth { format!("fd00:0:86dd:{node}::7") } else { format!("8.0.{node}.7") };
-    text.parse().expect("an address")
-}
 
 fn whole_world() -> World {
     let mut world = World { budgets: Budgets { icmp: u32::MAX, samples: 0 }, ..world() };

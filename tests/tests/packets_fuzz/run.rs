@@ -1,4 +1,6 @@
 //! One configuration: each packet's fate, its counter, and what user space is told of it.
+use std::collections::HashMap;
+
 use anyhow::{Context as _, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{Config, Counter, Event, EventKind, HEAD_LEN, Limits, Reason, config_flags};
@@ -11,7 +13,23 @@ use nodefence_tests::{
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
-use super::{Counts, Setup, draw::draw};
+use super::draw::draw;
+
+/// How many packets of each kind there were.
+pub(crate) type Counts = HashMap<&'static str, u64>;
+
+/// What the programs are told beside the tables, and which of them run.
+pub(crate) struct Setup {
+    pub(crate) name: &'static str,
+    /// Of [`WHOLE`] packets.
+    pub(crate) share: u64,
+    pub(crate) programs: &'static [&'static str],
+    pub(crate) adapt: fn(&mut World),
+    /// Kinds of packets without which this setup would prove little.
+    pub(crate) reaches: &'static [&'static str],
+}
+
+pub(crate) const WHOLE: u64 = 20;
 
 /// The ring of packets to rescue holds 498 of the longest records.
 const TAKEN_OUT_EVERY: u64 = 256;

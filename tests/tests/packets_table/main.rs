@@ -1,7 +1,5 @@
 //! A table of real packets: every protocol, header shape and verdict, through TC with and without Ethernet header and
 //! through XDP. What comes back is checked field by field by an independent library.
-use std::net::IpAddr;
-
 use anyhow::{Context as _, Result, ensure};
 use nodefence_common::{Counter, Reason};
 use nodefence_tests::{
@@ -9,73 +7,19 @@ use nodefence_tests::{
     packet_check::{Answer, check},
     packet_frame::{Frame, OWN_MAC, Transport},
     packet_world::{
-        DROP, HEALTHY, HOST, HOST_PORT, IGNORE, KEPT, KEPT_PORT, LAPSED, OBSERVE, REFUSE, STALE, install, v4,
-        v6, world,
+        DROP, HEALTHY, HOST, HOST_PORT, IGNORE, KEPT, KEPT_PORT, LAPSED, OBSERVE, REFUSE, STALE, install,
+        world,
     },
 };
 
+mod case;
 mod shapes;
 
+use case::{
+    ACK_FLAG, Case, FIN_FLAG, PAYLOAD, PSH_FLAG, RST_FLAG, SEQ, SYN_FLAG, Table, Want, client, frame, refuse,
+    reset, tcp,
+};
 use shapes::shapes;
-
-const SEQ: u32 = 0x1122_3344;
-const ACK: u32 = 0x8899_aabb;
-const FIN_FLAG: u8 = 1;
-const SYN_FLAG: u8 = 2;
-const RST_FLAG: u8 = 4;
-const PSH_FLAG: u8 = 8;
-const ACK_FLAG: u8 = 16;
-const PAYLOAD: u32 = 9;
-
-#[derive(Clone, Copy, Debug)]
-enum Want {
-    Pass,
-    Counted(Reason),
-    Drop(Reason),
-    Answer(Answer),
-}
-
-struct Case {
-    name: String,
-    frame: Frame,
-    want: Want,
-}
-
-/// The source address; the kernel takes two of its bytes for the ethertype where a frame starts with the IP header.
-fn client(sixth: bool) -> IpAddr {
-    if sixth { "2001:db8:86dd::5" } else { "8.0.5.5" }.parse().expect("an address")
-}
-
-fn frame(sixth: bool, node: u32, transport: Transport) -> Frame {
-    Frame::new(client(sixth), if sixth { v6(node) } else { v4(node) }, transport)
-}
-
-fn tcp(flags: u8) -> Transport {
-    Transport::Tcp { seq: SEQ, ack: ACK, flags }
-}
-
-fn reset() -> Want {
-    Want::Answer(Answer::Reset(ACK))
-}
-
-fn refuse(more: u32) -> Want {
-    Want::Answer(Answer::Refuse(SEQ + PAYLOAD + more))
-}
-
-#[derive(Default)]
-struct Table(Vec<Case>);
-
-impl Table {
-    fn add(&mut self, name: &str, frame: Frame, want: Want) {
-        let family = if frame.src.is_ipv6() { 6 } else { 4 };
-        self.0.push(Case { name: format!("{name}, IPv{family}"), frame, want });
-    }
-
-    fn edited(&mut self, name: &str, mut frame: Frame, edit: impl FnOnce(&mut Frame), want: Want) {
-        edit(&mut frame);
-        self.add(name, frame, want);
-    }
-}
 
 fn protocols(table: &mut Table, sixth: bool) {
     let to = |transport| frame(sixth, REFUSE, transport);

@@ -8,7 +8,7 @@ use nodefence_tests::{
     packet_world::{HOST, HOST_PORT, REFUSE, v4, v6},
 };
 
-use super::{ACK_FLAG, Table, Want, frame, reset, tcp};
+use super::case::{ACK_FLAG, Table, Want, frame, reset, tcp};
 
 pub(crate) fn shapes(table: &mut Table, sixth: bool) {
     let ack = || frame(sixth, REFUSE, tcp(ACK_FLAG));

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::pins::{self, MODULES, Module, Program};
 use crate::process;
-use crate::say;
+use crate::say::say;
 
 /// A build that takes longer hangs: on two busy processors it was far below.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -166,7 +166,7 @@ fn find(folder: &Path, go_mod: &str, candidates: &[PathBuf]) -> Result<PathBuf> 
         - {}=FOLDER with ready programs in it",
         pins::names().collect::<Vec<_>>().join(", "),
         minor(release),
-        super::FOLDER,
+        pins::FOLDER,
     )
 }
 

@@ -9,14 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use pins::FOLDER;
 use serde_json::json;
 
-use crate::cli::Output;
+use crate::output::Output;
 use crate::process;
 use crate::workspace::Workspace;
-
-/// Environment: a folder of ready programs, here and in the tests.
-pub(crate) const FOLDER: &str = "NODEFENCE_ASSETS";
 
 /// The link in the target folder by which a test that cargo starts by itself finds the programs.
 const LINK: &str = "assets";

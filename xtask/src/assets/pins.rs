@@ -6,6 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+/// Environment: a folder of ready programs, here and in the tests.
+pub(crate) const FOLDER: &str = "NODEFENCE_ASSETS";
+
 /// A Go module of ours that requires others in fixed versions.
 #[derive(Debug)]
 pub(crate) struct Module {

@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::{golang, pins};
 use crate::cache::{self, SCRATCH, Scratch};
 use crate::process;
-use crate::say;
+use crate::say::say;
 
 /// What other pins left behind goes when nobody has asked for it for so long.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use super::Need;
+use super::need::Need;
 use crate::process;
-use crate::say;
+use crate::say::say;
 
 /// What proves that a package is there: a program on the search path, or a file.
 #[derive(Debug, Clone, Copy)]

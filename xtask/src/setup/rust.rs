@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Result, bail};
 
 use crate::process;
-use crate::say;
+use crate::say::say;
 use crate::workspace::{Pins, Workspace};
 
 /// Installs the pinned toolchain and its components where they are missing. Asks rustup to do it in so many words, so it

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::tally::Stage;
 use crate::process;
-use crate::say;
+use crate::say::say;
 use crate::workspace::Workspace;
 
 /// Format, lints (host and eBPF target), dependencies.

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::libtest::{Outcome, Parser};
 use super::tally::Stage;
 use crate::process;
-use crate::say;
+use crate::say::say;
 use crate::workspace::Workspace;
 
 /// How long the examples may take before they hang.

@@ -10,7 +10,7 @@ use super::job::Record;
 use super::plan::{Place, Plan, Planned, Scope};
 use super::table::File;
 use super::tally::Stage;
-use crate::say;
+use crate::say::say;
 
 /// Environment of the packet fuzz: how many packets it tries.
 pub(crate) const FUZZ_COUNT: &str = "NODEFENCE_FUZZ_PACKETS";

@@ -25,6 +25,10 @@ pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) unit: String,
+    /// What is promised of it, in its unit.
+    pub(crate) promised: Option<f64>,
+    /// Of a time: how long the machine stood still meanwhile, in its unit.
+    pub(crate) still: Option<f64>,
 }
 
 /// One line of it.
@@ -52,6 +56,8 @@ pub(crate) fn read(line: &str) -> Option<(&str, Told)> {
             name: text("name")?,
             value: value["value"].as_f64()?,
             unit: text("unit")?,
+            promised: value["promised"].as_f64(),
+            still: value["still"].as_f64(),
         };
         Some((before, Told::Figure(figure)))
     })

@@ -5,13 +5,13 @@ pub(crate) mod job;
 pub(crate) mod libtest;
 pub(crate) mod local;
 pub(crate) mod plan;
+pub(crate) mod results;
+pub(crate) mod table;
 pub(crate) mod tally;
 
 mod checks;
 mod documentation;
 mod measured;
-mod results;
-mod table;
 
 use std::process::ExitCode;
 
@@ -19,9 +19,10 @@ use anyhow::{Result, bail};
 use plan::{Place, Plan, Scope};
 use tally::Stage;
 
-use crate::setup::{self, Need};
+use crate::say::say;
+use crate::setup::need::Need;
 use crate::workspace::Workspace;
-use crate::{assets, process, say, vm};
+use crate::{assets, process, setup, vm};
 
 /// What of it is wanted.
 #[derive(Debug, Clone)]
@@ -66,7 +67,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     {
         bail!("no test has `{part}` in its `file::name`");
     }
-    finish(workspace, &stages)
+    results::finish(workspace, &stages)
 }
 
 /// Makes the real parts of Kubernetes ready, where a test here wants them. Where they cannot be had that stage has failed, and the others run.
@@ -80,11 +81,4 @@ fn kubernetes(workspace: &Workspace, plan: &Plan<'_>) -> Result<Option<Stage>> {
     let mut stage = Stage::new("kubernetes");
     stage.fail(format!("{error:#}"));
     Ok(Some(stage))
-}
-
-/// Writes the results file and prints the summary; the exit code says whether anything failed.
-pub(crate) fn finish(workspace: &Workspace, stages: &[Stage]) -> Result<ExitCode> {
-    say!("results: {}", results::write(workspace, stages)?.display());
-    print!("{}", tally::summary(stages));
-    Ok(if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

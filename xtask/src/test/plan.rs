@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::executables::{Built, Executable};
 use super::job::Job;
-use super::table::{self, File, On};
+use super::table::{self, File, Kind, On};
 use crate::vm::Kernel;
 
 /// How much of it is wanted.
@@ -27,21 +27,6 @@ pub(crate) enum Place {
     Native,
     /// A guest with this one.
     Guest(Kernel),
-}
-
-/// What a guest is like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// Without network; another one may run beside it.
-    Plain,
-    /// Beside an API server on its host; another one may run beside it.
-    Kube,
-    /// For tests of a promised time: nothing runs beside it.
-    Timed,
-    /// The same beside an API server on its host.
-    TimedKube,
-    /// Two on one wire.
-    Pair,
 }
 
 /// A row of the table at a place, with the tests that are wanted of it.

@@ -1,17 +1,26 @@
-//! The results file: what a run found, for programs; figures and what passing tests printed among it.
+//! How a run ends: its summary, and the results file, which has what was found for programs; figures and what passing tests printed among it.
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::measured::Figure;
-use super::tally::Stage;
+use super::tally::{self, Stage};
+use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Writes it; gives where.
-pub(crate) fn write(workspace: &Workspace, stages: &[Stage]) -> Result<PathBuf> {
+/// Writes the results file and prints the summary; the exit code says whether anything failed.
+pub(crate) fn finish(workspace: &Workspace, stages: &[Stage]) -> Result<ExitCode> {
+    say!("results: {}", write(workspace, stages)?.display());
+    print!("{}", tally::summary(stages));
+    Ok(if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the results file; gives where.
+fn write(workspace: &Workspace, stages: &[Stage]) -> Result<PathBuf> {
     let folder = workspace.target.join("test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let file = folder.join("results.json");
@@ -24,8 +33,10 @@ pub(crate) fn write(workspace: &Workspace, stages: &[Stage]) -> Result<PathBuf> 
 fn stage(stage: &Stage) -> Value {
     let files = stage.files.iter().map(|(file, took)| json!({"file": file, "seconds": took.as_secs_f64()}));
     let figures = stage.figures.iter().map(|(file, figure)| {
-        let Figure { test, name, value, unit } = figure;
-        json!({"file": file, "test": test, "name": name, "value": value, "unit": unit})
+        let Figure { test, name, value, unit, promised, still } = figure;
+        json!({
+            "file": file, "test": test, "name": name, "value": value, "unit": unit, "promised": promised, "still": still,
+        })
     });
     let said = stage.said.iter().map(|(test, text)| json!({"test": test, "printed": text}));
     json!({

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::plan::Kind;
 use Need::{Ipvs, KubeProxy, Pair};
 use Trait::{MakesLoad, Slow, Timed, Waits};
 
@@ -46,6 +45,21 @@ enum Trait {
     Slow,
 }
 
+/// What a guest is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Without network; another one may run beside it.
+    Plain,
+    /// Beside an API server on its host; another one may run beside it.
+    Kube,
+    /// For tests of a promised time: nothing runs beside it.
+    Timed,
+    /// The same beside an API server on its host.
+    TimedKube,
+    /// Two on one wire.
+    Pair,
+}
+
 /// A row: a file of `tests/tests`, or one module of it where that needs something else than the rest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
@@ -62,7 +76,7 @@ pub(crate) struct File {
 }
 
 /// This machine's kernel, and with `--all` the others.
-const HERE: &[On] = &[On::Native, On::EachInAll];
+const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
 /// No kernel changes what it looks at.
 const NATIVE: &[On] = &[On::Native];
 /// Both ways to attach, to delete and to answer, beside the machine's own kernel.
@@ -85,7 +99,7 @@ const LAPSE: Duration = Duration::from_secs(3);
 
 /// Sorted by name.
 pub(crate) const FILES: &[File] = &[
-    file("agent_again", HERE, RETRANSMISSION, 5).is(&[Timed]),
+    file("agent_again", NATIVE_REST_IN_ALL, RETRANSMISSION, 5).is(&[Timed]),
     file("agent_doctor", NATIVE, LAPSE, 5),
     file("agent_flags", NATIVE, RETRANSMISSION, 5).is(&[Timed]),
     file("agent_flows", NATIVE, LAPSE, 5),
@@ -101,27 +115,28 @@ pub(crate) const FILES: &[File] = &[
     file("conntrack_pinned", ENDS, RETRANSMISSION, 5),
     file("conntrack_table", ENDS, LAPSE, 5),
     file("demo", NATIVE, RETRANSMISSION, 5).is(&[Slow, Timed]),
-    file("hold_neighbour", HERE, RETRANSMISSION, 10).is(&[Waits]),
-    file("kube_audit", HERE, LAPSE, 60).needs(&[KubeProxy]).is(&[Waits]),
+    file("hold_neighbour", NATIVE_REST_IN_ALL, RETRANSMISSION, 10).is(&[Waits]),
+    file("house", NATIVE, LAPSE, 5),
+    file("kube_audit", NATIVE_REST_IN_ALL, LAPSE, 60).needs(&[KubeProxy]).is(&[Waits]),
     file("kube_audit::ipvs", GUEST_OLDEST, LAPSE, 60).needs(&[Ipvs, KubeProxy]),
-    file("kube_hang::iptables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_hang::iptables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_hang::ipvs", GUEST_OLDEST, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_hang::nftables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_pinned::iptables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_hang::nftables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_pinned::iptables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_pinned::ipvs", GUEST_NEWEST, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_pinned::nftables", HERE, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_proxy", HERE, RETRANSMISSION, 5).needs(&[KubeProxy]),
+    file("kube_pinned::nftables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_proxy", NATIVE_REST_IN_ALL, RETRANSMISSION, 5).needs(&[KubeProxy]),
     file("kube_proxy::ipvs", GUEST_OLDEST, RETRANSMISSION, 5).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy::nftables", NATIVE_AND_OLDEST, RETRANSMISSION, 5).needs(&[KubeProxy]),
     file("kube_takeout", GUEST_NEWEST, RETRANSMISSION, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_usable", HERE, LAPSE, 5).needs(&[KubeProxy]),
+    file("kube_usable", NATIVE_REST_IN_ALL, LAPSE, 5).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
-    file("net_audit", HERE, LAPSE, 5).is(&[Waits]),
+    file("net_audit", NATIVE_REST_IN_ALL, LAPSE, 5).is(&[Waits]),
     file("net_cut", NATIVE_AND_OLDEST, RETRANSMISSION, 10).is(&[Timed]),
-    file("net_keep", HERE, RETRANSMISSION, 5),
+    file("net_keep", NATIVE_REST_IN_ALL, RETRANSMISSION, 5),
     file("net_kernel", ENDS, RETRANSMISSION, 10),
     file("net_lapse", ENDS, RETRANSMISSION, 5).is(&[Timed]),
-    file("net_link_down", HERE, RETRANSMISSION, 10).is(&[Waits]),
+    file("net_link_down", NATIVE_REST_IN_ALL, RETRANSMISSION, 10).is(&[Waits]),
     file("net_rescue", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).is(&[MakesLoad]),
     file("net_rescue::stopped", NATIVE_AND_OLDEST, RESCUE_LEASE, 5).is(&[Timed]),
     file("net_topology", NATIVE_AND_OLDEST, RETRANSMISSION, 10),
@@ -241,8 +256,8 @@ impl File {
         }
     }
 
-    /// libtest's threads, where it is not for libtest to say. What is timed, and what shares an API server, goes one after the other; what waits leaves
-    /// processors idle.
+    /// libtest's threads, where it is not for libtest to say. What is timed goes one after the other; what waits leaves processors idle. Guests have a
+    /// number of their own.
     pub(crate) fn threads(&self) -> Option<usize> {
         if self.is_timed() {
             Some(1)

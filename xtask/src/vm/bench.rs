@@ -12,7 +12,7 @@ use super::plan::{self, DONE, PARAMETER, Plan, Work};
 use super::{kube, qemu, verdict};
 use crate::assets;
 use crate::process;
-use crate::say;
+use crate::say::say;
 use crate::test::job::{End, Event};
 use crate::workspace::Workspace;
 
@@ -38,7 +38,7 @@ pub(crate) fn figures(
     quick: bool,
     to: &Path,
 ) -> Result<()> {
-    super::check_machine()?;
+    qemu::check_machine()?;
     let program = programs.first().context("no program to run")?;
     let folder = workspace.target.join("vm-bench");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -12,7 +12,7 @@ use super::cpio::Archive;
 use super::modules;
 use crate::cache::{self, Scratch};
 use crate::process;
-use crate::say;
+use crate::say::say;
 
 /// A kernel of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

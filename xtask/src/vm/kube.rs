@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::guest;
 use super::kernel::Prepared;
-use super::{Boot, Guest, Matrix, Ran};
+use super::matrix::{Boot, Guest, Matrix, Ran};
 use crate::assets;
 use crate::test::executables::Built;
 use crate::workspace::Workspace;
@@ -17,8 +17,6 @@ use crate::workspace::Workspace;
 pub(crate) const HOST: &str = "nodefence-kube-host";
 /// QEMU's user network: its host is the namespace's loopback. `tests/src/kube/control.rs` has the server's port.
 pub(super) const API_SERVER: &str = "10.0.2.2:6443";
-/// What their stages are called.
-pub(super) const NAME: &str = "vm kube";
 
 /// What such a guest needs beside the others' things.
 pub(super) struct Parts<'a> {

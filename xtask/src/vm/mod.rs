@@ -8,6 +8,7 @@ mod guest;
 pub(crate) mod init;
 mod kernel;
 mod kube;
+mod matrix;
 mod mirror;
 mod modules;
 mod pair;
@@ -16,51 +17,34 @@ mod qemu;
 mod queue;
 mod verdict;
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 pub(crate) use bench::figures;
 pub(crate) use kernel::Kernel;
-use kernel::Prepared;
 pub(crate) use kube::HOST;
-use plan::Work;
-use verdict::Told;
+pub(crate) use matrix::Options;
+use matrix::{Boot, Guest, Matrix};
 
-use crate::process;
-use crate::say;
-use crate::setup::{self, Need};
+use crate::say::say;
+use crate::setup::need::Need;
 use crate::test::executables::{self, Built};
 use crate::test::job::Job;
-use crate::test::libtest::Outcome;
-use crate::test::local::{FUZZ_COUNT, FUZZ_SHORT, LONG};
-use crate::test::plan::{Kind, Plan, Scope};
+use crate::test::plan::{Plan, Scope};
+use crate::test::results;
+use crate::test::table::Kind;
 use crate::test::tally::Stage;
 use crate::workspace::Workspace;
+use crate::{process, setup};
 
 /// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
 pub(crate) const THREADS: usize = 2;
-/// What a guest may take to boot and to end, beside what its executables may.
-const BOOT: Duration = Duration::from_secs(10 * 60);
 /// Guests at the same time, but for those whose tests are timed; under TCG each keeps one processor busy. With a third one on two processors, even one that
 /// mostly waits, the others stand still for longer than leases last.
 const AT_ONCE: usize = 2;
-
-/// What of the matrix is wanted, and how.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// Empty for all.
-    pub(crate) kernels: Vec<Kernel>,
-    /// Keep logs and initramfs also of a run that passed.
-    pub(crate) keep: bool,
-    /// libtest's threads in a guest where they are not for the table to say.
-    pub(crate) threads: usize,
-    /// With kube-proxy's and the kernel's own periods in place of shorter ones.
-    pub(crate) long: bool,
-}
 
 /// The verb by itself.
 pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>) -> Result<ExitCode> {
@@ -72,51 +56,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>)
     if stages.is_empty() {
         bail!("no test that runs in VMs has `{}` in its `file::name`", test.unwrap_or(""));
     }
-    crate::test::finish(workspace, &stages)
-}
-
-/// What one guest runs.
-#[derive(Debug)]
-struct Guest {
-    kernel: Kernel,
-    kind: Kind,
-    jobs: Vec<Job>,
-    /// Whether it is beside an API server.
-    api_server: bool,
-}
-
-impl Guest {
-    /// Of its stage, its plan and its logs.
-    fn name(&self) -> String {
-        let kernel = self.kernel.label();
-        match self.kind {
-            Kind::Plain => format!("vm {kernel}"),
-            Kind::Kube => format!("{} {kernel}", kube::NAME),
-            Kind::Timed => format!("vm timed {kernel}"),
-            Kind::TimedKube => format!("{} timed {kernel}", kube::NAME),
-            Kind::Pair => format!("vm pair {kernel}"),
-        }
-    }
-
-    fn label(&self) -> String {
-        self.name().replace(' ', "-")
-    }
-
-    /// When it hangs.
-    fn limit(&self) -> Duration {
-        // Each executable may be run a second time.
-        BOOT + Duration::from_millis(self.jobs.iter().map(|job| 2 * job.limit_ms).sum())
-    }
-
-    fn plan(&self, long: bool) -> plan::Plan {
-        let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        let mut environment = vec![pair((FUZZ_COUNT, FUZZ_SHORT))];
-        if long {
-            environment.push(pair((LONG, "1")));
-        }
-        let in_guest = |job: &Job| Work::Tests(Job { program: guest::at(&job.program), ..job.clone() });
-        plan::Plan { environment, work: self.jobs.iter().map(in_guest).collect() }
-    }
+    results::finish(workspace, &stages)
 }
 
 /// All kernels: guests that bear another one beside them, those whose tests are timed, pairs. Nothing where no test is meant.
@@ -126,7 +66,7 @@ pub(crate) fn matrix(
     plan: &Plan<'_>,
     options: &Options,
 ) -> Result<Vec<Stage>> {
-    check_machine()?;
+    qemu::check_machine()?;
     let kernels = if options.kernels.is_empty() { &Kernel::ALL[..] } else { &options.kernels };
     let guests: Vec<Guest> = kernels.iter().flat_map(|kernel| guests(plan, *kernel, options)).collect();
     if guests.is_empty() {
@@ -177,57 +117,6 @@ fn guests(plan: &Plan<'_>, kernel: Kernel, options: &Options) -> Vec<Guest> {
     plan.guests(kernel).into_iter().map(of_kind).collect()
 }
 
-fn check_machine() -> Result<()> {
-    if std::env::consts::ARCH != "x86_64" {
-        bail!("VMs boot this machine's own programs, and kernels for amd64: they need an x86_64 machine");
-    }
-    Ok(())
-}
-
-fn or_failed(name: String, stage: Result<Stage>) -> Stage {
-    stage.unwrap_or_else(|error| {
-        let mut stage = Stage::new(name);
-        stage.fail(format!("{error:#}"));
-        stage
-    })
-}
-
-/// What all guests of one call share.
-#[derive(Debug, Clone, Copy)]
-struct Matrix<'a> {
-    base: &'a Path,
-    folder: &'a Path,
-    options: &'a Options,
-}
-
-/// What one guest has that others have not.
-#[derive(Debug, Clone, Copy)]
-struct Boot<'a> {
-    parameters: &'a str,
-    limit: Duration,
-    /// More parts of the initramfs.
-    parts: &'a [&'a Path],
-    network: &'a [String],
-    /// Runs QEMU in its place.
-    host: Option<&'a Path>,
-}
-
-impl<'a> Boot<'a> {
-    fn new(guest: &Guest, parameters: &'a str) -> Self {
-        Self { parameters, limit: guest.limit(), parts: &[], network: &[], host: None }
-    }
-}
-
-/// A guest that came to its end, or did not.
-struct Ran {
-    label: String,
-    reader: verdict::Reader,
-    log: PathBuf,
-    ended: qemu::Ended,
-    /// How long each executable ran.
-    files: Vec<(String, Duration)>,
-}
-
 impl Matrix<'_> {
     fn one(&self, guest: &Guest, parts: Option<&kube::Parts<'_>>) -> Result<Stage> {
         let started = Instant::now();
@@ -242,77 +131,5 @@ impl Matrix<'_> {
         self.judge(&ran, &guest.jobs, &mut stage)?;
         stage.took = started.elapsed();
         Ok(stage)
-    }
-
-    /// Boots one guest and reads its results to the end.
-    fn run(&self, kernel: &Prepared, label: &str, boot: &Boot<'_>) -> Result<Ran> {
-        say!("{label}: booting {}", kernel.release);
-        let guest = qemu::Guest {
-            kernel,
-            parts: &[&[self.base], boot.parts].concat(),
-            folder: self.folder,
-            name: label,
-            parameters: boot.parameters,
-            network: boot.network,
-            host: boot.host,
-        };
-        let mut reader = verdict::Reader::default();
-        let (mut begun, mut files) = (Instant::now(), Vec::new());
-        let log = self.folder.join(format!("{label}.log"));
-        let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let ended = guest.boot(boot.limit, |line| {
-            // As it comes, for the one who watches.
-            let _full_disk = writeln!(out, "{line}");
-            match reader.line(line) {
-                Some(Told::Test(test, outcome)) => println!("{label:<7} {test} ... {}", word(&outcome)),
-                Some(Told::Again(why)) => say!("{label}: once more: {why}"),
-                Some(Told::Ended(title)) => {
-                    let took = begun.elapsed();
-                    say!("{label}: {title}: {:.1} s", took.as_secs_f64());
-                    files.push((title, took));
-                    begun = Instant::now();
-                }
-                None => {}
-            }
-        })?;
-        Ok(Ran { label: label.to_owned(), reader, log, ended, files })
-    }
-
-    /// Adds a guest's results to `stage`; keeps its logs where something failed.
-    fn judge(&self, ran: &Ran, jobs: &[Job], stage: &mut Stage) -> Result<()> {
-        let Ran { label, reader, log, ended, files } = ran;
-        stage.files.extend(files.iter().cloned());
-        let (before, again) = (stage.failures.len(), stage.again.len());
-        let console = fs::read(&ended.console).unwrap_or_default();
-        let console = String::from_utf8_lossy(&console);
-        reader.judge(jobs, &console, stage);
-        if !ended.by_itself {
-            stage.fail("the guest hung, and was killed");
-        }
-        if console.is_empty() {
-            stage.fail("the kernel said nothing at all");
-        }
-        let failed = stage.failures.len() - before;
-        let again = stage.again.len() - again;
-        if failed + again == 0 && !self.options.keep {
-            fs::remove_file(&ended.console)?;
-            fs::remove_file(log)?;
-            return Ok(());
-        }
-        stage.show();
-        say!(
-            "{label}: {failed} failed, {again} only before they passed; results in {}, kernel's log in {}",
-            log.display(),
-            ended.console.display()
-        );
-        Ok(())
-    }
-}
-
-fn word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Passed => "ok",
-        Outcome::Failed => "FAILED",
-        Outcome::Ignored => "ignored",
     }
 }

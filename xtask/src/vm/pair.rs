@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::{Boot, Guest, Matrix, Ran, plan};
+use super::matrix::{Boot, Guest, Matrix, Ran};
+use super::plan;
 use crate::test::tally::Stage;
 
 const ROLES: [&str; 2] = ["node", "client"];

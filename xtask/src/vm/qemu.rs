@@ -6,10 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::kernel::Prepared;
 use crate::process;
+
+/// Whether this machine can boot them.
+pub(super) fn check_machine() -> Result<()> {
+    if std::env::consts::ARCH != "x86_64" {
+        bail!("VMs boot this machine's own programs, and kernels for amd64: they need an x86_64 machine");
+    }
+    Ok(())
+}
 
 /// A guest to boot.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use std::thread;
 
 use anyhow::Result;
 
-use super::Guest;
+use super::kernel::Kernel;
+use super::matrix::{self, Guest};
 use crate::process;
 use crate::test::tally::Stage;
 
@@ -24,7 +25,7 @@ pub(super) fn run(
     let next = || order.lock().ok().filter(|_| !process::interrupted())?.pop_front();
     let work = || {
         while let Some(at) = next() {
-            let stage = super::or_failed(guests[at].name(), one(guests[at]));
+            let stage = matrix::or_failed(guests[at].name(), one(guests[at]));
             if let Ok(mut stages) = stages.lock() {
                 stages.insert(at, stage);
             }
@@ -39,7 +40,7 @@ pub(super) fn run(
 }
 
 /// How long a guest may take: the table's limits, and newer kernels take longer.
-fn length(guest: &Guest) -> (u64, super::Kernel) {
+fn length(guest: &Guest) -> (u64, Kernel) {
     (guest.jobs.iter().map(|job| job.limit_ms).sum(), guest.kernel)
 }
 
@@ -50,8 +51,7 @@ mod tests {
 
     use super::*;
     use crate::test::job::Job;
-    use crate::test::plan::Kind;
-    use crate::vm::Kernel;
+    use crate::test::table::Kind;
 
     fn guest(kernel: Kernel, kind: Kind, limit_ms: u64) -> Guest {
         let job = Job {

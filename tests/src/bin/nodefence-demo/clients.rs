@@ -19,7 +19,7 @@ use nodefence_tests::{
 
 use crate::{
     live::Live,
-    record::{End, Kind, Request},
+    request::{End, Kind, Request},
 };
 
 /// Pause of a client between two requests.

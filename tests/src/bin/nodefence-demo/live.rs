@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::record::End;
+use crate::request::End;
 
 /// Counts since the start of the run.
 #[derive(Default, Debug)]

@@ -6,6 +6,7 @@ mod clients;
 mod live;
 mod picture;
 mod record;
+mod request;
 mod run;
 mod table;
 
@@ -137,7 +138,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 
 fn json(runs: &[&Run]) -> Result<String> {
     let runs: Vec<_> = runs.iter().map(|run| record::json(run)).collect();
-    Ok(serde_json::to_string_pretty(&serde_json::json!({ "bucket_ms": record::BUCKET_MS, "runs": runs }))?)
+    Ok(serde_json::to_string_pretty(&serde_json::json!({ "bucket_ms": request::BUCKET_MS, "runs": runs }))?)
 }
 
 /// Under sudo the results belong to whoever called it.

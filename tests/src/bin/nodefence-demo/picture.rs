@@ -5,7 +5,8 @@ use std::fmt::{Result as Format, Write as _};
 use anyhow::Result;
 
 use crate::{
-    record::{Bucket, End, Kind, attempts, states},
+    record::{Bucket, attempts, states},
+    request::{End, Kind},
     run::{Plan, Run},
     table::figures,
 };

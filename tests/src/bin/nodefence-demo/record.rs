@@ -1,55 +1,16 @@
-//! What clients noted, and what it was in each 100 ms.
+//! What the clients of a run were doing in each 100 ms.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::run::Run;
+use crate::{
+    request::{BUCKET_MS, End, Kind, Request},
+    run::Run,
+};
 
-/// Width of a bucket in milliseconds.
-pub(crate) const BUCKET_MS: i64 = 100;
 /// A request that has waited so long is stalled; served ones take a fraction of a millisecond here.
 pub(crate) const STALL: Duration = Duration::from_millis(250);
-
-/// What kind of client a request came from.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Kind {
-    /// One TCP connection, request after request.
-    KeepAlive,
-    /// One UDP socket, request after request.
-    Udp,
-    /// A new TCP connection for one request.
-    New,
-    /// One request that is answered after minutes.
-    Idle,
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// Answered.
-    Answered,
-    /// ECONNRESET.
-    Reset,
-    /// ECONNREFUSED.
-    Refused,
-    /// The client gave up.
-    GaveUp,
-    /// Still waiting when the run ended.
-    Waiting,
-    /// Another error.
-    Other,
-}
-
-/// One request. Times in milliseconds from the freeze on (negative: before it).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    pub(crate) client: usize,
-    pub(crate) kind: Kind,
-    pub(crate) start: f64,
-    pub(crate) end: f64,
-    pub(crate) how: End,
-}
 
 /// What the clients of one kind were doing in one bucket.
 #[derive(Clone, Copy, Default, Debug)]

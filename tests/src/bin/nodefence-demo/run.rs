@@ -16,7 +16,7 @@ use nodefence_tests::{Agent, Cluster, Conn, Family, Options, Place, client::UdpC
 use crate::{
     clients::{Client, Shared},
     live,
-    record::{BUCKET_MS, Request},
+    request::{BUCKET_MS, Request},
 };
 
 /// How long the parts of a run are, in whole seconds.

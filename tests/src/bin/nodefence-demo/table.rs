@@ -1,7 +1,8 @@
 //! The table at the end.
 
 use crate::{
-    record::{End, Kind, Request, stalled, stalled_at},
+    record::{stalled, stalled_at},
+    request::{End, Kind, Request},
     run::Run,
 };
 

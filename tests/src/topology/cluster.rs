@@ -1,0 +1,303 @@
+//! What the small cluster is made of: nodes, Services, and how it is built.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    process::Command,
+    sync::Arc,
+};
+
+use anyhow::Result;
+
+use crate::{Agent, Netns, Proc, bin, tun::TunPair};
+
+/// IP version of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// How pods of different nodes reach each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overlay {
+    /// Plain routes to the nodes.
+    HostGateway,
+    /// vxlan with fixed neighbours, as flannel makes it.
+    Vxlan,
+    /// vxlan whose tunnel metadata comes from the routes (`external`).
+    VxlanMetadata,
+    /// ipip for IPv4; IPv6 stays on plain routes.
+    Ipip,
+    /// Nodes joined by a VLAN device: at egress of `eth0` the tag is in the skb's metadata.
+    Vlan,
+    /// The same with the tag in the frame (`reorder_hdr off`).
+    VlanInFrame,
+    /// 802.1Q in 802.1ad: at egress of `eth0` the inner tag is in the frame, the outer in the metadata.
+    QinQ,
+    /// A tun device (no Ethernet header) between A and B; C on plain routes.
+    Tun,
+}
+
+impl Overlay {
+    /// Whether packets between nodes are carried in others.
+    pub fn is_tunnel(self) -> bool {
+        matches!(self, Self::Vxlan | Self::VxlanMetadata | Self::Ipip)
+    }
+}
+
+/// Who sends the Services' traffic to the backends on node A.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proxy {
+    /// DNAT as kube-proxy's nftables mode does it.
+    Nftables,
+    /// IPVS NAT with conntrack, as kube-proxy's ipvs mode does it.
+    Ipvs,
+    /// Nobody yet: the test starts a real kube-proxy.
+    Nobody,
+}
+
+/// What to build.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How pods reach each other.
+    pub overlay: Overlay,
+    /// Hide the client behind node A's address, as kube-proxy does by default.
+    pub masquerade: bool,
+    /// Who forwards.
+    pub proxy: Proxy,
+    /// Let devices do checksums and segmentation (the default of veth). Without, each sum stands on the wire.
+    pub offloads: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { overlay: Overlay::HostGateway, masquerade: true, proxy: Proxy::Nftables, offloads: true }
+    }
+}
+
+impl Options {
+    /// The devices of node A that routes to the backends name; the backend's address stands in what leaves through them.
+    pub fn interfaces(self) -> Vec<&'static str> {
+        match self.overlay {
+            Overlay::HostGateway => vec!["eth0"],
+            Overlay::Vlan | Overlay::VlanInFrame => vec!["eth0.5"],
+            Overlay::QinQ => vec!["eth0.5.7"],
+            Overlay::Vxlan | Overlay::VxlanMetadata => vec!["vxlan0", "eth0"],
+            Overlay::Ipip => vec!["ipip0", "eth0"],
+            Overlay::Tun => vec!["tun0", "eth0"],
+        }
+    }
+}
+
+/// Where a client runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Outside the cluster; it uses the NodePort.
+    Outside,
+    /// A pod on node A; it uses the ClusterIP.
+    Pod,
+    /// A process in node A's own namespace; it uses the ClusterIP.
+    Node,
+}
+
+impl Place {
+    /// All three.
+    pub const ALL: [Self; 3] = [Self::Outside, Self::Pod, Self::Node];
+}
+
+/// The Services of the cluster; backends on B and C each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// TCP, pods, port 80 to 8080, NodePort 30080.
+    Web,
+    /// UDP, pods, port 53 to 5300, NodePort 30053.
+    Dns,
+    /// TCP, host network, port 80 to 9100, NodePort 30091.
+    Host,
+}
+
+impl Service {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Web, Self::Dns, Self::Host];
+
+    /// Port of the ClusterIP, port of the backend, NodePort.
+    pub const fn ports(self) -> (u16, u16, u16) {
+        match self {
+            Self::Web => (80, 8080, 30_080),
+            Self::Dns => (53, 5300, 30_053),
+            Self::Host => (80, 9100, 30_091),
+        }
+    }
+
+    /// In the cluster file it is below `default/`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Web => "web",
+            Self::Dns => "dns",
+            Self::Host => "host",
+        }
+    }
+
+    /// `tcp` or `udp`.
+    pub const fn protocol(self) -> &'static str {
+        match self {
+            Self::Web | Self::Host => "tcp",
+            Self::Dns => "udp",
+        }
+    }
+
+    /// The ClusterIP.
+    pub const fn cluster_ip(self, family: Family) -> IpAddr {
+        let host = if matches!(self, Self::Host) { 20 } else { 10 };
+        match family {
+            Family::V4 => IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, host)),
+            Family::V6 => IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, host as u16)),
+        }
+    }
+}
+
+/// A TCP port of the nodes that is no backend: it must never be cut.
+pub const NODE_PORT_OF_ITS_OWN: u16 = 9200;
+
+/// A node: its namespace, its pod's namespace and its processes.
+#[derive(Debug)]
+pub struct Node {
+    /// `node-a`, `node-b` or `node-c`.
+    pub name: &'static str,
+    /// Its number in the addresses (1 to 3).
+    pub index: u8,
+    /// Its namespace.
+    pub ns: Arc<Netns>,
+    /// Its pod's namespace.
+    pub pod: Arc<Netns>,
+    procs: Vec<Proc>,
+}
+
+impl Node {
+    pub(super) fn new(name: &'static str, index: u8) -> Result<Self> {
+        let (ns, pod) =
+            (Arc::new(Netns::with_lo_down(name)?), Arc::new(Netns::with_lo_down(&format!("{name}-pod"))?));
+        Ok(Self { name, index, ns, pod, procs: Vec::new() })
+    }
+
+    /// Its address between the nodes.
+    pub fn address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => [10, 2, 0, 10 + self.index].into(),
+            Family::V6 => [0xfd00, 2, 0, 0, 0, 0, 0, 0x10 + u16::from(self.index)].into(),
+        }
+    }
+
+    /// Its pod's address.
+    pub fn pod_address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => [10, 244, self.index, 2].into(),
+            Family::V6 => [0xfd00, 0x244, u16::from(self.index), 0, 0, 0, 0, 2].into(),
+        }
+    }
+
+    /// Where its endpoint of a Service is.
+    pub fn endpoint(&self, service: Service, family: Family) -> SocketAddr {
+        let address = match service {
+            Service::Host => self.address(family),
+            Service::Web | Service::Dns => self.pod_address(family),
+        };
+        (address, service.ports().1).into()
+    }
+
+    pub(super) fn serve(&mut self) -> Result<()> {
+        for (ns, ports) in [(&self.pod, "tcp=8080 udp=5300"), (&self.ns, "tcp=9100 tcp=9200")] {
+            let mut command = Command::new(bin("nodefence-peer")?);
+            command.arg(self.name).args(ports.split(' '));
+            self.procs.push(Proc::spawn_ready(ns, command)?);
+        }
+        Ok(())
+    }
+
+    /// Stops every process of the node where it stands. Its kernel goes on: it accepts connections and
+    /// acknowledges requests that nobody reads.
+    ///
+    /// # Errors
+    /// Where a process is gone.
+    pub fn freeze(&self) -> Result<()> {
+        self.procs.iter().try_for_each(Proc::freeze)
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    /// Where a process is gone.
+    pub fn thaw(&self) -> Result<()> {
+        self.procs.iter().try_for_each(Proc::thaw)
+    }
+}
+
+/// The cluster. Everything in it ends with it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// How it was built.
+    pub options: Options,
+    /// The client outside.
+    pub client: Arc<Netns>,
+    /// The forwarding node.
+    pub a: Node,
+    /// The node that will hang.
+    pub b: Node,
+    /// The node that stays well.
+    pub c: Node,
+    /// The switch between the nodes.
+    pub fabric: Arc<Netns>,
+    pub(super) _tun: Option<TunPair>,
+}
+
+impl Cluster {
+    /// Starts servers on node A too, in its pod and on itself.
+    ///
+    /// # Errors
+    /// Where one does not come up.
+    pub fn serve_on_a(&mut self) -> Result<()> {
+        self.a.serve()
+    }
+
+    /// [`Options::interfaces`].
+    pub fn interfaces(&self) -> Vec<&'static str> {
+        self.options.interfaces()
+    }
+
+    /// The namespace of a client at `place`.
+    pub fn at(&self, place: Place) -> &Netns {
+        match place {
+            Place::Outside => &self.client,
+            Place::Pod => &self.a.pod,
+            Place::Node => &self.a.ns,
+        }
+    }
+
+    /// The address that a client at `place` uses for a Service.
+    pub fn service(&self, service: Service, place: Place, family: Family) -> SocketAddr {
+        let (port, _, node_port) = service.ports();
+        match (place, family) {
+            (Place::Outside, Family::V4) => ([192, 0, 2, 1], node_port).into(),
+            (Place::Outside, Family::V6) => ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], node_port).into(),
+            _ => (service.cluster_ip(family), port).into(),
+        }
+    }
+
+    /// Starts the agent on node A, attached to all of [`Cluster::interfaces`].
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn agent(&self) -> Result<Agent> {
+        self.agent_with(&[])
+    }
+
+    /// As [`Cluster::agent`], with more arguments.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn agent_with(&self, extra: &[&str]) -> Result<Agent> {
+        Agent::start_with(&self.a.ns, self.a.name, &self.interfaces(), &self.cluster_file(), extra)
+    }
+}

@@ -1,0 +1,249 @@
+//! How the workspace's files hang together: no two of a crate import each other in a circle.
+
+mod imports;
+mod modules;
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use imports::{Edges, circles, edges};
+use modules::Crate;
+
+/// The workspace's packages, and all that is written in Rust.
+#[derive(Default)]
+struct Found {
+    packages: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Found {
+    /// Takes what is below a folder of the workspace, but for what cargo built and what is hidden.
+    fn below(&mut self, workspace: &Path, folder: &Path) -> Result<()> {
+        let at = workspace.join(folder);
+        for entry in fs::read_dir(&at).with_context(|| format!("cannot read {}", at.display()))? {
+            let entry = entry?;
+            let path = folder.join(entry.file_name());
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    self.below(workspace, &path)?;
+                }
+            } else if name == "Cargo.toml" && fs::read_to_string(entry.path())?.contains("[package]") {
+                self.packages.push(folder.to_owned());
+            } else if name.ends_with(".rs") {
+                self.files.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// What cargo takes for crates' roots.
+    fn roots(&self) -> impl Iterator<Item = &PathBuf> {
+        let of_package = |file: &Path, package: &PathBuf| file.strip_prefix(package).is_ok_and(is_root);
+        self.files.iter().filter(move |file| self.packages.iter().any(|package| of_package(file, package)))
+    }
+}
+
+/// Whether a file of a package is a crate's root.
+fn is_root(file: &Path) -> bool {
+    let parts: Vec<&str> = file.iter().filter_map(OsStr::to_str).collect();
+    matches!(
+        parts[..],
+        ["build.rs"]
+            | ["src", "lib.rs" | "main.rs"]
+            | ["src", "bin", _]
+            | ["src", "bin", _, "main.rs"]
+            | ["benches" | "examples" | "tests", _]
+            | ["benches" | "examples" | "tests", _, "main.rs"]
+    )
+}
+
+#[test]
+fn no_two_files_of_a_crate_import_each_other_in_a_circle() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Found::default();
+    found.below(&workspace, Path::new(""))?;
+    let (mut read, mut wrong) = (BTreeSet::new(), Vec::new());
+    for root in found.roots() {
+        let of = Crate::read(root, &|file| fs::read_to_string(workspace.join(file)).ok())?;
+        wrong.extend(circles(&edges(&of)).into_iter().map(|circle| format!("{}: {circle}", root.display())));
+        for file in of.files() {
+            read.insert(fs::canonicalize(workspace.join(file))?);
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // Else a circle may lie where nobody looks.
+    for file in &found.files {
+        ensure!(read.contains(&fs::canonicalize(workspace.join(file))?), "{}: of no crate", file.display());
+    }
+    Ok(())
+}
+
+/// The imports of a crate of these files, the first of which is its root.
+fn edges_of(files: &[(&str, &str)]) -> Result<Edges> {
+    let text = |file: &Path| {
+        let (_, text) = files.iter().find(|(name, _)| Path::new(name) == file)?;
+        Some((*text).to_owned())
+    };
+    let (root, _) = files.first().context("no root")?;
+    Ok(edges(&Crate::read(Path::new(root), &text)?))
+}
+
+fn told(files: &[(&str, &str)]) -> Result<Vec<String>> {
+    edges_of(files).map(|edges| circles(&edges))
+}
+
+#[test]
+fn a_circle_is_told_with_its_edges_and_names() -> Result<()> {
+    let root = ("lib.rs", "mod a; mod b; mod c; mod d;");
+    let (b, c) = (("b.rs", "use super::c::{C, other as o};"), ("c.rs", "pub struct C; pub fn other() {}"));
+    let a = ("a.rs", "use crate::b::B; pub fn a(_: B) {}");
+    let d = ("d.rs", "use crate::a::a;");
+    assert_eq!(told(&[root, a, b, c, d])?.len(), 0, "it is no circle yet");
+    let b = ("b.rs", "use super::c::{C, other as o}; pub struct B(C);");
+    let c = ("c.rs", "pub struct C; pub fn other() { crate::a::a(todo!()) }");
+    let expected = "3 files import each other in a circle:\n  a.rs -> b.rs: B\n  b.rs -> c.rs: C, other\n  c.rs -> a.rs: a";
+    assert_eq!(told(&[root, a, b, c, d])?, [expected]);
+    Ok(())
+}
+
+#[test]
+fn a_child_that_imports_from_its_parent_counts() -> Result<()> {
+    let child = ("a/child.rs", "use super::LIMIT; pub fn run() -> u8 { LIMIT }");
+    let uses = ("a/mod.rs", "mod child; use child::run; pub const LIMIT: u8 = 1; fn all() { run(); }");
+    let expected = "2 files import each other in a circle:\n  a/child.rs -> a/mod.rs: LIMIT\n  a/mod.rs -> a/child.rs: run";
+    assert_eq!(told(&[("lib.rs", "mod a;"), uses, child])?, [expected]);
+    let inline = ("a/mod.rs", "mod child; pub const LIMIT: u8 = 1; fn all() { child::run(); }");
+    assert_eq!(told(&[("lib.rs", "mod a;"), inline, child])?, [expected]);
+    // What it hands on it does not import, but where it uses that itself.
+    let hands_on = ("a/mod.rs", "mod child; pub(crate) use child::run; pub const LIMIT: u8 = 1;");
+    assert_eq!(told(&[("lib.rs", "mod a;"), hands_on, child])?.len(), 0);
+    let both = ("a/mod.rs", "mod child; pub use child::run; pub const LIMIT: u8 = 1; fn all() { run(); }");
+    assert_eq!(told(&[("lib.rs", "mod a;"), both, child])?, [expected]);
+    // And a declaration is no import.
+    let declares = ("a/mod.rs", "mod child; pub const LIMIT: u8 = 1;");
+    assert_eq!(told(&[("lib.rs", "mod a;"), declares, child])?.len(), 0);
+    Ok(())
+}
+
+#[test]
+fn what_is_handed_on_counts_to_the_file_that_defines_it() -> Result<()> {
+    let root = ("lib.rs", "mod a; mod b; pub use a::*;");
+    let a = ("a.rs", "mod leaf; pub use leaf::leaf; pub use self::leaf::Leaf as Blade;");
+    let leaf = ("a/leaf.rs", "use crate::b::B; pub struct Leaf; pub fn leaf(_: B) {}");
+    for (b, name) in [
+        ("pub struct B; use crate::a::Blade;", "Leaf"),
+        ("pub struct B; use crate::Blade;", "Leaf"),
+        ("pub struct B; use super::a::leaf;", "leaf"),
+        ("pub struct B; fn b() { super::a::Blade::new() }", "Leaf"),
+        ("pub struct B; use crate::a::*; fn b() { leaf(B) }", "leaf"),
+    ] {
+        let told = told(&[root, a, leaf, ("b.rs", b)])?;
+        let expected = format!(
+            "2 files import each other in a circle:\n  a/leaf.rs -> b.rs: B\n  b.rs -> a/leaf.rs: {name}"
+        );
+        assert_eq!(told, [expected], "{b}");
+    }
+    Ok(())
+}
+
+#[test]
+fn paths_count_wherever_they_stand() -> Result<()> {
+    let root = ("lib.rs", "mod a;");
+    let a = ("a.rs", "mod child; use child::Child; pub const NAME: &str = \"\"; pub fn seconds() {}");
+    for (child, name) in [
+        ("#[derive(Error)] pub enum Child { #[error(\"since {}\", super::NAME)] Old }", "NAME"),
+        ("pub struct Child { #[serde(with = \"super::seconds\")] at: u8 }", "seconds"),
+        ("pub struct Child { #[arg(default_value = super::NAME)] at: u8 }", "NAME"),
+        ("pub struct Child; fn child() { println!(\"{}\", super::NAME); }", "NAME"),
+        ("pub struct Child; fn child() { assert!((0..super::NAME.len()).is_empty()); }", "NAME"),
+        ("pub struct Child; fn child() { use crate::a::NAME as LOCAL; drop(LOCAL); }", "NAME"),
+        ("pub struct Child; mod more { use super::super::NAME; }", "NAME"),
+        ("pub struct Child; impl Child { const fn child() -> &'static str { super::NAME } }", "NAME"),
+        ("pub struct Child; use super::{self as above, seconds}; use seconds as later;", "seconds"),
+        ("pub struct Child; use super as above; fn child() { above::seconds() }", "seconds"),
+    ] {
+        let expected = format!(
+            "2 files import each other in a circle:\n  a/child.rs -> a.rs: {name}\n  a.rs -> a/child.rs: Child"
+        );
+        assert_eq!(told(&[root, a, ("a/child.rs", child)])?, [expected], "{child}");
+    }
+    Ok(())
+}
+
+#[test]
+fn macros_count_with_and_without_an_import() -> Result<()> {
+    let child = ("a/child.rs", "pub struct Child; fn child() { say!(1); }");
+    for a in [
+        "macro_rules! say { ($($part:tt)*) => {}; } mod child; use child::Child;",
+        "macro_rules! say { ($($part:tt)*) => { drop($crate::a::child::Child) }; } mod child;",
+    ] {
+        let expected =
+            "2 files import each other in a circle:\n  a/child.rs -> a.rs: say\n  a.rs -> a/child.rs: Child";
+        assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?, [expected], "{a}");
+    }
+    // One that is exported is the root's.
+    let a = "#[macro_export] macro_rules! say { () => {}; } mod child; use child::Child;";
+    let child = ("a/child.rs", "use crate::say; pub struct Child;");
+    assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?.len(), 1);
+    // What a macro makes is of the module that calls it.
+    let a = "mod child; use child::Child; fates! { Kept, Lost }";
+    let child = ("a/child.rs", "use super::Fate; pub struct Child;");
+    assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?.len(), 1);
+    Ok(())
+}
+
+#[test]
+fn tests_and_names_alone_do_not_count() -> Result<()> {
+    let root = ("lib.rs", "mod a; mod b;");
+    let b = ("b.rs", "use crate::a::A; pub struct B; impl B { pub fn method() {} } pub fn b(_: A) {}");
+    for a in [
+        "pub struct A; #[cfg(test)] mod tests { use crate::b::B; }",
+        "pub struct A; #[cfg(all(test, feature = \"x\"))] use crate::b::B;",
+        "pub struct A; #[cfg(test)] fn a() { crate::b::b(A) }",
+        "pub struct A; impl A { #[cfg(test)] fn a() { crate::b::b(A) } }",
+        "pub struct A; use crate::b;",
+        "pub struct A; use crate::b::{self}; fn a(a: A) { a.method(); println!(\"{}\", a.b); }",
+        "/// As [`crate::b::B`].\npub struct A; pub(in crate::a) fn b() {}",
+        "pub struct A; fn a(a: ::b::B) { <A>::b(); std::b::b(); }",
+    ] {
+        assert_eq!(told(&[root, ("a.rs", a), b])?.len(), 0, "{a}");
+    }
+    for a in [
+        "pub struct A; #[cfg(not(test))] use crate::b::B;",
+        "pub struct A; #[cfg(any(test, unix))] use crate::b::B;",
+    ] {
+        assert_eq!(told(&[root, ("a.rs", a), b])?.len(), 1, "{a}");
+    }
+    Ok(())
+}
+
+#[test]
+fn files_are_found_where_rustc_finds_them() -> Result<()> {
+    let files = [
+        ("x/main.rs", "mod a; mod inline { mod deep; } #[path = \"../y/other.rs\"] mod named; fn main() {}"),
+        ("x/a.rs", "mod one; mod two; pub struct A;"),
+        ("x/a/one.rs", "use super::super::named::beside::Beside; pub struct One;"),
+        ("x/a/two/mod.rs", "mod three;"),
+        ("x/a/two/three.rs", "use super::super::one::One;"),
+        ("x/inline/deep.rs", "use crate::a::A;"),
+        ("x/../y/other.rs", "pub mod beside;"),
+        ("x/../y/beside.rs", "pub struct Beside;"),
+    ];
+    let edges = edges_of(&files)?;
+    let pairs: Vec<_> = edges.keys().map(|(from, to)| (from.to_str(), to.to_str())).collect();
+    let expected = [
+        ("x/a/one.rs", "x/../y/beside.rs"),
+        ("x/a/two/three.rs", "x/a/one.rs"),
+        ("x/inline/deep.rs", "x/a.rs"),
+    ];
+    assert_eq!(pairs, expected.map(|(from, to)| (Some(from), Some(to))));
+    let missing = edges_of(&[("lib.rs", "mod gone;")]).map(drop);
+    assert!(missing.is_err_and(|error| error.to_string().contains("gone/mod.rs")));
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! What verbs need of a machine.
+
+/// What a verb needs beyond the pinned Rust toolchain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// A C linker and bpf-linker.
+    Build,
+    /// cargo-deny.
+    Deny,
+    /// iproute2, nftables and friends, for the namespaces of the demo.
+    Demo,
+    /// Everything that the namespace tests call.
+    Namespaces,
+    /// The programs the benchmarks compare with.
+    Bench,
+    /// QEMU and what unpacks Debian's kernel packages.
+    Vm,
+}
+
+impl Need {
+    /// All of them, for `cargo xtask setup`.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Build, Self::Deny, Self::Demo, Self::Namespaces, Self::Bench, Self::Vm];
+}

@@ -1,0 +1,200 @@
+//! What boots a guest, and what comes of it: shared by guests alone, beside an API server and in pairs.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use super::kernel::{Kernel, Prepared};
+use super::plan::{self, Work};
+use super::verdict::{self, Told};
+use super::{guest, qemu};
+use crate::say::say;
+use crate::test::job::Job;
+use crate::test::libtest::Outcome;
+use crate::test::local::{FUZZ_COUNT, FUZZ_SHORT, LONG};
+use crate::test::table::Kind;
+use crate::test::tally::Stage;
+
+/// What a guest may take to boot and to end, beside what its executables may.
+const BOOT: Duration = Duration::from_secs(10 * 60);
+/// What stages of guests beside an API server are called.
+const KUBE: &str = "vm kube";
+
+/// What of the matrix is wanted, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Empty for all.
+    pub(crate) kernels: Vec<Kernel>,
+    /// Keep logs and initramfs also of a run that passed.
+    pub(crate) keep: bool,
+    /// libtest's threads in a guest where they are not for the table to say.
+    pub(crate) threads: usize,
+    /// With kube-proxy's and the kernel's own periods in place of shorter ones.
+    pub(crate) long: bool,
+}
+
+/// What one guest runs.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) kernel: Kernel,
+    pub(super) kind: Kind,
+    pub(super) jobs: Vec<Job>,
+    /// Whether it is beside an API server.
+    pub(super) api_server: bool,
+}
+
+impl Guest {
+    /// Of its stage, its plan and its logs.
+    pub(super) fn name(&self) -> String {
+        let kernel = self.kernel.label();
+        match self.kind {
+            Kind::Plain => format!("vm {kernel}"),
+            Kind::Kube => format!("{KUBE} {kernel}"),
+            Kind::Timed => format!("vm timed {kernel}"),
+            Kind::TimedKube => format!("{KUBE} timed {kernel}"),
+            Kind::Pair => format!("vm pair {kernel}"),
+        }
+    }
+
+    pub(super) fn label(&self) -> String {
+        self.name().replace(' ', "-")
+    }
+
+    /// When it hangs.
+    fn limit(&self) -> Duration {
+        // Each executable may be run a second time.
+        BOOT + Duration::from_millis(self.jobs.iter().map(|job| 2 * job.limit_ms).sum())
+    }
+
+    pub(super) fn plan(&self, long: bool) -> plan::Plan {
+        let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let mut environment = vec![pair((FUZZ_COUNT, FUZZ_SHORT))];
+        if long {
+            environment.push(pair((LONG, "1")));
+        }
+        let in_guest = |job: &Job| Work::Tests(Job { program: guest::at(&job.program), ..job.clone() });
+        plan::Plan { environment, work: self.jobs.iter().map(in_guest).collect() }
+    }
+}
+
+/// The stage, or one that failed for what kept it from being run.
+pub(super) fn or_failed(name: String, stage: Result<Stage>) -> Stage {
+    stage.unwrap_or_else(|error| {
+        let mut stage = Stage::new(name);
+        stage.fail(format!("{error:#}"));
+        stage
+    })
+}
+
+/// What all guests of one call share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    pub(super) base: &'a Path,
+    pub(super) folder: &'a Path,
+    pub(super) options: &'a Options,
+}
+
+/// What one guest has that others have not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Boot<'a> {
+    pub(super) parameters: &'a str,
+    pub(super) limit: Duration,
+    /// More parts of the initramfs.
+    pub(super) parts: &'a [&'a Path],
+    pub(super) network: &'a [String],
+    /// Runs QEMU in its place.
+    pub(super) host: Option<&'a Path>,
+}
+
+impl<'a> Boot<'a> {
+    pub(super) fn new(guest: &Guest, parameters: &'a str) -> Self {
+        Self { parameters, limit: guest.limit(), parts: &[], network: &[], host: None }
+    }
+}
+
+/// A guest that came to its end, or did not.
+pub(super) struct Ran {
+    label: String,
+    reader: verdict::Reader,
+    log: PathBuf,
+    ended: qemu::Ended,
+    /// How long each executable ran.
+    files: Vec<(String, Duration)>,
+}
+
+impl Matrix<'_> {
+    /// Boots one guest and reads its results to the end.
+    pub(super) fn run(&self, kernel: &Prepared, label: &str, boot: &Boot<'_>) -> Result<Ran> {
+        say!("{label}: booting {}", kernel.release);
+        let guest = qemu::Guest {
+            kernel,
+            parts: &[&[self.base], boot.parts].concat(),
+            folder: self.folder,
+            name: label,
+            parameters: boot.parameters,
+            network: boot.network,
+            host: boot.host,
+        };
+        let mut reader = verdict::Reader::default();
+        let (mut begun, mut files) = (Instant::now(), Vec::new());
+        let log = self.folder.join(format!("{label}.log"));
+        let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let ended = guest.boot(boot.limit, |line| {
+            // As it comes, for the one who watches.
+            let _full_disk = writeln!(out, "{line}");
+            match reader.line(line) {
+                Some(Told::Test(test, outcome)) => println!("{label:<7} {test} ... {}", word(&outcome)),
+                Some(Told::Again(why)) => say!("{label}: once more: {why}"),
+                Some(Told::Ended(title)) => {
+                    let took = begun.elapsed();
+                    say!("{label}: {title}: {:.1} s", took.as_secs_f64());
+                    files.push((title, took));
+                    begun = Instant::now();
+                }
+                None => {}
+            }
+        })?;
+        Ok(Ran { label: label.to_owned(), reader, log, ended, files })
+    }
+
+    /// Adds a guest's results to `stage`; keeps its logs where something failed.
+    pub(super) fn judge(&self, ran: &Ran, jobs: &[Job], stage: &mut Stage) -> Result<()> {
+        let Ran { label, reader, log, ended, files } = ran;
+        stage.files.extend(files.iter().cloned());
+        let (before, again) = (stage.failures.len(), stage.again.len());
+        let console = fs::read(&ended.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        reader.judge(jobs, &console, stage);
+        if !ended.by_itself {
+            stage.fail("the guest hung, and was killed");
+        }
+        if console.is_empty() {
+            stage.fail("the kernel said nothing at all");
+        }
+        let failed = stage.failures.len() - before;
+        let again = stage.again.len() - again;
+        if failed + again == 0 && !self.options.keep {
+            fs::remove_file(&ended.console)?;
+            fs::remove_file(log)?;
+            return Ok(());
+        }
+        stage.show();
+        say!(
+            "{label}: {failed} failed, {again} only before they passed; results in {}, kernel's log in {}",
+            log.display(),
+            ended.console.display()
+        );
+        Ok(())
+    }
+}
+
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "ok",
+        Outcome::Failed => "FAILED",
+        Outcome::Ignored => "ignored",
+    }
+}
