@@ -10,5 +10,7 @@ pub const RENEWED: Duration = Duration::from_millis(1_200);
 pub const FREED: Duration = Duration::from_secs(1);
 /// A weight that others gave to a flagged node's destination again is gone by then, where the tables are read in 100 ms.
 pub const UNDONE: Duration = Duration::from_millis(500);
+/// A service that had nobody else is taken out once it has had another destination for so long.
+pub const SETTLED: Duration = Duration::from_secs(1);
 /// By when a node whose flag is taken back has its destinations in IPVS and its share of new connections again, and what a dead agent took out is back.
 pub const RESTORED: Duration = Duration::from_secs(5);

@@ -13,8 +13,11 @@ use crate::{
 const OWNED_EVERY: Duration = Duration::from_millis(150);
 /// How often all services are read: for pairs that were not there before.
 const ALL_EVERY: Duration = Duration::from_secs(1);
-/// At most one part in this many of the time goes into reading what is ours back by itself, and into reading everything, with which what is ours is read once
-/// more.
+/// Where that is read within [`READ_SOON`], what others do is undone so long after they did it at the latest: it is found by the reading after that.
+const UNDONE: Duration = Duration::from_millis(500);
+const READ_SOON: Duration = Duration::from_millis(100);
+/// At most one part in this many of the time goes into reading back by itself what of ours takes longer, and into reading everything, with which what is
+/// ours is read once more.
 const SHARE_OF_OWNED: u32 = 30;
 const SHARE_OF_ALL: u32 = 60;
 /// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
@@ -26,6 +29,13 @@ const LOOKED_AT_ONCE: usize = 16;
 /// How often somebody else may have the processor while many services are read. This thread has precedence over all that does not renew verdicts or rescue
 /// packets; on a machine with one processor nobody would get an answer for seconds.
 const GIVE_WAY_EVERY: Duration = Duration::from_millis(20);
+
+/// The pause after what is ours was read back, which `took` so long. Before it is undone it is read twice: a change may come right behind a reading.
+fn pause_of_owned(took: Duration) -> Duration {
+    let share = took * SHARE_OF_OWNED;
+    let pause = if took <= READ_SOON { share.min(UNDONE.saturating_sub(took * 2)) } else { share };
+    pause.max(OWNED_EVERY)
+}
 
 impl<T: Tables, B: Book> Drive<T, B> {
     /// Reads what is due; gives what is to be done.
@@ -50,7 +60,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
             // However long that took: to look at what is ours is another matter.
             self.next_owned = read + OWNED_EVERY;
         } else if owned {
-            self.next_owned = read + OWNED_EVERY.max(took * SHARE_OF_OWNED);
+            self.next_owned = read + pause_of_owned(took);
         }
         TakeOut::sort(&mut acts);
         Ok(acts)

@@ -67,7 +67,8 @@ fn an_adversary_is_undone_in_time() {
 #[test]
 fn an_adversary_is_undone_in_time_by_a_slow_kernel() {
     let mut slow = world();
-    slow.reading = MS;
+    // All that is ours is read within 100 ms.
+    slow.reading = 10 * MS;
     let mut agent = Agent::new(&shared(slow), &[Flagged { asked: true, ..node(2) }]);
     assert!(agent.run(Duration::from_secs(3)));
     let longest = longest_of_an_adversary(&mut agent, 40);
