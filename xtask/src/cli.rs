@@ -46,7 +46,7 @@ enum Verb {
     /// Ends with a table of the stages, the slowest test files, the failures by name and a line `N passed, N failed`; fails if anything failed. Figures and
     /// what passing tests printed are kept in target/test/results.json.
     /// Tests run as root (sudo), in namespaces and BPF filesystems of their own. A failed test is run once more only where a watchdog measured that the machine
-    /// or guest stood still, or that the agent waited for a processor, for longer than the test can bear; it is named with that figure.
+    /// or guest stood still, or that the agent waited for a processor, for longer than the test can bear; where it then passes, it is named with that figure.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
         /// Everything but the VMs, real Kubernetes, the long fuzz and the demo's test: some minutes.
@@ -56,6 +56,7 @@ enum Verb {
         #[arg(long, conflicts_with = "quick")]
         all: bool,
         /// Only tests whose `file::name` contains this (one that names a file in full is about that file alone); leaves out format, lints and dependencies.
+        /// With --quick on this kernel alone.
         filter: Option<String>,
     },
     /// Run the packet, namespace and VM tests on other kernels, in QEMU: all of them on each, where `test` leaves out on some
@@ -66,7 +67,8 @@ enum Verb {
     /// hang and a missing result are failures, and leave the logs in target/vm-test/.
     #[command(
         after_help = "Examples:\n  cargo xtask vm-test --kernel 5.10\n  cargo xtask vm-test --kernel 6.1 latest --test net_cut\n\n\
-        Environment:\n  NODEFENCE_CACHE          where kernels are kept\n  NODEFENCE_DEBIAN_MIRROR  mirror to use, where apt has no Debian one\n  \
+        Environment:\n  NODEFENCE_CACHE          where kernels and Kubernetes programs are kept\n  NODEFENCE_ASSETS         folder of ready Kubernetes programs to use\n  \
+        NODEFENCE_DEBIAN_MIRROR  Debian mirror in place of apt's (needed where apt has none)\n  \
         NODEFENCE_LONG_TESTS     set: kube-proxy's and the kernel's own periods in place of shorter ones"
     )]
     VmTest {
@@ -86,7 +88,7 @@ enum Verb {
     /// Build the real Kubernetes programs that tests run beside nodefence, once; print where they lie.
     ///
     /// etcd, kube-apiserver and kube-proxy, from the Go modules pinned in tests/assets, checked by the sums there. They are
-    /// kept in ~/.cache/nodefence and built anew when a pin changes: some minutes. Only this and the tests need Go.
+    /// kept in ~/.cache/nodefence and built anew when a pin changes: some minutes. This takes Go 1.26.
     #[command(after_help = "Environment:\n  \
         NODEFENCE_ASSETS  folder of ready programs to use instead, all in one folder as setup-envtest lays them out\n  \
         NODEFENCE_CACHE   where they are kept")]
@@ -98,7 +100,7 @@ enum Verb {
     /// Run the benchmarks against peers on this machine; table, plot and JSON go to target/bench/.
     #[command(after_help = "Examples:\n  cargo xtask bench datapath\n  cargo xtask bench ipvs --quick")]
     Bench {
-        /// Which benchmark, and its options; `-- --help` lists them.
+        /// Which benchmark, and its options; `-- --help` lists benchmarks, `datapath --help` the options of one.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "datapath")]
         args: Vec<String>,
     },
