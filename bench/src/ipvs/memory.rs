@@ -43,7 +43,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
     let done = watch(PATIENCE, || {
         working.push(agent.proc()?.memory("VmRSS")?);
         let status: Status = agent.ask(&Request::Status)?;
-        let row = status.ipvs.nodes.get(&node(FLAGGED));
+        let row = status.ipvs.nodes.get(node(FLAGGED).as_str());
         Ok(row.is_some_and(|row| row.taken == PODS && row.waiting == 0))
     })?;
     if !done {

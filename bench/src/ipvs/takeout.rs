@@ -96,7 +96,7 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
     let begun = Instant::now();
     agent.ask::<FlagReport>(&request)?;
     until(&agent, begun, |status| {
-        let row = status.ipvs.nodes.get(&node(FLAGGED))?;
+        let row = status.ipvs.nodes.get(node(FLAGGED).as_str())?;
         Some(row.taken == pairs && row.waiting == 0)
     })?;
     let out = begun.elapsed().as_secs_f64();
@@ -104,7 +104,7 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
     let begun = Instant::now();
     agent.ask::<UnflagReport>(&Request::Unflag { node: node(FLAGGED) })?;
     // Also so that no guard has anything to put back once this agent is gone.
-    until(&agent, begun, |status| Some(!status.ipvs.nodes.contains_key(&node(FLAGGED))))?;
+    until(&agent, begun, |status| Some(!status.ipvs.nodes.contains_key(node(FLAGGED).as_str())))?;
     let back = begun.elapsed().as_secs_f64();
     agent.end()?;
     Ok((out, back))

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{ipvs::ServiceKey, ledger::Pair, report::IpvsRow};
+use crate::{cluster::NodeName, ipvs::ServiceKey, ledger::Pair, report::IpvsRow};
 
 /// Services that it is told of as urgent at most; all others are looked at within a second.
 const URGENT: usize = 64;
@@ -23,7 +23,7 @@ pub(super) struct Board {
     rung: bool,
     ending: Option<Ending>,
     /// When (CLOCK_MONOTONIC, ns) the latest round of asking that has ended began, by node.
-    pub(super) asked: BTreeMap<String, u64>,
+    pub(super) asked: BTreeMap<NodeName, u64>,
     /// Services that packets wait for, until they have been looked at.
     pub(super) urgent: BTreeSet<ServiceKey>,
     pub(super) row: IpvsRow,
@@ -69,9 +69,9 @@ impl Bell {
     }
 
     /// A round of asking is over that began at `begun`.
-    pub(super) fn asked(&self, node: &str, begun: u64) {
+    pub(super) fn asked(&self, node: &NodeName, begun: u64) {
         let mut board = self.board();
-        let last = board.asked.entry(node.to_owned()).or_default();
+        let last = board.asked.entry(node.clone()).or_default();
         // Two may go on at a time, and the older one end last.
         *last = begun.max(*last);
         drop(board);
@@ -80,7 +80,7 @@ impl Bell {
 
     /// Which of these nodes have had their clients asked since they were armed (CLOCK_MONOTONIC, ns): a round that began before belongs to an earlier
     /// flag. What is known of other nodes is forgotten.
-    pub(super) fn asked_since(&self, armed: &BTreeMap<String, u64>) -> BTreeSet<String> {
+    pub(super) fn asked_since(&self, armed: &BTreeMap<NodeName, u64>) -> BTreeSet<NodeName> {
         let mut board = self.board();
         board.asked.retain(|name, _| armed.contains_key(name));
         let over = board.asked.iter().filter(|(name, begun)| armed[*name] <= **begun);
@@ -137,13 +137,14 @@ mod tests {
     #[test]
     fn a_round_counts_for_the_flag_that_it_began_under() {
         let bell = Bell::default();
-        let asked = |since: u64| bell.asked_since(&[("b".to_owned(), since)].into()).len();
+        let node = NodeName::from("b");
+        let asked = |since: u64| bell.asked_since(&BTreeMap::from([(node.clone(), since)])).len();
         assert_eq!(asked(10), 0);
         // However late the thread looks: what counts is when the node was armed.
-        bell.asked("b", 10);
+        bell.asked(&node, 10);
         assert_eq!((asked(10), asked(11)), (1, 0));
-        bell.asked("b", 12);
-        bell.asked("b", 9);
+        bell.asked(&node, 12);
+        bell.asked(&node, 9);
         assert_eq!(asked(11), 1, "an older one that ended later changes nothing");
         bell.asked_since(&BTreeMap::new());
         assert_eq!(asked(11), 0, "forgotten with its flag");

@@ -16,7 +16,7 @@ use super::{
     threads::EndsTheAgent, turns::Turns, watched::Audit,
 };
 use crate::{
-    cluster::{ClusterView, FileSource},
+    cluster::{ClusterView, FileSource, NodeName},
     dataplane::{Dataplane, Injector, probe::Findings},
     flags::{FlagStore, monotonic_ns},
     plan::{self, Indices, KeepIndex, Policy},
@@ -26,7 +26,7 @@ use crate::{
 /// What all of the agent's tasks and threads share.
 pub(super) struct Core {
     pub(super) settings: Settings,
-    pub(super) own_node: String,
+    pub(super) own_node: NodeName,
     pub(super) started: Timestamp,
     /// What was found out about this kernel.
     findings: Mutex<Findings>,
@@ -64,7 +64,7 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(
         settings: Settings,
-        own_node: String,
+        own_node: NodeName,
         findings: Findings,
         state: State,
         dataplane: Dataplane,
@@ -173,7 +173,7 @@ impl Core {
     pub(super) fn tell_failed(&self) {
         let failed = self.state().take_untold();
         for (node, error) in failed {
-            tracing::error!(node, error, "the verdict cannot be renewed; it lapses");
+            tracing::error!(node = node.as_str(), error, "the verdict cannot be renewed; it lapses");
         }
     }
 
@@ -207,7 +207,7 @@ impl Core {
         // Nobody else gives places away: this one has the dataplane.
         let indices = Arc::clone(&self.state().indices);
         let mut indices = Indices::clone(&indices);
-        let reconciled = indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()));
+        let reconciled = indices.reconcile(view.nodes.iter().map(|node| &node.name));
         let keep_index = KeepIndex::new(&view);
         let mut state = self.state();
         if let Err(error) = reconciled {
@@ -223,7 +223,7 @@ impl Core {
         drop(state);
         file_flags::tell(&before.flags, &view, &self.own_node);
         if view.node(&self.own_node).is_none() && !view.nodes.is_empty() {
-            tracing::warn!(node = self.own_node, "this node is not in the cluster file any more");
+            tracing::warn!(node = self.own_node.as_str(), "this node is not in the cluster file any more");
         }
         tracing::info!(nodes = view.nodes.len(), backends = view.backends(), "took the cluster file");
         self.write_tables(&mut dataplane);
@@ -273,7 +273,7 @@ impl Core {
             }
             Err(error) => state.write_error = Some(error.to_string()),
         }
-        let names: Vec<String> = armed.into_keys().collect();
+        let names: Vec<NodeName> = armed.into_keys().collect();
         state.release(&names, &policy);
         drop(state);
         self.takeout.ring();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    cluster::{ClusterView, Node},
+    cluster::{ClusterView, Node, NodeIx},
     dataplane::{Error, Interface, InterfaceStatus, LinkLayer, route},
 };
 
@@ -39,12 +39,12 @@ impl Coverage {
     /// Where the kernel cannot be asked.
     pub(super) fn look_up(
         view: &ClusterView,
-        skipped: Option<&str>,
+        skipped: Option<NodeIx>,
         devices: &[Interface],
     ) -> Result<Self, Error> {
         let mut lookup = route::Lookup::open()?;
         let (mut this, mut known) = (Self::default(), HashSet::new());
-        for node in view.nodes.iter().filter(|node| Some(&*node.name) != skipped) {
+        for (_, node) in view.indexed().filter(|(at, _)| Some(*at) != skipped) {
             for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
                 if let Entry::Vacant(unknown) = this.routes.entry(address) {
                     let route = lookup.route(address)?.map(Arc::new);

@@ -73,10 +73,10 @@ fn names(nodes: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Node;
+    use crate::cluster::{Node, NodeName};
 
     fn view(nodes: usize, flags: &[(usize, i64)]) -> ClusterView {
-        let name = |n: usize| format!("n{n:02}");
+        let name = |n: usize| NodeName::from(format!("n{n:02}"));
         let nodes = (0..nodes).map(|n| Node {
             name: name(n),
             address: [10, 0, 0, n as u8].into(),

@@ -10,6 +10,7 @@ use super::{
     state::State,
 };
 use crate::{
+    cluster::NodeName,
     flags::{Clocks, Flag, too_many},
     report::{ErrorKind, Failure},
 };
@@ -54,7 +55,7 @@ impl Core {
     }
 
     fn may_flag(&self, state: &State, node: &str, now: Clocks) -> Result<(), Failure> {
-        if node == self.own_node {
+        if self.own_node == node {
             let message = format!(
                 "`{node}` is the node this agent runs on: whoever enters here would be cut off from its pods \
                  (--force to do so)"
@@ -157,15 +158,15 @@ impl Core {
     pub(super) fn expire_flags(&self) {
         let now = Clocks::now();
         let mut state = self.state();
-        let before: Vec<String> = state.flags.cli().keys().cloned().collect();
+        let before: Vec<NodeName> = state.flags.cli().keys().cloned().collect();
         if !state.flags.expire(now) {
             return;
         }
-        let over: Vec<&String> =
+        let over: Vec<&NodeName> =
             before.iter().filter(|node| !state.flags.cli().contains_key(*node)).collect();
         drop(state);
         for node in over {
-            tracing::info!(node, "the flag is over");
+            tracing::info!(node = node.as_str(), "the flag is over");
         }
         self.wake();
         self.save_flags();

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{backends::backends_of, chain::chain, core::Core, coverage::Coverage, network, pinned};
 use crate::{
-    cluster::Node,
+    cluster::{Node, NodeName},
     conntrack::Conntrack,
     dataplane::{
         route,
@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// Asks a node's idle clients for a request, as soon as there is a turn; see [`ask`].
-pub(super) async fn ask_for_request(core: Arc<Core>, node: String) -> Option<AskRow> {
+pub(super) async fn ask_for_request(core: Arc<Core>, node: NodeName) -> Option<AskRow> {
     let turns = Arc::clone(&core.turns.requests);
     ask_in_turn(core, node, turns).await
 }
 
-async fn ask_in_turn(core: Arc<Core>, node: String, turns: Arc<Semaphore>) -> Option<AskRow> {
+async fn ask_in_turn(core: Arc<Core>, node: NodeName, turns: Arc<Semaphore>) -> Option<AskRow> {
     // Nobody closes it.
     let turn = turns.acquire_owned().await.ok()?;
     let asking = tokio::task::spawn_blocking(move || {
@@ -112,15 +112,16 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
         Err(error) => AskRow { problem: Some(chain(error)), ..AskRow::default() },
     };
     row.problem = row.problem.or(ground.failed);
+    let name = node.name.as_str();
     match &row.problem {
         None => tracing::info!(
-            node = node.name,
+            node = name,
             asked = row.asked,
             closed = row.closed,
             seconds = row.seconds,
             "asked idle clients"
         ),
-        Some(problem) => tracing::warn!(node = node.name, problem, asked = row.asked, "asked idle clients"),
+        Some(problem) => tracing::warn!(node = name, problem, asked = row.asked, "asked idle clients"),
     }
     let coverage = Arc::clone(&core.state().coverage);
     // A device may have been attached while this went on.

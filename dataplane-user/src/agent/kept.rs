@@ -9,7 +9,7 @@ use nodefence_common::PortKey;
 
 use super::{chain::chain, writer::Writer};
 use crate::{
-    cluster::{ClusterView, TrafficPolicy},
+    cluster::{ClusterView, NodeIx, NodeSet, TrafficPolicy},
     plan::{self, Keep, KeepIndex, Why},
     proxy::Mode,
     report::KeptRow,
@@ -19,8 +19,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     index: Arc<KeepIndex>,
-    /// For which nodes (indexes into the view) it is what must be kept; `None` where that is not settled.
-    of: Option<BTreeSet<u32>>,
+    /// For which nodes of the view it is what must be kept; `None` where that is not settled.
+    of: Option<NodeSet>,
     keep: Arc<Keep>,
     /// How kube-proxy forwards, where that is known.
     mode: Option<Mode>,
@@ -64,10 +64,10 @@ impl Kept {
         &mut self,
         view: &ClusterView,
         own_node: &str,
-        bearers: &BTreeSet<u32>,
-        armed: &BTreeSet<u32>,
+        bearers: &NodeSet,
+        armed: &NodeSet,
         writer: &mut dyn Writer,
-    ) -> BTreeMap<u32, String> {
+    ) -> BTreeMap<NodeIx, String> {
         if self.of.as_ref() == Some(bearers) {
             return BTreeMap::new();
         }
@@ -90,12 +90,13 @@ impl Kept {
         }
         let Some(why) = failed.values().next() else { return failed };
         // It may be the new flags that ask for it: without them the older ones go on as they are.
-        let new: BTreeMap<u32, String> = bearers.difference(armed).map(|node| (*node, why.clone())).collect();
+        let new: BTreeMap<NodeIx, String> =
+            bearers.difference(armed).map(|node| (node, why.clone())).collect();
         if new.is_empty() { failed } else { new }
     }
 
     /// After the verdicts on `bearers` were written, and all others taken back: lets go of what need not be kept any more.
-    pub(super) fn end(&mut self, bearers: BTreeSet<u32>, writer: &mut dyn Writer) {
+    pub(super) fn end(&mut self, bearers: NodeSet, writer: &mut dyn Writer) {
         if self.of.as_ref() == Some(&bearers) {
             return;
         }
@@ -129,7 +130,7 @@ pub(super) fn rows<'a>(view: &'a ClusterView, keep: &'a Keep) -> impl Iterator<I
             Why::Untied => format!("port {name} of {} names it without a node", service.name),
         };
         Some(KeptRow {
-            node: view.nodes.get(kept.node as usize)?.name.clone(),
+            node: view.at(kept.node)?.name.to_string(),
             address: kept.address,
             port: kept.port,
             protocol: kept.protocol,

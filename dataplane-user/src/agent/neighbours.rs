@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use crate::{
+    cluster::NodeName,
     dataplane::hold::{FlaggedNode, Hold, Holding, Hop},
     plan::Mode,
     report::NeighbourRow,
@@ -56,7 +57,7 @@ fn flagged(core: &Core) -> Vec<FlaggedNode> {
     }
     let state = core.state();
     let (view, coverage) = (Arc::clone(&state.view), Arc::clone(&state.coverage));
-    let names: Vec<String> = state.armed.keys().filter(|name| **name != core.own_node).cloned().collect();
+    let names: Vec<NodeName> = state.armed.keys().filter(|name| **name != core.own_node).cloned().collect();
     drop(state);
     let nodes = names.iter().filter_map(|name| view.node(name));
     nodes

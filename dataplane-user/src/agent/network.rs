@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{core::Core, coverage::Coverage, rows, settings::Wanted};
 use crate::{
+    cluster::NodeName,
     dataplane::{InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
     report::{InterfaceRow, ProgramRow},
 };
@@ -65,7 +66,7 @@ fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
     };
     let devices = interfaces::list()?;
     // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
-    let skipped = (!own_flagged).then_some(&*core.own_node);
+    let skipped = view.index(&core.own_node).filter(|_| !own_flagged);
     let mut coverage = Coverage::look_up(&view, skipped, &devices)?;
     let Wanted { names: named, auto } = &core.settings.interfaces;
     let mut dataplane = core.dataplane();
@@ -101,10 +102,10 @@ fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
 }
 
 /// Armed nodes with backends that the cut did not reach until now: their clients have not been asked.
-fn reached(core: &Core, coverage: &Coverage) -> Vec<String> {
+fn reached(core: &Core, coverage: &Coverage) -> Vec<NodeName> {
     let (view, before, mut armed) = {
         let state = core.state();
-        let armed: Vec<String> = state.armed.keys().cloned().collect();
+        let armed: Vec<NodeName> = state.armed.keys().cloned().collect();
         (Arc::clone(&state.view), Arc::clone(&state.coverage), armed)
     };
     armed.retain(|name| view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &before)));

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::IpAddr};
 
-use crate::cluster::{ClusterView, Scope};
+use crate::cluster::{ClusterView, NodeName, Scope};
 
 /// Why it is not clear which node this is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,23 +17,23 @@ pub enum OwnNodeError {
     None(usize),
     /// More than one node's address is local.
     #[error("{} and {} both have an address of this machine; name this node with --node", .0[0], .0[1])]
-    Several(Vec<String>),
+    Several(Vec<NodeName>),
 }
 
 /// Which of the nodes this one is: the one that is `named`, else the one whose address is among `local`.
 ///
 /// # Errors
 /// Where that gives no node, or several.
-pub fn own_node(view: &ClusterView, named: Option<&str>, local: &[IpAddr]) -> Result<String, OwnNodeError> {
+pub fn own_node(view: &ClusterView, named: Option<&str>, local: &[IpAddr]) -> Result<NodeName, OwnNodeError> {
     if let Some(name) = named {
         return match view.node(name) {
             Some(node) => Ok(node.name.clone()),
             // A cluster without nodes says nothing against the name.
-            None if view.nodes.is_empty() => Ok(name.to_owned()),
+            None if view.nodes.is_empty() => Ok(name.into()),
             None => Err(OwnNodeError::Unknown(name.to_owned())),
         };
     }
-    let mut own: Vec<String> = view
+    let mut own: Vec<NodeName> = view
         .nodes
         .iter()
         .filter(|node| local.contains(&node.address))
@@ -53,7 +53,7 @@ pub fn own_node(view: &ClusterView, named: Option<&str>, local: &[IpAddr]) -> Re
      hostNetwork: true, port and protocol"
 )]
 pub(super) struct LocalBackend {
-    node: String,
+    node: NodeName,
     address: IpAddr,
 }
 

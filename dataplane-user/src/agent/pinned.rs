@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{backends::backends_of, chain::chain, core::Core};
 use crate::{
-    cluster::{ClusterView, Protocol},
+    cluster::{ClusterView, NodeName, Protocol},
     conntrack::{Backends, Conntrack, Deleted, Protocols},
     plan,
     proxy::{self, Affinity, Endpoint, Mode},
@@ -39,10 +39,10 @@ struct Flagged {
 
 impl Flagged {
     /// Of those nodes that are armed now and pass; nothing where there is none.
-    fn of(core: &Core, wanted: impl Fn(&str) -> bool) -> Option<Self> {
+    fn of(core: &Core, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
         let (view, armed, keep) = {
             let state = core.state();
-            let armed: Vec<String> = state.armed.keys().filter(|name| wanted(name)).cloned().collect();
+            let armed: Vec<NodeName> = state.armed.keys().filter(|name| wanted(name)).cloned().collect();
             (Arc::clone(&state.view), armed, Arc::clone(state.kept.keep()))
         };
         let mut backends = Backends::new();
@@ -93,7 +93,7 @@ impl Flagged {
 }
 
 /// Lets go at once what no RST can: clients that stick to the node's endpoints, then its UDP and SCTP flows. Blocking.
-pub(super) fn before_asking(core: &Core, node: &str) {
+pub(super) fn before_asking(core: &Core, node: &NodeName) {
     let (Some(mode), Some(flagged)) = (mode(core), Flagged::of(core, |name| name == node)) else { return };
     let mut row = PinnedRow::default();
     match flagged.unstick(mode) {
@@ -108,17 +108,17 @@ pub(super) fn before_asking(core: &Core, node: &str) {
         Err(error) => row.problem = Some(error),
     }
     tracing::info!(
-        node,
+        node = node.as_str(),
         affinity = row.affinity,
         datagrams = row.datagrams,
         by_filter = row.by_filter,
         "let go what was pinned"
     );
-    core.state().pinned.insert(node.to_owned(), row);
+    core.state().pinned.insert(node.clone(), row);
 }
 
 /// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
-pub(super) fn after_asking(core: &Core, node: &str) {
+pub(super) fn after_asking(core: &Core, node: &NodeName) {
     let (Some(_), Some(flagged)) = (mode(core), Flagged::of(core, |name| name == node)) else { return };
     let done = match sysctl::number(LOOSE) {
         // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
@@ -126,7 +126,7 @@ pub(super) fn after_asking(core: &Core, node: &str) {
         _ => flagged.delete(core, Protocols::Tcp),
     };
     let mut state = core.state();
-    let row = state.pinned.entry(node.to_owned()).or_default();
+    let row = state.pinned.entry(node.clone()).or_default();
     match done {
         Ok(done) => {
             row.tcp = done.deleted;

@@ -7,7 +7,7 @@ use nodefence_common::{Action, Counter};
 
 use super::{chain::chain, core::Core, coverage::Coverage, failures::not_found, file_flags};
 use crate::{
-    cluster::{Backend, ClusterView, Node, Protocol, Scope},
+    cluster::{Backend, ClusterView, Node, NodeName, Protocol, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
     flags::{Clocks, Flag, Flags, Origin, monotonic_ns},
     plan::{Indices, Keep},
@@ -74,7 +74,7 @@ fn node_row(core: &Core, seen: &Seen, node: &Node, now: Clocks) -> NodeRow {
         Some(_) => action_name(core.settings.policy(&core.own_node).action()),
     };
     NodeRow {
-        name: node.name.clone(),
+        name: node.name.to_string(),
         address: node.address,
         zone: node.zone.clone(),
         index: slot.map_or(0, |slot| slot.index),
@@ -114,7 +114,7 @@ fn backend_row(
         address: backend.address,
         port,
         protocol,
-        node: node.name.clone(),
+        node: node.name.to_string(),
         flagged,
         interface,
         uncovered,
@@ -128,10 +128,10 @@ fn leaves(own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> bool
 }
 
 /// The view, what covers it and who bears a flag: copied, so that a long list does not hold the state's lock.
-fn looked_at(core: &Core) -> (Arc<ClusterView>, Arc<Coverage>, HashSet<String>) {
+fn looked_at(core: &Core) -> (Arc<ClusterView>, Arc<Coverage>, HashSet<NodeName>) {
     let now = Clocks::now();
     let state = core.state();
-    let flagged = state.flags.iter(now).map(|(name, _)| name.to_owned()).collect();
+    let flagged = state.flags.iter(now).map(|(name, _)| name.clone()).collect();
     (Arc::clone(&state.view), Arc::clone(&state.coverage), flagged)
 }
 
@@ -246,7 +246,7 @@ pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
         return Err(not_found(name));
     }
     let mut owners = std::collections::HashMap::new();
-    for node in view.nodes.iter().filter(|node| only.is_none_or(|name| name == node.name)) {
+    for node in view.nodes.iter().filter(|node| only.is_none_or(|name| node.name == name)) {
         for backend in &node.backends {
             owners
                 .insert((backend.addr(), backend.port_key().map(|key| (key.port, key.protocol))), &node.name);
@@ -316,7 +316,7 @@ pub(super) fn status(core: &Core) -> Status {
     let bearers = seen.flags.iter(now).filter_map(|(name, _)| seen.view.node(name));
     let flagged = bearers.map(|node| node_row(core, &seen, node, now)).collect();
     let unknown = seen.flags.iter(now).filter(|(name, _)| seen.view.node(name).is_none());
-    let flagged_unknown = unknown.map(|(name, flag)| (name.to_owned(), flag_row(flag, now))).collect();
+    let flagged_unknown = unknown.map(|(name, flag)| (name.clone(), flag_row(flag, now))).collect();
     let backends = seen.view.backends();
     let kept_examples = super::kept::rows(&seen.view, &seen.keep).take(EXAMPLES).collect();
     let state = core.state();
@@ -324,7 +324,7 @@ pub(super) fn status(core: &Core) -> Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id().cast_signed(),
         started: whole_seconds(core.started),
-        node: core.own_node.clone(),
+        node: core.own_node.to_string(),
         mode: core.settings.mode,
         answer: core.settings.answer,
         cluster: ClusterRow {

@@ -35,7 +35,7 @@ use super::{
     takeout::TakingOut,
 };
 use crate::{
-    cluster::{ClusterView, FileFlag, FileSource, Watch},
+    cluster::{ClusterView, FileFlag, FileSource, NodeName, Watch},
     dataplane::{
         Dataplane, EventStream, Injector,
         probe::{Findings, Present},
@@ -145,7 +145,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         Ok(())
     });
     tracing::info!(
-        node = core.own_node,
+        node = core.own_node.as_str(),
         socket = %core.settings.socket.display(),
         mode = ?core.settings.mode,
         version = env!("CARGO_PKG_VERSION"),
@@ -231,7 +231,7 @@ fn inherit(settings: &Settings, of_the_file: &[FileFlag]) -> anyhow::Result<(Ado
         tracing::error!(problem, "flags were lost");
     }
     for (node, flag) in &adopted.flags {
-        tracing::info!(node, reason = flag.reason, "adopted a flag");
+        tracing::info!(node = node.as_str(), reason = flag.reason, "adopted a flag");
     }
     let bridge =
         Bridge::start(&settings.options.pin_dir, &settings.run_dir, &all_flags(&adopted, of_the_file))?;
@@ -247,7 +247,7 @@ fn all_flags(adopted: &Adopted, of_the_file: &[FileFlag]) -> Flags {
 /// Opens the dataplane and takes over what lies in it and in the flags file.
 fn start(
     settings: Settings,
-    own_node: String,
+    own_node: NodeName,
     findings: Findings,
     view: ClusterView,
     watch: &Watch,
@@ -258,16 +258,16 @@ fn start(
     let mut dataplane = Dataplane::open(&settings.options)?;
     let pinned = dataplane.nodes()?;
     let mut indices = Indices::adopt(&pinned, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
-    indices.reconcile(view.nodes.iter().map(|node| node.name.as_str()))?;
+    indices.reconcile(view.nodes.iter().map(|node| &node.name))?;
     // Who is cut at this moment: those without a flag are let go at once.
     let alive = alive(&pinned, monotonic_ns());
     let cut = |index: u32, generation: u32| {
         alive.iter().any(|(at, entry)| *at == index && entry.generation == generation)
     };
-    let armed: BTreeMap<String, Slot> = indices
+    let armed: BTreeMap<NodeName, Slot> = indices
         .iter()
         .filter(|(_, slot)| cut(slot.index, slot.generation))
-        .map(|(name, slot)| (name.to_owned(), slot))
+        .map(|(name, slot)| (name.clone(), slot))
         .collect();
     file_flags::tell(&[], &view, &own_node);
     let kept = dataplane.kept()?;

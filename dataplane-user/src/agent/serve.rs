@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{audit, core::Core, idle, network, rows};
 use crate::{
+    cluster::NodeName,
     flags::monotonic_ns,
     report::{AskRow, ErrorKind, Failure, FlagReport, Handler, Reply, Request, UnflagReport},
 };
@@ -23,7 +24,7 @@ const NAMED: usize = 20;
 
 /// What an operator wants of a `flag`.
 struct Flag {
-    node: String,
+    node: NodeName,
     lasts: Option<Duration>,
     reason: String,
     force: bool,
@@ -96,9 +97,8 @@ impl Desk {
     ///
     /// # Errors
     /// Why there is no point in asking.
-    fn ask(&self, node: &str) -> Result<JoinHandle<Option<AskRow>>, &'static str> {
-        let (core, name) = (Arc::clone(&self.core), node.to_owned());
-        let asking = tokio::spawn(idle::ask_for_request(core, name));
+    fn ask(&self, node: &NodeName) -> Result<JoinHandle<Option<AskRow>>, &'static str> {
+        let asking = tokio::spawn(idle::ask_for_request(Arc::clone(&self.core), node.clone()));
         idle::pointless(&self.core).map_or(Ok(asking), Err)
     }
 
@@ -132,7 +132,8 @@ impl Handler for Desk {
         let begun = Instant::now();
         match request {
             Request::Flag { node, for_ms, reason, force, wait } => {
-                let flag = Flag { node, lasts: for_ms.map(Duration::from_millis), reason, force };
+                let lasts = for_ms.map(Duration::from_millis);
+                let flag = Flag { node: node.into(), lasts, reason, force };
                 self.flag(flag, wait, begun).await.into()
             }
             Request::Unflag { node } => self.unflag(node).await.into(),

@@ -11,7 +11,7 @@ use nodefence_common::{Addr, PortKey};
 
 use super::{coverage::Coverage, kept::Kept, writer::Writer};
 use crate::{
-    cluster::{ClusterView, Node},
+    cluster::{ClusterView, Node, NodeName, NodeSet},
     dataplane::WriteReport,
     flags::{Clocks, Flag, Flags, monotonic_ns},
     plan::{Indices, Keep, KeepIndex, Policy, Slot, node_entry, verdict_until},
@@ -36,15 +36,15 @@ pub(super) struct State {
     /// Who has which place.
     pub(super) indices: Arc<Indices>,
     /// Who bears a verdict in the map that was written by us, and in which place.
-    pub(super) armed: BTreeMap<String, Slot>,
+    pub(super) armed: BTreeMap<NodeName, Slot>,
     /// Since when (CLOCK_MONOTONIC, ns) a round of asking counts, for each of these: since before it was armed, and since before more of it was cut than then. Of
     /// adopted ones, when this agent started.
-    pub(super) ask_since: BTreeMap<String, u64>,
+    pub(super) ask_since: BTreeMap<NodeName, u64>,
     /// Armed nodes whose idle clients are to be asked: newly armed, or adopted, or with backends that the cut reaches only
     /// now. One that is disarmed leaves.
-    pub(super) fresh: BTreeSet<String>,
+    pub(super) fresh: BTreeSet<NodeName>,
     /// Nodes to which a view gave backends that are not in the maps yet: there is no point in asking before.
-    pub(super) grown: BTreeSet<String>,
+    pub(super) grown: BTreeSet<NodeName>,
     /// What must not be cut though its node is flagged.
     pub(super) kept: Kept,
     /// Writes verdicts.
@@ -55,9 +55,9 @@ pub(super) struct State {
     /// end what is done about the rest.
     pub(super) held: u64,
     /// Nodes whose entry could not be written at the last renewal, and why.
-    pub(super) failed: BTreeMap<String, String>,
+    pub(super) failed: BTreeMap<NodeName, String>,
     /// What of that the log was not told yet.
-    untold: BTreeMap<String, String>,
+    untold: BTreeMap<NodeName, String>,
     /// The flags file does not say what the flags are.
     pub(super) unsaved: bool,
     /// Another agent has been told what the flags are: it would not hear of a change.
@@ -77,9 +77,9 @@ pub(super) struct State {
     /// The cut is to reach the own node's pods: it is about to bear a flag.
     pub(super) covers_own: bool,
     /// The last round of asking, by node.
-    pub(super) asked: BTreeMap<String, AskRow>,
+    pub(super) asked: BTreeMap<NodeName, AskRow>,
     /// What was last let go of what kube-proxy's tables pinned to a node.
-    pub(super) pinned: BTreeMap<String, PinnedRow>,
+    pub(super) pinned: BTreeMap<NodeName, PinnedRow>,
 }
 
 impl State {
@@ -90,7 +90,7 @@ impl State {
         view: ClusterView,
         flags: Flags,
         indices: Indices,
-        armed: BTreeMap<String, Slot>,
+        armed: BTreeMap<NodeName, Slot>,
         kept: BTreeSet<PortKey>,
         writer: Box<dyn Writer>,
     ) -> Self {
@@ -135,22 +135,22 @@ impl State {
         let mut failed = BTreeMap::new();
         let mut armed = BTreeMap::new();
         let placed = self.flags.iter(now).filter(|(name, _)| self.indices.get(name).is_some());
-        let bearers: BTreeSet<u32> = placed.filter_map(|(name, _)| self.view.index(name)).collect();
-        let before: BTreeSet<u32> = self.armed.keys().filter_map(|name| self.view.index(name)).collect();
+        let bearers: NodeSet = placed.filter_map(|(name, _)| self.view.index(name)).collect();
+        let before: NodeSet = self.armed.keys().filter_map(|name| self.view.index(name)).collect();
         let kept = Arc::clone(self.kept.keep());
         let unkept = self.kept.begin(&self.view, policy.own_node, &bearers, &before, &mut *self.writer);
         for (name, flag) in self.flags.iter(now) {
             let Some(slot) = self.indices.get(name) else { continue };
             if let Some(error) = self.view.index(name).and_then(|node| unkept.get(&node)) {
-                failed.insert(name.to_owned(), error.clone());
+                failed.insert(name.clone(), error.clone());
                 continue;
             }
             let remaining = flag.remaining(now);
             again = remaining.map_or(again, |remaining| again.min(remaining));
             let entry = node_entry(name, slot, policy, Some(verdict_until(monotonic_ns(), remaining)));
             match self.writer.write(slot.index, &entry) {
-                Ok(()) => drop(armed.insert(name.to_owned(), slot)),
-                Err(error) => drop(failed.insert(name.to_owned(), error.to_string())),
+                Ok(()) => drop(armed.insert(name.clone(), slot)),
+                Err(error) => drop(failed.insert(name.clone(), error.to_string())),
             }
         }
         for (name, slot) in &self.armed {
@@ -190,17 +190,17 @@ impl State {
         if lost.is_empty() {
             return;
         }
-        let mine = |name: &&String| {
+        let mine = |name: &&NodeName| {
             let backends = self.view.node(name).map_or(&[][..], |node| &node.backends);
             backends.iter().any(|backend| lost.contains(&backend.addr()))
         };
-        let nodes: Vec<String> = self.armed.keys().filter(mine).cloned().collect();
+        let nodes: Vec<NodeName> = self.armed.keys().filter(mine).cloned().collect();
         self.ask_from(&nodes, begun);
         self.fresh.extend(nodes);
     }
 
     /// Only rounds that begin from `since` on count for these: more of them is cut than earlier ones asked for.
-    fn ask_from(&mut self, nodes: &[String], since: u64) {
+    fn ask_from(&mut self, nodes: &[NodeName], since: u64) {
         for (_, at) in self.ask_since.iter_mut().filter(|(name, _)| nodes.contains(*name)) {
             *at = since;
         }
@@ -221,19 +221,19 @@ impl State {
 
     /// The maps hold the view's backends.
     pub(super) fn written(&mut self) {
-        let grown: Vec<String> = std::mem::take(&mut self.grown).into_iter().collect();
+        let grown: Vec<NodeName> = std::mem::take(&mut self.grown).into_iter().collect();
         // Again: a round may have begun before the maps held them.
         self.ask_from(&grown, monotonic_ns());
         self.ask_again(grown);
     }
 
     /// Has the clients of these nodes asked, as far as they are armed.
-    pub(super) fn ask_again(&mut self, nodes: impl IntoIterator<Item = String>) {
+    pub(super) fn ask_again(&mut self, nodes: impl IntoIterator<Item = NodeName>) {
         self.fresh.extend(nodes.into_iter().filter(|name| self.armed.contains_key(name)));
     }
 
     /// Writes again as healthy what a write of the tables from older flags may have brought back.
-    pub(super) fn release(&mut self, names: &[String], policy: &Policy<'_>) {
+    pub(super) fn release(&mut self, names: &[NodeName], policy: &Policy<'_>) {
         let mut failed = BTreeMap::new();
         for name in names.iter().filter(|name| !self.armed.contains_key(*name)) {
             let Some(slot) = self.indices.get(name) else { continue };
@@ -246,7 +246,7 @@ impl State {
         }
     }
 
-    fn note(&mut self, failed: BTreeMap<String, String>) {
+    fn note(&mut self, failed: BTreeMap<NodeName, String>) {
         if failed.is_empty() {
             self.renewed = monotonic_ns();
         }
@@ -257,7 +257,7 @@ impl State {
 
     /// What the log is to be told of failed renewals. Not told where it is noted: that is under the lock and on the thread
     /// that renews, and whoever reads the log may stand still.
-    pub(super) fn take_untold(&mut self) -> BTreeMap<String, String> {
+    pub(super) fn take_untold(&mut self) -> BTreeMap<NodeName, String> {
         std::mem::take(&mut self.untold)
     }
 
@@ -307,7 +307,7 @@ impl State {
 }
 
 /// Nodes that have backends in `after` which they did not have in `before`.
-fn grown(before: &ClusterView, after: &ClusterView) -> Vec<String> {
+fn grown(before: &ClusterView, after: &ClusterView) -> Vec<NodeName> {
     let grew = |node: &&Node| {
         let old = before.node(&node.name).map_or(&[][..], |old| &old.backends);
         // Both are in the order of `Backend`.

@@ -12,7 +12,7 @@ use nodefence_common::VERDICT_LIFETIME_NS;
 
 use super::{bell::Ending, chain::chain, core::Core, idle, threads::precedence};
 use crate::{
-    cluster::ClusterView,
+    cluster::{ClusterView, NodeName},
     flags::{Clocks, monotonic_ns},
     ipvs::{self, is_loaded},
     ledger::{self, Ledger, Loaded},
@@ -194,12 +194,12 @@ impl Work {
             // A flag may be over that the thread which renews has not come to yet.
             let armed = state.ask_since.iter();
             let armed = armed.filter(|(name, _)| ours && state.flag_of(name, now).is_some());
-            let armed: BTreeMap<String, u64> = armed.map(|(name, since)| (name.clone(), *since)).collect();
+            let armed: BTreeMap<NodeName, u64> = armed.map(|(name, since)| (name.clone(), *since)).collect();
             (Arc::clone(&state.view), armed)
         };
         let asked = self.core.takeout.asked_since(&armed);
         let pointless = idle::pointless(&self.core).is_some();
-        let flagged: Vec<(String, bool)> = armed
+        let flagged: Vec<(NodeName, bool)> = armed
             .into_keys()
             .map(|name| {
                 let asked = pointless || asked.contains(&name);

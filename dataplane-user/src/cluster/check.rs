@@ -8,6 +8,7 @@ use nodefence_common::MAX_NODES;
 
 use super::{
     error::Problem,
+    node::{NodeIx, NodeName},
     place::{Place, Placed},
     protocol::Protocol,
     raw::RawBackend,
@@ -29,7 +30,7 @@ struct Owner {
 pub(super) struct Checker {
     pub(super) nodes: Vec<Node>,
     /// Index and line of each node.
-    pub(super) names: HashMap<String, (usize, u32)>,
+    pub(super) names: HashMap<NodeName, (usize, u32)>,
     pub(super) addresses: HashMap<IpAddr, (usize, u32)>,
     owners: HashMap<IpAddr, Owner>,
     backends: HashMap<Backend, u32>,
@@ -37,7 +38,7 @@ pub(super) struct Checker {
     pub(super) taken: ServiceNames,
     texts: HashSet<Arc<str>>,
     flags: Vec<FileFlag>,
-    flagged: HashMap<String, u32>,
+    flagged: HashMap<NodeName, u32>,
 }
 
 impl Checker {
@@ -53,9 +54,10 @@ impl Checker {
             return Err(name.at.refused(field("name"), format_args!("more than {MAX_NODES} nodes")));
         }
         check_node_name(&name.value).map_err(|why| name.at.refused(field("name"), why))?;
-        if let Some((_, line)) = self.names.insert(name.value.clone(), (n, name.at.line)) {
-            let message = format!("node `{}` stands on line {line} already", name.value);
-            return Err(name.at.refused(field("name"), message));
+        let (name, at) = (NodeName::from(name.value.as_str()), name.at);
+        if let Some((_, line)) = self.names.insert(name.clone(), (n, at.line)) {
+            let message = format!("node `{name}` stands on line {line} already");
+            return Err(at.refused(field("name"), message));
         }
         let ip = parse_address(&address.value).map_err(|why| address.at.refused(field("address"), why))?;
         if let Some((other, line)) = self.addresses.insert(ip, (n, address.at.line)) {
@@ -63,7 +65,7 @@ impl Checker {
                 format!("{ip} is the address of `{}` (line {line}) already", self.nodes[other].name);
             return Err(address.at.refused(field("address"), message));
         }
-        self.nodes.push(Node { name: name.value.clone(), address: ip, zone, backends: Vec::new() });
+        self.nodes.push(Node { name, address: ip, zone, backends: Vec::new() });
         Ok(())
     }
 
@@ -169,9 +171,9 @@ impl Checker {
         reason: String,
     ) -> Result<(), Problem> {
         let field = |what: &str| format!("flags[{f}].{what}");
-        self.node_named(node, &field)?;
-        if let Some(line) = self.flagged.insert(node.value.clone(), node.at.line) {
-            let message = format!("`{}` is flagged on line {line} already", node.value);
+        let name = self.nodes[self.node_named(node, &field)?].name.clone();
+        if let Some(line) = self.flagged.insert(name.clone(), node.at.line) {
+            let message = format!("`{name}` is flagged on line {line} already");
             return Err(node.at.refused(field("node"), message));
         }
         let until = match until {
@@ -182,7 +184,7 @@ impl Checker {
                 text.at.refused(field("until"), message)
             })?),
         };
-        self.flags.push(FileFlag { node: node.value.clone(), until, reason });
+        self.flags.push(FileFlag { node: name, until, reason });
         Ok(())
     }
 
@@ -192,7 +194,7 @@ impl Checker {
         node: &Placed,
         field: &impl Fn(&str) -> String,
     ) -> Result<usize, Problem> {
-        match self.names.get(&node.value) {
+        match self.names.get(node.value.as_str()) {
             Some((n, _)) => Ok(*n),
             None => {
                 Err(node.at.refused(field("node"), format_args!("`{}` is not among the nodes", node.value)))
@@ -214,9 +216,9 @@ impl Checker {
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         order.sort_unstable_by(|a, b| self.nodes[*a].name.cmp(&self.nodes[*b].name));
         // Where each node of the file stands in the view.
-        let mut place = vec![0_u32; order.len()];
-        for (sorted, n) in order.into_iter().enumerate() {
-            place[n] = sorted as u32;
+        let mut place = vec![NodeIx::new(0); order.len()];
+        for (sorted, n) in (0..).map(NodeIx::new).zip(order) {
+            place[n] = sorted;
         }
         self.nodes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         for node in &mut self.nodes {
@@ -227,7 +229,7 @@ impl Checker {
             services.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             let endpoints = services.iter_mut().flat_map(|service| &mut service.endpoints);
             for node in endpoints.filter_map(|endpoint| endpoint.node.as_mut()) {
-                *node = place[*node as usize];
+                *node = place[node.position()];
             }
         }
         self.flags.sort_by(|a, b| a.node.cmp(&b.node));

@@ -8,6 +8,7 @@ use std::{
 use super::{
     check::{Checker, protocol_of},
     error::Problem,
+    node::{NodeIx, NodeName},
     place::{Place, Placed},
     protocol::Protocol,
     raw::{RawEndpoint, RawHints, RawPort, RawService},
@@ -170,7 +171,8 @@ impl Checker {
         };
         let n = self.node_named(node, &field)?;
         self.tie(n, service, &endpoint, raw.host_network || self.shared(ip), at, &field)?;
-        Ok(Endpoint { node: Some(n as u32), ..endpoint })
+        // As the file has them; where it stands in the view is known once all nodes are sorted.
+        Ok(Endpoint { node: Some(NodeIx::new(n as u32)), ..endpoint })
     }
 
     /// An endpoint that runs on a node is one of its backends.
@@ -201,7 +203,9 @@ impl Checker {
         let mut set = |names: &Option<Vec<String>>| -> std::collections::BTreeSet<Arc<str>> {
             names.iter().flatten().map(|name| self.shared_text(name)).collect()
         };
-        let hints = Hints { zones: set(&raw.zones), nodes: set(&raw.nodes) };
+        let zones = set(&raw.zones);
+        let nodes = set(&raw.nodes).into_iter().map(NodeName::from).collect();
+        let hints = Hints { zones, nodes };
         (hints != Hints::default()).then(|| Box::new(hints))
     }
 }

@@ -5,6 +5,7 @@ mod check_service;
 mod error;
 mod explain;
 mod file;
+mod node;
 mod place;
 mod protocol;
 mod raw;
@@ -24,6 +25,7 @@ mod tests;
 
 pub use error::{Error, MAX_FILE_BYTES, Problem};
 pub use file::parse;
+pub use node::{NodeIx, NodeName, NodeSet};
 pub use protocol::Protocol;
 pub use service::{DEFAULT_AFFINITY, Endpoint, Family, Hints, Service, ServicePort, TrafficPolicy};
 pub use source::FileSource;

@@ -9,7 +9,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::protocol::Protocol;
+use super::{
+    node::{NodeIx, NodeName},
+    protocol::Protocol,
+};
 
 /// How long a client keeps its endpoint where a Service has affinity and says no time
 /// (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
@@ -118,9 +121,9 @@ pub struct ServicePort {
 pub struct Endpoint {
     /// The pod's address, or the node's for a host-network pod.
     pub address: IpAddr,
-    /// Index into [`super::ClusterView::nodes`] of the node it runs on. `None` for an endpoint that is tied to no node, as a
-    /// Service without selector has them: such a one is never cut.
-    pub node: Option<u32>,
+    /// The node it runs on, by its index in the view that the endpoint is part of. `None` for an endpoint that is tied to no node,
+    /// as a Service without selector has them: such a one is never cut.
+    pub node: Option<NodeIx>,
     /// Where it stands.
     pub zone: Option<Arc<str>>,
     /// Its own port for each of the Service's, 0 for none; `None` where they are the Service's targets.
@@ -141,5 +144,5 @@ pub struct Hints {
     /// Zones whose nodes should use it.
     pub zones: BTreeSet<Arc<str>>,
     /// Nodes that should use it.
-    pub nodes: BTreeSet<Arc<str>>,
+    pub nodes: BTreeSet<NodeName>,
 }

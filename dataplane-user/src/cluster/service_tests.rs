@@ -72,7 +72,7 @@ fn reads_the_example() {
     assert_eq!((web.ports[1].target, web.ports[1].node_port), (8443, Some(30443)));
 
     let own = &web.endpoints[2];
-    assert_eq!(view.nodes[own.node.unwrap() as usize].name, "node-b");
+    assert_eq!(view.at(own.node.unwrap()).unwrap().name, "node-b");
     assert_eq!((own.ready, own.serving, own.terminating), (false, true, true));
     assert_eq!(own.zone.as_deref(), Some("z1"));
     let hints = own.hints.as_deref().unwrap();

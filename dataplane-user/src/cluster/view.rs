@@ -3,7 +3,11 @@ use std::{fmt, net::IpAddr};
 use jiff::Timestamp;
 use nodefence_common::{Addr, PortKey};
 
-use super::{protocol::Protocol, service::Service};
+use super::{
+    node::{NodeIx, NodeName},
+    protocol::Protocol,
+    service::Service,
+};
 
 /// Everyone that exists, checked: names and addresses are unique, no backend belongs to two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,12 +23,23 @@ pub struct ClusterView {
 impl ClusterView {
     /// The node of that name.
     pub fn node(&self, name: &str) -> Option<&Node> {
-        self.nodes.get(self.index(name)? as usize)
+        self.at(self.index(name)?)
     }
 
-    /// The index of the node of that name.
-    pub fn index(&self, name: &str) -> Option<u32> {
-        self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok().map(|at| at as u32)
+    /// Where the node of that name stands.
+    pub fn index(&self, name: &str) -> Option<NodeIx> {
+        let found = self.nodes.binary_search_by(|node| node.name.as_str().cmp(name));
+        found.ok().map(|at| NodeIx::new(at as u32))
+    }
+
+    /// The node that stands there. `None` for an index of another view that has more nodes.
+    pub fn at(&self, node: NodeIx) -> Option<&Node> {
+        self.nodes.get(node.position())
+    }
+
+    /// All nodes and where they stand.
+    pub fn indexed(&self) -> impl Iterator<Item = (NodeIx, &Node)> {
+        (0..).map(NodeIx::new).zip(&self.nodes)
     }
 
     /// How many endpoints all Services have together; `None` where nothing is known of Services.
@@ -42,7 +57,7 @@ impl ClusterView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// A DNS-1123 subdomain, as Kubernetes names its nodes.
-    pub name: String,
+    pub name: NodeName,
     /// The address by which the other nodes reach it.
     pub address: IpAddr,
     /// Where it stands, for whoever reads it.
@@ -98,7 +113,7 @@ impl fmt::Display for Backend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFlag {
     /// Name of the node.
-    pub node: String,
+    pub node: NodeName,
     /// When it ends by the wall clock; `None` for as long as it stands in the file.
     pub until: Option<Timestamp>,
     /// Why, in the operator's words; may be empty.

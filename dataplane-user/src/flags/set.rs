@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clocks;
-use crate::cluster::FileFlag;
+use crate::cluster::{FileFlag, NodeName};
 
 /// Where a flag comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,18 +54,18 @@ impl Flag {
 /// All flags, by node.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
-    cli: BTreeMap<String, Flag>,
-    file: BTreeMap<String, Flag>,
+    cli: BTreeMap<NodeName, Flag>,
+    file: BTreeMap<NodeName, Flag>,
 }
 
 impl Flags {
     /// Begins with the flags that an earlier agent left.
-    pub fn with_cli(cli: BTreeMap<String, Flag>) -> Self {
+    pub fn with_cli(cli: BTreeMap<NodeName, Flag>) -> Self {
         Self { cli, file: BTreeMap::new() }
     }
 
     /// The flags set by the CLI, for the store.
-    pub fn cli(&self) -> &BTreeMap<String, Flag> {
+    pub fn cli(&self) -> &BTreeMap<NodeName, Flag> {
         &self.cli
     }
 
@@ -73,7 +73,7 @@ impl Flags {
     pub fn flag(&mut self, node: &str, reason: String, lasts: Option<Duration>, now: Clocks) {
         let ends = lasts.map(|lasts| now.boot.saturating_add(lasts));
         let flag = Flag { origin: Origin::Cli, reason, since: now.wall, ends, until: None };
-        self.cli.insert(node.to_owned(), flag);
+        self.cli.insert(node.into(), flag);
     }
 
     /// Takes the CLI's flag back. `false` where there was none.
@@ -108,7 +108,7 @@ impl Flags {
     /// Puts back the CLI's flag that a node bore before [`Flags::flag`].
     pub fn restore(&mut self, node: &str, before: Option<Flag>) {
         match before {
-            Some(flag) => drop(self.cli.insert(node.to_owned(), flag)),
+            Some(flag) => drop(self.cli.insert(node.into(), flag)),
             None => drop(self.cli.remove(node)),
         }
     }
@@ -128,8 +128,8 @@ impl Flags {
     }
 
     /// Every flag that holds now, by node.
-    pub fn iter(&self, now: Clocks) -> impl Iterator<Item = (&str, &Flag)> {
-        let mut all: BTreeMap<&str, &Flag> = BTreeMap::new();
+    pub fn iter(&self, now: Clocks) -> impl Iterator<Item = (&NodeName, &Flag)> {
+        let mut all: BTreeMap<&NodeName, &Flag> = BTreeMap::new();
         for (node, flag) in self.cli.iter().chain(&self.file).filter(|(_, flag)| !flag.ended(now)) {
             all.entry(node).or_insert(flag);
         }

@@ -14,6 +14,7 @@ use super::{
     clock::Clocks,
     set::{Flag, Origin},
 };
+use crate::cluster::NodeName;
 
 const VERSION: u32 = 1;
 /// Longest flags file that is believed, in bytes.
@@ -31,7 +32,7 @@ pub struct StoreError {
 #[derive(Debug, Default)]
 pub struct Adopted {
     /// Flags that still hold.
-    pub flags: BTreeMap<String, Flag>,
+    pub flags: BTreeMap<NodeName, Flag>,
     /// Why there are none although there was a file.
     pub problem: Option<String>,
 }
@@ -48,7 +49,7 @@ struct Stored {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredFlag {
-    node: String,
+    node: NodeName,
     reason: String,
     since: Timestamp,
     ends_boot_ms: Option<u64>,
@@ -177,7 +178,7 @@ impl FlagStore {
     ///
     /// # Errors
     /// Where any of it fails; the old file stays as it was.
-    pub fn save(&self, flags: &BTreeMap<String, Flag>) -> Result<(), StoreError> {
+    pub fn save(&self, flags: &BTreeMap<NodeName, Flag>) -> Result<(), StoreError> {
         let stored = Stored {
             version: VERSION,
             boot_id: self.boot_id.clone(),

@@ -2,7 +2,10 @@ use std::{fmt, net::SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ipvs::{DefaultNla, Destination, Family, Forward, Protocol, ServiceKey, Tunnel};
+use crate::{
+    cluster::NodeName,
+    ipvs::{DefaultNla, Destination, Family, Forward, Protocol, ServiceKey, Tunnel},
+};
 
 /// A destination of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -35,7 +38,7 @@ pub enum Phase {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The flagged node that it was taken out for.
-    pub node: String,
+    pub node: NodeName,
     /// How far.
     pub phase: Phase,
     /// As it was when it was taken. Its counters mean nothing here, and are 0 when they were read from the file.
@@ -85,7 +88,7 @@ impl Record {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stored {
-    Own { service: StoredKey, node: String, phase: Phase, original: StoredDestination },
+    Own { service: StoredKey, node: NodeName, phase: Phase, original: StoredDestination },
     Phase { service: StoredKey, destination: SocketAddr, phase: Phase },
     Drop { service: StoredKey, destination: SocketAddr },
 }

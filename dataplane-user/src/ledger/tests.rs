@@ -30,7 +30,7 @@ fn entry(number: u8, phase: Phase) -> Entry {
         unknown: vec![DefaultNla::new(77, vec![number, 0, 1])],
         ..Destination::new(pair(number).destination, u32::from(number) * 7)
     };
-    Entry { node: format!("node-{number}"), phase, original }
+    Entry { node: format!("node-{number}").into(), phase, original }
 }
 
 fn phase(number: u8) -> Phase {

@@ -2,7 +2,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use nodefence_common::{BackendEntry, MAX_NODES, NodeEntry};
 
-/// A node's place in `nodes`, and how many owners that place has had.
+use crate::cluster::NodeName;
+
+/// A node's place in the kernel's map `nodes`, and how many owners that place has had. It is not where the node stands in a view
+/// ([`crate::cluster::NodeIx`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     /// Index into `nodes` and `seen`.
@@ -20,7 +23,7 @@ pub struct Full(pub usize);
 /// place that is given away again gets another generation, so that what was written for its former owner means nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Indices {
-    slots: BTreeMap<String, Slot>,
+    slots: BTreeMap<NodeName, Slot>,
     /// The last generation that each place had; what lies beyond its end was never used.
     generations: Vec<u32>,
     /// Places that were given up, longest ago first.
@@ -67,21 +70,21 @@ impl Indices {
     ///
     /// # Errors
     /// Where there are more nodes than places; nothing is changed then.
-    pub fn reconcile<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Full> {
-        let mut names: Vec<&str> = names.into_iter().collect();
+    pub fn reconcile<'a>(&mut self, names: impl IntoIterator<Item = &'a NodeName>) -> Result<(), Full> {
+        let mut names: Vec<&NodeName> = names.into_iter().collect();
         names.sort_unstable();
         names.dedup();
         if names.len() > MAX_NODES as usize {
             return Err(Full(names.len()));
         }
-        let gone: Vec<String> =
-            self.slots.keys().filter(|name| names.binary_search(&name.as_str()).is_err()).cloned().collect();
+        let gone: Vec<NodeName> =
+            self.slots.keys().filter(|name| names.binary_search(name).is_err()).cloned().collect();
         for name in gone {
             if let Some(slot) = self.slots.remove(&name) {
                 self.free.push_back(slot.index);
             }
         }
-        let new: Vec<&str> = names.into_iter().filter(|name| !self.slots.contains_key(*name)).collect();
+        let new: Vec<&NodeName> = names.into_iter().filter(|name| !self.slots.contains_key(*name)).collect();
         let new = self.take_adoptable(new);
         for name in new {
             let index = if (self.generations.len() as u32) < MAX_NODES {
@@ -97,14 +100,14 @@ impl Indices {
                 generation => generation,
             };
             self.generations[index as usize] = generation;
-            self.slots.insert(name.to_owned(), Slot { index, generation });
+            self.slots.insert(name.clone(), Slot { index, generation });
         }
         Ok(())
     }
 
     /// Gives those their old place whom the pinned maps know; returns the others. Only the first list of nodes is held
     /// against the maps.
-    fn take_adoptable<'a>(&mut self, names: Vec<&'a str>) -> Vec<&'a str> {
+    fn take_adoptable<'a>(&mut self, names: Vec<&'a NodeName>) -> Vec<&'a NodeName> {
         if self.adoptable.is_empty() {
             return names;
         }
@@ -122,7 +125,7 @@ impl Indices {
                     if claims[&field] == 1 && self.generations[slot.index as usize] == slot.generation =>
                 {
                     self.free.retain(|&index| index != slot.index);
-                    self.slots.insert(name.to_owned(), slot);
+                    self.slots.insert(name.clone(), slot);
                 }
                 _ => rest.push(name),
             }
@@ -136,8 +139,8 @@ impl Indices {
     }
 
     /// All nodes and their places, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Slot)> {
-        self.slots.iter().map(|(name, slot)| (name.as_str(), *slot))
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeName, Slot)> {
+        self.slots.iter().map(|(name, slot)| (name, *slot))
     }
 }
 

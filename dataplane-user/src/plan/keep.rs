@@ -13,18 +13,18 @@ use nodefence_common::PortKey;
 
 use super::usable::{Proxy, targets, usable};
 use crate::{
-    cluster::{Backend, ClusterView, Endpoint, Protocol, Scope, Service, TrafficPolicy},
+    cluster::{Backend, ClusterView, Endpoint, NodeIx, NodeSet, Protocol, Scope, Service, TrafficPolicy},
     proxy::Mode as ProxyMode,
 };
 
 /// Where to look when a node is flagged, so that a flag does not cost a walk over all Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeepIndex {
-    /// For each node of the view, its Services.
+    /// For each node of the view, in its order, its Services.
     services: Vec<Vec<u32>>,
     /// For each node that has any, endpoints that are tied to no node but have the address of one of its backends: index of the
     /// Service, index of the endpoint.
-    untied: HashMap<u32, Vec<(u32, u32)>>,
+    untied: HashMap<NodeIx, Vec<(u32, u32)>>,
 }
 
 impl KeepIndex {
@@ -34,7 +34,7 @@ impl KeepIndex {
         let mut untied: HashMap<IpAddr, Vec<(u32, u32)>> = HashMap::new();
         for (s, service) in (0..).zip(view.services.iter().flatten()) {
             for (e, endpoint) in (0..).zip(&service.endpoints) {
-                match endpoint.node.and_then(|node| index.services.get_mut(node as usize)) {
+                match endpoint.node.and_then(|node| index.services.get_mut(node.position())) {
                     None => untied.entry(endpoint.address).or_default().push((s, e)),
                     Some(services) if services.last() != Some(&s) => services.push(s),
                     Some(_) => {}
@@ -44,12 +44,12 @@ impl KeepIndex {
         if untied.is_empty() {
             return index;
         }
-        for (n, node) in (0..).zip(&view.nodes) {
+        for (at, node) in view.indexed() {
             let addresses: HashSet<IpAddr> = node.backends.iter().map(|backend| backend.address).collect();
             let on_it = addresses.iter().filter_map(|address| untied.get(address)).flatten();
             let on_it: Vec<_> = on_it.copied().collect();
             if !on_it.is_empty() {
-                index.untied.insert(n, on_it);
+                index.untied.insert(at, on_it);
             }
         }
         index
@@ -59,8 +59,8 @@ impl KeepIndex {
 /// A port that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeptPort {
-    /// Index of its node in the view.
-    pub node: u32,
+    /// Its node.
+    pub node: NodeIx,
     /// The endpoint's address.
     pub address: IpAddr,
     /// The endpoint's own port.
@@ -115,7 +115,7 @@ pub struct Keep {
 
 impl Keep {
     /// The kept ports of a node's backends.
-    pub fn of_node(&self, node: u32) -> impl Iterator<Item = &KeptPort> {
+    pub fn of_node(&self, node: NodeIx) -> impl Iterator<Item = &KeptPort> {
         // Ports are in the order of their nodes.
         let first = KeptPort { node, address: IpAddr::from([0; 4]), port: 0, protocol: Protocol::Tcp };
         self.ports.range(first..).map(|(port, _)| port).take_while(move |port| port.node == node)
@@ -132,7 +132,7 @@ impl Keep {
     }
 }
 
-/// What is kept while `flagged` (indexes into the view's nodes) bear flags, for traffic that the kube-proxy of `own_node`
+/// What is kept while `flagged` (nodes of the view) bear flags, for traffic that the kube-proxy of `own_node`
 /// balances. Endpoints that are tied to no node count as live. `mode`: how it forwards; where that is not known, what any of the
 /// three would need.
 ///
@@ -142,19 +142,19 @@ pub fn keep(
     index: &KeepIndex,
     own_node: &str,
     mode: Option<ProxyMode>,
-    flagged: &BTreeSet<u32>,
+    flagged: &NodeSet,
 ) -> Keep {
     let mut keep = Keep::default();
     let Some(services) = &view.services else { return keep };
     // What iptables and nftables need covers what IPVS does: a property test holds it.
     let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
     let touched: BTreeSet<u32> =
-        flagged.iter().filter_map(|node| index.services.get(*node as usize)).flatten().copied().collect();
+        flagged.iter().filter_map(|node| index.services.get(node.position())).flatten().copied().collect();
     for s in touched {
         let Some(service) = services.get(s as usize) else { continue };
         for target in targets(service, proxy.mode) {
             let usable = usable(&target, &proxy, |_| true);
-            if usable.iter().all(|endpoint| endpoint.node.is_some_and(|node| flagged.contains(&node))) {
+            if usable.iter().all(|endpoint| endpoint.node.is_some_and(|node| flagged.contains(node))) {
                 let reason =
                     KeptFor { service: s, port: target.port as u32, why: Why::NothingElse(target.policy) };
                 for endpoint in usable {
@@ -165,12 +165,12 @@ pub fn keep(
             }
         }
     }
-    for node in flagged {
-        for (s, e) in index.untied.get(node).into_iter().flatten() {
+    for node in flagged.iter() {
+        for (s, e) in index.untied.get(&node).into_iter().flatten() {
             let Some(service) = services.get(*s as usize) else { continue };
             for port in 0..service.ports.len() {
                 let endpoint = &service.endpoints[*e as usize];
-                if let Some(kept) = kept_port(service, port, endpoint, Some(*node)) {
+                if let Some(kept) = kept_port(service, port, endpoint, Some(node)) {
                     keep.add(kept, KeptFor { service: *s, port: port as u32, why: Why::Untied });
                 }
             }
@@ -179,7 +179,7 @@ pub fn keep(
     keep
 }
 
-fn kept_port(service: &Service, port: usize, endpoint: &Endpoint, node: Option<u32>) -> Option<KeptPort> {
+fn kept_port(service: &Service, port: usize, endpoint: &Endpoint, node: Option<NodeIx>) -> Option<KeptPort> {
     Some(KeptPort {
         node: node?,
         address: endpoint.address,

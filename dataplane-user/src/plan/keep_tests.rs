@@ -4,8 +4,11 @@ use nodefence_common::PortKey;
 use proptest::prelude::*;
 
 use super::{Keep, KeepIndex, KeptPort, Proxy, Why, keep, targets, usable};
-use crate::cluster::{ClusterView, TrafficPolicy, parse};
+use crate::cluster::{ClusterView, NodeSet, TrafficPolicy, parse};
 use crate::proxy::Mode as ProxyMode;
+
+/// The nodes of every view here; `a` is the own one.
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Nodes `a` (the own one) to `d`, in two zones.
 fn view(services: &str) -> ClusterView {
@@ -30,7 +33,7 @@ fn service(name: &str, last: u8, more: &str, endpoints: &[&str]) -> String {
     )
 }
 
-fn flags(view: &ClusterView, names: &str) -> BTreeSet<u32> {
+fn flags(view: &ClusterView, names: &str) -> NodeSet {
     names.chars().map(|name| view.index(&name.to_string()).unwrap()).collect()
 }
 
@@ -63,7 +66,7 @@ fn only_what_has_nothing_else_is_kept() {
     let (port, reason) = keep.ports.iter().find(|(port, _)| port.port == 8080).unwrap();
     assert_eq!(reason.why, Why::NothingElse(TrafficPolicy::Cluster));
     assert_eq!((reason.service, reason.port), (0, 0));
-    assert_eq!(port.node, 1);
+    assert_eq!(Some(port.node), view.index("b"));
     // Each port, and the address it belongs to.
     let addr = port.address.into();
     assert!(keep.keys().contains(&PortKey::kept(addr, 8080, 6)));
@@ -193,12 +196,12 @@ fn any_services() -> impl Strategy<Value = ClusterView> {
 }
 
 /// The definition, read word by word: every Service, every list, every endpoint.
-fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &BTreeSet<u32>) -> BTreeSet<KeptPort> {
+fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &NodeSet) -> BTreeSet<KeptPort> {
     let mut kept = BTreeSet::new();
     for service in view.services.iter().flatten() {
         for target in targets(service, mode) {
             let all = usable(&target, &Proxy::of(view, "a", mode), |_| true);
-            if all.iter().any(|endpoint| endpoint.node.is_none_or(|node| !flagged.contains(&node))) {
+            if all.iter().any(|endpoint| endpoint.node.is_none_or(|node| !flagged.contains(node))) {
                 continue;
             }
             for endpoint in all {
@@ -212,11 +215,11 @@ fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &BTreeSet<u32>) -> BTree
         }
         for (p, port) in service.ports.iter().enumerate() {
             for endpoint in service.endpoints.iter().filter(|endpoint| endpoint.node.is_none()) {
-                for (n, node) in (0..).zip(&view.nodes) {
-                    if flagged.contains(&n) && node.backends.iter().any(|b| b.address == endpoint.address) {
+                for (at, node) in view.indexed() {
+                    if flagged.contains(at) && node.backends.iter().any(|b| b.address == endpoint.address) {
                         let (address, protocol) = (endpoint.address, port.protocol);
                         let port = service.target(p, endpoint).unwrap();
-                        kept.insert(KeptPort { node: n, address, port, protocol });
+                        kept.insert(KeptPort { node: at, address, port, protocol });
                     }
                 }
             }
@@ -228,14 +231,18 @@ fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &BTreeSet<u32>) -> BTree
 proptest! {
     /// By the index as by looking everywhere; more flags keep more; and a mode that is not known keeps what each of them would.
     #[test]
-    fn keep_is_what_it_says(view in any_services(), flagged in prop::collection::btree_set(0u32..4, 0..5), more in 0u32..4) {
+    fn keep_is_what_it_says(
+        view in any_services(),
+        flagged in prop::sample::subsequence(&NAMES[..], 0..5),
+        more in prop::sample::select(&NAMES[..]),
+    ) {
         let index = KeepIndex::new(&view);
-        let of = |mode, flagged: &BTreeSet<u32>| {
+        let of = |mode, flagged: &NodeSet| {
             keep(&view, &index, "a", mode, flagged).ports.into_keys().collect::<BTreeSet<_>>()
         };
+        let larger = flags(&view, &(flagged.concat() + more));
+        let flagged = flags(&view, &flagged.concat());
         let unknown = of(None, &flagged);
-        let mut larger = flagged.clone();
-        larger.insert(more);
         for mode in [ProxyMode::Ipvs, ProxyMode::Iptables, ProxyMode::Nftables] {
             let found = of(Some(mode), &flagged);
             prop_assert_eq!(&found, &slowly(&view, mode, &flagged));

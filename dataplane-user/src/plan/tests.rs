@@ -8,7 +8,7 @@ use nodefence_common::{Action, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_
 use proptest::prelude::*;
 
 use super::*;
-use crate::cluster::{Backend, ClusterView, Node, Protocol, Scope};
+use crate::cluster::{Backend, ClusterView, Node, NodeName, Protocol, Scope};
 
 const OBSERVE: Policy<'static> = Policy { own_node: "n0", mode: Mode::Observe, answer: Answer::Refuse };
 const REFUSE: Policy<'static> = Policy { own_node: "n0", mode: Mode::Enforce, answer: Answer::Refuse };
@@ -21,7 +21,8 @@ fn view(nodes: &[u8]) -> ClusterView {
             let own = IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
             let pod = |b| Backend { address: Ipv4Addr::new(10, 1, n, b).into(), scope: Scope::Address };
             let host = Backend { address: own, scope: Scope::Port(9100, Protocol::Tcp) };
-            Node { name: format!("n{n}"), address: own, zone: None, backends: vec![pod(1), pod(2), host] }
+            let name = format!("n{n}").into();
+            Node { name, address: own, zone: None, backends: vec![pod(1), pod(2), host] }
         })
         .collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -29,8 +30,8 @@ fn view(nodes: &[u8]) -> ClusterView {
     ClusterView { nodes, services: None, flags: Vec::new() }
 }
 
-fn names(view: &ClusterView) -> impl Iterator<Item = &str> {
-    view.nodes.iter().map(|node| node.name.as_str())
+fn names(view: &ClusterView) -> impl Iterator<Item = &NodeName> {
+    view.nodes.iter().map(|node| &node.name)
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn doubtful_names_are_not_adopted() {
     let entry =
         |generation, name| NodeEntry { verdict: 1, action: 0, until: 9, generation, name: name_field(name) };
     let mut indices = Indices::adopt(&[(3, entry(2, "a")), (4, entry(1, "a")), (5, entry(6, "b"))], []);
-    indices.reconcile(["a", "b"]).unwrap();
+    indices.reconcile(&["a", "b"].map(NodeName::from)).unwrap();
     assert_eq!(indices.get("b"), Some(Slot { index: 5, generation: 6 }));
     assert_eq!(indices.get("a"), Some(Slot { index: 6, generation: 1 }));
 }
@@ -101,26 +102,22 @@ fn a_later_generation_of_a_backend_counts() {
     let entry = NodeEntry { verdict: 0, action: 0, until: 0, generation: 2, name: name_field("a") };
     let backend = nodefence_common::BackendEntry { node: 3, generation: 5, flags: 0 };
     let mut indices = Indices::adopt(&[(3, entry)], [backend]);
-    indices.reconcile(["a"]).unwrap();
+    indices.reconcile([&NodeName::from("a")]).unwrap();
     let slot = indices.get("a").unwrap();
     assert!(slot.index != 3 || slot.generation > 5, "{slot:?}");
 }
 
 #[test]
 fn every_place_can_be_used() {
-    let all: Vec<String> = (0..nodefence_common::MAX_NODES).map(|n| format!("n{n}")).collect();
+    let all: Vec<NodeName> = (0..nodefence_common::MAX_NODES).map(|n| format!("n{n}").into()).collect();
+    let more = NodeName::from("one-more");
     let mut indices = Indices::default();
-    indices.reconcile(all.iter().map(String::as_str)).unwrap();
+    indices.reconcile(&all).unwrap();
     assert_eq!(indices.iter().map(|(_, slot)| slot.index).collect::<HashSet<_>>().len(), all.len());
     let before = indices.get("n7").unwrap();
-    assert_eq!(
-        indices.reconcile(all.iter().map(String::as_str).chain(["one-more"])),
-        Err(Full(all.len() + 1))
-    );
+    assert_eq!(indices.reconcile(all.iter().chain([&more])), Err(Full(all.len() + 1)));
     assert_eq!(indices.get("n7"), Some(before));
-    indices
-        .reconcile(all.iter().map(String::as_str).filter(|name| *name != "n7").chain(["one-more"]))
-        .unwrap();
+    indices.reconcile(all.iter().filter(|name| *name != "n7").chain([&more])).unwrap();
     let after = indices.get("one-more").unwrap();
     assert_eq!(after, Slot { index: before.index, generation: before.generation + 1 });
 }
@@ -133,7 +130,7 @@ proptest! {
         steps in prop::collection::vec((prop::collection::vec(0u8..12, 0..10), any::<bool>()), 1..25)
     ) {
         let mut indices = Indices::default();
-        let mut owners: HashMap<Slot, String> = HashMap::new();
+        let mut owners: HashMap<Slot, NodeName> = HashMap::new();
         let mut pinned = Tables::default();
         for (nodes, restart) in steps {
             let view = view(&nodes);
@@ -141,14 +138,14 @@ proptest! {
                 let nodes: Vec<_> = pinned.nodes.iter().map(|(&index, &entry)| (index, entry)).collect();
                 indices = Indices::adopt(&nodes, pinned.backends.values().copied());
             }
-            let before: HashMap<String, Slot> = indices.iter().map(|(n, s)| (n.to_owned(), s)).collect();
+            let before: HashMap<NodeName, Slot> = indices.iter().map(|(n, s)| (n.clone(), s)).collect();
             indices.reconcile(names(&view)).unwrap();
             for (name, slot) in indices.iter() {
                 prop_assert!(slot.generation != 0);
                 // What lay in the maps when the agent was away is all a new one can know.
-                let owner = owners.entry(slot).or_insert_with(|| name.to_owned());
+                let owner = owners.entry(slot).or_insert_with(|| name.clone());
                 prop_assert!(owner == name || restart_lost(&pinned, slot), "{slot:?}: {owner} and {name}");
-                *owner = name.to_owned();
+                *owner = name.clone();
                 if let Some(before) = before.get(name) {
                     prop_assert_eq!(*before, slot);
                 }
@@ -178,12 +175,12 @@ proptest! {
     /// The order of nodes in the source changes nothing.
     #[test]
     fn order_means_nothing(nodes in prop::collection::vec(0u8..40, 0..30)) {
-        let mut shuffled: Vec<String> = nodes.iter().map(|n| format!("n{n}")).collect();
+        let mut shuffled: Vec<NodeName> = nodes.iter().map(|n| format!("n{n}").into()).collect();
         let mut a = Indices::default();
-        a.reconcile(shuffled.iter().map(String::as_str)).unwrap();
+        a.reconcile(&shuffled).unwrap();
         shuffled.reverse();
         let mut b = Indices::default();
-        b.reconcile(shuffled.iter().map(String::as_str)).unwrap();
+        b.reconcile(&shuffled).unwrap();
         prop_assert_eq!(a.iter().collect::<Vec<_>>(), b.iter().collect::<Vec<_>>());
         let view = view(&nodes);
         let (a, b) = (

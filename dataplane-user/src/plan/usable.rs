@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, net::SocketAddr};
 
 use crate::{
-    cluster::{ClusterView, Endpoint, Family, Service, TrafficPolicy},
+    cluster::{ClusterView, Endpoint, Family, Hints, NodeIx, Service, TrafficPolicy},
     proxy::Mode as ProxyMode,
 };
 
@@ -14,8 +14,8 @@ use crate::{
 pub struct Proxy<'a> {
     /// How it forwards.
     pub mode: ProxyMode,
-    /// Its node's index in the view; `None` where the view lacks that node, to which no endpoint is local then.
-    pub index: Option<u32>,
+    /// Where its node stands in the view; `None` where the view lacks that node, to which no endpoint is local then.
+    pub index: Option<NodeIx>,
     /// Its node's name.
     pub node: &'a str,
     /// Its node's zone; empty where it has none.
@@ -114,9 +114,8 @@ impl Topology {
     fn from_hints(there: &[&Endpoint], proxy: &Proxy<'_>) -> Self {
         let ready = || there.iter().filter(|e| e.ready);
         let for_all = |nodes: bool| {
-            ready().all(|e| {
-                e.hints.as_deref().is_some_and(|h| !if nodes { &h.nodes } else { &h.zones }.is_empty())
-            })
+            let has = |h: &Hints| if nodes { !h.nodes.is_empty() } else { !h.zones.is_empty() };
+            ready().all(|e| e.hints.as_deref().is_some_and(has))
         };
         let for_us = |topology: Self| ready().any(|e| topology.allows(e, proxy));
         if for_us(Self::SameNode) && for_all(true) {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::NodeName;
+
 /// A service that keeps its destinations on a flagged node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptServiceRow {
@@ -44,5 +46,5 @@ pub struct IpvsRow {
     /// Changes of the tables that this agent has made: one for each weight, deletion and addition.
     pub changes: u64,
     /// By flagged node, and by such as are being put back.
-    pub nodes: BTreeMap<String, TakeOutRow>,
+    pub nodes: BTreeMap<NodeName, TakeOutRow>,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ipvs::IpvsRow;
 use crate::{
-    cluster::Protocol,
+    cluster::{NodeName, Protocol},
     dataplane::probe::Findings,
     flags::Origin,
     plan::{Answer, Mode},
@@ -350,7 +350,7 @@ pub struct Status {
     /// Flagged nodes.
     pub flagged: Vec<NodeRow>,
     /// Flags of the CLI on nodes that the cluster file does not have at the moment, by node; they hold again once it has.
-    pub flagged_unknown: std::collections::BTreeMap<String, FlagRow>,
+    pub flagged_unknown: std::collections::BTreeMap<NodeName, FlagRow>,
     /// How many ports of flagged nodes' backends are not cut, because a Service has nothing else.
     pub kept: usize,
     /// Some of them, with the reason.
@@ -374,11 +374,11 @@ pub struct Status {
     /// Which flows cannot be asked on this node.
     pub cannot_ask: Vec<String>,
     /// The last round of asking, by node.
-    pub asked: std::collections::BTreeMap<String, AskRow>,
+    pub asked: std::collections::BTreeMap<NodeName, AskRow>,
     /// How kube-proxy forwards, and by what that is known.
     pub proxy: Judgement,
     /// What was last let go of what its tables pinned to flagged nodes, by node.
-    pub pinned: std::collections::BTreeMap<String, PinnedRow>,
+    pub pinned: std::collections::BTreeMap<NodeName, PinnedRow>,
     /// Next hops to flagged nodes.
     pub neighbours: Vec<NeighbourRow>,
     /// What is taken out of IPVS.

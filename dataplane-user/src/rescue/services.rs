@@ -1,10 +1,10 @@
 //! Which Service a translated packet was for, and whether kube-proxy may pick something else for it. Pure.
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::net::SocketAddr;
 
 use thiserror::Error;
 
 use crate::{
-    cluster::{ClusterView, Endpoint, Family, Protocol, Service, TrafficPolicy},
+    cluster::{ClusterView, Endpoint, Family, NodeSet, Protocol, Service, TrafficPolicy},
     conntrack::Flow,
     plan::{Place, Proxy, Target, VirtualAddresses, usable},
     proxy,
@@ -44,7 +44,7 @@ pub enum NoChoice {
     NothingElse,
 }
 
-/// What kube-proxy may pick for a flow that is begun anew, while `flagged` (indexes into the view's nodes) bear flags. `addresses` are
+/// What kube-proxy may pick for a flow that is begun anew, while `flagged` (nodes of the view) bear flags. `addresses` are
 /// those of `view`.
 ///
 /// # Errors
@@ -54,7 +54,7 @@ pub fn choice<'a>(
     view: &'a ClusterView,
     proxy: &Proxy<'_>,
     flow: &Flow,
-    flagged: &BTreeSet<u32>,
+    flagged: &NodeSet,
 ) -> Result<Choice<'a>, NoChoice> {
     if !flow.is_balanced() {
         return Err(NoChoice::Untranslated);
@@ -69,7 +69,7 @@ pub fn choice<'a>(
     let backend = flow.backend();
     let went = |list: &&Vec<&Endpoint>| list.iter().any(|e| service.socket(port, e) == Some(backend));
     let list = lists.iter().find(went).unwrap_or(&lists[0]);
-    let is_flagged = |e: &Endpoint| e.node.is_some_and(|node| flagged.contains(&node));
+    let is_flagged = |e: &Endpoint| e.node.is_some_and(|node| flagged.contains(node));
     let on_flagged = list.iter().filter(|e| is_flagged(e)).count();
     if list.is_empty() {
         return Err(NoChoice::NothingElse);

@@ -142,7 +142,7 @@ fn a_client_that_is_kept_at_an_endpoint_is_told_of() {
     let proxy = Proxy::of(&view, "a", Mode::Nftables);
     let kept_at = |to| {
         let flow = flow(to, "10.244.2.2:8080", 6);
-        let flagged = [view.index("b").unwrap()].into();
+        let flagged = std::iter::once(view.index("b").unwrap()).collect();
         super::choice(
             &VirtualAddresses::new(view.services.as_deref().unwrap()),
             &view,

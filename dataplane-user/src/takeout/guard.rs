@@ -252,7 +252,7 @@ mod tests {
         let original = Destination::new(([10, 244, 2, 1], 8080).into(), 1);
         let service = ServiceKey::Mark { family: Family::V4, mark: 7 };
         let pair = Pair { service, destination: original.address };
-        let entry = Entry { node: "node-b".to_owned(), phase: Phase::Lowered, original };
+        let entry = Entry { node: "node-b".into(), phase: Phase::Lowered, original };
         Ledger::open(dir.path()).unwrap().0.rewrite(&[(pair, entry)].into()).unwrap();
         dir
     }

@@ -78,7 +78,7 @@ mod tests {
         let one = |last| {
             let original = Destination::new(([10, 244, 2, last], 8080).into(), 1);
             let pair = Pair { service, destination: original.address };
-            (pair, Entry { node: "node-b".to_owned(), phase: Phase::Lowered, original })
+            (pair, Entry { node: "node-b".into(), phase: Phase::Lowered, original })
         };
         of.map(one).collect()
     }

@@ -13,7 +13,7 @@ use super::super::{
     watched::{Reading, now},
 };
 use crate::{
-    cluster::ClusterView,
+    cluster::{ClusterView, NodeName, NodeSet},
     conntrack::{Conntrack, Family},
     flags::monotonic_ns,
     ipvs::{Ipvs, is_loaded},
@@ -62,9 +62,9 @@ const NO_SERVICES: &str = "the cluster file has no `services`";
 /// What is known beside the tables.
 pub(super) struct Scene {
     pub(super) view: Arc<ClusterView>,
-    own_node: String,
+    own_node: NodeName,
     /// Flagged nodes; none where nothing is to be done about them.
-    pub(super) flagged: BTreeSet<u32>,
+    pub(super) flagged: NodeSet,
     keep: Arc<Keep>,
     pub(super) mode: Option<ProxyMode>,
     why: String,

@@ -53,7 +53,7 @@ pub(in super::super) fn report(core: &Core) -> AuditReport {
     }
     differences.sort_by_key(|row| (row.state, row.kind));
     AuditReport {
-        node: core.own_node.clone(),
+        node: core.own_node.to_string(),
         fault_after_seconds: watch.tracker.fault_after().as_secs_f64(),
         faults: kinds.iter().map(|row| row.faults).sum(),
         kinds,

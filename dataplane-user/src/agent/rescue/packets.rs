@@ -1,6 +1,6 @@
 //! What is done with one packet.
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::HashSet,
     net::IpAddr,
     sync::{Arc, mpsc::SyncSender},
 };
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     agent::core::Core,
-    cluster::ClusterView,
+    cluster::{ClusterView, NodeSet},
     conntrack::{self, Conntrack, Flow, Tuple},
     flags::monotonic_ns,
     ledger::Pair,
@@ -53,7 +53,7 @@ pub(super) struct Helper {
     keeping: Keeping,
     view: Arc<ClusterView>,
     addresses: VirtualAddresses,
-    flagged: BTreeSet<u32>,
+    flagged: NodeSet,
     /// How kube-proxy forwards.
     mode: proxy::Mode,
     /// IPVS: the pairs whose connections find another destination.
@@ -82,7 +82,7 @@ impl Helper {
             keeping,
             view,
             addresses,
-            flagged: BTreeSet::new(),
+            flagged: NodeSet::default(),
             mode: proxy::Mode::Nftables,
             balanced: Arc::default(),
             waiting: Waiting::default(),
@@ -98,7 +98,7 @@ impl Helper {
         }
         let state = self.core.state();
         let view = Arc::clone(&state.view);
-        let flagged: BTreeSet<u32> = state.armed.keys().filter_map(|node| view.index(node)).collect();
+        let flagged: NodeSet = state.armed.keys().filter_map(|node| view.index(node)).collect();
         drop(state);
         let other_view = !Arc::ptr_eq(&view, &self.view);
         if other_view {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    cluster::parse,
+    cluster::{NodeIx, parse},
     dataplane,
     plan::{Answer, Mode, keep},
 };
@@ -21,14 +21,14 @@ struct Map {
     room: Option<usize>,
     /// The view, and for each index its node there.
     view: ClusterView,
-    nodes: BTreeMap<u32, u32>,
+    nodes: BTreeMap<u32, NodeIx>,
 }
 
 impl Map {
     /// A packet may come between any two writes.
     fn check(&self) {
         let flagged = self.entries.iter().filter(|(_, entry)| entry.verdict != 0);
-        let flagged: BTreeSet<u32> = flagged.map(|(index, _)| self.nodes[index]).collect();
+        let flagged: NodeSet = flagged.map(|(index, _)| self.nodes[index]).collect();
         let needed = keep(&self.view, &KeepIndex::new(&self.view), "a", None, &flagged).keys();
         assert!(needed.is_subset(&self.kept), "{flagged:?} cut, {needed:?} needed, {:?} kept", self.kept);
     }
@@ -76,7 +76,7 @@ fn nodes() -> String {
 fn state_with(services: &str) -> (State, Arc<Mutex<Map>>) {
     let view = parse(&format!("{}{services}", nodes()), false).unwrap();
     let mut indices = Indices::default();
-    indices.reconcile(view.nodes.iter().map(|node| node.name.as_str())).unwrap();
+    indices.reconcile(view.nodes.iter().map(|node| &node.name)).unwrap();
     let nodes = indices.iter().map(|(name, slot)| (slot.index, view.index(name).unwrap())).collect();
     let map = Arc::new(Mutex::new(Map { view: view.clone(), nodes, ..Map::default() }));
     let writer = Box::new(Shared(Arc::clone(&map)));
@@ -132,7 +132,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     }
     assert_eq!(state.renewed, renewed, "not all are renewed");
     assert!(state.armed.keys().eq(["c"]), "what is cut no more is put back");
-    assert_eq!(state.ask_since, [("c".to_owned(), since["c"])].into());
+    assert_eq!(state.ask_since, BTreeMap::from([(NodeName::from("c"), since["c"])]));
     // It can be written again: armed anew, and its clients are asked anew.
     map.lock().unwrap().refused.clear();
     state.fresh.clear();
@@ -246,7 +246,8 @@ proptest! {
                 state.unflag(node, &POLICY).unwrap();
                 flagged.remove(&state.view.index(node).unwrap());
             }
-            let needed = keep(&state.view, &KeepIndex::new(&state.view), "a", None, &flagged).keys();
+            let bearers = flagged.iter().copied().collect();
+            let needed = keep(&state.view, &KeepIndex::new(&state.view), "a", None, &bearers).keys();
             prop_assert_eq!(&map.lock().unwrap().kept, &needed);
         }
     }

@@ -1,7 +1,7 @@
 //! conntrack's entries: what they pin to a backend that is none any more.
 use std::{
     cell::RefCell,
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
 };
 
@@ -9,7 +9,7 @@ use nodefence_common::{Addr, PortKey};
 
 use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
-    cluster::{ClusterView, Protocol, Scope},
+    cluster::{ClusterView, NodeSet, Protocol, Scope},
     conntrack::{Flow, TcpState},
     plan::Keep,
 };
@@ -38,18 +38,18 @@ pub struct Pins<'a> {
 }
 
 impl<'a> Pins<'a> {
-    /// `flagged`: nodes (indexes into the view's) whose flows are to be let go, but for what is kept.
+    /// `flagged`: nodes whose flows are to be let go, but for what is kept.
     pub fn new(
         view: &'a ClusterView,
         addresses: &'a Addresses<'a>,
-        flagged: &BTreeSet<u32>,
+        flagged: &NodeSet,
         keep: &Keep,
         let_go: LetGo,
     ) -> Self {
         let udp = view.services.iter().flatten().flat_map(|service| &service.ports);
         let udp = udp.into_iter().any(|port| port.protocol == Protocol::Udp);
         let (mut addrs, mut ports) = (HashMap::new(), HashMap::new());
-        let nodes = flagged.iter().filter_map(|node| view.nodes.get(*node as usize));
+        let nodes = flagged.iter().filter_map(|node| view.at(node));
         for (node, backend) in nodes.flat_map(|node| node.backends.iter().map(move |backend| (node, backend)))
         {
             match backend.scope {

@@ -9,7 +9,7 @@ use nodefence_common::{Addr, PortKey};
 
 use super::{Addresses, Cidr, Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
-    cluster::{ClusterView, Endpoint, Family, Protocol as Transport},
+    cluster::{ClusterView, Endpoint, Family, NodeSet, Protocol as Transport},
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::{Entry, Pair},
     plan::{Place, Proxy},
@@ -22,8 +22,8 @@ pub struct Cluster<'a> {
     pub view: &'a ClusterView,
     /// The kube-proxy of this node.
     pub proxy: Proxy<'a>,
-    /// Flagged nodes (indexes into the view's) that are to be taken out.
-    pub flagged: &'a BTreeSet<u32>,
+    /// Flagged nodes that are to be taken out.
+    pub flagged: &'a NodeSet,
     /// What the take-out has taken.
     pub ledger: &'a BTreeMap<Pair, Entry>,
     /// Virtual addresses of others.
@@ -47,7 +47,7 @@ impl<'a> Servers<'a> {
     /// None seen yet.
     pub fn new(cluster: Cluster<'a>, addresses: &'a Addresses<'a>) -> Self {
         let (mut flagged_addresses, mut flagged_ports) = (HashSet::new(), HashSet::new());
-        let flagged = cluster.flagged.iter().filter_map(|node| cluster.view.nodes.get(*node as usize));
+        let flagged = cluster.flagged.iter().filter_map(|node| cluster.view.at(node));
         for backend in flagged.flat_map(|node| &node.backends) {
             match backend.port_key() {
                 None => drop(flagged_addresses.insert(backend.addr())),
@@ -251,12 +251,12 @@ impl<'a> Servers<'a> {
     }
 
     fn is_flagged(&self, endpoint: &Endpoint) -> bool {
-        endpoint.node.is_some_and(|node| self.cluster.flagged.contains(&node))
+        endpoint.node.is_some_and(|node| self.cluster.flagged.contains(node))
     }
 
     /// Whether the node of this name is to be out.
     fn is_out(&self, node: &str) -> bool {
-        self.cluster.view.index(node).is_some_and(|index| self.cluster.flagged.contains(&index))
+        self.cluster.view.index(node).is_some_and(|node| self.cluster.flagged.contains(node))
     }
 }
 

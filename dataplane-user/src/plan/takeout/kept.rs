@@ -1,11 +1,13 @@
 //! What is known of a service that keeps its destinations.
 use std::{collections::BTreeSet, time::Duration};
 
+use crate::cluster::NodeName;
+
 /// A service whose destinations on flagged nodes are left in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// The flagged nodes.
-    pub nodes: BTreeSet<String>,
+    pub nodes: BTreeSet<NodeName>,
     /// Why.
     pub why: &'static str,
     pub(super) last: Duration,

@@ -35,7 +35,7 @@ pub use undo::undo;
 pub use wanted::Wanted;
 
 use crate::{
-    cluster::Backend,
+    cluster::{Backend, NodeName},
     ipvs::{Change, Destination, Outcome, Service, ServiceKey},
     ledger::{Entry, Pair, Phase, Record},
 };
@@ -60,7 +60,7 @@ const WATCHED: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct Flagged {
     /// Its name.
-    pub name: String,
+    pub name: NodeName,
     /// Its backends.
     pub backends: Vec<Backend>,
     /// Whether its idle clients have been asked, or will not be.
@@ -105,7 +105,7 @@ enum Kind {
 
 #[derive(Debug)]
 struct Node {
-    name: String,
+    name: NodeName,
     /// Since when it is waited for the end of the asking.
     since: Duration,
     asked: bool,

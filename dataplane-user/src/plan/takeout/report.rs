@@ -5,6 +5,7 @@ use super::{
     owned::{Owned, Step},
 };
 use crate::{
+    cluster::NodeName,
     ipvs::{Protocol, ServiceKey},
     ledger::Pair,
 };
@@ -38,8 +39,8 @@ impl TakeOut {
     }
 
     /// By node. A node that is not flagged any more is there as long as something of it is to be put back.
-    pub fn report(&self) -> BTreeMap<String, Report> {
-        let mut all: BTreeMap<String, Report> =
+    pub fn report(&self) -> BTreeMap<NodeName, Report> {
+        let mut all: BTreeMap<NodeName, Report> =
             self.nodes.iter().map(|node| (node.name.clone(), Report::default())).collect();
         for (pair, owned) in &self.owned {
             let row = all.entry(owned.entry.node.clone()).or_default();

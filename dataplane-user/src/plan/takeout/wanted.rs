@@ -1,7 +1,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crate::{
-    cluster::{ClusterView, Family, Protocol},
+    cluster::{ClusterView, Family, NodeName, Protocol},
     ipvs::ServiceKey,
     ledger::Pair,
     plan::{Proxy, Target, VirtualAddresses, usable},
@@ -13,15 +13,15 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Wanted {
     view: Arc<ClusterView>,
-    node: String,
+    node: NodeName,
     addresses: VirtualAddresses,
 }
 
 impl Wanted {
     /// For kube-proxy on the node of this name.
-    pub fn new(view: &Arc<ClusterView>, node: &str) -> Self {
+    pub fn new(view: &Arc<ClusterView>, node: &NodeName) -> Self {
         let addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
-        Self { view: Arc::clone(view), node: node.to_owned(), addresses }
+        Self { view: Arc::clone(view), node: node.clone(), addresses }
     }
 
     /// Whether kube-proxy has no use for the destination any more. False where the view does not know the service.

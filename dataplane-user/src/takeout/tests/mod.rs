@@ -38,7 +38,8 @@ fn key(number: u8, protocol: Protocol) -> ServiceKey {
 
 fn node(index: u8) -> Flagged {
     let backend = |pod| Backend { address: at(index, pod).ip(), scope: Scope::Address };
-    Flagged { name: format!("node-{index}"), backends: (1..5).map(backend).collect(), asked: false }
+    let name = format!("node-{index}").into();
+    Flagged { name, backends: (1..5).map(backend).collect(), asked: false }
 }
 
 fn server(key: ServiceKey, scheduler: &str, bits: u32, destinations: Vec<Destination>) -> VirtualServer {

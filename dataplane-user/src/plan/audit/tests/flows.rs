@@ -1,6 +1,6 @@
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::net::SocketAddr;
 
-use super::{local, view};
+use super::{local, nodes, view};
 use crate::{
     cluster::ClusterView,
     conntrack::{Flow, TcpState, Tuple},
@@ -62,9 +62,9 @@ fn flow(protocol: u8, to: &str, backend: &str, tcp: Option<TcpState>) -> Flow {
     }
 }
 
-fn found(flagged: &[u32], let_go: LetGo, flow: &Flow) -> Found {
+fn found(flagged: &[&str], let_go: LetGo, flow: &Flow) -> Found {
     let (view, local) = (services(), local());
-    let flagged: BTreeSet<u32> = flagged.iter().copied().collect();
+    let flagged = nodes(&view, flagged);
     let keep = keep(&view, &KeepIndex::new(&view), "a", None, &flagged);
     let addresses = Addresses::new(view.services.as_deref().unwrap(), &local);
     let mut out = Found::default();
@@ -72,7 +72,7 @@ fn found(flagged: &[u32], let_go: LetGo, flow: &Flow) -> Found {
     out
 }
 
-fn kind(flagged: &[u32], flow: &Flow) -> Option<Kind> {
+fn kind(flagged: &[&str], flow: &Flow) -> Option<Kind> {
     let found = found(flagged, LetGo::default(), flow);
     assert!(found.differences.len() <= 1);
     found.differences.first().map(|difference| difference.kind)
@@ -126,21 +126,21 @@ fn flows_to_flagged_nodes_are_found_but_for_what_is_kept() {
     const FLAGGED: Option<Kind> = Some(Kind::FlaggedFlow);
     let established = Some(TcpState::Established);
     for (flagged, flow, expected) in [
-        (&[1][..], flow(UDP, "10.96.0.10:53", "10.1.2.1:5300", None), None),
+        (&["b"][..], flow(UDP, "10.96.0.10:53", "10.1.2.1:5300", None), None),
         (&[], flow(UDP, "10.96.0.10:53", "10.1.2.1:5300", None), None),
-        (&[2], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established), FLAGGED),
-        (&[2], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", Some(TcpState::SynSent)), FLAGGED),
-        (&[2], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", Some(TcpState::Close)), None),
-        (&[2], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", Some(TcpState::TimeWait)), None),
-        (&[1], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established), None),
+        (&["c"], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established), FLAGGED),
+        (&["c"], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", Some(TcpState::SynSent)), FLAGGED),
+        (&["c"], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", Some(TcpState::Close)), None),
+        (&["c"], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", Some(TcpState::TimeWait)), None),
+        (&["b"], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established), None),
         // Not of a Service: ssh to the node, a client that speaks to the backend itself.
-        (&[2], flow(TCP, "10.0.0.3:22", "10.0.0.3:22", established), None),
-        (&[2], flow(TCP, "10.0.0.3:9100", "10.0.0.3:9100", established), None),
-        (&[2], flow(UDP, "10.96.0.99:1", "10.0.0.3:9100", None), None),
+        (&["c"], flow(TCP, "10.0.0.3:22", "10.0.0.3:22", established), None),
+        (&["c"], flow(TCP, "10.0.0.3:9100", "10.0.0.3:9100", established), None),
+        (&["c"], flow(UDP, "10.96.0.99:1", "10.0.0.3:9100", None), None),
         // All of its address is a pod's, whatever the Service was.
-        (&[1], flow(SCTP, "10.96.0.99:1", "10.1.2.9:1", None), FLAGGED),
+        (&["b"], flow(SCTP, "10.96.0.99:1", "10.1.2.9:1", None), FLAGGED),
         // Both nodes: nothing else is left, so it is kept.
-        (&[1, 2], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established), None),
+        (&["b", "c"], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established), None),
     ] {
         assert_eq!(kind(flagged, &flow), expected, "{flagged:?} {flow}");
     }
@@ -152,9 +152,9 @@ fn flows_to_flagged_nodes_are_found_but_for_what_is_kept() {
         (LetGo { tcp: true, datagrams: true }, true, true),
     ] {
         let goes =
-            |flow: &Flow| found(&[1], let_go, flow).differences.first().is_some_and(|d| d.mend.is_some());
+            |flow: &Flow| found(&["b"], let_go, flow).differences.first().is_some_and(|d| d.mend.is_some());
         let of_c =
-            |flow: &Flow| found(&[2], let_go, flow).differences.first().is_some_and(|d| d.mend.is_some());
+            |flow: &Flow| found(&["c"], let_go, flow).differences.first().is_some_and(|d| d.mend.is_some());
         assert_eq!((of_c(&tcp), goes(&udp)), (tcp_goes, udp_goes));
     }
 }

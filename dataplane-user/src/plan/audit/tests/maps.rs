@@ -25,7 +25,7 @@ fn cluster() -> (ClusterView, Indices) {
 ",
     );
     let mut indices = Indices::adopt(&[], []);
-    indices.reconcile(view.nodes.iter().map(|node| node.name.as_str())).unwrap();
+    indices.reconcile(view.nodes.iter().map(|node| &node.name)).unwrap();
     (view, indices)
 }
 

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::{Difference, Found};
 use crate::{
-    cluster::{ClusterView, Family, parse},
+    cluster::{ClusterView, Family, NodeSet, parse},
     ipvs::{Destination, Protocol, ServiceKey},
     plan::{Proxy, Target, usable},
     proxy::Mode,
@@ -44,6 +44,11 @@ const NODE_ADDRESSES: [&str; 3] = ["10.0.0.1", "192.168.7.1", "fd00:a::1"];
 
 pub(super) fn ipvs_proxy(view: &ClusterView) -> Proxy<'_> {
     Proxy::of(view, "a", Mode::Ipvs)
+}
+
+/// The nodes of these names.
+pub(super) fn nodes(view: &ClusterView, names: &[&str]) -> NodeSet {
+    names.iter().map(|name| view.index(name).unwrap()).collect()
 }
 
 pub(super) fn key(address: &str, protocol: Protocol) -> ServiceKey {

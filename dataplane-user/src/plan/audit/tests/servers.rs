@@ -1,13 +1,10 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-};
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use proptest::{prelude::*, sample::Index};
 
-use super::{Table, any_view, ipvs_proxy, key, local, programmed, texts, view};
+use super::{Table, any_view, ipvs_proxy, key, local, nodes, programmed, texts, view};
 use crate::{
-    cluster::ClusterView,
+    cluster::{ClusterView, NodeSet},
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::{Entry, Pair, Phase},
     plan::audit::{Addresses, Cidr, Cluster, Difference, Found, Grace, Kind, Mend, Servers, Subject},
@@ -16,7 +13,7 @@ use crate::{
 /// What is known beside the tables.
 #[derive(Default)]
 struct Beside {
-    flagged: BTreeSet<u32>,
+    flagged: NodeSet,
     ledger: BTreeMap<Pair, Entry>,
     excluded: Vec<Cidr>,
 }
@@ -152,7 +149,7 @@ fn weights_and_gaps_that_the_ledger_explains() {
     let service = key(WEB, Protocol::TCP);
     let (on_b, on_c) = (pair(service, "10.1.2.1:8080"), pair(service, "10.1.3.1:8080"));
     let entry = |node: &str, phase| Entry {
-        node: node.to_owned(),
+        node: node.into(),
         phase,
         original: Destination::new(on_b.destination, 1),
     };
@@ -171,7 +168,7 @@ fn weights_and_gaps_that_the_ledger_explains() {
 
     // Node b is flagged: what becomes of it is the take-out's.
     let flagged = Beside {
-        flagged: BTreeSet::from([1]),
+        flagged: nodes(&view, &["b"]),
         ledger: BTreeMap::from([(on_b, entry("b", Phase::Lowered))]),
         ..Beside::default()
     };
@@ -182,7 +179,7 @@ fn weights_and_gaps_that_the_ledger_explains() {
     assert!(found.differences.iter().all(|d| d.kind == Kind::FlaggedDestination));
 
     // All are flagged: what is there is kept, and one that is missing is missed.
-    let all = Beside { flagged: BTreeSet::from([1, 2]), ..Beside::default() };
+    let all = Beside { flagged: nodes(&view, &["b", "c"]), ..Beside::default() };
     assert_eq!(texts(&judge(&view, &programmed(&view), &all)), [""; 0]);
     assert_eq!(only(&judge(&view, &deleted, &all)).kind, Kind::MissingDestination);
 
@@ -200,12 +197,12 @@ fn weights_and_gaps_that_the_ledger_explains() {
 #[test]
 fn flagged_nodes_are_out_where_there_are_others() {
     let view = web();
-    let beside = |nodes: &[u32]| Beside { flagged: nodes.iter().copied().collect(), ..Beside::default() };
+    let beside = |names: &[&str]| Beside { flagged: nodes(&view, names), ..Beside::default() };
     let service = key(WEB, Protocol::TCP);
     let on_b = pair(service, "10.1.2.1:8080");
     let mut table: Table = programmed(&view).into_iter().filter(|(key, _)| *key == service).collect();
     let of_service = |table: &Table| {
-        let found = judge(&view, table, &beside(&[1]));
+        let found = judge(&view, table, &beside(&["b"]));
         let mut texts = texts(&found);
         texts.retain(|text| text.starts_with("flagged"));
         texts
@@ -238,7 +235,7 @@ fn flagged_nodes_are_out_where_there_are_others() {
             key("10.55.0.1:80", protocol),
             vec![others.clone(), Destination::new(socket(address), 1)],
         )]);
-        let found = judge(&view, &table, &beside(&[2]));
+        let found = judge(&view, &table, &beside(&["c"]));
         let count = found.differences.iter().filter(|d| d.kind == Kind::FlaggedDestination).count();
         assert_eq!(count, out, "{address} {protocol}");
     }
