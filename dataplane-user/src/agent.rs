@@ -32,6 +32,7 @@ mod takeout;
 mod threads;
 mod turns;
 mod watched;
+mod world;
 mod writer;
 
 pub use lock::{Lock, LockError};

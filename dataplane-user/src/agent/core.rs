@@ -1,19 +1,19 @@
 //! What the agent's tasks and threads share, and the operations on it.
 //!
 //! Locks, in the order in which they may be taken: `audit` (readings of all tables), `dataplane` (whole tables, attaching: seconds), `auto`, `store` (the flags file:
-//! a disk may hang), `state` (map writes at most), `findings`. Nobody waits for anything else under `state`, and the log is
+//! a disk may hang), `state` (map writes at most). Who only reads takes none of them: [`Core::world`]. Nobody waits for anything else under `state`, and the log is
 //! written without it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool};
 
 use jiff::Timestamp;
 use nodefence_common::VERDICT_LIFETIME_NS;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     auto::Auto, bell::Bell, desk::Desk, file_flags, own_node, settings::Settings, state::State,
-    threads::EndsTheAgent, turns::Turns, watched::Audit,
+    threads::EndsTheAgent, turns::Turns, watched::Audit, world::World,
 };
 use crate::{
     cluster::{ClusterView, FileSource, NodeName},
@@ -28,10 +28,8 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) own_node: NodeName,
     pub(super) started: Timestamp,
-    /// What was found out about this kernel.
-    findings: Mutex<Findings>,
-    /// How kube-proxy forwards, as last looked at.
-    proxy: Mutex<Judgement>,
+    /// What the state is, for all who only read it.
+    world: watch::Receiver<Arc<World>>,
     kube_proxy_said: Mutex<Said>,
     /// Whether the log was told that Services are given and how kube-proxy forwards is not known.
     pub(super) mode_missed: AtomicBool,
@@ -65,7 +63,6 @@ impl Core {
     pub(super) fn new(
         settings: Settings,
         own_node: NodeName,
-        findings: Findings,
         state: State,
         dataplane: Dataplane,
         injector: Injector,
@@ -76,8 +73,7 @@ impl Core {
             settings,
             own_node,
             started: Timestamp::now(),
-            findings: Mutex::new(findings),
-            proxy: Mutex::default(),
+            world: state.reader(),
             kube_proxy_said: Mutex::default(),
             mode_missed: AtomicBool::default(),
             state: Mutex::new(state),
@@ -113,14 +109,9 @@ impl Core {
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was found out about this kernel, as of now.
-    pub(super) fn findings(&self) -> Findings {
-        self.findings.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// How kube-proxy forwards, as of now.
-    pub(super) fn proxy(&self) -> Judgement {
-        self.proxy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What the agent knows and holds at this moment. Waits for nobody.
+    pub(super) fn world(&self) -> Arc<World> {
+        Arc::clone(&self.world.borrow())
     }
 
     /// What kube-proxy said last of its mode.
@@ -130,11 +121,7 @@ impl Core {
 
     /// Notes how kube-proxy forwards. Whether that is news.
     pub(super) fn set_proxy(&self, judgement: &Judgement) -> bool {
-        self.state().kept.set_mode(judgement.mode);
-        let mut proxy = self.proxy.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = *proxy != *judgement;
-        proxy.clone_from(judgement);
-        news
+        self.state().set_proxy(judgement)
     }
 
     /// Has the kernel programs and the rounds of asking follow what was found. Returns whether they do. Blocking.
@@ -143,7 +130,7 @@ impl Core {
             tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
             return false;
         }
-        *self.findings.lock().unwrap_or_else(PoisonError::into_inner) = findings;
+        self.state().set_findings(findings);
         true
     }
 

@@ -24,7 +24,7 @@ pub(super) async fn follow(
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         let now = Present::now();
-        if !core.findings().outdated(then, now) {
+        if !core.world().findings.outdated(then, now) {
             continue;
         }
         let findings = tokio::task::spawn_blocking(Findings::gather).await?;

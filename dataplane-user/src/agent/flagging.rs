@@ -159,7 +159,7 @@ impl Core {
         let now = Clocks::now();
         let mut state = self.state();
         let before: Vec<NodeName> = state.flags.cli().keys().cloned().collect();
-        if !state.flags.expire(now) {
+        if !state.expire_flags(now) {
             return;
         }
         let over: Vec<&NodeName> =

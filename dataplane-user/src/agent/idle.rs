@@ -50,13 +50,10 @@ fn ask_where_reached_late(core: &Core, node: &str, row: AskRow) -> Option<AskRow
     if row.unreachable == 0 {
         return Some(row);
     }
-    let before = Arc::clone(&core.state().coverage);
+    let before = Arc::clone(&core.world().coverage);
     network::refresh(core);
-    let (view, now) = {
-        let state = core.state();
-        (Arc::clone(&state.view), Arc::clone(&state.coverage))
-    };
-    let more = view.node(node).is_some_and(|node| now.reaches_more_of(node, &before));
+    let world = core.world();
+    let more = world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, &before));
     if more { ask(core, node) } else { Some(row) }
 }
 
@@ -92,19 +89,17 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
         return None;
     }
     let begun = monotonic_ns();
-    let (view, coverage, keep) = {
-        let state = core.state();
-        // The flag may be gone by the time of its turn.
-        if !state.armed.contains_key(node) {
-            return None;
-        }
-        (Arc::clone(&state.view), Arc::clone(&state.coverage), Arc::clone(state.kept.keep()))
-    };
-    let node = view.node(node)?;
-    let backends = backends_of(node, &keep);
+    let world = core.world();
+    // The flag may be gone by the time of its turn.
+    if !world.enforces(node) {
+        return None;
+    }
+    let node = world.view.node(node)?;
+    let backends = backends_of(node, &world.exempt);
+    let coverage = Arc::clone(&world.coverage);
     let mut ground = Ground { core, node, coverage, lookup: None, failed: None };
     let outcome = match Conntrack::open() {
-        Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &core.findings().manner(), &mut ground),
+        Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &world.findings.manner(), &mut ground),
         Err(error) => Err(error),
     };
     let mut row = match outcome {
@@ -123,7 +118,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
         ),
         Some(problem) => tracing::warn!(node = name, problem, asked = row.asked, "asked idle clients"),
     }
-    let coverage = Arc::clone(&core.state().coverage);
+    let coverage = Arc::clone(&core.world().coverage);
     // A device may have been attached while this went on.
     let again = coverage.reaches_more_of(node, &ground.coverage).then(|| node.name.clone());
     let mut state = core.state();
@@ -173,7 +168,7 @@ impl Surroundings for Ground<'_> {
     }
 
     fn go_on(&self) -> bool {
-        self.core.state().armed.contains_key(&self.node.name)
+        self.core.world().enforces(&self.node.name)
     }
 }
 

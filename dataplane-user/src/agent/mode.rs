@@ -21,7 +21,7 @@ pub(super) fn look(core: &Core) {
     // Services may be given later than the mode was looked for; and why it is not known may change with each look.
     let missed = judgement.mode.is_none()
         && core.settings.proxy == Wanted::Auto
-        && core.state().view.services.is_some();
+        && core.world().view.services.is_some();
     if missed && !core.mode_missed.load(Ordering::Relaxed) {
         tracing::warn!(
             "kube-proxy: {judgement}; new connections go elsewhere only where its mode is known: say it with \

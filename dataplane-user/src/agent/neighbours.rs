@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use crate::{
-    cluster::NodeName,
     dataplane::hold::{FlaggedNode, Hold, Holding, Hop},
     plan::Mode,
     report::NeighbourRow,
@@ -55,18 +54,16 @@ fn flagged(core: &Core) -> Vec<FlaggedNode> {
     if core.settings.mode == Mode::Observe {
         return Vec::new();
     }
-    let state = core.state();
-    let (view, coverage) = (Arc::clone(&state.view), Arc::clone(&state.coverage));
-    let names: Vec<NodeName> = state.armed.keys().filter(|name| **name != core.own_node).cloned().collect();
-    drop(state);
-    let nodes = names.iter().filter_map(|name| view.node(name));
+    let world = core.world();
+    let others = world.enforced.keys().filter(|name| **name != core.own_node);
+    let nodes = others.filter_map(|name| world.view.node(name));
     nodes
         .map(|node| {
             let own: std::collections::HashSet<_> =
                 std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)).collect();
             let mut hops: Vec<Hop> = own
                 .iter()
-                .filter_map(|address| coverage.next_hop(*address))
+                .filter_map(|address| world.coverage.next_hop(*address))
                 .map(|(ifindex, address)| Hop { ifindex, address })
                 .collect();
             hops.sort_unstable();
@@ -77,7 +74,7 @@ fn flagged(core: &Core) -> Vec<FlaggedNode> {
 }
 
 fn rows(core: &Core, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
-    let coverage = Arc::clone(&core.state().coverage);
+    let coverage = Arc::clone(&core.world().coverage);
     let text = |holding: Holding| match holding {
         Holding::Held => "held: packets reach the cut even if its link is down",
         Holding::Fixed => "needs no help",

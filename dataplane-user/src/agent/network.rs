@@ -60,14 +60,12 @@ pub(super) fn refresh(core: &Core) {
 }
 
 fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
-    let (view, own_flagged) = {
-        let state = core.state();
-        (Arc::clone(&state.view), state.covers_own || state.armed.contains_key(&core.own_node))
-    };
+    let world = core.world();
+    let own_flagged = core.state().covers_own || world.enforces(&core.own_node);
     let devices = interfaces::list()?;
     // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
-    let skipped = view.index(&core.own_node).filter(|_| !own_flagged);
-    let mut coverage = Coverage::look_up(&view, skipped, &devices)?;
+    let skipped = world.view.index(&core.own_node).filter(|_| !own_flagged);
+    let mut coverage = Coverage::look_up(&world.view, skipped, &devices)?;
     let Wanted { names: named, auto } = &core.settings.interfaces;
     let mut dataplane = core.dataplane();
     let mut wanted = named.clone();
@@ -89,7 +87,7 @@ fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
     let reached = reached(core, &coverage);
     let mut state = core.state();
     let before = std::mem::replace(&mut state.interfaces, rows.clone());
-    state.coverage = Arc::new(coverage);
+    state.set_coverage(coverage);
     state.ask_again(reached);
     drop(state);
     core.flagged.notify_one();
@@ -103,13 +101,11 @@ fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
 
 /// Armed nodes with backends that the cut did not reach until now: their clients have not been asked.
 fn reached(core: &Core, coverage: &Coverage) -> Vec<NodeName> {
-    let (view, before, mut armed) = {
-        let state = core.state();
-        let armed: Vec<NodeName> = state.armed.keys().cloned().collect();
-        (Arc::clone(&state.view), Arc::clone(&state.coverage), armed)
+    let world = core.world();
+    let more = |name: &&NodeName| {
+        world.view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &world.coverage))
     };
-    armed.retain(|name| view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &before)));
-    armed
+    world.enforced.keys().filter(more).cloned().collect()
 }
 
 /// Tells the log when backends cease to be covered, or more of them than before, and when all are again.

@@ -27,7 +27,7 @@ const LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
 /// Which mode, where there is anything to do: not in observe mode, and not where IPVS forwards or nobody knows what does.
 fn mode(core: &Core) -> Option<Mode> {
-    let mode = core.proxy().mode.filter(|mode| *mode != Mode::Ipvs)?;
+    let mode = core.world().proxy.mode.filter(|mode| *mode != Mode::Ipvs)?;
     (core.settings.mode == plan::Mode::Enforce).then_some(mode)
 }
 
@@ -40,16 +40,13 @@ struct Flagged {
 impl Flagged {
     /// Of those nodes that are armed now and pass; nothing where there is none.
     fn of(core: &Core, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
-        let (view, armed, keep) = {
-            let state = core.state();
-            let armed: Vec<NodeName> = state.armed.keys().filter(|name| wanted(name)).cloned().collect();
-            (Arc::clone(&state.view), armed, Arc::clone(state.kept.keep()))
-        };
+        let world = core.world();
         let mut backends = Backends::new();
-        for node in armed.iter().filter_map(|name| view.node(name)) {
-            backends.extend(backends_of(node, &keep));
+        let names = world.enforced.keys().filter(|name| wanted(name));
+        for node in names.filter_map(|name| world.view.node(name)) {
+            backends.extend(backends_of(node, &world.exempt));
         }
-        (!backends.is_empty()).then_some(Self { view, backends })
+        (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends })
     }
 
     fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
@@ -78,7 +75,7 @@ impl Flagged {
     }
 
     fn delete(&self, core: &Core, which: Protocols) -> Result<Deleted, String> {
-        let by_filter = core.findings().by_filter();
+        let by_filter = core.world().findings.by_filter();
         Conntrack::open()
             .and_then(|mut conntrack| {
                 if core.rescue.takes() {

@@ -81,10 +81,11 @@ fn unwanted(core: &Core) -> Option<&'static str> {
     if core.settings.answer != Answer::Refuse {
         return Some("the answer is drop");
     }
-    if core.state().view.services.is_none() {
+    let world = core.world();
+    if world.view.services.is_none() {
         return Some("the cluster file says nothing of Services");
     }
-    match core.proxy().mode {
+    match world.proxy.mode {
         Some(proxy::Mode::Ipvs) if !core.takeout.progress().flushes => Some(if ipvs::is_loaded() {
             "net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections"
         } else {

@@ -1,16 +1,17 @@
 //! The agent's state as the rows that the CLI prints.
 
-use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashSet, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use nodefence_common::{Action, Counter};
 
-use super::{chain::chain, core::Core, coverage::Coverage, failures::not_found, file_flags};
+use super::{chain::chain, core::Core, coverage::Coverage, failures::not_found, file_flags, world::World};
 use crate::{
-    cluster::{Backend, ClusterView, Node, NodeName, Protocol, Scope},
+    cluster::{Backend, Node, NodeName, Protocol, Scope},
     conntrack::{Conntrack, Family, Flow, blind},
-    flags::{Clocks, Flag, Flags, Origin, monotonic_ns},
-    plan::{Indices, Keep},
+    dataplane::probe::Findings,
+    flags::{Clocks, Flag, Origin, monotonic_ns},
+    proxy::Judgement,
     report::{
         BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
         NodeRow, Status, UnflagReport,
@@ -44,31 +45,9 @@ fn flag_row(flag: &Flag, now: Clocks) -> FlagRow {
     }
 }
 
-/// What rows of nodes are made of: copied, so that a long list does not hold the state's lock.
-struct Seen {
-    view: Arc<ClusterView>,
-    coverage: Arc<Coverage>,
-    indices: Arc<Indices>,
-    keep: Arc<Keep>,
-    flags: Flags,
-}
-
-impl Seen {
-    fn now(core: &Core) -> Self {
-        let state = core.state();
-        Self {
-            view: Arc::clone(&state.view),
-            coverage: Arc::clone(&state.coverage),
-            indices: Arc::clone(&state.indices),
-            keep: Arc::clone(state.kept.keep()),
-            flags: state.flags.clone(),
-        }
-    }
-}
-
-fn node_row(core: &Core, seen: &Seen, node: &Node, now: Clocks) -> NodeRow {
-    let slot = seen.indices.get(&node.name);
-    let flag = seen.flags.get(&node.name, now);
+fn node_row(core: &Core, world: &World, node: &Node, now: Clocks) -> NodeRow {
+    let slot = world.slots.get(&node.name);
+    let flag = world.flags.get(&node.name, now);
     let action = match flag {
         None => "pass",
         Some(_) => action_name(core.settings.policy(&core.own_node).action()),
@@ -82,15 +61,16 @@ fn node_row(core: &Core, seen: &Seen, node: &Node, now: Clocks) -> NodeRow {
         backends: node.backends.len(),
         own: node.name == core.own_node,
         action: action.to_owned(),
-        kept: seen.view.index(&node.name).map_or(0, |index| seen.keep.of_node(index).count()),
+        kept: world.view.index(&node.name).map_or(0, |index| world.exempt.of_node(index).count()),
         flag: flag.map(|flag| flag_row(flag, now)),
     }
 }
 
 /// All nodes.
 pub(super) fn nodes(core: &Core) -> Vec<NodeRow> {
-    let (seen, now) = (Seen::now(core), Clocks::now());
-    seen.view.nodes.iter().map(|node| node_row(core, &seen, node, now)).collect()
+    let world = core.world();
+    let now = Clocks::now();
+    world.view.nodes.iter().map(|node| node_row(core, &world, node, now)).collect()
 }
 
 fn backend_row(
@@ -127,36 +107,37 @@ fn leaves(own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> bool
     node.name != own_node || flagged && backend.scope == Scope::Address
 }
 
-/// The view, what covers it and who bears a flag: copied, so that a long list does not hold the state's lock.
-fn looked_at(core: &Core) -> (Arc<ClusterView>, Arc<Coverage>, HashSet<NodeName>) {
-    let now = Clocks::now();
-    let state = core.state();
-    let flagged = state.flags.iter(now).map(|(name, _)| name.clone()).collect();
-    (Arc::clone(&state.view), Arc::clone(&state.coverage), flagged)
+/// Who bears a flag now, by name.
+fn flagged(world: &World) -> HashSet<&NodeName> {
+    world.flags.iter(Clocks::now()).map(|(name, _)| name).collect()
 }
 
 /// All backends.
 pub(super) fn backends(core: &Core) -> Vec<BackendRow> {
-    let (view, coverage, flagged) = looked_at(core);
-    let mut rows = Vec::with_capacity(view.backends());
-    for node in &view.nodes {
-        let flagged = flagged.contains(&node.name);
-        rows.extend(node.backends.iter().map(|b| backend_row(&coverage, &core.own_node, node, b, flagged)));
+    let world = core.world();
+    let bearers = flagged(&world);
+    let mut rows = Vec::with_capacity(world.view.backends());
+    for node in &world.view.nodes {
+        let flagged = bearers.contains(&node.name);
+        rows.extend(
+            node.backends.iter().map(|b| backend_row(&world.coverage, &core.own_node, node, b, flagged)),
+        );
     }
     rows
 }
 
 /// How many backends no attached device covers, and the first few of them.
 pub(super) fn uncovered(core: &Core) -> (usize, Vec<BackendRow>) {
-    let (view, coverage, flagged) = looked_at(core);
+    let world = core.world();
+    let bearers = flagged(&world);
     let (mut count, mut examples) = (0, Vec::new());
-    for node in &view.nodes {
-        let flagged = flagged.contains(&node.name);
+    for node in &world.view.nodes {
+        let flagged = bearers.contains(&node.name);
         let leaving = node.backends.iter().filter(|backend| leaves(&core.own_node, node, backend, flagged));
-        for backend in leaving.filter(|backend| coverage.of(backend.address).is_err()) {
+        for backend in leaving.filter(|backend| world.coverage.of(backend.address).is_err()) {
             count += 1;
             if examples.len() < EXAMPLES {
-                examples.push(backend_row(&coverage, &core.own_node, node, backend, flagged));
+                examples.push(backend_row(&world.coverage, &core.own_node, node, backend, flagged));
             }
         }
     }
@@ -171,15 +152,16 @@ pub(super) fn flag_report(
     replaced: Option<&Flag>,
     named: usize,
 ) -> Option<FlagReport> {
-    let (seen, now) = (Seen::now(core), Clocks::now());
-    let node = seen.view.node(name)?;
-    let row = node_row(core, &seen, node, now);
+    let world = core.world();
+    let now = Clocks::now();
+    let node = world.view.node(name)?;
+    let row = node_row(core, &world, node, now);
     let mut warnings = Vec::new();
     let mut uncovered: Vec<String> = node
         .backends
         .iter()
         .filter(|backend| leaves(&core.own_node, node, backend, true))
-        .filter_map(|b| seen.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
+        .filter_map(|b| world.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
         .collect();
     if !uncovered.is_empty() {
         let message = format!(
@@ -228,7 +210,7 @@ pub(super) fn unflag_report(
     mut warnings: Vec<String>,
 ) -> UnflagReport {
     let now = Clocks::now();
-    let still = core.state().flag_of(&node, now).map(|flag| flag_row(flag, now));
+    let still = core.world().flag_of(&node, now).map(|flag| flag_row(flag, now));
     match still.as_ref().map(|flag| flag.origin) {
         Some(Origin::ClusterFile) => {
             warnings.push("the cluster file flags it too: remove it there".to_owned());
@@ -241,7 +223,8 @@ pub(super) fn unflag_report(
 
 /// The flows to backends, of one node or of all.
 pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
-    let view = Arc::clone(&core.state().view);
+    let world = core.world();
+    let view = &world.view;
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
         return Err(not_found(name));
     }
@@ -311,14 +294,18 @@ pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
 pub(super) fn status(core: &Core) -> Status {
     let (uncovered, uncovered_examples) = uncovered(core);
     let cannot_ask = cannot_ask();
-    let findings = core.findings();
-    let (seen, now) = (Seen::now(core), Clocks::now());
-    let bearers = seen.flags.iter(now).filter_map(|(name, _)| seen.view.node(name));
-    let flagged = bearers.map(|node| node_row(core, &seen, node, now)).collect();
-    let unknown = seen.flags.iter(now).filter(|(name, _)| seen.view.node(name).is_none());
+    let world = core.world();
+    let findings = Findings::clone(&world.findings);
+    let now = Clocks::now();
+    let bearers = world.flags.iter(now).filter_map(|(name, _)| world.view.node(name));
+    let flagged = bearers.map(|node| node_row(core, &world, node, now)).collect();
+    let unknown = world.flags.iter(now).filter(|(name, _)| world.view.node(name).is_none());
     let flagged_unknown = unknown.map(|(name, flag)| (name.clone(), flag_row(flag, now))).collect();
-    let backends = seen.view.backends();
-    let kept_examples = super::kept::rows(&seen.view, &seen.keep).take(EXAMPLES).collect();
+    let backends = world.view.backends();
+    let kept_examples = super::kept::rows(&world.view, &world.exempt).take(EXAMPLES).collect();
+    // Each has a lock of its own: none is taken under another.
+    let rescue = core.rescue.row();
+    let ipvs = core.takeout.row();
     let state = core.state();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -329,21 +316,21 @@ pub(super) fn status(core: &Core) -> Status {
         answer: core.settings.answer,
         cluster: ClusterRow {
             file: core.settings.cluster_file.display().to_string(),
-            loaded: whole_seconds(state.loaded),
-            nodes: seen.view.nodes.len(),
+            loaded: whole_seconds(world.loaded),
+            nodes: world.view.nodes.len(),
             backends,
-            services: seen.view.services.as_ref().map(Vec::len),
-            endpoints: seen.view.endpoints(),
+            services: world.view.services.as_ref().map(Vec::len),
+            endpoints: world.view.endpoints(),
             error: state.file_error.clone(),
-            flags: file_flags::dangers(&seen.view, &core.own_node, now.wall),
+            flags: file_flags::dangers(&world.view, &core.own_node, now.wall),
             watch: state.watch_error.clone(),
         },
         flagged,
         flags_problem: state.flags_problem.clone(),
         flagged_unknown,
-        kept: seen.keep.ports.len(),
+        kept: world.exempt.ports.len(),
         kept_examples,
-        rescue: core.rescue.row(),
+        rescue,
         dataplane: DataplaneRow {
             pin_dir: core.settings.options.pin_dir.display().to_string(),
             max_backends: core.settings.options.max_backends,
@@ -362,10 +349,10 @@ pub(super) fn status(core: &Core) -> Status {
         probe: findings,
         cannot_ask,
         asked: state.asked.clone(),
-        proxy: core.proxy(),
+        proxy: Judgement::clone(&world.proxy),
         pinned: state.pinned.clone(),
         neighbours: state.neighbours.clone(),
-        ipvs: core.takeout.row(),
+        ipvs,
     }
 }
 

@@ -271,12 +271,13 @@ fn start(
         .collect();
     file_flags::tell(&[], &view, &own_node);
     let kept = dataplane.kept()?;
-    let mut state = State::new(view, flags, indices, armed, kept, Box::new(dataplane.node_writer()?));
+    let writer = Box::new(dataplane.node_writer()?);
+    let mut state = State::new(view, flags, indices, armed, kept, writer, findings);
     state.watch_error = watch.degraded.clone();
     state.flags_problem = adopted.problem;
     let events = dataplane.events()?;
     let injector = dataplane.injector()?;
-    Ok((Core::new(settings, own_node, findings, state, dataplane, injector, store), events))
+    Ok((Core::new(settings, own_node, state, dataplane, injector, store), events))
 }
 
 /// The thread that renews verdicts.

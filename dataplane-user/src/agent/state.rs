@@ -8,13 +8,15 @@ use std::{
 
 use jiff::Timestamp;
 use nodefence_common::{Addr, PortKey};
+use tokio::sync::watch;
 
-use super::{coverage::Coverage, kept::Kept, writer::Writer};
+use super::{coverage::Coverage, kept::Kept, world::World, writer::Writer};
 use crate::{
     cluster::{ClusterView, Node, NodeName, NodeSet},
-    dataplane::WriteReport,
-    flags::{Clocks, Flag, Flags, monotonic_ns},
+    dataplane::{WriteReport, probe::Findings},
+    flags::{Clocks, Flags, monotonic_ns},
     plan::{Indices, Keep, KeepIndex, Policy, Slot, node_entry, verdict_until},
+    proxy::Judgement,
     report::{AskRow, InterfaceRow, NeighbourRow, PinnedRow},
 };
 
@@ -30,7 +32,7 @@ pub(super) struct State {
     /// Why the file's folder is not watched.
     pub(super) watch_error: Option<String>,
     /// What operators hold against nodes.
-    pub(super) flags: Flags,
+    pub(super) flags: Arc<Flags>,
     /// What is wrong with the flags file.
     pub(super) flags_problem: Option<String>,
     /// Who has which place.
@@ -69,7 +71,13 @@ pub(super) struct State {
     /// The devices, as last looked at.
     pub(super) interfaces: Vec<InterfaceRow>,
     /// Which device leads to which backend.
-    pub(super) coverage: Arc<Coverage>,
+    coverage: Arc<Coverage>,
+    /// How kube-proxy forwards, as last looked at.
+    proxy: Arc<Judgement>,
+    /// What was found out about this kernel.
+    findings: Arc<Findings>,
+    /// Makes known what of all this others read.
+    world: watch::Sender<Arc<World>>,
     /// How many backends no attached device covered when that was looked at last.
     pub(super) uncovered: usize,
     /// What is done about the neighbour entries of flagged nodes.
@@ -93,20 +101,35 @@ impl State {
         armed: BTreeMap<NodeName, Slot>,
         kept: BTreeSet<PortKey>,
         writer: Box<dyn Writer>,
+        findings: Findings,
     ) -> Self {
         let now = monotonic_ns();
-        Self {
-            kept: Kept::new(&view, kept),
+        let kept = Kept::new(&view, kept);
+        let ask_since: BTreeMap<NodeName, u64> = armed.keys().map(|name| (name.clone(), now)).collect();
+        let world = World {
+            epoch: 0,
             view: Arc::new(view),
             loaded: Timestamp::now(),
+            slots: Arc::new(indices),
+            flags: Arc::new(flags),
+            enforced: Arc::new(World::enforced(&armed, &ask_since)),
+            exempt: Arc::clone(kept.keep()),
+            coverage: Arc::default(),
+            proxy: Arc::default(),
+            findings: Arc::new(findings),
+        };
+        Self {
+            kept,
+            view: Arc::clone(&world.view),
+            loaded: world.loaded,
             file_error: None,
             watch_error: None,
-            flags,
+            flags: Arc::clone(&world.flags),
             flags_problem: None,
-            indices: Arc::new(indices),
+            indices: Arc::clone(&world.slots),
             fresh: armed.keys().cloned().collect(),
             grown: BTreeSet::new(),
-            ask_since: armed.keys().map(|name| (name.clone(), now)).collect(),
+            ask_since,
             armed,
             writer,
             renewed: now,
@@ -118,7 +141,10 @@ impl State {
             last_write: WriteReport::default(),
             write_error: None,
             interfaces: Vec::new(),
-            coverage: Arc::default(),
+            coverage: Arc::clone(&world.coverage),
+            proxy: Arc::clone(&world.proxy),
+            findings: Arc::clone(&world.findings),
+            world: watch::Sender::new(Arc::new(world)),
             uncovered: 0,
             neighbours: Vec::new(),
             covers_own: false,
@@ -139,6 +165,7 @@ impl State {
         let before: NodeSet = self.armed.keys().filter_map(|name| self.view.index(name)).collect();
         let kept = Arc::clone(self.kept.keep());
         let unkept = self.kept.begin(&self.view, policy.own_node, &bearers, &before, &mut *self.writer);
+        self.publish_with(self.about_to_be_enforced(now, begun, &unkept));
         for (name, flag) in self.flags.iter(now) {
             let Some(slot) = self.indices.get(name) else { continue };
             if let Some(error) = self.view.index(name).and_then(|node| unkept.get(&node)) {
@@ -178,6 +205,7 @@ impl State {
         if !Arc::ptr_eq(&kept, self.kept.keep()) {
             self.ask_where_no_more_kept(&kept, begun);
         }
+        self.publish();
         self.note(failed);
         again
     }
@@ -213,7 +241,7 @@ impl State {
         self.ask_from(&grown, monotonic_ns());
         self.grown.extend(grown);
         self.indices = Arc::new(indices);
-        self.flags.set_file(&view.flags, Clocks::now());
+        Arc::make_mut(&mut self.flags).set_file(&view.flags, Clocks::now());
         self.view = view;
         self.loaded = Timestamp::now();
         self.file_error = None;
@@ -225,6 +253,7 @@ impl State {
         // Again: a round may have begun before the maps held them.
         self.ask_from(&grown, monotonic_ns());
         self.ask_again(grown);
+        self.publish();
     }
 
     /// Has the clients of these nodes asked, as far as they are armed.
@@ -274,10 +303,10 @@ impl State {
         policy: &Policy<'_>,
     ) -> Result<(), String> {
         let before = self.flags.cli().get(node).cloned();
-        self.flags.flag(node, reason.to_owned(), lasts, Clocks::now());
+        Arc::make_mut(&mut self.flags).flag(node, reason.to_owned(), lasts, Clocks::now());
         self.enforce(policy);
         let Some(error) = self.failed.get(node).cloned() else { return Ok(()) };
-        self.flags.restore(node, before);
+        Arc::make_mut(&mut self.flags).restore(node, before);
         self.enforce(policy);
         Err(error)
     }
@@ -287,7 +316,7 @@ impl State {
     /// # Errors
     /// Why this node's entry could not be written.
     pub(super) fn unflag(&mut self, node: &str, policy: &Policy<'_>) -> Result<bool, String> {
-        let was = self.flags.unflag(node);
+        let was = Arc::make_mut(&mut self.flags).unflag(node);
         self.enforce(policy);
         match self.failed.get(node) {
             Some(error) => Err(error.clone()),
@@ -300,9 +329,15 @@ impl State {
         self.failed.iter().next().map(|(node, error)| format!("{node}: {error}"))
     }
 
-    /// The flag that holds on a node.
-    pub(super) fn flag_of(&self, node: &str, now: Clocks) -> Option<&Flag> {
-        self.flags.get(node, now)
+    /// Drops flags that are over. Whether there were any.
+    pub(super) fn expire_flags(&mut self, now: Clocks) -> bool {
+        let mut flags = Flags::clone(&self.flags);
+        let were = flags.expire(now);
+        if were {
+            self.flags = Arc::new(flags);
+            self.publish();
+        }
+        were
     }
 }
 
@@ -316,5 +351,6 @@ fn grown(before: &ClusterView, after: &ClusterView) -> Vec<NodeName> {
     after.nodes.iter().filter(grew).map(|node| node.name.clone()).collect()
 }
 
+mod published;
 #[cfg(test)]
 mod tests;

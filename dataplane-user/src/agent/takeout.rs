@@ -81,7 +81,7 @@ struct Work {
 
 impl Work {
     fn new(core: Arc<Core>) -> Self {
-        let view = Arc::clone(&core.state().view);
+        let view = Arc::clone(&core.world().view);
         Self {
             ground: ground(core.settings.mode == Mode::Enforce),
             core,
@@ -188,18 +188,17 @@ impl Work {
     /// Learns who is flagged. True where that is news.
     fn look(&mut self) -> bool {
         // Where something else forwards, the tables are others': what an earlier agent took out is put back.
-        let ours = self.core.proxy().mode == Some(proxy::Mode::Ipvs);
-        let (view, armed) = {
-            let (state, now) = (self.core.state(), Clocks::now());
-            // A flag may be over that the thread which renews has not come to yet.
-            let armed = state.ask_since.iter();
-            let armed = armed.filter(|(name, _)| ours && state.flag_of(name, now).is_some());
-            let armed: BTreeMap<NodeName, u64> = armed.map(|(name, since)| (name.clone(), *since)).collect();
-            (Arc::clone(&state.view), armed)
-        };
-        let asked = self.core.takeout.asked_since(&armed);
+        let world = self.core.world();
+        let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
+        let now = Clocks::now();
+        // A flag may be over that the thread which renews has not come to yet.
+        let enforced = world.enforced.iter().filter(|(name, _)| ours && world.flag_of(name, now).is_some());
+        let ask_since: BTreeMap<NodeName, u64> =
+            enforced.map(|(name, enforced)| (name.clone(), enforced.ask_since)).collect();
+        let view = Arc::clone(&world.view);
+        let asked = self.core.takeout.asked_since(&ask_since);
         let pointless = idle::pointless(&self.core).is_some();
-        let flagged: Vec<(NodeName, bool)> = armed
+        let flagged: Vec<(NodeName, bool)> = ask_since
             .into_keys()
             .map(|name| {
                 let asked = pointless || asked.contains(&name);

@@ -74,18 +74,16 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn now(core: &Core) -> Result<Self, String> {
-        let proxy = core.proxy();
         let local = local_addresses().map_err(|error| format!("this machine's addresses: {error}"))?;
         let enforce = core.settings.mode == Mode::Enforce;
-        let state = core.state();
-        let armed = state.armed.keys().filter(|_| enforce);
+        let world = core.world();
         Ok(Self {
-            flagged: armed.filter_map(|name| state.view.index(name)).collect(),
-            view: Arc::clone(&state.view),
-            keep: Arc::clone(state.kept.keep()),
+            flagged: if enforce { world.enforced_nodes() } else { NodeSet::default() },
+            view: Arc::clone(&world.view),
+            keep: Arc::clone(&world.exempt),
             own_node: core.own_node.clone(),
-            mode: proxy.mode,
-            why: proxy.to_string(),
+            mode: world.proxy.mode,
+            why: world.proxy.to_string(),
             enforce,
             local: local.iter().map(IpAddr::to_canonical).collect(),
         })
@@ -177,14 +175,11 @@ fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {
 
 fn maps(core: &Core) -> Result<Found, String> {
     let dataplane = core.dataplane();
-    let (view, indices, keep, armed) = {
-        let state = core.state();
-        let keep = Arc::clone(state.kept.keep());
-        (Arc::clone(&state.view), Arc::clone(&state.indices), keep, state.armed.clone())
-    };
+    let world = core.world();
     let policy = core.settings.policy(&core.own_node);
-    let flagged = |name: &str| armed.contains_key(name);
-    let mut maps = Maps::new(&view, &indices, &policy, flagged, &keep.keys(), monotonic_ns());
+    let flagged = |name: &str| world.enforces(name);
+    let mut maps =
+        Maps::new(&world.view, &world.slots, &policy, flagged, &world.exempt.keys(), monotonic_ns());
     let mut found = Found::default();
     dataplane.each_backend(|addr, entry| maps.backend(addr, entry, &mut found)).map_err(chain)?;
     dataplane.each_port(|key, flags| maps.port(key, flags, &mut found)).map_err(chain)?;

@@ -70,7 +70,7 @@ impl Helper {
         let nobody = Addr::v4([0; 4]);
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
         let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
-        let view = Arc::clone(&core.state().view);
+        let view = Arc::clone(&core.world().view);
         let addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
         Ok(Self {
             core,
@@ -92,18 +92,16 @@ impl Helper {
 
     /// Takes notice of the view and of the flags as they are now.
     pub(super) fn look(&mut self) {
-        let mode = self.core.proxy().mode.unwrap_or(self.mode);
+        let world = self.core.world();
+        let mode = world.proxy.mode.unwrap_or(self.mode);
         if mode == proxy::Mode::Ipvs {
             self.balanced = self.core.takeout.progress().balanced;
         }
-        let state = self.core.state();
-        let view = Arc::clone(&state.view);
-        let flagged: NodeSet = state.armed.keys().filter_map(|node| view.index(node)).collect();
-        drop(state);
-        let other_view = !Arc::ptr_eq(&view, &self.view);
+        let flagged = world.enforced_nodes();
+        let other_view = !Arc::ptr_eq(&world.view, &self.view);
         if other_view {
-            self.addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
-            self.view = view;
+            self.addresses = VirtualAddresses::new(world.view.services.as_deref().unwrap_or_default());
+            self.view = Arc::clone(&world.view);
         }
         if other_view || mode != self.mode || flagged != self.flagged {
             // By these it is judged who is refused.

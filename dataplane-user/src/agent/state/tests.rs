@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     cluster::{NodeIx, parse},
-    dataplane,
+    dataplane::{self, probe::Finding},
     plan::{Answer, Mode, keep},
 };
 
@@ -19,6 +19,8 @@ struct Map {
     kept: BTreeSet<PortKey>,
     refused: Vec<u32>,
     room: Option<usize>,
+    /// What was made known.
+    world: Option<watch::Receiver<Arc<World>>>,
     /// The view, and for each index its node there.
     view: ClusterView,
     nodes: BTreeMap<u32, NodeIx>,
@@ -39,6 +41,12 @@ struct Shared(Arc<Mutex<Map>>);
 impl Writer for Shared {
     fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
         let mut map = self.0.lock().unwrap();
+        if let Some(world) = &map.world {
+            // Before a verdict is there, and until it is gone: whoever gets a cut packet finds why.
+            let world = world.borrow();
+            let known = world.enforced.values().any(|enforced| enforced.slot.index == index);
+            assert!(known, "{index} is written as {}", entry.verdict);
+        }
         if map.refused.contains(&index) {
             return Err(dataplane::Error::NodeIndex(index));
         }
@@ -64,6 +72,16 @@ impl Writer for Shared {
     }
 }
 
+fn findings() -> Findings {
+    let unknown = || "not looked at".to_owned();
+    Findings {
+        conntrack: Finding::NotNeeded(unknown()),
+        ipvs_translates: Finding::NotNeeded(unknown()),
+        deletes_by_filter: Finding::NotNeeded(unknown()),
+        milliseconds: 0,
+    }
+}
+
 fn state() -> (State, Arc<Mutex<Map>>) {
     state_with("")
 }
@@ -80,7 +98,9 @@ fn state_with(services: &str) -> (State, Arc<Mutex<Map>>) {
     let nodes = indices.iter().map(|(name, slot)| (slot.index, view.index(name).unwrap())).collect();
     let map = Arc::new(Mutex::new(Map { view: view.clone(), nodes, ..Map::default() }));
     let writer = Box::new(Shared(Arc::clone(&map)));
-    let state = State::new(view, Flags::default(), indices, BTreeMap::new(), BTreeSet::new(), writer);
+    let state =
+        State::new(view, Flags::default(), indices, BTreeMap::new(), BTreeSet::new(), writer, findings());
+    map.lock().unwrap().world = Some(state.reader());
     (state, map)
 }
 
