@@ -28,7 +28,9 @@ pub(super) async fn ask_for_request(core: Arc<Core>, node: NodeName) -> Option<A
 async fn ask_in_turn(core: Arc<Core>, node: NodeName, turns: Arc<Semaphore>) -> Option<AskRow> {
     // Nobody closes it.
     let turn = turns.acquire_owned().await.ok()?;
+    let or_end = core.or_end();
     let asking = tokio::task::spawn_blocking(move || {
+        let _or_end = or_end;
         if node == core.own_node {
             // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
             network::refresh(&core);

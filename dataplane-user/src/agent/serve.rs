@@ -123,13 +123,18 @@ impl Desk {
         work: impl FnOnce(&Core) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let core = Arc::clone(&self.core);
-        tokio::task::spawn_blocking(move || work(&core)).await.map_err(Failure::failed)
+        let blocking = tokio::task::spawn_blocking(move || {
+            let _or_end = core.or_end();
+            work(&core)
+        });
+        blocking.await.map_err(Failure::failed)
     }
 }
 
 impl Handler for Desk {
     async fn handle(&self, request: Request) -> Reply {
         let begun = Instant::now();
+        let _or_end = self.core.or_end();
         match request {
             Request::Flag { node, for_ms, reason, force, wait } => {
                 let lasts = for_ms.map(Duration::from_millis);

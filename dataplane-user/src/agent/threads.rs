@@ -1,8 +1,8 @@
-//! What threads of the agent's need: precedence, and an end of the agent where one of them panics.
+//! What threads and tasks of the agent's need: precedence, and an end of the agent where one of them panics.
 
 use tokio_util::sync::CancellationToken;
 
-/// Has the agent end where the thread that holds it panics: nobody else would do its work, and `status` would go on to show what it last did.
+/// Has the agent end where the thread or task that holds it panics: nobody else would do its work, and `status` would go on to show what it last did.
 pub(super) struct EndsTheAgent(pub(super) CancellationToken);
 
 impl Drop for EndsTheAgent {
@@ -20,5 +20,38 @@ const PRECEDENCE: i32 = -20;
 pub(super) fn precedence() {
     if let Err(error) = rustix::process::setpriority_process(None, PRECEDENCE) {
         tracing::debug!(%error, thread = std::thread::current().name(), "no precedence for a thread");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_ends_the_agent_and_one_that_ends_does_not() {
+        let panicked = CancellationToken::new();
+        let guard = EndsTheAgent(panicked.clone());
+        tokio::spawn(async move { drop(guard) }).await.unwrap();
+        assert!(!panicked.is_cancelled());
+        let guard = EndsTheAgent(panicked.clone());
+        let task = tokio::spawn(async move {
+            let _guard = guard;
+            tokio::task::yield_now().await;
+            panic!("on purpose");
+        });
+        assert!(task.await.is_err_and(|error| error.is_panic()));
+        assert!(panicked.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn what_panics_on_a_blocking_thread_ends_the_agent() {
+        let panicked = CancellationToken::new();
+        let guard = EndsTheAgent(panicked.clone());
+        let work = tokio::task::spawn_blocking(move || {
+            let _guard = guard;
+            panic!("on purpose");
+        });
+        assert!(work.await.is_err_and(|error: tokio::task::JoinError| error.is_panic()));
+        assert!(panicked.is_cancelled());
     }
 }
