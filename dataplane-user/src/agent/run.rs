@@ -33,6 +33,7 @@ use super::{
     settings::Settings,
     state::State,
     takeout::TakingOut,
+    threads::precedence,
 };
 use crate::{
     cluster::{ClusterView, FileFlag, FileSource, NodeName, Watch},
@@ -296,6 +297,8 @@ impl Renewal {
             let (core, stop, end) = (Arc::clone(&core), Arc::clone(&stop), ended.clone().drop_guard());
             std::thread::Builder::new().name("renew".into()).spawn(move || {
                 let _end = end;
+                // Those that rescue and take out have it: on one processor they would hold up what they follow.
+                precedence();
                 core.renew(&stop);
             })?
         };
