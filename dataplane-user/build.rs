@@ -5,6 +5,8 @@ use aya_build::{Package, Toolchain, build_ebpf};
 const TOOLCHAIN: &str = "1.98.0";
 
 fn main() -> anyhow::Result<()> {
+    // What both sides of the maps share is part of the object too.
+    println!("cargo::rerun-if-changed=../common/src");
     // aya-ebpf uses unstable features and core has no build for the BPF target; only this process and the cargo that it
     // starts for that target see the switch.
     #[expect(unsafe_code, reason = "set_var; the build script has one thread")]

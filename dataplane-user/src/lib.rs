@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod conntrack;
 pub mod dataplane;
 pub mod doctor;
+pub mod enforce;
 pub mod flags;
 pub mod ipvs;
 pub mod ledger;

@@ -1,0 +1,110 @@
+//! The first state: verdicts that an earlier agent left are renewed until the first view comes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use nodefence_common::{NodeEntry, Verdict};
+
+use super::{
+    claim::{Claim, Saved},
+    claims::Claims,
+    exempt::Exempt,
+    machine::{BRIDGED_EVERY, Enforcer},
+    now::Now,
+    output::Output,
+    pending::Requests,
+    place::Place,
+    settings::Told,
+    views::Views,
+    world::World,
+};
+use crate::plan::{name_field, verdict_until};
+
+impl Enforcer {
+    /// At the start of an agent. `pinned`: every entry of the `nodes` map that has an owner; `saved`: what an earlier agent saved.
+    ///
+    /// Until the first view comes, verdicts that are alive now are renewed where their node is claimed still, whatever the cause, but
+    /// none for longer than its claims last: an upgrade must not let a node go.
+    pub fn bridge(pinned: Vec<(u32, NodeEntry)>, saved: Saved, told: Told, now: Now) -> Self {
+        let alive = |entry: &NodeEntry| entry.verdict == Verdict::Flagged as u32 && entry.until > now.mono;
+        let bridged = pinned.iter().filter(|(_, entry)| alive(entry)).copied().collect();
+        let places = pinned.into_iter().map(|(index, entry)| (index, Place::found(index, entry, now.mono)));
+        let mut this = Self {
+            claims: Claims::new(told.clone(), saved),
+            told,
+            now,
+            bridged: Some(bridged),
+            bridging: VecDeque::new(),
+            views: Views::default(),
+            places: places.collect(),
+            exempt: Exempt::default(),
+            work: BTreeSet::new(),
+            later: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            troubled: BTreeSet::new(),
+            left: BTreeSet::new(),
+            unwritten: BTreeSet::new(),
+            sent: None,
+            own_attached: false,
+            own_since: None,
+            requests: Requests::default(),
+            closing: false,
+            next_renewal: now.mono,
+            lease_due: false,
+            drain_alive: now.mono,
+            grown: BTreeSet::new(),
+            dangers_due: false,
+            dangers: [].into(),
+            out: VecDeque::new(),
+            publish: false,
+            more_is_cut: false,
+            world: World::default(),
+        };
+        this.bridge_on();
+        this
+    }
+
+    /// Has verdicts renewed whose time has come.
+    pub(super) fn bridge_on(&mut self) {
+        if self.now.mono < self.next_renewal {
+            return;
+        }
+        self.next_renewal = self.now.mono.saturating_add(BRIDGED_EVERY);
+        self.lease_due = true;
+        let mut bearers: BTreeMap<[u8; 28], Vec<(u32, NodeEntry)>> = BTreeMap::new();
+        for (index, entry) in self.bridged.iter().flatten() {
+            bearers.entry(entry.name).or_default().push((*index, *entry));
+        }
+        let mut claimed: BTreeMap<[u8; 28], Vec<&Claim>> = BTreeMap::new();
+        let mut twice = BTreeSet::new();
+        for node in self.claims.nodes() {
+            let claims = self.claims.of(node).iter().filter(|claim| !claim.ended(self.now)).collect();
+            if claimed.insert(name_field(node), claims).is_some() {
+                twice.insert(name_field(node));
+            }
+        }
+        for (field, claims) in claimed {
+            // A name that two entries bear, or two claimed nodes, is believed of neither.
+            let Some([(index, entry)]) = bearers.get(&field).map(|bearers| &bearers[..]) else { continue };
+            if claims.is_empty() || twice.contains(&field) {
+                continue;
+            }
+            let without_end = claims.iter().any(|claim| claim.remaining(self.now).is_none());
+            let longest = claims.iter().filter_map(|claim| claim.remaining(self.now)).max();
+            let until = verdict_until(self.now.mono, longest.filter(|_| !without_end));
+            self.bridging.push_back((*index, NodeEntry { until, ..*entry }));
+        }
+    }
+
+    /// What is to be done next, until the first view comes.
+    pub(super) fn poll_bridge(&mut self) -> Option<Output> {
+        if let Some((index, entry)) = self.bridging.pop_front() {
+            if let Some(place) = self.places.get_mut(&index) {
+                let before = place.written(entry);
+                place.clean = false;
+                self.sent = Some((index, before));
+            }
+            return Some(Output::Node(index, entry));
+        }
+        self.lease().or_else(|| self.out.pop_front())
+    }
+}

@@ -1,0 +1,166 @@
+//! A claim: what somebody holds against a node, and until when.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{now::Now, scope::LimitScope};
+use crate::cluster::{FileFlag, NodeName};
+
+/// How long an automatic claim holds whose cause names no end: it lapses unless it is renewed.
+pub const AUTOMATIC_LASTS: Duration = Duration::from_secs(30);
+
+/// Who holds a claim. A node has at most one claim of each.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// `nodefence flag`.
+    Cli,
+    /// `flags:` of the cluster file.
+    File,
+    /// Another system, by its name.
+    External(Arc<str>),
+    /// Detection, of a node whose workloads owe answers.
+    Hung,
+    /// Detection, of a node that does not answer at all.
+    Unreachable,
+}
+
+/// Why a node is claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClaimCause {
+    /// A person wants it.
+    Operator,
+    /// Another system reports it.
+    External,
+    /// Its workloads owe answers and are prevented.
+    Hung,
+    /// It does not answer at all.
+    Unreachable,
+}
+
+impl Source {
+    /// The cause of its claims.
+    pub const fn cause(&self) -> ClaimCause {
+        match self {
+            Self::Cli | Self::File => ClaimCause::Operator,
+            Self::External(_) => ClaimCause::External,
+            Self::Hung => ClaimCause::Hung,
+            Self::Unreachable => ClaimCause::Unreachable,
+        }
+    }
+
+    /// Whether no person made its claims: limits hold for these, and they always end.
+    pub const fn automatic(&self) -> bool {
+        !matches!(self, Self::Cli | Self::File)
+    }
+}
+
+/// A claim as it is handed in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewClaim {
+    /// Who holds it.
+    pub source: Source,
+    /// Who wants it, in words: a user, a controller.
+    pub by: Arc<str>,
+    /// Why, in words; may be empty.
+    pub reason: Arc<str>,
+    /// What was seen, of a hung node.
+    pub evidence: Option<Arc<str>>,
+    /// How long it holds from now on; `None` where nothing but its withdrawal ends it. An automatic one then lasts
+    /// [`AUTOMATIC_LASTS`].
+    pub lasts: Option<Duration>,
+    /// When it ends by the wall clock, where whoever wants it said so in those terms.
+    pub until: Option<Timestamp>,
+}
+
+impl NewClaim {
+    /// A flag of the cluster file.
+    pub fn of_file(flag: &FileFlag) -> Self {
+        Self {
+            source: Source::File,
+            by: "".into(),
+            reason: flag.reason.as_str().into(),
+            evidence: None,
+            lasts: None,
+            until: flag.until,
+        }
+    }
+}
+
+/// A claim as it is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Who holds it.
+    pub source: Source,
+    /// Who wants it, in words.
+    pub by: Arc<str>,
+    /// Why, in words.
+    pub reason: Arc<str>,
+    /// What was seen, of a hung node.
+    pub evidence: Option<Arc<str>>,
+    /// When it was first raised, by the wall clock of that moment. A renewal leaves it.
+    pub since: Timestamp,
+    /// The same by CLOCK_BOOTTIME.
+    pub raised: Duration,
+    /// When it ends, by CLOCK_BOOTTIME.
+    pub ends: Option<Duration>,
+    /// When it ends by the wall clock, where that was said.
+    pub until: Option<Timestamp>,
+}
+
+impl Claim {
+    /// As it is held from now on in place of `before`, the claim of the same source.
+    pub fn raise(new: NewClaim, before: Option<&Self>, now: Now) -> Self {
+        let automatic = new.source.automatic();
+        let goes_on = before.filter(|before| match before.source {
+            // A file that is read again gives a flag no new time, wherever the wall clock was set meanwhile.
+            Source::File => before.until == new.until,
+            _ => automatic && !before.ended(now),
+        });
+        let (since, raised) = goes_on.map_or((now.wall, now.boot), |before| (before.since, before.raised));
+        let lasts = new.lasts.or((automatic && new.until.is_none()).then_some(AUTOMATIC_LASTS));
+        let by_boot = lasts.map(|lasts| now.boot.saturating_add(lasts));
+        let by_wall = new.until.map(|until| now.boot.saturating_add(left(until, now)));
+        let ends = match goes_on {
+            Some(before) if before.source == Source::File => before.ends,
+            _ => by_boot.into_iter().chain(by_wall).min(),
+        };
+        Self {
+            source: new.source,
+            by: new.by,
+            reason: new.reason,
+            evidence: new.evidence,
+            since,
+            raised,
+            ends,
+            until: new.until,
+        }
+    }
+
+    /// Whether it is over. An end in wall time is held against both clocks, and the first to pass it counts: a wall clock
+    /// that is set back cannot prolong a claim, and one that is put right ends it in time.
+    pub fn ended(&self, now: Now) -> bool {
+        self.ends.is_some_and(|ends| ends <= now.boot) || self.until.is_some_and(|until| until <= now.wall)
+    }
+
+    /// How long it still holds; `None` where nothing but its withdrawal ends it.
+    pub fn remaining(&self, now: Now) -> Option<Duration> {
+        let by_boot = self.ends.map(|ends| ends.saturating_sub(now.boot));
+        let by_wall = self.until.map(|until| left(until, now));
+        by_boot.into_iter().chain(by_wall).min()
+    }
+}
+
+/// How long it is until the wall clock says so.
+fn left(until: Timestamp, now: Now) -> Duration {
+    Duration::try_from(until.duration_since(now.wall)).unwrap_or(Duration::ZERO)
+}
+
+/// What outlives the agent: every claim, and what the limits remember.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Every claim and its node.
+    pub claims: Vec<(NodeName, Claim)>,
+    /// The scopes in which automatic claims were released, and when by CLOCK_BOOTTIME.
+    pub released: Vec<(LimitScope, Duration)>,
+}

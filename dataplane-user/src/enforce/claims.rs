@@ -1,0 +1,360 @@
+//! All claims, and what follows from those of a node: whether it is to be cut, and until when.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    claim::{Claim, ClaimCause, NewClaim, Saved, Source},
+    limits::{Counted, Limits, Verdict, Withheld},
+    now::Now,
+    scope::LimitScope,
+    settings::Told,
+    standing::{ShownClaim, Standing},
+    view::{Member, NewView},
+};
+use crate::{cluster::NodeName, plan::Mode};
+
+/// What the claims of a node come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    pub(super) mode: Mode,
+    /// When the last of the claims ends that this follows from (CLOCK_MONOTONIC, ns); `None` where one of them has no end.
+    pub(super) ends: Option<u64>,
+    pub(super) causes: Arc<[ClaimCause]>,
+}
+
+/// What happened in a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Crossed {
+    pub(super) scope: LimitScope,
+    pub(super) verdict: Verdict,
+}
+
+/// All claims of all nodes.
+#[derive(Debug)]
+pub(super) struct Claims {
+    told: Told,
+    held: BTreeMap<NodeName, Vec<Claim>>,
+    limits: Limits,
+    members: Arc<BTreeMap<NodeName, Member>>,
+    decisions: BTreeMap<NodeName, Decision>,
+    shown: Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>>,
+    /// Nodes to be decided on anew.
+    dirty: BTreeSet<NodeName>,
+    all_dirty: bool,
+    /// Rises with each change of what outlives the agent.
+    version: u64,
+    /// When the next claim ends, by what was left when that was last looked at (CLOCK_MONOTONIC, ns).
+    next_end: Option<u64>,
+}
+
+impl Claims {
+    pub(super) fn new(told: Told, saved: Saved) -> Self {
+        let mut held: BTreeMap<NodeName, Vec<Claim>> = BTreeMap::new();
+        for (node, claim) in saved.claims {
+            held.entry(node).or_default().push(claim);
+        }
+        for claims in held.values_mut() {
+            claims.sort_by(|one, other| one.source.cmp(&other.source));
+        }
+        Self {
+            limits: Limits::new(told.limit, saved.released),
+            told,
+            held,
+            members: Arc::default(),
+            decisions: BTreeMap::new(),
+            shown: Arc::default(),
+            dirty: BTreeSet::new(),
+            all_dirty: true,
+            version: 0,
+            next_end: None,
+        }
+    }
+
+    /// The claim of a source on a node.
+    pub(super) fn get(&self, node: &str, source: &Source) -> Option<&Claim> {
+        self.held.get(node)?.iter().find(|claim| claim.source == *source)
+    }
+
+    /// Raises a claim, or renews it. Gives the one that it replaces, where that was not over.
+    pub(super) fn raise(&mut self, node: &NodeName, new: NewClaim, now: Now) -> Option<Claim> {
+        let before = self.get(node, &new.source).cloned();
+        let source = new.source.clone();
+        let claim = Claim::raise(new, before.as_ref(), now);
+        self.put(node, &source, Some(claim), now);
+        before.filter(|before| !before.ended(now))
+    }
+
+    /// Puts a claim in the place of what the source held.
+    pub(super) fn put(&mut self, node: &NodeName, source: &Source, claim: Option<Claim>, now: Now) {
+        // One that is over is not held, but for the file's: it stands in the file.
+        let claim = claim.filter(|claim| *source == Source::File || !claim.ended(now));
+        if self.get(node, source) == claim.as_ref() {
+            return;
+        }
+        self.version += 1;
+        let ends = claim.as_ref().and_then(|claim| claim.remaining(now)).map(|left| later(now, left));
+        self.next_end = self.next_end.into_iter().chain(ends).min();
+        let claims = self.held.entry(node.clone()).or_default();
+        claims.retain(|claim| claim.source != *source);
+        claims.extend(claim);
+        claims.sort_by(|one, other| one.source.cmp(&other.source));
+        if claims.is_empty() {
+            self.held.remove(node);
+        }
+        self.dirty.insert(node.clone());
+    }
+
+    /// Takes a claim back. Whether there was one.
+    pub(super) fn withdraw(&mut self, node: &NodeName, source: &Source, now: Now) -> bool {
+        let was = self.get(node, source).is_some();
+        if was {
+            self.put(node, source, None, now);
+        }
+        was
+    }
+
+    /// These are all claims of a source. Gives the nodes that it claims now and did not, and those that it claims no more.
+    pub(super) fn replace(
+        &mut self,
+        source: &Source,
+        new: Vec<(NodeName, NewClaim)>,
+        now: Now,
+    ) -> (Vec<NodeName>, Vec<NodeName>) {
+        let before: BTreeSet<NodeName> =
+            self.held.keys().filter(|node| self.get(node, source).is_some()).cloned().collect();
+        let mut after = BTreeSet::new();
+        for (node, claim) in new {
+            after.insert(node.clone());
+            self.raise(&node, NewClaim { source: source.clone(), ..claim }, now);
+        }
+        let came = after.difference(&before).cloned().collect();
+        let went: Vec<NodeName> = before.difference(&after).cloned().collect();
+        for node in &went {
+            self.withdraw(node, source, now);
+        }
+        (came, went)
+    }
+
+    /// Drops claims that are over, and gives them. One of the file stays: it stands in the file.
+    pub(super) fn expire(&mut self, now: Now) -> Vec<(NodeName, Source)> {
+        if self.next_end.is_none_or(|end| end > now.mono) {
+            return Vec::new();
+        }
+        let mut over = Vec::new();
+        for (node, claims) in &mut self.held {
+            let before = over.len();
+            claims.retain(|claim| {
+                let ended = claim.ended(now) && claim.source != Source::File;
+                if ended {
+                    over.push((node.clone(), claim.source.clone()));
+                }
+                !ended
+            });
+            if over.len() > before || claims.iter().any(|claim| claim.ended(now)) {
+                self.dirty.insert(node.clone());
+            }
+        }
+        self.held.retain(|_, claims| !claims.is_empty());
+        self.version += u64::from(!over.is_empty());
+        self.find_next_end(now);
+        over
+    }
+
+    fn find_next_end(&mut self, now: Now) {
+        // One that is over is to be dropped at once, but for the file's.
+        let stays = |claim: &&Claim| claim.source == Source::File && claim.ended(now);
+        let claims = self.held.values().flatten().filter(|claim| !stays(claim));
+        let left = claims.filter_map(|claim| claim.remaining(now)).min();
+        self.next_end = left.map(|left| later(now, left));
+    }
+
+    /// From now on these nodes exist.
+    pub(super) fn open(&mut self, view: &NewView) {
+        self.members = Arc::clone(&view.members);
+        self.limits.open(Arc::clone(&view.sizes));
+        self.all_dirty = true;
+    }
+
+    /// Has every node decided on anew: as time goes by, ends come nearer and the wall clock is set.
+    pub(super) fn refresh(&mut self, now: Now) {
+        self.all_dirty = true;
+        self.find_next_end(now);
+    }
+
+    /// Decides on the nodes whose claims changed, and on those whom a limit concerns. Gives these nodes, and which limits were
+    /// crossed.
+    pub(super) fn settle(&mut self, now: Now) -> (BTreeSet<NodeName>, Vec<Crossed>) {
+        let mut names = std::mem::take(&mut self.dirty);
+        let mut scopes: BTreeSet<LimitScope> = self.limits.over(now).cloned().collect();
+        if std::mem::take(&mut self.all_dirty) {
+            names.extend(self.held.keys().chain(self.decisions.keys()).chain(self.shown.keys()).cloned());
+            scopes.extend(self.limits.scopes().cloned());
+        }
+        for name in &names {
+            let counted = self.counted(name, now);
+            self.limits.count(name, counted, &mut scopes);
+        }
+        let mut crossed = Vec::new();
+        for scope in scopes {
+            let verdict = self.limits.evaluate(&scope, now);
+            if verdict != Verdict::Same {
+                names.extend(self.limits.automatic(&scope).cloned());
+                crossed.push(Crossed { scope, verdict });
+            }
+        }
+        for name in &names {
+            self.decide(name, now);
+        }
+        self.version += u64::from(!crossed.is_empty());
+        (names, crossed)
+    }
+
+    /// What counts of a node in the limits, and where.
+    fn counted(&self, node: &NodeName, now: Now) -> Option<(Counted, Vec<LimitScope>)> {
+        let member = self.members.get(node)?;
+        let claims = || self.held.get(node).into_iter().flatten().filter(|claim| !claim.ended(now));
+        let counts = self.told.auto.under(self.told.mode).is_some();
+        let automatic = claims().filter(|claim| counts && claim.source.automatic());
+        let counted = Counted {
+            person: claims().any(|claim| !claim.source.automatic()),
+            latest: automatic.map(|claim| claim.raised).max(),
+        };
+        let any = counted.person || counted.latest.is_some();
+        any.then(|| (counted, member.scopes().collect()))
+    }
+
+    fn decide(&mut self, node: &NodeName, now: Now) {
+        let member = self.members.get(node);
+        let claims = self.held.get(node).map_or(&[][..], |claims| &claims[..]);
+        let shown: Arc<[ShownClaim]> = claims
+            .iter()
+            .map(|claim| ShownClaim { standing: self.standing(claim, member, now), claim: claim.clone() })
+            .collect();
+        let decision = [Mode::Enforce, Mode::Observe].into_iter().find_map(|mode| follow(&shown, mode, now));
+        match decision {
+            Some(decision) => drop(self.decisions.insert(node.clone(), decision)),
+            None => drop(self.decisions.remove(node)),
+        }
+        if self.shown.get(node).map_or(&[][..], |shown| &shown[..]) == &shown[..] {
+            return;
+        }
+        let all = Arc::make_mut(&mut self.shown);
+        if shown.is_empty() {
+            all.remove(node);
+        } else {
+            all.insert(node.clone(), shown);
+        }
+    }
+
+    fn standing(&self, claim: &Claim, member: Option<&Member>, now: Now) -> Standing {
+        if claim.ended(now) {
+            return Standing::Over;
+        }
+        let Some(member) = member else { return Standing::Unknown };
+        let mode = if claim.source.automatic() {
+            let Some(mode) = self.told.auto.under(self.told.mode) else { return Standing::Off };
+            let by: Vec<LimitScope> =
+                member.scopes().filter(|scope| self.limits.withholds(scope, claim.raised)).collect();
+            if !by.is_empty() {
+                return Standing::Withheld(by.into());
+            }
+            mode
+        } else {
+            self.told.mode
+        };
+        match mode {
+            Mode::Enforce => Standing::Enforced,
+            Mode::Observe => Standing::Observed,
+        }
+    }
+
+    /// What the claims of a node come to.
+    pub(super) fn decision(&self, node: &str) -> Option<&Decision> {
+        self.decisions.get(node)
+    }
+
+    /// The nodes that are to be cut or observed.
+    pub(super) fn decided(&self) -> impl Iterator<Item = &NodeName> {
+        self.decisions.keys()
+    }
+
+    /// Every claim and how it stands.
+    pub(super) fn shown(&self) -> &Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>> {
+        &self.shown
+    }
+
+    /// The claims on a node.
+    pub(super) fn of(&self, node: &str) -> &[Claim] {
+        self.held.get(node).map_or(&[][..], |claims| &claims[..])
+    }
+
+    /// Every node that has claims.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.held.keys()
+    }
+
+    /// How many nodes of the view a person flagged, but for `other`.
+    pub(super) fn flagged_by_persons(&self, other: &str, now: Now) -> usize {
+        let by_person = |claim: &Claim| !claim.source.automatic() && !claim.ended(now);
+        let nodes = self.held.iter().filter(|(name, claims)| {
+            name.as_str() != other && self.members.contains_key(*name) && claims.iter().any(by_person)
+        });
+        nodes.count()
+    }
+
+    /// The scopes whose automatic claims are withheld.
+    pub(super) fn withheld(&self) -> Vec<Withheld> {
+        self.limits.withheld().cloned().collect()
+    }
+
+    /// When something ends (CLOCK_MONOTONIC, ns), as far as that can be known.
+    pub(super) fn next_end(&self, now: Now) -> Option<u64> {
+        let over = self.limits.next_over().map(|over| later(now, over.saturating_sub(now.boot)));
+        self.next_end.into_iter().chain(over).min()
+    }
+
+    /// What outlives the agent is to be saved once more.
+    pub(super) fn bump(&mut self) {
+        self.version += 1;
+    }
+
+    /// Rises with each change of what outlives the agent.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// What outlives the agent.
+    pub(super) fn saved(&self) -> Saved {
+        let claims = self
+            .held
+            .iter()
+            .flat_map(|(node, claims)| claims.iter().map(move |claim| (node.clone(), claim.clone())));
+        let released = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
+        Saved { claims: claims.collect(), released: released.collect() }
+    }
+}
+
+/// What those claims come to that are carried out in that way; `None` where there are none.
+fn follow(shown: &[ShownClaim], mode: Mode, now: Now) -> Option<Decision> {
+    let standing = match mode {
+        Mode::Enforce => Standing::Enforced,
+        Mode::Observe => Standing::Observed,
+    };
+    let carried_out = || shown.iter().filter(|shown| shown.standing == standing).map(|shown| &shown.claim);
+    carried_out().next()?;
+    let left: Option<Vec<Duration>> = carried_out().map(|claim| claim.remaining(now)).collect();
+    let causes: BTreeSet<ClaimCause> = carried_out().map(|claim| claim.source.cause()).collect();
+    Some(Decision {
+        mode,
+        ends: left.and_then(|left| left.into_iter().max()).map(|left| later(now, left)),
+        causes: causes.into_iter().collect(),
+    })
+}
+
+fn later(now: Now, left: Duration) -> u64 {
+    now.mono.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
+}

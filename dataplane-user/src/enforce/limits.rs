@@ -1,0 +1,179 @@
+//! How many nodes automatic claims may cut, of all, of each zone and of each pool.
+//!
+//! Where they exceed the limit of a scope, none of them is enforced there. For five minutes only claims first raised after that
+//! count; then all of them do again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{now::Now, scope::LimitScope, settings::Share};
+use crate::cluster::NodeName;
+
+/// For how long only new claims count in a scope in which automatic claims were released.
+pub const WITHHELD_FOR: Duration = Duration::from_secs(300);
+
+/// What counts of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// A person flagged it.
+    pub(super) person: bool,
+    /// When the latest of its automatic claims was first raised (CLOCK_BOOTTIME).
+    pub(super) latest: Option<Duration>,
+}
+
+/// A scope whose automatic claims are withheld.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// Which.
+    pub scope: LimitScope,
+    /// Since when (CLOCK_BOOTTIME). What was first raised up to then is withheld for [`WITHHELD_FOR`].
+    pub since: Duration,
+    /// How many nodes had automatic claims or a person's that counted.
+    pub counted: u32,
+    /// How many may have.
+    pub allowed: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: BTreeMap<NodeName, Counted>,
+    /// How many of them have automatic claims.
+    automatic: u32,
+    released: Option<Withheld>,
+}
+
+/// The limits of all scopes.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    share: Share,
+    sizes: Arc<BTreeMap<LimitScope, u32>>,
+    scopes: BTreeMap<LimitScope, State>,
+    /// Where each node counts.
+    places: BTreeMap<NodeName, Vec<LimitScope>>,
+}
+
+/// What an evaluation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing changed.
+    Same,
+    /// The automatic claims of the scope are withheld from now on, those that were before too.
+    Exceeded,
+    /// Nothing is withheld in the scope any more.
+    Over,
+}
+
+impl Limits {
+    pub(super) fn new(share: Share, released: Vec<(LimitScope, Duration)>) -> Self {
+        let mut this = Self { share, ..Self::default() };
+        for (scope, since) in released {
+            let withheld = Withheld { scope: scope.clone(), since, counted: 0, allowed: 0 };
+            this.scopes.entry(scope).or_default().released = Some(withheld);
+        }
+        this
+    }
+
+    /// From now on the scopes have so many nodes. What counts of each node is to be said again.
+    pub(super) fn open(&mut self, sizes: Arc<BTreeMap<LimitScope, u32>>) {
+        self.sizes = sizes;
+        self.places.clear();
+        for state in self.scopes.values_mut() {
+            state.nodes.clear();
+            state.automatic = 0;
+        }
+        self.scopes.retain(|_, state| state.released.is_some());
+    }
+
+    /// What counts of a node from now on, and where. The scopes that are to be evaluated are added to `touched`.
+    pub(super) fn count(
+        &mut self,
+        node: &NodeName,
+        counted: Option<(Counted, Vec<LimitScope>)>,
+        touched: &mut BTreeSet<LimitScope>,
+    ) {
+        for scope in self.places.remove(node).unwrap_or_default() {
+            if let Some(state) = self.scopes.get_mut(&scope)
+                && let Some(was) = state.nodes.remove(node)
+            {
+                state.automatic -= u32::from(was.latest.is_some());
+            }
+            touched.insert(scope);
+        }
+        let Some((counted, scopes)) = counted else { return };
+        for scope in &scopes {
+            let state = self.scopes.entry(scope.clone()).or_default();
+            state.nodes.insert(node.clone(), counted);
+            state.automatic += u32::from(counted.latest.is_some());
+            touched.insert(scope.clone());
+        }
+        self.places.insert(node.clone(), scopes);
+    }
+
+    /// How many nodes of the scope may be claimed.
+    fn allowed(&self, scope: &LimitScope) -> u32 {
+        self.share.allowed(self.sizes.get(scope).copied().unwrap_or_default())
+    }
+
+    /// Holds what counts against the limit of a scope.
+    pub(super) fn evaluate(&mut self, scope: &LimitScope, now: Now) -> Verdict {
+        let allowed = self.allowed(scope);
+        let Some(state) = self.scopes.get_mut(scope) else { return Verdict::Same };
+        let window = state.released.as_ref().map(|withheld| withheld.since);
+        let window = window.filter(|since| now.boot < since.saturating_add(WITHHELD_FOR));
+        let (counted, automatic) = match window {
+            None => (state.nodes.len() as u32, state.automatic),
+            Some(since) => {
+                let is_new = |node: &Counted| node.latest.is_some_and(|raised| raised > since);
+                let new = state.nodes.values().filter(|node| is_new(node)).count() as u32;
+                let counts = state.nodes.values().filter(|node| node.person || is_new(node)).count();
+                (counts as u32, new)
+            }
+        };
+        if automatic > 0 && counted > allowed {
+            let withheld = Withheld { scope: scope.clone(), since: now.boot, counted, allowed };
+            state.released = Some(withheld);
+            return Verdict::Exceeded;
+        }
+        if state.released.is_some() && window.is_none() {
+            state.released = None;
+            return Verdict::Over;
+        }
+        Verdict::Same
+    }
+
+    /// Whether a claim that was first raised then is withheld in a scope.
+    pub(super) fn withholds(&self, scope: &LimitScope, raised: Duration) -> bool {
+        let released = self.scopes.get(scope).and_then(|state| state.released.as_ref());
+        released.is_some_and(|withheld| raised <= withheld.since)
+    }
+
+    /// The nodes of a scope that have automatic claims.
+    pub(super) fn automatic(&self, scope: &LimitScope) -> impl Iterator<Item = &NodeName> {
+        let nodes = self.scopes.get(scope).into_iter().flat_map(|state| &state.nodes);
+        nodes.filter(|(_, counted)| counted.latest.is_some()).map(|(name, _)| name)
+    }
+
+    /// The scopes whose five minutes are over.
+    pub(super) fn over(&self, now: Now) -> impl Iterator<Item = &LimitScope> {
+        let over = move |withheld: &&Withheld| withheld.since.saturating_add(WITHHELD_FOR) <= now.boot;
+        self.withheld().filter(over).map(|withheld| &withheld.scope)
+    }
+
+    /// When the next five minutes are over (CLOCK_BOOTTIME).
+    pub(super) fn next_over(&self) -> Option<Duration> {
+        self.withheld().map(|withheld| withheld.since.saturating_add(WITHHELD_FOR)).min()
+    }
+
+    /// The scopes whose automatic claims are withheld.
+    pub(super) fn withheld(&self) -> impl Iterator<Item = &Withheld> {
+        self.scopes.values().filter_map(|state| state.released.as_ref())
+    }
+
+    /// All scopes.
+    pub(super) fn scopes(&self) -> impl Iterator<Item = &LimitScope> {
+        self.scopes.keys()
+    }
+}

@@ -1,0 +1,277 @@
+//! The Enforcer: what it knows, what it is told, and what follows as time goes by.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use nodefence_common::NodeEntry;
+
+use super::{
+    claim::Source,
+    claims::Claims,
+    exempt::Exempt,
+    input::Input,
+    limits::Verdict,
+    now::{Now, SECOND},
+    output::{Event, Output},
+    pending::Requests,
+    place::{Before, Place, Work},
+    settings::Told,
+    views::Views,
+    world::{Danger, World},
+};
+use crate::{
+    cluster::NodeName,
+    plan::{Mode, Slot},
+};
+
+/// How often verdicts are renewed until the first view comes, in ns.
+pub(super) const BRIDGED_EVERY: u64 = SECOND / 2;
+
+/// One owner of verdicts: the only one that says what lies in `nodes` and which ports are exempt.
+///
+/// It has no clock, socket, file, lock or log. Its driver tells it what happens ([`Enforcer::handle`]), carries out what it wants
+/// one after the other ([`Enforcer::poll`], until there is nothing left), says at once what of that failed ([`Enforcer::failed`]),
+/// and comes back when it is time ([`Enforcer::deadline`]).
+#[derive(Debug)]
+pub struct Enforcer {
+    pub(super) told: Told,
+    pub(super) now: Now,
+    /// Verdicts that were alive at the start; they are renewed by their names until the first view comes.
+    pub(super) bridged: Option<Vec<(u32, NodeEntry)>>,
+    /// Renewals of these that are due.
+    pub(super) bridging: VecDeque<(u32, NodeEntry)>,
+    pub(super) claims: Claims,
+    pub(super) views: Views,
+    pub(super) places: BTreeMap<u32, Place>,
+    pub(super) exempt: Exempt,
+    /// Places by what must be done about them.
+    pub(super) work: BTreeSet<(Work, u32)>,
+    /// Places to be looked at again, and when (CLOCK_MONOTONIC, ns).
+    pub(super) later: BTreeSet<(u64, u32)>,
+    /// Places that bear a verdict that is wanted.
+    pub(super) wanted: BTreeSet<u32>,
+    /// Places with something wrong, for the snapshot.
+    pub(super) troubled: BTreeSet<u32>,
+    /// Places that nobody has any more; they are emptied once the tables are written.
+    pub(super) left: BTreeSet<u32>,
+    /// New owners whose generation the map lacks: the tables wait for them.
+    pub(super) unwritten: BTreeSet<u32>,
+    /// The entry that was handed out last, and not said to have failed: its place, and what it replaced.
+    pub(super) sent: Option<(u32, Before)>,
+    /// The own node's devices are attached.
+    pub(super) own_attached: bool,
+    /// Since when (CLOCK_MONOTONIC, ns) the own node is to be cut.
+    pub(super) own_since: Option<u64>,
+    pub(super) requests: Requests,
+    pub(super) closing: bool,
+    pub(super) next_renewal: u64,
+    pub(super) lease_due: bool,
+    /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
+    pub(super) drain_alive: u64,
+    /// Nodes to which a view gave backends that are not in the maps yet.
+    pub(super) grown: BTreeSet<NodeName>,
+    /// The file's flags changed.
+    pub(super) dangers_due: bool,
+    pub(super) dangers: Arc<[Danger]>,
+    /// Replies and records.
+    pub(super) out: VecDeque<Output>,
+    pub(super) publish: bool,
+    /// Of some nodes more is cut than rounds asked for that began before now.
+    pub(super) more_is_cut: bool,
+    pub(super) world: World,
+}
+
+impl Enforcer {
+    /// Takes note of something that happened.
+    pub fn handle(&mut self, input: Input, now: Now) {
+        self.confirm();
+        self.now = now;
+        match input {
+            Input::View(view) => self.view(view),
+            Input::Claim { node, change, ticket } => self.claim(node, change, ticket),
+            Input::Replace { source, claims } => self.replace(source, claims),
+            Input::Routes { own_attached } => {
+                self.own_attached = own_attached;
+                self.rewant(&self.told.own.clone());
+            }
+            Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(at),
+            Input::Written { epoch, result } => self.tables_written(epoch, result),
+            Input::Found { nodes, exempt, whole } => self.found(nodes, &exempt, whole),
+            Input::Saved { serial, result } => self.saved(serial, result),
+            Input::HandOver(ticket) => self.hand_over(ticket),
+            Input::Renew => self.next_renewal = now.mono,
+            Input::Tick => {}
+        }
+        self.advance();
+    }
+
+    /// What follows from the time.
+    fn advance(&mut self) {
+        let mono = self.now.mono;
+        if mono >= self.next_renewal {
+            self.claims.refresh(self.now);
+        }
+        for (node, source) in self.claims.expire(self.now) {
+            self.out.push_back(Output::Record(Event::Over(node, source)));
+        }
+        if self.bridged.is_some() {
+            self.bridge_on();
+        } else {
+            self.exempt.retry(mono);
+            while let Some(&(at, index)) = self.later.first().filter(|(at, _)| *at <= mono) {
+                self.later.remove(&(at, index));
+                self.look_again(index);
+            }
+            if mono >= self.next_renewal {
+                self.renew();
+            }
+            if self.own_since.is_some_and(|since| since.saturating_add(SECOND) <= mono) {
+                self.rewant(&self.told.own.clone());
+            }
+            self.views.try_again(mono);
+            self.settle();
+            self.tell_dangers();
+        }
+        self.requests.save_again(mono);
+        self.answer();
+    }
+
+    /// Has all verdicts written again.
+    fn renew(&mut self) {
+        self.next_renewal = self.now.mono.saturating_add(SECOND);
+        self.lease_due = true;
+        for index in self.wanted.clone() {
+            if let Some(place) = self.places.get_mut(&index) {
+                place.clean = false;
+            }
+            self.touch(index);
+        }
+    }
+
+    /// Has what is wanted follow the claims.
+    pub(super) fn settle(&mut self) {
+        let (names, crossed) = self.claims.settle(self.now);
+        for crossed in crossed {
+            let event = match crossed.verdict {
+                Verdict::Exceeded => Event::Withheld(crossed.scope),
+                Verdict::Over => Event::NoMoreWithheld(crossed.scope),
+                Verdict::Same => continue,
+            };
+            self.out.push_back(Output::Record(event));
+            self.publish = true;
+        }
+        for name in &names {
+            self.rewant(name);
+        }
+        if !Arc::ptr_eq(self.claims.shown(), &self.world.claims) {
+            self.publish = true;
+        }
+    }
+
+    /// Finds out what is wanted of a node now.
+    pub(super) fn rewant(&mut self, name: &NodeName) {
+        let decision = self.claims.decision(name).cloned();
+        let cuts = decision.as_ref().is_some_and(|decision| decision.mode == Mode::Enforce);
+        if *name == self.told.own {
+            self.own_since = cuts.then(|| self.own_since.unwrap_or(self.now.mono));
+        }
+        let Some(slot) = self.views.slot(name) else { return };
+        let Some(place) = self.places.get_mut(&slot.index) else { return };
+        let owner = place.owner.as_ref().filter(|owner| owner.slot == slot);
+        let Some(since) = owner.map(|owner| owner.since) else { return };
+        place.lapse(self.now.mono);
+        if !cuts && place.blocked.take().is_some() {
+            self.publish = true;
+        }
+        // What the maps held when this agent started was written by another one, which knew what to exempt then.
+        let ready = self.views.written_since(since) || place.may_cut.is_some();
+        let blocked = place.blocked.as_ref().is_some_and(|blocked| blocked.until > self.now.mono);
+        let waits = *name == self.told.own
+            && place.may_cut.is_none()
+            && !self.own_attached
+            && self.own_since.is_some_and(|since| self.now.mono < since.saturating_add(SECOND));
+        let want = decision.filter(|_| ready && !blocked && !waits && !place.is_unwritten());
+        if cuts && want.is_some() && !place.wants_cut() && place.may_cut.is_none() {
+            place.since = self.now.mono;
+            place.ask_since = self.now.mono;
+        }
+        place.want(want, self.now.mono);
+        self.touch(slot.index);
+    }
+
+    /// A failed write is tried again, or a verdict has lapsed.
+    fn look_again(&mut self, index: u32) {
+        let owner = self.places.get(&index).and_then(|place| place.owner.as_ref());
+        if let Some(name) = owner.map(|owner| owner.name.clone()) {
+            self.rewant(&name);
+        }
+        self.touch(index);
+    }
+
+    /// Has the lists follow a place.
+    pub(super) fn touch(&mut self, index: u32) {
+        let mono = self.now.mono;
+        let Some(place) = self.places.get_mut(&index) else { return };
+        place.lapse(mono);
+        for work in [Work::Place, Work::Release, Work::Flag, Work::Renew, Work::Vacate] {
+            self.work.remove(&(work, index));
+        }
+        if let Some(work) = place.work(mono) {
+            self.work.insert((work, index));
+        }
+        let slot = place.slot();
+        let cut = place.may_cut.is_some() || place.wants_cut();
+        let observed = place.want.as_ref().is_some_and(|want| want.mode == Mode::Observe);
+        let wanted = place.want.is_some();
+        if cut != self.exempt.is_cut(slot) || observed != self.exempt.is_observed(slot) {
+            self.publish = true;
+        }
+        self.exempt.set_cut(slot, cut);
+        self.exempt.set_observed(slot, observed);
+        if wanted {
+            self.wanted.insert(index);
+        } else {
+            self.wanted.remove(&index);
+        }
+    }
+
+    /// This owner of a place is neither cut nor observed any more: the place bears another generation.
+    pub(super) fn let_go(&mut self, slot: Slot) {
+        self.publish |= self.exempt.is_cut(slot) || self.exempt.is_observed(slot);
+        self.exempt.set_cut(slot, false);
+        self.exempt.set_observed(slot, false);
+    }
+
+    /// The place of a node that the latest view has.
+    pub(super) fn place_of(&self, name: &NodeName) -> Option<(u32, &Place)> {
+        let slot = self.views.slot(name)?;
+        let place = self.places.get(&slot.index)?;
+        let its = place.owner.as_ref().is_some_and(|owner| owner.slot == slot);
+        its.then_some((slot.index, place))
+    }
+
+    /// When [`Enforcer::handle`] must be called at the latest (CLOCK_MONOTONIC, ns), once [`Enforcer::poll`] gives nothing more.
+    pub fn deadline(&self) -> u64 {
+        if self.bridged.is_some() {
+            let answer = self.requests.next_deadline();
+            return answer.map_or(self.next_renewal, |at| at.min(self.next_renewal));
+        }
+        let own = self.own_since.filter(|_| !self.own_attached).map(|since| since.saturating_add(SECOND));
+        let times = [
+            self.claims.next_end(self.now),
+            self.exempt.next_retry(),
+            self.later.first().map(|(at, _)| *at),
+            own.filter(|at| *at > self.now.mono),
+            self.views.next_try(),
+            self.requests.next_deadline(),
+        ];
+        times.into_iter().flatten().min().map_or(self.next_renewal, |at| at.min(self.next_renewal))
+    }
+
+    /// Whether a source may change its claims now.
+    pub(super) fn takes(&self, source: &Source) -> bool {
+        !self.closing || *source == Source::File
+    }
+}

@@ -1,0 +1,48 @@
+//! The one owner of verdicts: from views, claims and what became of earlier writes to the next thing to do. Pure: no clock, no
+//! effects.
+//!
+//! [`Enforcer`] is the machine. [`Input`] is what it is told, [`Output`] what it wants done, [`World`] what everybody else reads.
+
+mod bridge;
+mod build;
+mod claim;
+mod claims;
+mod exempt;
+mod failures;
+mod index;
+mod input;
+mod limits;
+mod machine;
+mod now;
+mod output;
+mod pending;
+mod place;
+mod ports;
+mod requests;
+mod scope;
+mod settings;
+mod shortage;
+mod snapshot;
+mod standing;
+mod steps;
+mod take;
+mod view;
+mod views;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+pub use claim::{AUTOMATIC_LASTS, Claim, ClaimCause, NewClaim, Saved, Source};
+pub use index::{ExemptIndex, Target};
+pub use input::{Change, Input};
+pub use limits::{WITHHELD_FOR, Withheld};
+pub use machine::Enforcer;
+pub use now::{Epoch, Now, Ticket};
+pub use output::{Answer, Changed, Done, Event, Output, Refusal, SaveState, TablesPlan};
+pub use ports::ExemptPorts;
+pub use scope::LimitScope;
+pub use settings::{Auto, Share, Told};
+pub use standing::{ShownClaim, Standing};
+pub use view::{Delta, Member, NewView};
+pub use world::{Bearer, Danger, TablesState, World};

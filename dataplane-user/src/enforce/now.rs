@@ -1,0 +1,27 @@
+//! Time as it is handed in, and the numbers by which views and requests are told apart.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// Nanoseconds in a second.
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+/// The clocks, read together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// CLOCK_MONOTONIC in ns, by which verdicts lapse.
+    pub mono: u64,
+    /// CLOCK_BOOTTIME, by which claims end: it is never set, and runs on while the machine sleeps.
+    pub boot: Duration,
+    /// The wall clock, which may be set at any time.
+    pub wall: Timestamp,
+}
+
+/// Which view: a later one has a higher number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// Which request: the driver keeps who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);

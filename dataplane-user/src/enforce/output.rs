@@ -1,0 +1,162 @@
+//! What the Enforcer wants done.
+
+use std::sync::Arc;
+
+use nodefence_common::{NodeEntry, PortKey};
+
+use super::{
+    claim::{Claim, Saved, Source},
+    now::{Epoch, Ticket},
+    scope::LimitScope,
+    world::{Danger, World},
+};
+use crate::{
+    cluster::{Backend, NodeName},
+    plan::Tables,
+};
+
+/// Tables to write.
+#[derive(Clone, Debug)]
+pub struct TablesPlan {
+    /// Of which view.
+    pub epoch: Epoch,
+    /// The maps hold the tables of this view and nothing else; `None` where that is not known, and all entries must be compared.
+    pub base: Option<Epoch>,
+    /// All that must lie in the maps.
+    pub tables: Arc<Tables>,
+}
+
+/// What the Enforcer wants done, in this order. Where it fails, [`super::Enforcer::failed`] must be called before anything else.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Everybody is to read this from now on.
+    Publish(Arc<World>),
+    /// This key must lie in `ports`.
+    Exempt(PortKey),
+    /// This must lie in `nodes` at this index.
+    Node(u32, NodeEntry),
+    /// This key must not lie in `ports`.
+    Unexempt(PortKey),
+    /// What is taken out of IPVS holds up to then (CLOCK_MONOTONIC, ns).
+    Lease(u64),
+    /// These tables must be written; answered by [`super::Input::Written`].
+    Tables(TablesPlan),
+    /// This must lie on the disk; answered by [`super::Input::Saved`].
+    Save(u64, Arc<Saved>),
+    /// The answer to a request.
+    Reply(Ticket, Answer),
+    /// For the log.
+    Record(Event),
+}
+
+/// The answer to a request.
+pub type Answer = Result<Done, Refusal>;
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What changed.
+    pub changed: Changed,
+    /// When (CLOCK_MONOTONIC, ns) the map held it. `None`: it waits still, for the own node's devices, for the tables in which the
+    /// node stands, or for a limit.
+    pub written: Option<u64>,
+    /// Whether it outlives the agent.
+    pub saved: SaveState,
+}
+
+/// What a request changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// A claim was raised.
+    Raised {
+        /// What the source held against the node before.
+        before: Option<Claim>,
+    },
+    /// A claim was taken back.
+    Withdrawn {
+        /// There was one.
+        was: bool,
+    },
+    /// Everything is saved for another agent.
+    HandedOver,
+}
+
+/// Whether a change outlives the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaveState {
+    /// It does.
+    Saved,
+    /// It is still being written.
+    Late,
+    /// It does not, and why; it is tried again each second.
+    Failed(Arc<str>),
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No view has come yet.
+    #[error("the agent is starting")]
+    Starting,
+    /// Another agent has been told what the claims are.
+    #[error("the agent is handing over to another")]
+    HandingOver,
+    /// No node of that name exists.
+    #[error("there is no node `{0}`")]
+    UnknownNode(NodeName),
+    /// It is the node that this agent runs on.
+    #[error("`{0}` is the node this agent runs on")]
+    OwnNode(NodeName),
+    /// The rest may not carry the load.
+    #[error("{flagged} of {all} nodes would be flagged, more than a third")]
+    TooMany {
+        /// So many would be flagged.
+        flagged: usize,
+        /// Of so many.
+        all: usize,
+    },
+    /// The verdict could not be written. The claim is not held.
+    #[error("the verdict could not be written: {0}")]
+    NotWritten(Arc<str>),
+    /// What must be exempt then could not be written. The claim is not held.
+    #[error("{port} must be exempt, which failed: {error}")]
+    NotExempt {
+        /// What must be exempt.
+        port: Backend,
+        /// Why it could not be.
+        error: Arc<str>,
+    },
+    /// The verdict could not be taken back; it lapses. The claim is gone.
+    #[error("the verdict could not be taken back: {0}")]
+    NotTakenBack(Arc<str>),
+    /// What another agent must know could not be saved.
+    #[error("the claims were not saved: {0}")]
+    NotSaved(Arc<str>),
+}
+
+/// For the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A node is claimed that was not, by that source.
+    Raised(NodeName, Source),
+    /// A source claims a node no more.
+    Withdrawn(NodeName, Source),
+    /// A claim is over.
+    Over(NodeName, Source),
+    /// Automatic claims of a scope exceed its limit: none is enforced there.
+    Withheld(LimitScope),
+    /// Automatic claims of a scope are withheld no more.
+    NoMoreWithheld(LimitScope),
+    /// A node's entry could not be written.
+    Failed(NodeName, Arc<str>),
+    /// A node is not cut because this port of it must be exempt, which failed.
+    NotExempt(Option<NodeName>, Backend, Arc<str>),
+    /// The tables could not be written.
+    TablesFailed(Arc<str>),
+    /// The claims could not be saved.
+    SaveFailed(Arc<str>),
+    /// So many node entries and exemptions in the maps were not as they should be.
+    Mended(usize, usize),
+    /// The cluster file flags what `nodefence flag` would ask `--force` for.
+    Danger(Danger),
+}

@@ -1,0 +1,118 @@
+//! Requests that wait for an answer, and what is to be saved.
+
+use std::sync::Arc;
+
+use super::{
+    claim::{Claim, Source},
+    now::{SECOND, Ticket},
+    output::SaveState,
+};
+use crate::cluster::NodeName;
+
+/// What a request changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// A claim was raised in place of another.
+    Raise { source: Source, before: Option<Claim> },
+    /// A claim was taken back, if there was one.
+    Withdraw { was: bool },
+    /// Another agent takes over.
+    HandOver,
+}
+
+/// A request that waits for an answer.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) ticket: Ticket,
+    pub(super) node: NodeName,
+    pub(super) wish: Wish,
+    /// Nothing is to be written for it any more.
+    pub(super) settled: bool,
+    /// When (CLOCK_MONOTONIC, ns) the map held it.
+    pub(super) written: Option<u64>,
+    /// What must be saved for it.
+    pub(super) serial: u64,
+    /// It is answered then (CLOCK_MONOTONIC, ns), whatever it waits for.
+    pub(super) by: u64,
+}
+
+/// Requests, and the saving of claims.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    pub(super) waiting: Vec<Pending>,
+    /// What was handed out to be saved, and is not known to be.
+    out: Option<u64>,
+    /// What is saved.
+    done: u64,
+    /// What could not be saved last, and why.
+    failed: Option<(u64, Arc<str>)>,
+    /// It is tried again then (CLOCK_MONOTONIC, ns).
+    again: Option<u64>,
+    /// Another agent has what was saved: nothing is saved any more.
+    given: bool,
+}
+
+impl Requests {
+    /// Whether this is to be saved now. It is handed out then.
+    pub(super) fn save(&mut self, version: u64) -> bool {
+        // Something new is tried at once, whatever became of what is older.
+        let waits =
+            self.again.is_some() && self.failed.as_ref().is_some_and(|(failed, _)| *failed >= version);
+        let due = !self.given && self.out.is_none() && !waits && version > self.done;
+        if due {
+            self.out = Some(version);
+        }
+        due
+    }
+
+    /// What became of it. Whether a failure is news.
+    pub(super) fn saved(&mut self, serial: u64, result: Result<(), Arc<str>>, now: u64) -> bool {
+        if self.out != Some(serial) {
+            return false;
+        }
+        self.out = None;
+        match result {
+            Ok(()) => {
+                self.done = serial;
+                self.failed = None;
+                false
+            }
+            Err(error) => {
+                let news = self.failed.as_ref().is_none_or(|(_, before)| *before != error);
+                self.failed = Some((serial, error));
+                self.again = Some(now.saturating_add(SECOND));
+                news
+            }
+        }
+    }
+
+    /// Has it saved again once it is time.
+    pub(super) fn save_again(&mut self, now: u64) {
+        self.again = self.again.filter(|again| *again > now);
+    }
+
+    /// What was saved is another agent's from now on.
+    pub(super) fn give(&mut self) {
+        self.given = true;
+    }
+
+    /// How far the saving of this is; `None` while it goes on.
+    pub(super) fn state(&self, serial: u64) -> Option<SaveState> {
+        if self.done >= serial {
+            return Some(SaveState::Saved);
+        }
+        let failed = self.failed.as_ref().filter(|(failed, _)| *failed >= serial);
+        failed.map(|(_, error)| SaveState::Failed(Arc::clone(error)))
+    }
+
+    /// Why the claims are not saved.
+    pub(super) fn error(&self) -> Option<Arc<str>> {
+        self.failed.as_ref().map(|(_, error)| Arc::clone(error))
+    }
+
+    /// When something must be answered or tried again (CLOCK_MONOTONIC, ns).
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        let answers = self.waiting.iter().map(|pending| pending.by).filter(|by| *by < u64::MAX);
+        answers.chain(self.again).min()
+    }
+}

@@ -1,0 +1,81 @@
+//! Which ports are exempt and why: a set that is cheap to hand out and to change by a few.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use crate::plan::{Keep, KeptFor, KeptPort};
+
+/// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
+const PARTS: usize = 64;
+
+type Part = Arc<BTreeSet<(KeptPort, KeptFor)>>;
+
+/// Ports that are exempt, each with every reason. A clone costs nothing.
+#[derive(Clone, Debug)]
+pub struct ExemptPorts {
+    /// Ports of one node are in one part.
+    parts: Arc<[Part; PARTS]>,
+    ports: usize,
+}
+
+impl Default for ExemptPorts {
+    fn default() -> Self {
+        Self { parts: Arc::new(std::array::from_fn(|_| Part::default())), ports: 0 }
+    }
+}
+
+impl ExemptPorts {
+    /// Adds a reason. Whether the port was not exempt before.
+    pub(super) fn insert(&mut self, port: KeptPort, reason: KeptFor) -> bool {
+        let new = self.reason(&port).is_none();
+        self.ports += usize::from(new);
+        self.part(&port).insert((port, reason));
+        new
+    }
+
+    /// Takes a reason away. Whether the port is not exempt any more.
+    pub(super) fn remove(&mut self, port: KeptPort, reason: KeptFor) -> bool {
+        let gone = self.part(&port).remove(&(port, reason)) && self.reason(&port).is_none();
+        self.ports -= usize::from(gone);
+        gone
+    }
+
+    fn part(&mut self, port: &KeptPort) -> &mut BTreeSet<(KeptPort, KeptFor)> {
+        Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[port.node.position() % PARTS])
+    }
+
+    /// How many ports are exempt.
+    pub fn len(&self) -> usize {
+        self.ports
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.ports == 0
+    }
+
+    /// The first reason, by Service, for which a port is exempt.
+    pub fn reason(&self, port: &KeptPort) -> Option<KeptFor> {
+        let (found, reason) = self.parts[port.node.position() % PARTS].range(lowest(*port)..).next()?;
+        (found == port).then_some(*reason)
+    }
+
+    /// Every port with every reason.
+    pub fn iter(&self) -> impl Iterator<Item = &(KeptPort, KeptFor)> {
+        self.parts.iter().flat_map(|part| part.iter())
+    }
+
+    /// Each port with its first reason, as [`crate::plan::keep`] gives it. Costs in proportion to what is exempt.
+    pub fn keep(&self) -> Keep {
+        let mut keep = Keep::default();
+        for (port, reason) in self.iter() {
+            keep.ports.entry(*port).or_insert(*reason);
+        }
+        keep
+    }
+}
+
+/// What no reason for a port stands before.
+fn lowest(port: KeptPort) -> (KeptPort, KeptFor) {
+    use crate::{cluster::TrafficPolicy, plan::Why};
+    (port, KeptFor { service: 0, port: 0, why: Why::NothingElse(TrafficPolicy::Cluster) })
+}

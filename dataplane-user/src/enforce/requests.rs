@@ -1,0 +1,262 @@
+//! Claims as they are raised and taken back, and the answers to those who asked.
+
+use std::sync::Arc;
+
+use super::{
+    claim::{NewClaim, Source},
+    input::Change,
+    machine::Enforcer,
+    now::{SECOND, Ticket},
+    output::{Answer, Changed, Done, Event, Output, Refusal, SaveState},
+    pending::{Pending, Wish},
+    world::Danger,
+};
+use crate::{cluster::NodeName, flags::too_many};
+
+/// For how long a request waits for the map, and then for the disk, in ns.
+const PATIENCE: u64 = SECOND;
+
+impl Enforcer {
+    /// A source raises its claim on a node, or takes it back.
+    pub(super) fn claim(&mut self, node: NodeName, change: Change, ticket: Option<Ticket>) {
+        let done = match change {
+            Change::Raise { claim, force } => self.raise(&node, claim, force),
+            Change::Withdraw(source) => self.withdraw(&node, &source),
+        };
+        match (done, ticket) {
+            (Ok(wish), Some(ticket)) => self.wait(ticket, node, wish),
+            (Err(refusal), Some(ticket)) => self.reply(ticket, Err(refusal)),
+            (_, None) => {}
+        }
+    }
+
+    fn raise(&mut self, node: &NodeName, claim: NewClaim, force: bool) -> Result<Wish, Refusal> {
+        if !self.takes(&claim.source) {
+            return Err(Refusal::HandingOver);
+        }
+        // An automatic claim may come before its node: it is shown as one on an unknown node, and limits hold for it.
+        if !claim.source.automatic() {
+            self.may_raise(node, force)?;
+        }
+        let source = claim.source.clone();
+        let before = self.claims.raise(node, claim, self.now);
+        if before.is_none() {
+            self.out.push_back(Output::Record(Event::Raised(node.clone(), source.clone())));
+        }
+        self.write_anew(node);
+        Ok(Wish::Raise { source, before })
+    }
+
+    /// Why a person may not flag a node.
+    fn may_raise(&self, node: &NodeName, force: bool) -> Result<(), Refusal> {
+        let Some(latest) = self.views.latest() else { return Err(Refusal::Starting) };
+        if latest.view.node(node).is_none() {
+            return Err(Refusal::UnknownNode(node.clone()));
+        }
+        if force {
+            return Ok(());
+        }
+        if *node == self.told.own {
+            return Err(Refusal::OwnNode(node.clone()));
+        }
+        let all = latest.view.nodes.len();
+        let flagged = self.claims.flagged_by_persons(node, self.now) + 1;
+        if too_many(flagged, all) { Err(Refusal::TooMany { flagged, all }) } else { Ok(()) }
+    }
+
+    fn withdraw(&mut self, node: &NodeName, source: &Source) -> Result<Wish, Refusal> {
+        if !self.takes(source) {
+            return Err(Refusal::HandingOver);
+        }
+        let known = self.views.latest().is_some_and(|latest| latest.view.node(node).is_some());
+        let was = self.claims.withdraw(node, source, self.now);
+        if !was && !known {
+            let starting = self.views.latest().is_none();
+            return Err(if starting { Refusal::Starting } else { Refusal::UnknownNode(node.clone()) });
+        }
+        if was {
+            self.out.push_back(Output::Record(Event::Withdrawn(node.clone(), source.clone())));
+        }
+        self.write_anew(node);
+        Ok(Wish::Withdraw { was })
+    }
+
+    /// Whoever asks gets an answer after a write, also where nothing changes, and where an earlier write failed.
+    fn write_anew(&mut self, node: &NodeName) {
+        let Some((index, _)) = self.place_of(node) else { return };
+        if let Some(place) = self.places.get_mut(&index).filter(|place| place.want.is_some() || !place.clean)
+        {
+            place.clean = false;
+            place.again = None;
+        }
+        self.touch(index);
+    }
+
+    /// These are all claims of a source.
+    pub(super) fn replace(&mut self, source: Source, claims: Vec<(NodeName, NewClaim)>) {
+        if !self.takes(&source) {
+            return;
+        }
+        let (came, went) = self.claims.replace(&source, claims, self.now);
+        self.dangers_due |= source == Source::File && !(came.is_empty() && went.is_empty());
+        let came = came.into_iter().map(|node| Event::Raised(node, source.clone()));
+        let went = went.into_iter().map(|node| Event::Withdrawn(node, source.clone()));
+        self.out.extend(came.chain(went).map(Output::Record));
+    }
+
+    /// Another agent takes over: nothing is changed by requests from now on.
+    pub(super) fn hand_over(&mut self, ticket: Ticket) {
+        self.closing = true;
+        self.publish = true;
+        self.next_renewal = self.now.mono;
+        self.claims.bump();
+        self.wait(ticket, NodeName::default(), Wish::HandOver);
+    }
+
+    fn wait(&mut self, ticket: Ticket, node: NodeName, wish: Wish) {
+        let attaching = if node == self.told.own { SECOND } else { 0 };
+        let by = match wish {
+            Wish::HandOver => u64::MAX,
+            Wish::Raise { .. } | Wish::Withdraw { .. } => self.now.mono.saturating_add(PATIENCE + attaching),
+        };
+        let settled = wish == Wish::HandOver;
+        let serial = self.claims.version();
+        self.requests.waiting.push(Pending { ticket, node, wish, settled, written: None, serial, by });
+    }
+
+    fn reply(&mut self, ticket: Ticket, answer: Answer) {
+        self.out.push_back(Output::Reply(ticket, answer));
+    }
+
+    /// Refuses the requests that raised a claim on a node and whose verdict is not written: what was held before is held again.
+    /// Whether there were any.
+    pub(super) fn refuse(&mut self, node: &NodeName, refusal: &Refusal) -> bool {
+        let mut any = false;
+        let waiting = std::mem::take(&mut self.requests.waiting);
+        // The latest first, so that the claim before the first of them is what stays.
+        for pending in waiting.into_iter().rev() {
+            match &pending.wish {
+                Wish::Raise { source, before } if pending.node == *node && !pending.settled => {
+                    any = true;
+                    self.claims.put(node, source, before.clone(), self.now);
+                    self.reply(pending.ticket, Err(refusal.clone()));
+                }
+                _ => self.requests.waiting.insert(0, pending),
+            }
+        }
+        any
+    }
+
+    /// Tells those who took a claim back that the node may be cut until its verdict lapses.
+    pub(super) fn not_taken_back(&mut self, node: &NodeName, error: &Arc<str>) {
+        for pending in std::mem::take(&mut self.requests.waiting) {
+            let its = matches!(pending.wish, Wish::Withdraw { .. }) && pending.node == *node;
+            if its && !pending.settled {
+                self.reply(pending.ticket, Err(Refusal::NotTakenBack(Arc::clone(error))));
+            } else {
+                self.requests.waiting.push(pending);
+            }
+        }
+    }
+
+    /// What became of the save.
+    pub(super) fn saved(&mut self, serial: u64, result: Result<(), Arc<str>>) {
+        let error = result.as_ref().err().cloned();
+        let before = self.requests.error();
+        if self.requests.saved(serial, result, self.now.mono)
+            && let Some(error) = error
+        {
+            self.out.push_back(Output::Record(Event::SaveFailed(error)));
+        }
+        self.publish |= self.requests.error() != before;
+    }
+
+    /// What is to be saved now.
+    pub(super) fn save(&mut self) -> Option<Output> {
+        let version = self.claims.version();
+        let due = self.requests.save(version);
+        due.then(|| Output::Save(version, Arc::new(self.claims.saved())))
+    }
+
+    /// Answers whoever waits for nothing more, or for long enough.
+    pub(super) fn answer(&mut self) {
+        if self.requests.waiting.is_empty() {
+            return;
+        }
+        let now = self.now.mono;
+        for mut pending in std::mem::take(&mut self.requests.waiting) {
+            if !pending.settled && self.is_settled(&pending) {
+                pending.settled = true;
+                let bears = self.place_of(&pending.node).is_some_and(|(_, place)| place.want.is_some());
+                let withdrawn = matches!(pending.wish, Wish::Withdraw { .. });
+                pending.written = (bears || withdrawn).then_some(now);
+                pending.by = now.saturating_add(PATIENCE);
+            }
+            let saved = self.requests.state(pending.serial);
+            if (pending.settled && saved.is_some()) || pending.by <= now {
+                self.finish(pending, saved.unwrap_or(SaveState::Late));
+            } else {
+                self.requests.waiting.push(pending);
+            }
+        }
+    }
+
+    /// Whether nothing is to be written any more for a request.
+    fn is_settled(&self, pending: &Pending) -> bool {
+        let Some((index, place)) = self.place_of(&pending.node) else { return true };
+        let waits = place.want.is_none() && self.claims.decision(&pending.node).is_some();
+        // The last write counts once nobody said that it failed.
+        let on_its_way = self.sent.as_ref().is_some_and(|(sent, _)| *sent == index);
+        place.clean && !on_its_way && !waits
+    }
+
+    fn finish(&mut self, pending: Pending, saved: SaveState) {
+        let changed = match pending.wish {
+            Wish::Raise { before, .. } => Changed::Raised { before },
+            Wish::Withdraw { was } => Changed::Withdrawn { was },
+            Wish::HandOver => {
+                if let SaveState::Failed(error) = saved {
+                    self.closing = false;
+                    self.publish = true;
+                    return self.reply(pending.ticket, Err(Refusal::NotSaved(error)));
+                }
+                self.requests.give();
+                Changed::HandedOver
+            }
+        };
+        self.reply(pending.ticket, Ok(Done { changed, written: pending.written, saved }));
+    }
+
+    /// Says what is dangerous about the flags of the cluster file.
+    pub(super) fn tell_dangers(&mut self) {
+        if !std::mem::take(&mut self.dangers_due) {
+            return;
+        }
+        let Some(latest) = self.views.latest() else { return };
+        let mut over = Vec::new();
+        let mut hold = 0;
+        for node in self.claims.nodes() {
+            match self.claims.get(node, &Source::File) {
+                Some(claim) if claim.ended(self.now) => over.push(node.clone()),
+                Some(_) => hold += 1,
+                None => {}
+            }
+        }
+        let mut dangers = Vec::new();
+        let all = latest.view.nodes.len();
+        if too_many(hold, all) && hold > 0 {
+            dangers.push(Danger::TooMany(hold, all));
+        }
+        if self.claims.get(&self.told.own, &Source::File).is_some_and(|claim| !claim.ended(self.now)) {
+            dangers.push(Danger::OwnNode(self.told.own.clone()));
+        }
+        if !over.is_empty() {
+            dangers.push(Danger::Over(over));
+        }
+        if *dangers != *self.dangers {
+            self.out.extend(dangers.iter().cloned().map(|danger| Output::Record(Event::Danger(danger))));
+            self.dangers = dangers.into();
+            self.publish = true;
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What the command line says of verdicts. It does not change while the agent runs.
+
+use crate::{
+    cluster::NodeName,
+    plan::{Answer, Mode},
+};
+
+/// What is done about automatic claims: those that no person made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Auto {
+    /// They are shown.
+    Off,
+    /// What they would cut is counted.
+    #[default]
+    Observe,
+    /// They are enforced as an operator's are, within the limits.
+    Enforce,
+}
+
+impl Auto {
+    /// How an automatic claim is carried out under `mode`: the weaker of the two holds. `None` where it is only shown.
+    pub const fn under(self, mode: Mode) -> Option<Mode> {
+        match (self, mode) {
+            (Self::Off, _) => None,
+            (Self::Observe, _) | (Self::Enforce, Mode::Observe) => Some(Mode::Observe),
+            (Self::Enforce, Mode::Enforce) => Some(Mode::Enforce),
+        }
+    }
+}
+
+/// How many nodes of a scope automatic claims may cut: a part of its nodes, and at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// So many parts.
+    pub part: u32,
+    /// Of so many. Never 0.
+    pub of: u32,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { part: 1, of: 3 }
+    }
+}
+
+impl Share {
+    /// Of so many nodes.
+    pub const fn allowed(self, nodes: u32) -> u32 {
+        let allowed = nodes as u64 * self.part as u64 / if self.of == 0 { 1 } else { self.of as u64 };
+        match allowed {
+            0 => 1,
+            _ if allowed > nodes as u64 => nodes,
+            allowed => allowed as u32,
+        }
+    }
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The node that this agent runs on.
+    pub own: NodeName,
+    /// Whether to cut at all.
+    pub mode: Mode,
+    /// Whether to cut for automatic claims.
+    pub auto: Auto,
+    /// What senders are told.
+    pub answer: Answer,
+    /// How many nodes automatic claims may cut, of all, of each zone and of each pool.
+    pub limit: Share,
+}

@@ -1,0 +1,205 @@
+//! Another view: new owners of places, nodes that left, tables to write. And what a comparison read.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use nodefence_common::{NodeEntry, PortKey};
+
+use super::{
+    machine::Enforcer,
+    now::{Epoch, SECOND},
+    output::{Event, Output},
+    place::{Owner, Place},
+    view::{Delta, NewView},
+};
+use crate::cluster::NodeName;
+
+impl Enforcer {
+    /// Takes a view over, or keeps it until the tables of the one before are written.
+    pub(super) fn view(&mut self, view: Arc<NewView>) {
+        if let Some(view) = self.views.offer(view) {
+            self.take(view);
+        }
+    }
+
+    fn take(&mut self, view: Arc<NewView>) {
+        let (before, never_written) = self.views.take(Arc::clone(&view));
+        let compared;
+        let delta = match &before {
+            Some(before) if view.delta.base == Some(before.epoch) => &view.delta,
+            _ => {
+                compared = compare(before.as_deref(), &view);
+                &compared
+            }
+        };
+        for (name, slot) in &delta.left {
+            self.leave(name, slot.index, slot.generation);
+        }
+        for name in &delta.added {
+            self.own(name, &view);
+        }
+        if let Some(before) = before.filter(|_| never_written) {
+            self.exempt.forget(before.epoch);
+        }
+        self.exempt.open(view.epoch, Arc::clone(&view.exempt));
+        self.claims.open(&view);
+        self.grown.extend(delta.grown.iter().cloned());
+        self.ask_grown();
+        if self.bridged.take().is_some() {
+            // From now on all verdicts are renewed, and all that nobody wants is taken back.
+            self.bridging.clear();
+            self.next_renewal = self.now.mono;
+            for index in self.places.keys().copied().collect::<Vec<_>>() {
+                if let Some(place) = self.places.get_mut(&index) {
+                    place.again = None;
+                    if place.owner.is_none() {
+                        self.left.insert(index);
+                    }
+                }
+                self.touch(index);
+            }
+        }
+        self.dangers_due = true;
+        self.publish = true;
+    }
+
+    /// The node has this place no more.
+    fn leave(&mut self, name: &str, index: u32, generation: u32) {
+        let Some(place) = self.places.get_mut(&index) else { return };
+        let its = |owner: &Owner| owner.slot.generation == generation && owner.name == *name;
+        if !place.owner.as_ref().is_some_and(its) {
+            return;
+        }
+        place.want(None, self.now.mono);
+        place.owner = None;
+        place.blocked = None;
+        self.left.insert(index);
+        self.unwritten.remove(&index);
+        self.touch(index);
+    }
+
+    /// The node has a place of its own from now on.
+    fn own(&mut self, name: &NodeName, view: &NewView) {
+        let Some(member) = view.members.get(name) else { return };
+        let index = member.slot.index;
+        let now = self.now.mono;
+        let place = self.places.entry(index).or_insert_with(|| Place::unused(index, now));
+        place.want(None, now);
+        place.owner = Some(Owner { name: name.clone(), slot: member.slot, since: view.epoch });
+        place.blocked = None;
+        place.vacant = false;
+        self.left.remove(&index);
+        if place.is_unwritten() {
+            self.unwritten.insert(index);
+        } else {
+            self.unwritten.remove(&index);
+        }
+        self.touch(index);
+    }
+
+    /// Nodes that have more backends than rounds asked for that began before now.
+    fn ask_grown(&mut self) {
+        let now = self.now.mono;
+        for name in &self.grown {
+            let Some(slot) = self.views.slot(name) else { continue };
+            if let Some(place) = self.places.get_mut(&slot.index).filter(|place| place.wants_cut()) {
+                place.ask_since = now;
+                self.publish = true;
+            }
+        }
+    }
+
+    /// What became of the tables.
+    pub(super) fn tables_written(&mut self, epoch: Epoch, result: Result<(), Arc<str>>) {
+        let ours = match result {
+            Ok(()) => self.views.succeeded(epoch),
+            Err(error) => {
+                let news = self.views.error.as_ref() != Some(&error);
+                let again = self.now.mono.saturating_add(SECOND);
+                let ours = self.views.failed(epoch, Arc::clone(&error), again);
+                if ours && news {
+                    self.out.push_back(Output::Record(Event::TablesFailed(error)));
+                }
+                ours
+            }
+        };
+        if !ours {
+            return;
+        }
+        self.publish = true;
+        if self.views.written() == Some(epoch) && self.views.error.is_none() {
+            self.exempt.written(epoch);
+            self.ask_grown();
+            self.grown.clear();
+            self.vacate();
+            // Verdicts that waited for these tables.
+            for name in self.claims.decided().cloned().collect::<Vec<_>>() {
+                self.rewant(&name);
+            }
+        }
+        if let Some(view) = self.views.next() {
+            self.take(view);
+        }
+    }
+
+    /// Has places written as unused that nobody has any more.
+    fn vacate(&mut self) {
+        for index in std::mem::take(&mut self.left) {
+            if let Some(place) = self.places.get_mut(&index).filter(|place| place.owner.is_none()) {
+                place.vacant = true;
+            }
+            self.touch(index);
+        }
+    }
+
+    /// Holds what was read in the maps against what should lie there, and has the differences mended.
+    pub(super) fn found(&mut self, nodes: Vec<(u32, NodeEntry)>, exempt: &[PortKey], whole: bool) {
+        let now = self.now.mono;
+        let mut differ = 0;
+        let read: BTreeSet<u32> = nodes.iter().map(|(index, _)| *index).collect();
+        let is_missing =
+            |(index, place): &(&u32, &Place)| whole && !place.is_empty() && !read.contains(*index);
+        let missing = self.places.iter().filter(is_missing).map(|(index, _)| *index);
+        for index in missing.collect::<Vec<_>>() {
+            differ += 1;
+            if let Some(place) = self.places.get_mut(&index) {
+                place.clean = false;
+            }
+            self.touch(index);
+        }
+        for (index, entry) in nodes {
+            let place = self.places.entry(index).or_insert_with(|| Place::found(index, entry, now));
+            if place.entry != entry {
+                differ += 1;
+                place.differs(&entry);
+            }
+            if place.owner.is_none() && !place.vacant {
+                self.left.insert(index);
+            }
+            self.touch(index);
+        }
+        let ports = self.exempt.found(exempt, whole);
+        // What an earlier agent left is no fault.
+        if self.views.written().is_some() && (differ > 0 || ports > 0) {
+            self.out.push_back(Output::Record(Event::Mended(differ, ports)));
+        }
+    }
+}
+
+/// What changed, where the builder did not say.
+fn compare(before: Option<&NewView>, view: &NewView) -> Delta {
+    let mut delta = Delta::default();
+    let old = |name: &str| before.and_then(|before| before.members.get(name));
+    for (name, member) in view.members.iter() {
+        if old(name).is_none_or(|old| old.slot != member.slot) {
+            delta.added.push(name.clone());
+        }
+        // It is not known what grew: each that is cut is asked once more.
+        delta.grown.push(name.clone());
+    }
+    for (name, old) in before.iter().flat_map(|before| before.members.iter()) {
+        if view.members.get(name).is_none_or(|member| member.slot != old.slot) {
+            delta.left.push((name.clone(), old.slot));
+        }
+    }
+    delta
+}

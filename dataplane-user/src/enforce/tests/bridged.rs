@@ -1,0 +1,142 @@
+//! A take-over: the first state of an Enforcer.
+
+use std::sync::Arc;
+
+use nodefence_common::NodeEntry;
+
+use super::{
+    model::{Cluster, Maps},
+    rig::{Fate, Rig, SECOND, claim, lasting, told},
+    texts::text,
+};
+use crate::{
+    cluster::NodeName,
+    enforce::{Input, NewClaim, Output, Saved, Source},
+};
+
+const SERVICES: &[&str] = &["b", "c"];
+
+/// After an agent that ended with these claims.
+fn after(claims: &[(&str, NewClaim)], later: u64) -> (Rig, Arc<Cluster>) {
+    let cluster = Cluster::parse(&text("abcdefghijkl", SERVICES));
+    let mut rig = Rig::new(told());
+    rig.view(&cluster);
+    for (node, claim) in claims {
+        rig.raise(node, claim.clone(), true);
+    }
+    let next = Rig::over(rig.maps, rig.saved, told(), rig.now.mono + later);
+    (next, cluster)
+}
+
+fn found(rig: &Rig) -> Input {
+    Input::Found { nodes: rig.maps.pinned(), exempt: rig.maps.exempt.iter().copied().collect(), whole: true }
+}
+
+#[test]
+fn what_is_pinned_is_renewed_until_the_first_view() {
+    let (mut rig, cluster) = after(&[("b", claim(Source::Cli)), ("e", claim(Source::Hung))], 2 * SECOND);
+    rig.run();
+    assert_eq!(rig.did(), ["cut b", "cut e"]);
+    assert_eq!(rig.lease, Some(rig.now.mono + 3 * SECOND));
+    assert_eq!(rig.enforcer.deadline(), rig.now.mono + SECOND / 2);
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.did().len(), 20);
+    assert_eq!(rig.cut(), "b,e");
+    rig.tell(found(&rig));
+    rig.view(&cluster);
+    // Nobody is moved, exemptions stay, and both are renewed.
+    assert_eq!(rig.cut(), "b,e");
+    let did = rig.did();
+    assert!(!did.iter().any(|did| did.contains("healthy") || did.contains("unexempt")), "{did:?}");
+    assert_eq!(rig.maps.exempt.len(), 2);
+    assert_eq!(rig.world().enforced.len(), 2);
+}
+
+#[test]
+fn an_automatic_claim_is_renewed_no_longer_than_it_was_saved() {
+    let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
+    rig.run();
+    rig.pass(4 * SECOND - 1);
+    assert_eq!(rig.cut(), "e");
+    rig.pass(1);
+    assert_eq!(rig.cut(), "");
+    rig.pass(SECOND);
+    assert_eq!(rig.cut(), "");
+}
+
+#[test]
+fn what_nobody_claims_lapses_and_is_taken_back() {
+    let (rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
+    let mut rig = Rig::over(rig.maps, Saved::default(), told(), rig.now.mono);
+    rig.run();
+    assert!(rig.did().is_empty());
+    assert_eq!(rig.cut(), "b");
+    rig.tell(found(&rig));
+    rig.view(&cluster);
+    assert_eq!(rig.cut(), "");
+    let did = rig.did();
+    let at = |what: &str| did.iter().position(|did| did == what).unwrap();
+    assert!(at("healthy b") < at("tables 1") && at("tables 1") < at("unexempt 10.1.1.2"), "{did:?}");
+}
+
+#[test]
+fn a_verdict_that_lapsed_is_not_brought_back() {
+    let (mut rig, _) = after(&[("b", claim(Source::Cli))], 3 * SECOND);
+    rig.run();
+    rig.pass(SECOND);
+    assert!(rig.did().is_empty());
+}
+
+/// The file is read while verdicts are bridged.
+#[test]
+fn the_file_s_flags_are_renewed_as_they_were_saved_and_then_as_it_says() {
+    let (mut rig, _) = after(&[("b", claim(Source::File)), ("c", claim(Source::File))], SECOND);
+    rig.run();
+    assert_eq!(rig.cut(), "b,c");
+    let claims = vec![(NodeName::from("c"), claim(Source::File))];
+    rig.tell(Input::Replace { source: Source::File, claims });
+    rig.pass(4 * SECOND);
+    assert_eq!(rig.cut(), "c");
+}
+
+#[test]
+fn a_name_that_two_entries_bear_is_believed_of_neither() {
+    let (rig, _) = after(&[("b", claim(Source::Cli))], SECOND);
+    let mut maps: Maps = rig.maps;
+    let entry = *maps.nodes.values().find(|entry| entry.name[0] == b'b').unwrap();
+    maps.nodes.insert(90, NodeEntry { generation: 1, ..entry });
+    let mut rig = Rig::over(maps, rig.saved, told(), rig.now.mono);
+    rig.run();
+    assert!(rig.did().is_empty());
+}
+
+/// What the maps hold is another agent's: nobody is cut newly before the first tables are written, and nothing is let go.
+#[test]
+fn nobody_is_cut_newly_before_the_first_tables() {
+    let (mut rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
+    rig.run();
+    rig.tell(found(&rig));
+    rig.writes_tables = false;
+    let claims = vec![(NodeName::from("c"), claim(Source::File))];
+    rig.tell(Input::Replace { source: Source::File, claims });
+    rig.view(&cluster);
+    rig.pass(2 * SECOND);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    rig.unflag("b").unwrap();
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("", 2));
+    rig.write_tables();
+    rig.run();
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("c", 2));
+}
+
+/// A failure while verdicts are bridged shows once they are renewed for good.
+#[test]
+fn a_renewal_that_fails_meanwhile_is_tried_again() {
+    let (mut rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
+    rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
+    rig.run();
+    rig.pass(SECOND);
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.view(&cluster);
+    assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("b", 0));
+}

@@ -1,0 +1,239 @@
+//! Writes that fail.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use nodefence_common::{NodeEntry, PortKey};
+
+use super::{
+    model::Cluster,
+    rig::{Fate, Rig, SECOND, claim, told},
+    texts::text,
+};
+use crate::enforce::{Change, Event, Input, Output, Refusal, Share, Source, Told};
+
+fn wide() -> Told {
+    Told { limit: Share { part: 1, of: 1 }, ..told() }
+}
+
+fn refuse_place(rig: &mut Rig, node: &str) {
+    let index = rig.slots.get(node).unwrap().index;
+    rig.fates = Box::new(move |output| match output {
+        Output::Node(at, _) if *at == index => Fate::Failed,
+        _ => Fate::Done,
+    });
+}
+
+/// `ports` has room for so many keys.
+fn room(rig: &mut Rig, keys: usize) {
+    let mut there: BTreeSet<_> = rig.maps.exempt.clone();
+    rig.fates = Box::new(move |output| match output {
+        Output::Exempt(key) if !there.contains(key) && there.len() >= keys => Fate::Failed,
+        Output::Exempt(key) => {
+            there.insert(*key);
+            Fate::Done
+        }
+        Output::Unexempt(key) => {
+            there.remove(key);
+            Fate::Done
+        }
+        _ => Fate::Done,
+    });
+}
+
+fn detect(rig: &mut Rig, node: &str) {
+    let change = Change::Raise { claim: claim(Source::Hung), force: false };
+    rig.tell(Input::Claim { node: node.into(), change, ticket: None });
+}
+
+#[test]
+fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
+    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    rig.flag("b").unwrap();
+    rig.flag("c").unwrap();
+    let asked = rig.world().enforced[0].ask_since;
+    refuse_place(&mut rig, "b");
+    rig.pass(SECOND);
+    let names = |list: &[crate::enforce::Bearer]| -> Vec<String> {
+        list.iter().map(|bearer| bearer.name.as_ref().unwrap().to_string()).collect()
+    };
+    assert_eq!(
+        (names(&rig.world().enforced), names(&rig.world().lapsing)),
+        (vec!["c".into()], vec!["b".into()])
+    );
+    assert_eq!(rig.world().failed["b"].as_ref(), "no room");
+    rig.pass(SECOND);
+    assert_eq!(rig.cut(), "b,c");
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.cut(), "c");
+    // The log is told once.
+    let told = rig.events.iter().filter(|event| matches!(event, Event::Failed(..))).count();
+    assert_eq!(told, 1);
+    // Another flag is none of its business.
+    rig.flag("d").unwrap_err();
+    rig.raise("d", claim(Source::Cli), true);
+    assert_eq!(rig.cut(), "c,d");
+    // It can be written again: its clients are asked anew.
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.pass(SECOND);
+    assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("b,c,d", 0));
+    assert!(rig.world().enforced[0].ask_since > asked);
+    assert_eq!(names(&rig.world().enforced), ["b", "c", "d"]);
+}
+
+#[test]
+fn nobody_is_cut_whose_exemptions_do_not_fit() {
+    let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), told());
+    room(&mut rig, 1);
+    let refused = rig.flag("b").unwrap_err();
+    let Refusal::NotExempt { port, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!(port.to_string(), "10.1.1.2:80/tcp");
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("", 0));
+    assert!(rig.world().claims.is_empty());
+    // One fits; a second claim that needs more is refused and leaves the first alone.
+    room(&mut rig, 3);
+    rig.flag("b").unwrap();
+    rig.flag("c").unwrap_err();
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    room(&mut rig, 6);
+    rig.flag("c").unwrap();
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b,c", 6));
+}
+
+/// A claim that nobody waits for is tried again, and what does not need the exemption is not held up.
+#[test]
+fn a_claim_without_a_request_waits_for_its_exemptions() {
+    let mut rig = Rig::with(&text("abcdef", &["b"]), wide());
+    room(&mut rig, 0);
+    detect(&mut rig, "b");
+    detect(&mut rig, "c");
+    assert_eq!(rig.cut(), "c");
+    assert_eq!(rig.world().failed["b"].as_ref(), "no room");
+    rig.pass(3 * SECOND);
+    assert_eq!(rig.cut(), "c");
+    let told = rig.events.iter().filter(|event| matches!(event, Event::NotExempt(..))).count();
+    assert_eq!(told, 1);
+    room(&mut rig, 2);
+    rig.pass(SECOND);
+    assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("b,c", 0));
+}
+
+/// V2: what a new view asks for does not fit, for a node that is cut already. It is released before the tables.
+#[test]
+fn a_node_whose_exemption_fails_later_is_released() {
+    let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
+    rig.flag("b").unwrap();
+    rig.did();
+    room(&mut rig, 0);
+    rig.view(&Cluster::parse(&text("abcdef", &["b"])));
+    let did = rig.did();
+    let at = |what: &str| did.iter().position(|did| did == what).unwrap();
+    assert!(at("healthy b") < at("tables 2"), "{did:?}");
+    assert_eq!(rig.cut(), "");
+    assert!(rig.world().claims.contains_key("b"));
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.cut(), "");
+    room(&mut rig, 2);
+    rig.pass(SECOND);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+}
+
+/// V2, and it cannot be released either: the tables wait until its verdict has lapsed.
+#[test]
+fn tables_wait_for_what_must_be_exempt() {
+    let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
+    rig.flag("b").unwrap();
+    rig.fates = Box::new(|output| match output {
+        Output::Node(..) | Output::Exempt(_) => Fate::Failed,
+        _ => Fate::Done,
+    });
+    rig.writes_tables = false;
+    rig.view(&Cluster::parse(&text("abcdef", &["b"])));
+    assert_eq!(rig.cut(), "b");
+    rig.pass(3 * SECOND - 1);
+    assert!(rig.tables.is_none());
+    rig.pass(SECOND);
+    assert!(rig.tables.is_some());
+    assert_eq!(rig.cut(), "");
+}
+
+/// A node needs what an older one that is being released needs too: it is not cut before.
+#[test]
+fn an_exemption_that_failed_holds_up_who_needs_it_later() {
+    let mut rig = Rig::with(&text("abcdef", &["bc", "bcd"]), wide());
+    rig.flag("b").unwrap();
+    rig.fates = Box::new(|output| match output {
+        Output::Exempt(_) => Fate::Failed,
+        _ => Fate::Done,
+    });
+    for _ in 0..3 {
+        detect(&mut rig, "c");
+        detect(&mut rig, "d");
+        assert_eq!(rig.cut(), "b,d");
+        rig.pass(SECOND / 3);
+    }
+}
+
+#[test]
+fn an_exemption_that_cannot_be_removed_is_tried_again() {
+    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    rig.flag("b").unwrap();
+    rig.fates = Box::new(|output| match output {
+        Output::Unexempt(_) => Fate::FailedAndDone,
+        _ => Fate::Done,
+    });
+    rig.unflag("b").unwrap();
+    // It may be gone: it is written again where it is needed.
+    rig.did();
+    rig.flag("b").unwrap();
+    assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2", "exempt 10.1.1.2:80", "cut b"]);
+    rig.unflag("b").unwrap();
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.did();
+    rig.pass(SECOND);
+    assert_eq!(rig.did(), ["unexempt 10.1.1.2", "unexempt 10.1.1.2:80"]);
+    assert!(rig.maps.exempt.is_empty());
+}
+
+#[test]
+fn the_tables_wait_for_new_owners() {
+    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
+    rig.view(&Cluster::parse(&text("abcdefg", &[])));
+    rig.pass(2 * SECOND);
+    assert!(!rig.did().contains(&"tables 2".to_owned()));
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.pass(SECOND);
+    assert!(rig.did().contains(&"tables 2".to_owned()));
+}
+
+/// Whatever was changed behind the agent's back is written again.
+#[test]
+fn what_differs_is_mended() {
+    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    rig.flag("b").unwrap();
+    let found = |rig: &Rig| Input::Found {
+        nodes: rig.maps.pinned(),
+        exempt: rig.maps.exempt.iter().copied().collect(),
+        whole: true,
+    };
+    let same = found(&rig);
+    rig.did();
+    rig.tell(same);
+    assert_eq!(rig.did(), [""; 0]);
+    // A verdict is gone, another node bears one, an exemption is gone and another one there.
+    let places = ["b", "c"].map(|node| rig.slots.get(node).unwrap().index);
+    let (cut, healthy) = (rig.entry("b"), rig.entry("c"));
+    let swap = |from: NodeEntry, name: [u8; 28]| NodeEntry { name, ..from };
+    rig.maps.nodes.insert(places[0], swap(healthy, cut.name));
+    rig.maps.exempt.pop_first();
+    let key = PortKey::kept(IpAddr::from([0; 16]).into(), 1, 6);
+    rig.maps.exempt.insert(key);
+    let differs = found(&rig);
+    rig.maps.nodes.insert(places[1], swap(cut, healthy.name));
+    let cut_c = Input::Found { nodes: rig.maps.pinned(), exempt: Vec::new(), whole: false };
+    rig.world = None;
+    rig.tell(differs);
+    rig.tell(cut_c);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    assert!(rig.events.contains(&Event::Mended(1, 2)), "{:?}", rig.events);
+}

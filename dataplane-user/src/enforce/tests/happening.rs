@@ -1,0 +1,228 @@
+//! What may happen in a random history.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use super::{
+    history::{History, Saw, any_told},
+    model::Cluster,
+    random::{NODES, Seeded, cluster},
+    rig::{Fate, Rig, SECOND, claim},
+};
+use crate::{
+    cluster::NodeName,
+    enforce::{Change, Input, NewClaim, Source, Ticket},
+};
+
+/// Clusters to choose from; reading each anew would take the most of the time.
+static CLUSTERS: LazyLock<Vec<Arc<Cluster>>> =
+    LazyLock::new(|| (0..300).map(|seed| cluster(&mut Seeded::new(seed))).collect());
+
+impl History {
+    pub(super) fn step(&mut self) {
+        let what = self.random.below(100);
+        match what {
+            0..12 => self.any_view(),
+            12..38 => self.any_claim(),
+            38..46 => self.any_withdrawal(),
+            46..52 => self.any_file(),
+            52..74 => self.any_tables(),
+            74..78 => self.any_save(),
+            78..81 => self.any_found(),
+            81..83 => {
+                let own_attached = self.random.percent(50);
+                self.note(format!("routes {own_attached}"));
+                self.tell(Input::Routes { own_attached });
+            }
+            83..86 => self.take_over(),
+            86..88 => {
+                let percent = self.random.pick(&[0, 5, 20, 60, 100]);
+                self.note(format!("failing {percent}"));
+                self.failing.borrow_mut().0 = percent;
+            }
+            _ => {
+                let ns = match self.random.below(20) {
+                    0 => 299 * SECOND,
+                    1..4 => 4 * SECOND,
+                    4..10 => SECOND,
+                    _ => self.random.below(SECOND),
+                };
+                // To be on time for five minutes takes long.
+                let late = ns > 10 * SECOND || self.random.percent(10);
+                self.note(format!("pass {ns} {}", if late { "late" } else { "" }));
+                self.pass(ns, late);
+                self.pass(SECOND / 10, false);
+            }
+        }
+    }
+
+    pub(super) fn any_view(&mut self) {
+        if self.rig.known.len() > 12 {
+            return;
+        }
+        let at = self.random.below(CLUSTERS.len() as u64) as usize;
+        self.note(format!("view {at}"));
+        let cluster = Arc::clone(&CLUSTERS[at]);
+        let view = self.rig.deliver(&cluster);
+        self.tell(Input::View(view));
+    }
+
+    fn any_source(&mut self) -> Source {
+        match self.random.below(6) {
+            0 | 1 => Source::Cli,
+            2 => Source::External("cloud".into()),
+            3 | 4 => Source::Hung,
+            _ => Source::Unreachable,
+        }
+    }
+
+    pub(super) fn any_claim(&mut self) {
+        let (node, source) = (self.random.pick(&NODES), self.any_source());
+        let lasts = match self.random.below(5) {
+            0 => Some(Duration::from_millis(self.random.below(3_000))),
+            1 => Some(Duration::from_secs(self.random.below(600))),
+            _ => None,
+        };
+        let force = self.random.percent(30);
+        self.note(format!("claim {node} {source:?} {lasts:?} {force}"));
+        let change = Change::Raise { claim: NewClaim { lasts, ..claim(source) }, force };
+        self.ask(node, change);
+    }
+
+    fn any_withdrawal(&mut self) {
+        let (node, source) = (self.random.pick(&NODES), self.any_source());
+        self.note(format!("withdraw {node} {source:?}"));
+        self.ask(node, Change::Withdraw(source));
+    }
+
+    fn ask(&mut self, node: &str, change: Change) {
+        let mut ticket = None;
+        if self.random.percent(70) {
+            self.rig.tickets += 1;
+            ticket = Some(Ticket(self.rig.tickets));
+            self.asked.insert(self.rig.tickets, node.into());
+        }
+        self.tell(Input::Claim { node: node.into(), change, ticket });
+    }
+
+    fn any_file(&mut self) {
+        let nodes: Vec<&str> = NODES.into_iter().filter(|_| self.random.percent(15)).collect();
+        self.note(format!("file {nodes:?}"));
+        let claims = nodes.into_iter().map(|node| (NodeName::from(node), claim(Source::File)));
+        self.tell(Input::Replace { source: Source::File, claims: claims.collect() });
+    }
+
+    fn any_tables(&mut self) {
+        if self.rig.tables.is_none() {
+            return;
+        }
+        self.forget();
+        match self.random.below(4) {
+            0 => {
+                let entries = self.random.below(12) as usize;
+                self.note(format!("tables fail after {entries}"));
+                self.rig.fail_tables(entries);
+                self.saw.insert(Saw::TablesFailed);
+            }
+            1 => {
+                // They are on their way, and other things happen meanwhile.
+                let entries = self.random.below(12) as usize;
+                self.note(format!("tables half way, {entries}"));
+                if let Some(plan) = self.rig.tables.clone() {
+                    self.rig.write_part(&plan, entries);
+                }
+            }
+            _ => {
+                self.note("tables".to_owned());
+                self.rig.write_tables();
+            }
+        }
+        self.look();
+        self.run();
+    }
+
+    fn any_save(&mut self) {
+        let fails = self.random.percent(20);
+        self.note(format!("save {fails}"));
+        self.rig.save(if fails { Err("full".into()) } else { Ok(()) });
+        self.look();
+        self.run();
+    }
+
+    fn any_found(&mut self) {
+        let whole = self.random.percent(50);
+        self.note(format!("found {whole}"));
+        let exempt = self.rig.maps.exempt.iter().copied().collect();
+        self.tell(Input::Found { nodes: self.rig.maps.pinned(), exempt, whole });
+    }
+
+    /// Another agent takes over, with what was saved.
+    fn take_over(&mut self) {
+        let told = if self.random.percent(70) { self.rig.told.clone() } else { any_told(&mut self.random) };
+        let later = self.random.pick(&[1, SECOND / 3, SECOND, 2 * SECOND, 5 * SECOND]);
+        self.note(format!("take-over {later} {:?} {:?}", told.mode, told.auto));
+        self.saw.insert(Saw::TakeOver);
+        let maps = std::mem::take(&mut self.rig.maps);
+        let saved = self.rig.saved.clone();
+        self.oracle.released = saved.released.iter().cloned().collect();
+        let fates = std::mem::replace(&mut self.rig.fates, Box::new(|_| Fate::Done));
+        let mut next = Rig::over(maps, saved, told, self.rig.now.mono + later);
+        next.fates = fates;
+        next.writes_tables = false;
+        next.saves = self.random.percent(70);
+        next.tickets = self.rig.tickets;
+        next.log = std::mem::take(&mut self.rig.log);
+        self.rig = next;
+        self.open = false;
+        self.any_failed = false;
+        self.asked.clear();
+        self.run();
+        let bridged = self.random.below(3 * SECOND);
+        self.pass(bridged, false);
+        let compared = self.random.percent(80);
+        if compared {
+            self.any_found_whole();
+        }
+        // What an earlier agent exempted is not known otherwise, and stays.
+        self.any_failed |= !compared;
+        // What an earlier agent left is renewed or taken back now, or that fails.
+        self.excused.clear();
+        self.any_view();
+    }
+
+    fn any_found_whole(&mut self) {
+        let exempt = self.rig.maps.exempt.iter().copied().collect();
+        self.tell(Input::Found { nodes: self.rig.maps.pinned(), exempt, whole: true });
+    }
+
+    /// In the end: nothing fails any more, tables are written, and whoever asked is answered.
+    pub(super) fn end(&mut self) {
+        self.note("end".to_owned());
+        self.failing.borrow_mut().0 = 0;
+        if !self.open {
+            self.any_view();
+        }
+        self.any_found_whole();
+        for _ in 0..8 {
+            self.pass(SECOND, false);
+            self.rig.write_tables();
+            self.look();
+            self.run();
+            self.rig.save(Ok(()));
+            self.look();
+            self.run();
+        }
+        if !self.asked.is_empty() {
+            self.fail(&format!("{:?} are not answered", self.asked));
+        }
+        self.excused.clear();
+        self.any_failed = false;
+        self.settled();
+        let failed = &self.rig.world().failed;
+        if !failed.is_empty() || !self.rig.world().lapsing.is_empty() {
+            self.fail(&format!("{failed:?} should be over"));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Limits for claims that no person made.
+
+use super::{
+    model::Cluster,
+    rig::{Rig, SECOND, claim, lasting, told},
+    texts::text,
+};
+use crate::enforce::{Auto, Change, Event, Input, LimitScope, Share, Source, Standing, Told, WITHHELD_FOR};
+use crate::plan::Mode;
+
+const WINDOW: u64 = WITHHELD_FOR.as_nanos() as u64;
+
+/// Twelve nodes without zones or pools that matter: four may be cut.
+fn rig() -> Rig {
+    let flat = text("defghijklmno", &[]).replace(", zone: y", "").replace("- {name: d,", "- {name: z,");
+    Rig::with(&flat, told())
+}
+
+/// A detector's claim, for long.
+fn detect(rig: &mut Rig, node: &str) {
+    let change = Change::Raise { claim: lasting(Source::Hung, 10_000), force: false };
+    rig.tell(Input::Claim { node: node.into(), change, ticket: None });
+}
+
+fn withdraw(rig: &mut Rig, node: &str) {
+    rig.tell(Input::Claim { node: node.into(), change: Change::Withdraw(Source::Hung), ticket: None });
+}
+
+fn withheld(rig: &Rig) -> String {
+    let withheld = rig.world().claims.iter().filter(|(_, shown)| !shown[0].withheld_by().is_empty());
+    withheld.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn a_share_is_at_least_one() {
+    let third = |nodes| Share::default().allowed(nodes);
+    assert_eq!([0, 1, 2, 3, 5, 6, 5_000].map(third), [1, 1, 1, 1, 1, 2, 1_666]);
+    let all = Share { part: 3, of: 2 };
+    assert_eq!([0, 2, 4].map(|nodes| all.allowed(nodes)), [1, 2, 4]);
+}
+
+#[test]
+fn what_exceeds_the_limit_releases_all() {
+    let mut rig = rig();
+    for node in ["e", "f", "g", "h"] {
+        detect(&mut rig, node);
+    }
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("e,f,g,h", ""));
+    rig.did();
+    detect(&mut rig, "i");
+    assert_eq!(rig.did(), ["healthy e", "healthy f", "healthy g", "healthy h", "publish "]);
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("", "e,f,g,h,i"));
+    assert!(rig.events.contains(&Event::Withheld(LimitScope::Whole)));
+    let row = &rig.world().withheld[0];
+    assert_eq!((&row.scope, row.counted, row.allowed, row.since), (&LimitScope::Whole, 5, 4, rig.now.boot));
+    // Withdrawn again: the others stay withheld.
+    withdraw(&mut rig, "i");
+    assert_eq!(withheld(&rig), "e,f,g,h");
+    // Renewed ones are not new.
+    rig.pass(10 * SECOND);
+    detect(&mut rig, "e");
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("", "e,f,g,h"));
+}
+
+#[test]
+fn for_five_minutes_only_new_claims_count() {
+    let mut rig = rig();
+    for node in ["e", "f", "g", "h", "i"] {
+        detect(&mut rig, node);
+    }
+    rig.pass(1);
+    for node in ["j", "k", "l", "m"] {
+        detect(&mut rig, node);
+    }
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("j,k,l,m", "e,f,g,h,i"));
+    // One more of them, and they are released in turn: the five minutes begin anew.
+    rig.pass(60 * SECOND);
+    detect(&mut rig, "n");
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("", "e,f,g,h,i,j,k,l,m,n"));
+    rig.pass(WINDOW - 1);
+    assert_eq!(rig.world().withheld.len(), 1);
+    // After that all of them count again, and are too many.
+    rig.pass(1);
+    assert_eq!((rig.cut().as_str(), rig.world().withheld[0].since), ("", rig.now.boot));
+    for node in ["e", "f", "g", "h", "i", "j"] {
+        withdraw(&mut rig, node);
+    }
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("", "k,l,m,n"));
+    rig.pass(WINDOW);
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("k,l,m,n", ""));
+    assert!(rig.events.contains(&Event::NoMoreWithheld(LimitScope::Whole)));
+}
+
+#[test]
+fn a_person_s_flags_use_the_limit_up_and_stay() {
+    let mut rig = rig();
+    for node in ["e", "f", "g"] {
+        detect(&mut rig, node);
+    }
+    rig.flag("h").unwrap();
+    assert_eq!(rig.cut(), "e,f,g,h");
+    // A node that has claims of both kinds counts once.
+    rig.flag("e").unwrap();
+    assert_eq!(rig.cut(), "e,f,g,h");
+    rig.did();
+    rig.flag("i").unwrap();
+    assert_eq!(rig.cut(), "e,h,i");
+    assert_eq!(rig.did()[..3], ["healthy f", "healthy g", "publish e,h,i"]);
+    // Persons alone may go beyond it.
+    rig.flag("j").unwrap();
+    rig.raise("k", claim(Source::Cli), true);
+    assert_eq!(rig.cut(), "e,h,i,j,k");
+    rig.pass(1);
+    detect(&mut rig, "l");
+    assert_eq!(rig.cut(), "e,h,i,j,k");
+    assert_eq!(rig.world().claims["l"][0].standing, Standing::Withheld([LimitScope::Whole].into()));
+    for node in ["e", "h", "i", "j", "k"] {
+        rig.unflag(node).unwrap();
+    }
+    assert_eq!(rig.cut(), "");
+    rig.pass(WINDOW);
+    assert_eq!(rig.cut(), "e,f,g,l");
+}
+
+#[test]
+fn each_zone_and_each_pool_has_its_own_limit() {
+    // Three nodes in zone x and pool front, nine in zone y, of which one is alone in pool back.
+    let mut rig = Rig::with(&text("abcdefghijkl", &[]), told());
+    detect(&mut rig, "b");
+    assert_eq!(rig.cut(), "b");
+    detect(&mut rig, "d");
+    detect(&mut rig, "e");
+    assert_eq!(rig.cut(), "b,d,e");
+    detect(&mut rig, "c");
+    assert_eq!(rig.cut(), "d,e");
+    let scopes = [LimitScope::Zone("x".into()), LimitScope::Pool("front".into())];
+    assert_eq!(rig.world().claims["b"][0].standing, Standing::Withheld(scopes.into()));
+    // Withheld ones count elsewhere: with one more there are five of twelve.
+    detect(&mut rig, "f");
+    assert_eq!((rig.cut().as_str(), rig.world().withheld.len()), ("", 3));
+}
+
+#[test]
+fn a_smaller_view_lowers_the_limit() {
+    let mut rig = rig();
+    for node in ["e", "f", "g", "h"] {
+        detect(&mut rig, node);
+    }
+    let fewer = text("efghijklmno", &[]).replace(", zone: y", "");
+    rig.did();
+    rig.view(&Cluster::parse(&fewer));
+    assert_eq!(rig.cut(), "");
+    let did = rig.did();
+    let at = |what: &str| did.iter().position(|did| did == what).unwrap();
+    assert!(at("healthy h") < at("tables 2"), "{did:?}");
+}
+
+#[test]
+fn observed_claims_are_withheld_as_enforced_ones_are() {
+    for (mode, auto) in [(Mode::Observe, Auto::Enforce), (Mode::Enforce, Auto::Observe)] {
+        let mut rig = Rig::with(&text("defghi", &[]), Told { mode, auto, ..told() });
+        detect(&mut rig, "e");
+        detect(&mut rig, "f");
+        assert_eq!(rig.world().observed.len(), 2);
+        detect(&mut rig, "g");
+        assert_eq!((rig.world().observed.len(), withheld(&rig).as_str()), (0, "e,f,g"));
+    }
+}
+
+#[test]
+fn what_is_off_does_not_count() {
+    let mut rig = Rig::with(&text("defghi", &[]), Told { auto: Auto::Off, ..told() });
+    for node in ["e", "f", "g"] {
+        detect(&mut rig, node);
+    }
+    assert!(rig.world().withheld.is_empty());
+    assert_eq!(rig.world().claims["e"][0].standing, Standing::Off);
+}
+
+/// A claim on a node that is unknown counts nowhere.
+#[test]
+fn who_is_not_in_the_view_does_not_count() {
+    let mut rig = rig();
+    for node in ["e", "f", "g", "h", "unknown"] {
+        detect(&mut rig, node);
+    }
+    assert_eq!(rig.cut(), "e,f,g,h");
+}
+
+/// The five minutes are remembered over a take-over.
+#[test]
+fn a_take_over_remembers_what_was_released() {
+    let mut rig = rig();
+    for node in ["e", "f", "g", "h", "i"] {
+        detect(&mut rig, node);
+    }
+    rig.pass(1);
+    detect(&mut rig, "j");
+    assert_eq!(rig.cut(), "j");
+    let view = std::sync::Arc::clone(&rig.known[&rig.last.as_ref().unwrap().epoch].cluster);
+    let mut next = Rig::over(rig.maps.clone(), rig.saved.clone(), told(), rig.now.mono + SECOND);
+    next.run();
+    next.view(&view);
+    assert_eq!((next.cut().as_str(), withheld(&next).as_str()), ("j", "e,f,g,h,i"));
+}

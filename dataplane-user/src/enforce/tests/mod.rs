@@ -1,0 +1,19 @@
+//! Every rule by itself, against a model of the maps in which a packet is looked up between any two writes; then random histories.
+
+mod automatic;
+mod bridged;
+mod claimed;
+mod exempted;
+mod failing;
+mod happening;
+mod histories;
+mod history;
+mod limited;
+mod model;
+mod oracle;
+mod ordered;
+mod random;
+mod requested;
+mod rig;
+mod texts;
+mod views;

@@ -1,0 +1,201 @@
+//! The maps as the kernel has them, and what a packet meets there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags};
+
+use crate::{
+    cluster::{ClusterView, NodeIx, NodeSet, parse},
+    enforce::{NewView, place::cuts},
+    plan::{KeepIndex, KeptPort, Slot, keep},
+};
+
+/// The node on which the agent runs.
+pub(super) const OWN: &str = "a";
+
+/// A view, and what must be exempt in it by `plan::keep`.
+pub(super) struct Cluster {
+    pub(super) view: Arc<ClusterView>,
+    index: KeepIndex,
+    /// By which nodes are cut, a bit for each position.
+    known: Mutex<HashMap<u64, Arc<[KeptPort]>>>,
+}
+
+impl Cluster {
+    pub(super) fn parse(text: &str) -> Arc<Self> {
+        let view = parse(text, true).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let index = KeepIndex::new(&view);
+        Arc::new(Self { view: Arc::new(view), index, known: Mutex::default() })
+    }
+
+    fn exempt(&self, cut: u64) -> Arc<[KeptPort]> {
+        let mut known = self.known.lock().unwrap();
+        let work_out = || {
+            let is_cut = |node: &NodeIx| cut >> node.position() & 1 == 1;
+            let nodes: NodeSet = self.view.indexed().map(|(node, _)| node).filter(is_cut).collect();
+            keep(&self.view, &self.index, OWN, None, &nodes).ports.into_keys().collect()
+        };
+        Arc::clone(known.entry(cut).or_insert_with(work_out))
+    }
+}
+
+/// A view whose backends the map may hold.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub(super) new: Arc<NewView>,
+    pub(super) cluster: Arc<Cluster>,
+}
+
+/// The maps.
+#[derive(Clone, Default)]
+pub(super) struct Maps {
+    pub(super) nodes: BTreeMap<u32, NodeEntry>,
+    pub(super) exempt: BTreeSet<PortKey>,
+    pub(super) backends: HashMap<Addr, BackendEntry>,
+    pub(super) endpoints: BTreeSet<PortKey>,
+    /// The view that was written last, and those that were written in part since.
+    pub(super) views: Vec<Known>,
+}
+
+impl Maps {
+    /// Whether the entry at this place cuts packets to backends of this generation.
+    pub(super) fn is_cut(&self, slot: Slot, now: u64) -> bool {
+        let entry = self.nodes.get(&slot.index);
+        entry.is_some_and(|entry| entry.generation == slot.generation && cuts(entry) && entry.until > now)
+    }
+
+    /// Places whose entry cuts.
+    pub(super) fn cut(&self, now: u64) -> impl Iterator<Item = Slot> {
+        let cut = move |(_, entry): &(&u32, &NodeEntry)| cuts(entry) && entry.until > now;
+        self.nodes
+            .iter()
+            .filter(cut)
+            .map(|(index, entry)| Slot { index: *index, generation: entry.generation })
+    }
+
+    /// Whether a packet to this port is cut: backend entry, node entry, exemption.
+    fn drops(&self, port: &KeptPort, now: u64) -> bool {
+        let addr: Addr = port.address.into();
+        let Some(backend) = self.backends.get(&addr) else { return false };
+        let slot = Slot { index: backend.node, generation: backend.generation };
+        if !self.is_cut(slot, now) {
+            return false;
+        }
+        let endpoint = PortKey::endpoint(addr, port.port, port.protocol.number());
+        if backend.flags & backend_flags::PORT_SCOPED != 0 && !self.endpoints.contains(&endpoint) {
+            return false;
+        }
+        !(self.exempt.contains(&port.key()) && self.exempt.contains(&port.address_key()))
+    }
+
+    /// A packet may come now: nothing is cut that must be exempt, in any view whose backends the map may hold.
+    pub(super) fn check(&self, now: u64) -> Result<(), String> {
+        for known in &self.views {
+            let mut cut = 0;
+            for (position, node) in known.cluster.view.nodes.iter().enumerate() {
+                let member = known.new.members.get(node.name.as_str());
+                if member.is_some_and(|member| self.is_cut(member.slot, now)) {
+                    cut |= 1 << position;
+                }
+            }
+            if cut == 0 {
+                continue;
+            }
+            if let Some(port) = known.cluster.exempt(cut).iter().find(|port| self.drops(port, now)) {
+                let epoch = known.new.epoch;
+                return Err(format!(
+                    "{} is cut and must be exempt in {epoch:?}, nodes {cut:b}",
+                    port.backend()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The name in an entry.
+    pub(super) fn name(&self, index: u32) -> String {
+        let name = self.nodes.get(&index).map(|entry| entry.name).unwrap_or_default();
+        String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned()
+    }
+
+    /// Entries that have an owner, as an agent finds them.
+    pub(super) fn pinned(&self) -> Vec<(u32, NodeEntry)> {
+        let owned = self.nodes.iter().filter(|(_, entry)| entry.generation != 0);
+        owned.map(|(index, entry)| (*index, *entry)).collect()
+    }
+}
+
+/// What an entry says, in a word.
+pub(super) fn word(entry: &NodeEntry) -> &'static str {
+    match (entry.verdict == Verdict::Healthy as u32, cuts(entry)) {
+        (true, _) if entry.name == [0; 28] => "unused",
+        (true, _) => "healthy",
+        (false, true) => "cut",
+        (false, false) => "observe",
+    }
+}
+
+/// Who has which place; one that was given up is given away again at once.
+#[derive(Clone, Default)]
+pub(super) struct Slots {
+    of: BTreeMap<String, Slot>,
+    generations: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    /// As an agent finds them in the maps.
+    pub(super) fn adopt(maps: &Maps) -> Self {
+        let mut this = Self::default();
+        for (&index, entry) in &maps.nodes {
+            this.note(index, entry.generation);
+            let name = maps.name(index);
+            if !name.is_empty() {
+                this.of.insert(name, Slot { index, generation: entry.generation });
+            }
+        }
+        for backend in maps.backends.values() {
+            this.note(backend.node, backend.generation);
+        }
+        let used: BTreeSet<u32> = this.of.values().map(|slot| slot.index).collect();
+        this.free = (0..this.generations.len() as u32).filter(|index| !used.contains(index)).collect();
+        let generations = &this.generations;
+        // A backend may bear a later generation than its node's entry.
+        this.of.retain(|_, slot| generations[slot.index as usize] == slot.generation);
+        let kept: BTreeSet<u32> = this.of.values().map(|slot| slot.index).collect();
+        this.free.extend(used.difference(&kept));
+        this
+    }
+
+    fn note(&mut self, index: u32, generation: u32) {
+        let at = index as usize;
+        if self.generations.len() <= at {
+            self.generations.resize(at + 1, 0);
+        }
+        self.generations[at] = self.generations[at].max(generation);
+    }
+
+    pub(super) fn reconcile(&mut self, view: &ClusterView) {
+        let gone: Vec<String> = self.of.keys().filter(|name| view.node(name).is_none()).cloned().collect();
+        for name in gone {
+            self.free.extend(self.of.remove(&name).map(|slot| slot.index));
+        }
+        for node in &view.nodes {
+            if self.of.contains_key(node.name.as_str()) {
+                continue;
+            }
+            let index = self.free.pop().unwrap_or(self.generations.len() as u32);
+            self.note(index, 0);
+            let generation = self.generations[index as usize] + 1;
+            self.generations[index as usize] = generation;
+            self.of.insert(node.name.to_string(), Slot { index, generation });
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Slot> {
+        self.of.get(name).copied()
+    }
+}

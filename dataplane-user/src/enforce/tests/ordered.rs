@@ -1,0 +1,174 @@
+//! In which order things are done.
+
+use nodefence_common::Verdict;
+
+use super::{
+    model::Cluster,
+    rig::{Fate, Rig, claim, told},
+    texts::text,
+};
+use crate::enforce::{Change, Input, Output, Source};
+
+#[test]
+fn an_exemption_comes_before_the_verdict_and_goes_after_it() {
+    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    rig.flag("b").unwrap();
+    assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2", "exempt 10.1.1.2:80", "cut b"]);
+    rig.unflag("b").unwrap();
+    assert_eq!(rig.did(), ["healthy b", "publish ", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80"]);
+}
+
+#[test]
+fn only_what_has_nothing_else_is_exempt() {
+    let mut rig = Rig::with(&text("abcdef", &["bc", "bd"]), told());
+    rig.flag("b").unwrap();
+    assert_eq!(rig.did(), ["publish b", "cut b"]);
+    rig.flag("c").unwrap();
+    let exempt = ["exempt 10.1.1.2", "exempt 10.1.1.2:80", "exempt 10.1.1.3", "exempt 10.1.1.3:80"];
+    let mut wanted = vec!["publish b,c"];
+    wanted.extend(exempt);
+    wanted.push("cut c");
+    assert_eq!(rig.did(), wanted);
+    assert_eq!(rig.world().exempt.len(), 2);
+    // With one of the two gone, the other is cut again, and its clients are to be asked once more.
+    let asked = rig.world().enforced[1].ask_since;
+    rig.pass(10);
+    rig.did();
+    rig.unflag("b").unwrap();
+    assert_eq!(rig.did()[..2], ["healthy b", "publish c"]);
+    assert!(rig.maps.exempt.is_empty());
+    assert!(rig.world().enforced[0].ask_since > asked);
+}
+
+#[test]
+fn a_new_owner_is_written_healthy_before_the_tables() {
+    let mut rig = Rig::new(told());
+    rig.view(&Cluster::parse(&text("ab", &["b"])));
+    assert_eq!(rig.did(), ["healthy a", "healthy b", "publish ", "tables 1", "publish "]);
+    assert_eq!(rig.maps.backends.len(), 3);
+    rig.view(&Cluster::parse(&text("abc", &["b"])));
+    assert_eq!(rig.did(), ["healthy c", "publish ", "tables 2", "publish "]);
+}
+
+/// V4: a place that had another owner bears no verdict before the tables are written that know the new one.
+#[test]
+fn a_new_owner_bears_no_verdict_before_the_tables_are_written() {
+    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    rig.flag("b").unwrap();
+    let place = rig.slots.get("b").unwrap();
+    rig.writes_tables = false;
+    rig.did();
+    rig.tell(Input::Claim {
+        node: "g".into(),
+        change: Change::Raise { claim: claim(Source::Hung), force: false },
+        ticket: None,
+    });
+    rig.view(&Cluster::parse(&text("acdefg", &[])));
+    let taken = rig.slots.get("g").unwrap();
+    assert_eq!((taken.index, taken.generation), (place.index, place.generation + 1));
+    assert_eq!(rig.did(), ["publish b", "healthy g", "publish ", "tables 2"]);
+    rig.pass(3_000_000_000);
+    assert_eq!((rig.cut(), rig.entry("g").verdict), (String::new(), Verdict::Healthy as u32));
+    rig.fail_tables(1);
+    rig.run();
+    assert_eq!(rig.cut(), "");
+    rig.pass(1_000_000_000);
+    rig.write_tables();
+    rig.run();
+    assert_eq!(rig.cut(), "g");
+}
+
+/// V1: a flagged node that leaves the view goes without its verdict, before its backends and its exemptions do.
+#[test]
+fn a_node_that_leaves_is_released_before_the_tables() {
+    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    rig.flag("b").unwrap();
+    rig.did();
+    rig.view(&Cluster::parse(&text("acdef", &["c"])));
+    let wanted =
+        ["healthy b", "publish ", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "tables 2", "publish "];
+    let did = rig.did();
+    assert_eq!(did[..6], wanted);
+    // The view has the flag still: should the node come back.
+    assert_eq!(did[6..], ["unused 1"]);
+    assert!(rig.world().claims.contains_key("b"));
+    rig.view(&Cluster::parse(&text("abcdef", &["b"])));
+    assert_eq!(rig.cut(), "b");
+}
+
+/// V1, where the verdict cannot be taken back: the node counts as cut until it lapses.
+#[test]
+fn a_node_that_leaves_and_cannot_be_released_keeps_its_exemptions() {
+    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    rig.flag("b").unwrap();
+    let index = rig.slots.get("b").unwrap().index;
+    rig.fates = Box::new(move |output| match output {
+        Output::Node(at, _) if *at == index => Fate::Failed,
+        _ => Fate::Done,
+    });
+    rig.writes_tables = false;
+    rig.view(&Cluster::parse(&text("acdef", &["c"])));
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    assert_eq!(rig.world().lapsing[0].slot.index, index);
+    rig.pass(2_900_000_000);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    rig.pass(200_000_000);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("", 0));
+    assert!(rig.world().lapsing.is_empty());
+}
+
+/// V3: what only the old view needs stays until the new one's tables are written; what the new one needs is there before.
+#[test]
+fn both_views_exemptions_lie_there_while_tables_are_written() {
+    let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), told());
+    rig.flag("b").unwrap();
+    rig.did();
+    rig.writes_tables = false;
+    rig.view(&Cluster::parse(&text("abcdef", &["bc", "b"])));
+    assert_eq!(rig.did(), ["publish b", "exempt 10.1.2.2", "exempt 10.1.2.2:80", "tables 2"]);
+    rig.fail_tables(1);
+    rig.run();
+    assert_eq!(rig.maps.exempt.len(), 4);
+    rig.pass(1_000_000_000);
+    rig.did();
+    rig.write_tables();
+    rig.run();
+    assert_eq!(rig.did(), ["publish b", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "publish b"]);
+}
+
+/// V5, V6: there is one writer, and what is observed alone is not exempt.
+#[test]
+fn exemptions_follow_what_is_enforced() {
+    let observe = crate::enforce::Told { mode: crate::plan::Mode::Observe, ..told() };
+    let mut rig = Rig::with(&text("abcdef", &["b"]), observe);
+    rig.flag("b").unwrap();
+    assert_eq!(rig.did(), ["publish ", "observe b"]);
+    let world = rig.world();
+    assert_eq!((world.would_exempt, world.exempt.len(), world.observed.len()), (1, 0, 1));
+    rig.unflag("b").unwrap();
+    assert_eq!(rig.did(), ["healthy b", "publish "]);
+    assert_eq!(rig.world().would_exempt, 0);
+}
+
+#[test]
+fn after_a_failed_write_all_entries_are_compared() {
+    let mut rig = Rig::new(told());
+    rig.writes_tables = false;
+    let base = |rig: &Rig| rig.tables.as_ref().unwrap().base;
+    let first = rig.view(&Cluster::parse(&text("ab", &[])));
+    assert_eq!(base(&rig), None);
+    rig.write_tables();
+    rig.run();
+    rig.view(&Cluster::parse(&text("abc", &[])));
+    assert_eq!(base(&rig), Some(first));
+    rig.fail_tables(1);
+    rig.run();
+    assert!(rig.tables.is_none() && rig.world().tables.error.is_some());
+    rig.pass(999_999_999);
+    assert!(rig.tables.is_none());
+    rig.pass(1);
+    assert_eq!(base(&rig), None);
+    rig.write_tables();
+    rig.run();
+    assert_eq!(rig.world().tables.error, None);
+}

@@ -1,0 +1,209 @@
+//! Requests: what is refused, and when they are answered.
+
+use super::{
+    model::Cluster,
+    rig::{Fate, Rig, SECOND, claim, lasting, told},
+    texts::text,
+};
+use crate::enforce::{Change, Changed, Done, Input, Output, Refusal, SaveState, Source, Ticket};
+
+fn rig() -> Rig {
+    Rig::with(&text("abcdef", &["b"]), told())
+}
+
+#[test]
+fn what_is_unwise_is_refused() {
+    let mut rig = rig();
+    assert_eq!(rig.flag("x"), Err(Refusal::UnknownNode("x".into())));
+    assert_eq!(rig.unflag("x"), Err(Refusal::UnknownNode("x".into())));
+    assert_eq!(rig.flag("a"), Err(Refusal::OwnNode("a".into())));
+    rig.flag("b").unwrap();
+    rig.flag("c").unwrap();
+    assert_eq!(rig.flag("d"), Err(Refusal::TooMany { flagged: 3, all: 6 }));
+    // One that bears a flag already changes nothing about the others.
+    rig.flag("b").unwrap();
+    assert_eq!(rig.cut(), "b,c");
+    let forced = rig.raise("d", claim(Source::Cli), true);
+    assert!(rig.answers[&forced].is_ok());
+    assert_eq!(rig.cut(), "b,c,d");
+}
+
+#[test]
+fn a_flag_on_a_node_that_left_can_be_taken_back() {
+    let mut rig = rig();
+    rig.flag("b").unwrap();
+    rig.view(&Cluster::parse(&text("acdef", &[])));
+    assert_eq!(rig.unflag("b").unwrap().changed, Changed::Withdrawn { was: true });
+    assert_eq!(rig.unflag("b"), Err(Refusal::UnknownNode("b".into())));
+}
+
+#[test]
+fn nobody_is_flagged_before_the_first_view() {
+    let mut rig = Rig::new(told());
+    assert_eq!(rig.flag("b"), Err(Refusal::Starting));
+}
+
+#[test]
+fn an_answer_says_what_changed() {
+    let mut rig = rig();
+    let done = rig.flag("b").unwrap();
+    let at = rig.now;
+    let wanted =
+        Done { changed: Changed::Raised { before: None }, written: Some(at.mono), saved: SaveState::Saved };
+    assert_eq!(done, wanted);
+    rig.pass(5);
+    let Changed::Raised { before: Some(before) } = rig.flag("b").unwrap().changed else { panic!() };
+    assert_eq!((before.source, before.since), (Source::Cli, at.wall));
+    assert_eq!(rig.unflag("b").unwrap().changed, Changed::Withdrawn { was: true });
+    assert_eq!(rig.unflag("b").unwrap().changed, Changed::Withdrawn { was: false });
+}
+
+#[test]
+fn an_answer_comes_after_the_write_and_after_the_save_or_a_second() {
+    let mut rig = rig();
+    rig.saves = false;
+    let ticket = rig.raise("b", claim(Source::Cli), false);
+    assert_eq!(rig.cut(), "b");
+    assert!(rig.answers.is_empty());
+    rig.pass(SECOND / 2);
+    rig.save(Ok(()));
+    rig.run();
+    assert_eq!(rig.answers[&ticket].as_ref().unwrap().saved, SaveState::Saved);
+    // The disk hangs.
+    let late = rig.raise("c", claim(Source::Cli), false);
+    rig.pass(SECOND - 1);
+    assert!(!rig.answers.contains_key(&late));
+    rig.pass(1);
+    assert_eq!(rig.answers[&late].as_ref().unwrap().saved, SaveState::Late);
+    // It is full.
+    rig.save(Err("full".into()));
+    rig.run();
+    assert_eq!(rig.world().unsaved.as_deref(), Some("full"));
+    let ticket = rig.ask("c", Change::Withdraw(Source::Cli));
+    rig.save(Err("full".into()));
+    rig.run();
+    assert_eq!(rig.answers[&ticket].as_ref().unwrap().saved, SaveState::Failed("full".into()));
+    // Tried each second.
+    rig.pass(SECOND);
+    rig.save(Ok(()));
+    rig.run();
+    assert_eq!((rig.saved.claims.len(), rig.world().unsaved.as_deref()), (1, None));
+}
+
+#[test]
+fn a_verdict_that_cannot_be_written_is_not_held() {
+    let mut rig = rig();
+    rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
+    assert_eq!(rig.flag("c"), Err(Refusal::NotWritten("no room".into())));
+    assert!(!rig.world().claims.contains_key("c"));
+    assert_eq!(rig.saved.claims, []);
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.pass(4 * SECOND);
+    assert_eq!((rig.cut().as_str(), rig.world().failed.len(), rig.world().lapsing.len()), ("", 0, 0));
+    // An older claim stays as it was.
+    rig.raise("c", lasting(Source::Cli, 100), false);
+    rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
+    rig.flag("c").unwrap_err();
+    assert!(rig.world().claims["c"][0].claim.ends.is_some());
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.pass(SECOND);
+    assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("c", 0));
+}
+
+/// Where a write that is said to have failed was done all the same, what is not held is taken back at once.
+#[test]
+fn a_refused_verdict_is_taken_back() {
+    let mut rig = rig();
+    let mut first = true;
+    rig.fates = Box::new(move |output| match output {
+        Output::Node(..) if std::mem::take(&mut first) => Fate::FailedAndDone,
+        _ => Fate::Done,
+    });
+    rig.flag("b").unwrap_err();
+    assert_eq!(rig.cut(), "");
+    assert!(rig.maps.exempt.is_empty());
+    let did = rig.did();
+    assert!(did.contains(&"failed: cut b".to_owned()) && did.contains(&"healthy b".to_owned()), "{did:?}");
+}
+
+#[test]
+fn a_verdict_that_cannot_be_taken_back_is_said_to_lapse() {
+    let mut rig = rig();
+    rig.flag("b").unwrap();
+    rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
+    assert_eq!(rig.unflag("b"), Err(Refusal::NotTakenBack("no room".into())));
+    assert!(rig.world().claims.is_empty() && rig.saved.claims.is_empty());
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    rig.pass(3 * SECOND);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("", 0));
+}
+
+#[test]
+fn the_own_node_waits_for_its_devices_but_a_second_at_most() {
+    let mut rig = rig();
+    let ticket = rig.raise("a", claim(Source::Cli), true);
+    assert_eq!(rig.cut(), "");
+    // Whoever attaches them sees the claim.
+    assert!(rig.world().claims.contains_key("a"));
+    rig.pass(SECOND / 2);
+    assert!(rig.cut().is_empty() && !rig.answers.contains_key(&ticket));
+    rig.tell(Input::Routes { own_attached: true });
+    assert_eq!(rig.cut(), "a");
+    assert_eq!(rig.answers[&ticket].as_ref().unwrap().written, Some(rig.now.mono));
+    rig.tell(Input::Routes { own_attached: false });
+    rig.pass(SECOND * 3);
+    assert_eq!(rig.cut(), "a");
+    rig.unflag("a").unwrap();
+    let ticket = rig.raise("a", claim(Source::Cli), true);
+    assert_eq!(rig.enforcer.deadline().min(rig.now.mono + SECOND), rig.enforcer.deadline());
+    rig.pass(SECOND - 1);
+    assert_eq!(rig.cut(), "");
+    rig.pass(1);
+    assert_eq!(rig.cut(), "a");
+    assert!(rig.answers[&ticket].as_ref().unwrap().written.is_some());
+}
+
+#[test]
+fn a_verdict_that_waits_for_its_tables_is_answered_after_a_second() {
+    let mut rig = rig();
+    rig.writes_tables = false;
+    rig.view(&Cluster::parse(&text("abcdefg", &["b"])));
+    let ticket = rig.raise("g", claim(Source::Cli), false);
+    rig.pass(SECOND - 1);
+    assert!(rig.answers.is_empty());
+    rig.pass(1);
+    assert_eq!(rig.answers[&ticket].as_ref().unwrap().written, None);
+    rig.write_tables();
+    rig.run();
+    assert_eq!(rig.cut(), "g");
+}
+
+#[test]
+fn a_hand_over_ends_all_changes_and_saves() {
+    let mut rig = rig();
+    rig.flag("b").unwrap();
+    rig.saves = false;
+    rig.pass(SECOND / 2);
+    rig.tell(Input::HandOver(Ticket(900)));
+    // The successor has the whole lifetime.
+    assert_eq!(rig.entry("b").until, rig.now.mono + 3 * SECOND);
+    assert!(!rig.answers.contains_key(&900));
+    assert_eq!(rig.unflag("b"), Err(Refusal::HandingOver));
+    assert_eq!(rig.flag("c"), Err(Refusal::HandingOver));
+    // It could not be saved: this agent goes on.
+    rig.save(Err("full".into()));
+    rig.run();
+    assert_eq!(rig.answers[&900], Err(Refusal::NotSaved("full".into())));
+    assert!(!rig.world().closing);
+    rig.saves = true;
+    rig.pass(SECOND);
+    rig.tell(Input::HandOver(Ticket(901)));
+    assert_eq!(rig.answers[&901].as_ref().unwrap().changed, Changed::HandedOver);
+    assert!(rig.world().closing);
+    // What is saved is another agent's: nothing is written there any more, and verdicts are renewed until the end.
+    rig.pass(2 * SECOND);
+    assert!(rig.saving.is_none());
+    assert_eq!(rig.cut(), "b");
+    rig.tell(Input::Renew);
+    assert_eq!(rig.entry("b").until, rig.now.mono + 3 * SECOND);
+}

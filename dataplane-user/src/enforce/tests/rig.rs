@@ -1,0 +1,382 @@
+//! Drives an Enforcer against the model of the maps.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use nodefence_common::{NodeEntry, PortKey};
+
+use super::model::{Cluster, Known, Maps, OWN, Slots, word};
+use crate::{
+    cluster::Node,
+    enforce::{
+        Answer, Auto, Change, Enforcer, Epoch, Event, Input, NewClaim, NewView, Now, Output, Saved, Share,
+        Source, TablesPlan, Ticket, Told, World,
+    },
+    plan::{self, Mode, Policy},
+};
+
+pub(super) const SECOND: u64 = 1_000_000_000;
+/// When the tests begin, by CLOCK_MONOTONIC.
+pub(super) const BEGIN: u64 = 1_000 * SECOND;
+
+/// What becomes of a map write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Done,
+    Failed,
+    /// It is said to have failed and was done all the same, as where the second of two maps refuses it.
+    FailedAndDone,
+}
+
+/// Decides on map writes.
+pub(super) type Fates = Box<dyn FnMut(&Output) -> Fate>;
+
+/// An Enforcer, its driver and the maps.
+pub(super) struct Rig {
+    pub(super) enforcer: Enforcer,
+    pub(super) told: Told,
+    pub(super) now: Now,
+    pub(super) maps: Maps,
+    pub(super) slots: Slots,
+    pub(super) fates: Fates,
+    /// What was done, in words.
+    pub(super) log: Vec<String>,
+    /// Tables that were handed out and not written.
+    pub(super) tables: Option<TablesPlan>,
+    /// Whether they are written at once.
+    pub(super) writes_tables: bool,
+    /// What was handed out to be saved.
+    pub(super) saving: Option<(u64, Arc<Saved>)>,
+    /// Whether it is saved at once.
+    pub(super) saves: bool,
+    pub(super) saved: Saved,
+    pub(super) answers: BTreeMap<u64, Answer>,
+    pub(super) events: Vec<Event>,
+    pub(super) world: Option<Arc<World>>,
+    pub(super) lease: Option<u64>,
+    /// Views by their epoch.
+    pub(super) known: BTreeMap<Epoch, Known>,
+    pub(super) last: Option<Arc<NewView>>,
+    pub(super) tickets: u64,
+}
+
+pub(super) fn told() -> Told {
+    Told {
+        own: OWN.into(),
+        mode: Mode::Enforce,
+        auto: Auto::Enforce,
+        answer: plan::Answer::Refuse,
+        limit: Share::default(),
+    }
+}
+
+pub(super) fn now(mono: u64) -> Now {
+    let wall = Timestamp::from_nanosecond(i128::from(mono) + 1_700_000_000_000_000_000).unwrap();
+    // The machine slept for an hour: the two clocks are not the same.
+    Now { mono, boot: Duration::from_nanos(mono) + Duration::from_secs(3_600), wall }
+}
+
+pub(super) fn policy(told: &Told) -> Policy<'_> {
+    Policy { own_node: &told.own, mode: told.mode, answer: told.answer }
+}
+
+/// Nodes in two pools, by their names.
+fn pool(node: &Node) -> Option<Arc<str>> {
+    match node.name.bytes().next() {
+        Some(b'a'..=b'c') => Some("front".into()),
+        Some(b'd') => Some("back".into()),
+        _ => None,
+    }
+}
+
+pub(super) fn claim(source: Source) -> NewClaim {
+    NewClaim { source, by: "test".into(), reason: "".into(), evidence: None, lasts: None, until: None }
+}
+
+pub(super) fn lasting(source: Source, seconds: u64) -> NewClaim {
+    NewClaim { lasts: Some(Duration::from_secs(seconds)), ..claim(source) }
+}
+
+impl Rig {
+    /// On a machine without maps.
+    pub(super) fn new(told: Told) -> Self {
+        Self::over(Maps::default(), Saved::default(), told, BEGIN)
+    }
+
+    /// After an agent that left these.
+    pub(super) fn over(maps: Maps, saved: Saved, told: Told, mono: u64) -> Self {
+        let now = now(mono);
+        let enforcer = Enforcer::bridge(maps.pinned(), saved.clone(), told.clone(), now);
+        Self {
+            enforcer,
+            told,
+            now,
+            slots: Slots::adopt(&maps),
+            maps,
+            fates: Box::new(|_| Fate::Done),
+            log: Vec::new(),
+            tables: None,
+            writes_tables: true,
+            saving: None,
+            saves: true,
+            saved,
+            answers: BTreeMap::new(),
+            events: Vec::new(),
+            world: None,
+            lease: None,
+            known: BTreeMap::new(),
+            last: None,
+            tickets: 0,
+        }
+    }
+
+    /// With a view, whose tables are written.
+    pub(super) fn with(text: &str, told: Told) -> Self {
+        let mut rig = Self::new(told);
+        rig.view(&Cluster::parse(text));
+        rig.log.clear();
+        rig
+    }
+
+    /// Another view comes.
+    pub(super) fn view(&mut self, cluster: &Arc<Cluster>) -> Epoch {
+        let view = self.deliver(cluster);
+        let epoch = view.epoch;
+        self.tell(Input::View(view));
+        epoch
+    }
+
+    /// A view as the builder delivers it.
+    pub(super) fn deliver(&mut self, cluster: &Arc<Cluster>) -> Arc<NewView> {
+        let epoch = Epoch(self.last.as_ref().map_or(1, |last| last.epoch.0 + 1));
+        self.slots.reconcile(&cluster.view);
+        let slots = self.slots.clone();
+        let new = Arc::new(NewView::build(
+            epoch,
+            Arc::clone(&cluster.view),
+            |name| slots.get(name),
+            pool,
+            &policy(&self.told),
+            None,
+            self.last.as_deref(),
+        ));
+        self.last = Some(Arc::clone(&new));
+        self.known.insert(epoch, Known { new: Arc::clone(&new), cluster: Arc::clone(cluster) });
+        new
+    }
+
+    pub(super) fn tell(&mut self, input: Input) {
+        self.enforcer.handle(input, self.now);
+        self.run();
+    }
+
+    /// Does all that is to be done now.
+    pub(super) fn run(&mut self) {
+        while let Some(output) = self.enforcer.poll() {
+            self.perform(output);
+        }
+    }
+
+    /// Does one thing.
+    pub(super) fn perform(&mut self, output: Output) {
+        match &output {
+            Output::Publish(world) => {
+                let names = world.enforced.iter().filter_map(|bearer| bearer.name.as_ref());
+                let names: Vec<&str> = names.map(|name| name.as_str()).collect();
+                self.log.push(format!("publish {}", names.join(",")));
+                self.world = Some(Arc::clone(world));
+            }
+            Output::Node(..) | Output::Exempt(_) | Output::Unexempt(_) => self.write(&output),
+            Output::Lease(until) => self.lease = Some(*until),
+            Output::Tables(plan) => {
+                self.log.push(format!("tables {}", plan.epoch.0));
+                self.tables = Some(plan.clone());
+                if self.writes_tables {
+                    self.write_tables();
+                }
+            }
+            Output::Save(serial, saved) => {
+                self.saving = Some((*serial, Arc::clone(saved)));
+                if self.saves {
+                    self.save(Ok(()));
+                }
+            }
+            Output::Reply(ticket, answer) => drop(self.answers.insert(ticket.0, answer.clone())),
+            Output::Record(event) => self.events.push(event.clone()),
+        }
+    }
+
+    fn write(&mut self, output: &Output) {
+        let fate = (self.fates)(output);
+        if fate != Fate::Failed {
+            match output {
+                Output::Node(index, entry) => drop(self.maps.nodes.insert(*index, *entry)),
+                Output::Exempt(key) => drop(self.maps.exempt.insert(*key)),
+                Output::Unexempt(key) => drop(self.maps.exempt.remove(key)),
+                _ => unreachable!("{output:?}"),
+            }
+        }
+        let failed = if fate == Fate::Done { "" } else { "failed: " };
+        self.log.push(format!("{failed}{}", in_words(&self.maps, output)));
+        self.check();
+        if fate != Fate::Done {
+            self.enforcer.failed(output.clone(), "no room".into(), self.now);
+        }
+    }
+
+    /// Writes the tables that were handed out, one entry after the other.
+    pub(super) fn write_tables(&mut self) {
+        let Some(plan) = self.tables.take() else { return };
+        self.write_part(&plan, usize::MAX);
+        let known = self.known[&plan.epoch].clone();
+        self.maps.views = vec![known];
+        self.check();
+        self.enforcer.handle(Input::Written { epoch: plan.epoch, result: Ok(()) }, self.now);
+    }
+
+    /// Writes so many entries of the tables that were handed out, and fails then.
+    pub(super) fn fail_tables(&mut self, entries: usize) {
+        let Some(plan) = self.tables.take() else { return };
+        self.write_part(&plan, entries);
+        let result = Err("it failed".into());
+        self.enforcer.handle(Input::Written { epoch: plan.epoch, result }, self.now);
+    }
+
+    /// Deletes what is not wanted, then inserts and updates.
+    pub(super) fn write_part(&mut self, plan: &TablesPlan, mut entries: usize) {
+        let known = &self.known[&plan.epoch];
+        if !self.maps.views.iter().any(|there| Arc::ptr_eq(&there.new, &known.new)) {
+            self.maps.views.push(known.clone());
+        }
+        let mut gone: Vec<_> = self
+            .maps
+            .backends
+            .keys()
+            .filter(|addr| !plan.tables.backends.contains_key(*addr))
+            .copied()
+            .collect();
+        gone.sort_unstable();
+        for addr in gone {
+            let Some(left) = entries.checked_sub(1) else { return };
+            entries = left;
+            self.maps.backends.remove(&addr);
+            self.check();
+        }
+        self.maps.endpoints.retain(|key| plan.tables.ports.contains_key(key));
+        let mut wanted: Vec<_> = plan.tables.backends.iter().collect();
+        wanted.sort_unstable_by_key(|(addr, _)| **addr);
+        for (addr, entry) in wanted {
+            if self.maps.backends.get(addr) == Some(entry) {
+                continue;
+            }
+            let Some(left) = entries.checked_sub(1) else { return };
+            entries = left;
+            self.maps.backends.insert(*addr, *entry);
+            self.check();
+        }
+        self.maps.endpoints.extend(plan.tables.ports.keys());
+        self.check();
+    }
+
+    /// What was handed out to be saved is, or is not.
+    pub(super) fn save(&mut self, result: Result<(), Arc<str>>) {
+        let Some((serial, saved)) = self.saving.take() else { return };
+        if result.is_ok() {
+            self.saved = Saved::clone(&saved);
+        }
+        self.enforcer.handle(Input::Saved { serial, result }, self.now);
+    }
+
+    /// A packet may come, and somebody may ask why it is cut.
+    pub(super) fn check(&self) {
+        if let Err(error) = self.maps.check(self.now.mono) {
+            panic!("{error}\n{}", self.log.join("\n"));
+        }
+        let Some(world) = &self.world else { return };
+        for slot in self.maps.cut(self.now.mono) {
+            let mut told = world.enforced.iter().chain(&*world.lapsing);
+            assert!(
+                told.any(|bearer| bearer.slot == slot),
+                "nobody is told why {slot:?} is cut\n{}",
+                self.log.join("\n")
+            );
+        }
+    }
+
+    /// Time goes by, and the driver is on time.
+    pub(super) fn pass(&mut self, ns: u64) {
+        let end = self.now.mono + ns;
+        loop {
+            let deadline = self.enforcer.deadline().max(self.now.mono);
+            self.now = now(deadline.min(end));
+            self.check();
+            self.tell(Input::Tick);
+            if self.now.mono == end {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn raise(&mut self, node: &str, claim: NewClaim, force: bool) -> u64 {
+        self.ask(node, Change::Raise { claim, force })
+    }
+
+    pub(super) fn ask(&mut self, node: &str, change: Change) -> u64 {
+        self.tickets += 1;
+        let ticket = Some(Ticket(self.tickets));
+        self.tell(Input::Claim { node: node.into(), change, ticket });
+        self.tickets
+    }
+
+    /// An operator flags a node.
+    pub(super) fn flag(&mut self, node: &str) -> Answer {
+        let ticket = self.raise(node, claim(Source::Cli), false);
+        self.answers.remove(&ticket).expect("an answer")
+    }
+
+    /// An operator takes the flag back.
+    pub(super) fn unflag(&mut self, node: &str) -> Answer {
+        let ticket = self.ask(node, Change::Withdraw(Source::Cli));
+        self.answers.remove(&ticket).expect("an answer")
+    }
+
+    /// Names of the nodes that are cut.
+    pub(super) fn cut(&self) -> String {
+        let mut names: Vec<String> =
+            self.maps.cut(self.now.mono).map(|slot| self.maps.name(slot.index)).collect();
+        names.sort_unstable();
+        names.join(",")
+    }
+
+    pub(super) fn entry(&self, node: &str) -> NodeEntry {
+        let slot = self.slots.get(node).expect("a place");
+        self.maps.nodes[&slot.index]
+    }
+
+    /// The log since the last call.
+    pub(super) fn did(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.log)
+    }
+
+    pub(super) fn world(&self) -> &World {
+        self.world.as_ref().expect("a snapshot")
+    }
+}
+
+fn in_words(maps: &Maps, output: &Output) -> String {
+    match output {
+        Output::Node(index, entry) => {
+            let name = String::from_utf8_lossy(&entry.name).trim_end_matches('\0').to_owned();
+            let name = if name.is_empty() { format!("{index}") } else { name };
+            format!("{} {name}", word(entry))
+        }
+        Output::Exempt(key) => format!("exempt {}", key_in_words(key)),
+        Output::Unexempt(key) => format!("unexempt {}", key_in_words(key)),
+        _ => format!("{output:?} of {}", maps.nodes.len()),
+    }
+}
+
+fn key_in_words(key: &PortKey) -> String {
+    let address: std::net::IpAddr = key.addr.into();
+    if key.port == 0 { address.to_string() } else { format!("{address}:{}", key.port) }
+}

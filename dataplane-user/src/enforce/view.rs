@@ -1,0 +1,61 @@
+//! A view as the builder delivers it: with all that costs in proportion to it done.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{index::ExemptIndex, now::Epoch, scope::LimitScope};
+use crate::{
+    cluster::{ClusterView, NodeName},
+    plan::{Slot, Tables},
+};
+
+/// A node of a view, as far as verdicts go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its place in the map. A place and its generation have one owner for ever.
+    pub slot: Slot,
+    /// Its zone.
+    pub zone: Option<Arc<str>>,
+    /// Its pool.
+    pub pool: Option<Arc<str>>,
+}
+
+impl Member {
+    /// The scopes whose limits it counts in.
+    pub fn scopes(&self) -> impl Iterator<Item = LimitScope> {
+        let zone = self.zone.clone().map(LimitScope::Zone);
+        let pool = self.pool.clone().map(LimitScope::Pool);
+        std::iter::once(LimitScope::Whole).chain(zone).chain(pool)
+    }
+}
+
+/// What changed since another view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// Since this one. `None`: nothing is said of what changed.
+    pub base: Option<Epoch>,
+    /// Nodes with a place that they did not have there.
+    pub added: Vec<NodeName>,
+    /// Nodes that had a place there which they have no more.
+    pub left: Vec<(NodeName, Slot)>,
+    /// Nodes with backends that they did not have there.
+    pub grown: Vec<NodeName>,
+}
+
+/// A view and what follows from it.
+#[derive(Clone, Debug)]
+pub struct NewView {
+    /// Its number.
+    pub epoch: Epoch,
+    /// Who exists.
+    pub view: Arc<ClusterView>,
+    /// Every node that has a place.
+    pub members: Arc<BTreeMap<NodeName, Member>>,
+    /// How many nodes each scope has.
+    pub sizes: Arc<BTreeMap<LimitScope, u32>>,
+    /// What kube-proxy here may use of each Service.
+    pub exempt: Arc<ExemptIndex>,
+    /// The tables that belong to it, without nodes: their entries are the Enforcer's.
+    pub tables: Arc<Tables>,
+    /// What changed.
+    pub delta: Delta,
+}

@@ -1,0 +1,162 @@
+//! The view whose tables lie in the maps, and those that were taken since.
+
+use std::sync::Arc;
+
+use super::{now::Epoch, view::NewView};
+use crate::plan::Slot;
+
+/// Of how many views backends may lie in the maps at once, beside the one that was written last. Where so many writes failed, the
+/// last of them is tried until it succeeds, and the next view waits.
+const HANDED: usize = 4;
+
+/// How far the tables of the latest view are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// They are to be handed out.
+    Due,
+    /// They are being written.
+    Out,
+    /// They could not be written. They are to be handed out again then (CLOCK_MONOTONIC, ns).
+    Failed(u64),
+    /// They lie in the maps.
+    Written,
+}
+
+/// Views.
+#[derive(Debug)]
+pub(super) struct Views {
+    latest: Option<Arc<NewView>>,
+    /// The view whose tables, and no others, were in the maps last.
+    written: Option<Epoch>,
+    /// Views whose tables were handed out since. A part of each may lie in the maps.
+    handed: Vec<Epoch>,
+    step: Step,
+    /// A write failed since: what lies in the maps is not known.
+    unsure: bool,
+    /// To be taken once the tables are not on their way.
+    next: Option<Arc<NewView>>,
+    pub(super) error: Option<Arc<str>>,
+}
+
+impl Default for Views {
+    fn default() -> Self {
+        Self {
+            latest: None,
+            written: None,
+            handed: Vec::new(),
+            step: Step::Written,
+            // What an earlier agent left is not known either.
+            unsure: true,
+            next: None,
+            error: None,
+        }
+    }
+}
+
+impl Views {
+    /// The view that was taken last.
+    pub(super) fn latest(&self) -> Option<&Arc<NewView>> {
+        self.latest.as_ref()
+    }
+
+    /// The place of a node of the latest view.
+    pub(super) fn slot(&self, name: &str) -> Option<Slot> {
+        Some(self.latest.as_ref()?.members.get(name)?.slot)
+    }
+
+    /// The view whose tables were written last.
+    pub(super) fn written(&self) -> Option<Epoch> {
+        self.written
+    }
+
+    /// Whether tables lie in the maps that know what came with this view.
+    pub(super) fn written_since(&self, epoch: Epoch) -> bool {
+        self.written.is_some_and(|written| written >= epoch)
+    }
+
+    /// Whether a view can be taken now; otherwise it waits.
+    pub(super) fn offer(&mut self, view: Arc<NewView>) -> Option<Arc<NewView>> {
+        if self.latest.as_ref().is_some_and(|latest| latest.epoch >= view.epoch) {
+            return None;
+        }
+        self.next = Some(view);
+        self.next()
+    }
+
+    /// The view that waits, if it can be taken now.
+    pub(super) fn next(&mut self) -> Option<Arc<NewView>> {
+        let takes = match self.step {
+            Step::Out => false,
+            Step::Failed(_) => self.handed.len() < HANDED,
+            Step::Due => {
+                self.handed.last() != self.latest.as_ref().map(|view| &view.epoch)
+                    || self.handed.len() < HANDED
+            }
+            Step::Written => true,
+        };
+        if takes { self.next.take() } else { None }
+    }
+
+    /// Takes a view. Gives the one before, and whether nothing of that one came into the maps.
+    pub(super) fn take(&mut self, view: Arc<NewView>) -> (Option<Arc<NewView>>, bool) {
+        let before = self.latest.replace(view);
+        let never = self.step == Step::Due && self.handed.last() != before.as_ref().map(|view| &view.epoch);
+        self.step = Step::Due;
+        (before, never)
+    }
+
+    /// Whether the tables are to be handed out.
+    pub(super) fn is_due(&self) -> bool {
+        self.step == Step::Due
+    }
+
+    /// The tables are handed out. Gives the view, and what the maps hold, where that is known.
+    pub(super) fn hand_out(&mut self) -> Option<(Arc<NewView>, Option<Epoch>)> {
+        let view = self.latest.clone()?;
+        self.step = Step::Out;
+        if self.handed.last() != Some(&view.epoch) {
+            self.handed.push(view.epoch);
+        }
+        let base = self.written.filter(|_| !self.unsure);
+        Some((view, base))
+    }
+
+    /// They were written. Whether they are those that were handed out.
+    pub(super) fn succeeded(&mut self, epoch: Epoch) -> bool {
+        if self.step != Step::Out || self.latest.as_ref().is_none_or(|view| view.epoch != epoch) {
+            return false;
+        }
+        self.step = Step::Written;
+        self.written = Some(epoch);
+        self.handed.clear();
+        self.unsure = false;
+        self.error = None;
+        true
+    }
+
+    /// They were not. Whether they are those that were handed out.
+    pub(super) fn failed(&mut self, epoch: Epoch, error: Arc<str>, again: u64) -> bool {
+        if self.step != Step::Out || self.latest.as_ref().is_none_or(|view| view.epoch != epoch) {
+            return false;
+        }
+        self.step = Step::Failed(again);
+        self.unsure = true;
+        self.error = Some(error);
+        true
+    }
+
+    /// Has them handed out again once it is time.
+    pub(super) fn try_again(&mut self, now: u64) {
+        if matches!(self.step, Step::Failed(again) if again <= now) {
+            self.step = Step::Due;
+        }
+    }
+
+    /// When that is (CLOCK_MONOTONIC, ns).
+    pub(super) fn next_try(&self) -> Option<u64> {
+        match self.step {
+            Step::Failed(again) => Some(again),
+            Step::Due | Step::Out | Step::Written => None,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What everybody else reads: an immutable snapshot. Nothing in it changes from second to second.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use nodefence_common::Action;
+
+use super::{
+    claim::ClaimCause, limits::Withheld, now::Epoch, ports::ExemptPorts, standing::ShownClaim, view::NewView,
+};
+use crate::{cluster::NodeName, plan::Slot};
+
+/// A node that bears a verdict, or is about to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bearer {
+    /// Its name; `None` where only its place is known any more.
+    pub name: Option<NodeName>,
+    /// Its place.
+    pub slot: Slot,
+    /// What is done with packets to it.
+    pub action: Action,
+    /// Since when (CLOCK_MONOTONIC, ns) without a break.
+    pub since: u64,
+    /// A round of asking counts that began from then on (CLOCK_MONOTONIC, ns): earlier ones asked for less than is cut now.
+    pub ask_since: u64,
+    /// Why.
+    pub causes: Arc<[ClaimCause]>,
+}
+
+/// What is dangerous about the flags of the cluster file: no command stood between them and the cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Danger {
+    /// It flags so many nodes of so many, more than a third.
+    TooMany(usize, usize),
+    /// It flags the node that this agent runs on.
+    OwnNode(NodeName),
+    /// These flags ended in the past and mean nothing.
+    Over(Vec<NodeName>),
+}
+
+/// How far the tables are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TablesState {
+    /// The view whose tables were handed out last.
+    pub planned: Option<Epoch>,
+    /// The view whose tables were written last.
+    pub written: Option<Epoch>,
+    /// Why the tables could not be written.
+    pub error: Option<Arc<str>>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// Rises with each publication.
+    pub number: u64,
+    /// Who exists: the view whose backends the maps hold or are being given.
+    pub view: Option<Arc<NewView>>,
+    /// Every claim and how it stands.
+    pub claims: Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>>,
+    /// Nodes that are cut, or are about to be. By place.
+    pub enforced: Arc<[Bearer]>,
+    /// Nodes of which is counted what would be cut. By place.
+    pub observed: Arc<[Bearer]>,
+    /// Nodes that the map may cut still and that are no more enforced: a write failed, and their verdict lapses. By place.
+    pub lapsing: Arc<[Bearer]>,
+    /// Ports that are exempt for those that are enforced.
+    pub exempt: ExemptPorts,
+    /// How many more would be, were what is observed enforced.
+    pub would_exempt: usize,
+    /// What is dangerous about the flags of the cluster file.
+    pub dangers: Arc<[Danger]>,
+    /// Scopes whose automatic claims are withheld.
+    pub withheld: Arc<[Withheld]>,
+    /// Nodes whose entry could not be written, and why.
+    pub failed: Arc<BTreeMap<NodeName, Arc<str>>>,
+    /// Why the claims were not saved.
+    pub unsaved: Option<Arc<str>>,
+    /// Another agent is taking over.
+    pub closing: bool,
+    /// How far the tables are.
+    pub tables: TablesState,
+}
