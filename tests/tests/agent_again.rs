@@ -69,7 +69,7 @@ fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
     let mut idle = Idle::new(&cluster)?;
     agent.flag("node-b")?;
     idle.still_wait()?;
-    agent.succeed(&[])?;
+    agent.succeed(&["--proxy", "auto"])?;
     // A start takes many seconds where the machine is emulated.
     wait_until("the next agent has asked", Duration::from_secs(120), || {
         asked(&agent).is_ok_and(|row| row["asked"].as_u64().is_some_and(|asked| asked >= 2))

@@ -24,7 +24,8 @@ use nodefence_tests::{
 const LIMIT: Duration = Duration::from_secs(5);
 /// A query that is not answered is sent again after this.
 const RETRY: Duration = Duration::from_millis(300);
-/// What is pinned to a flagged node is looked for each second, or so that it takes 5 % of a processor at most: of an emulated one a look takes 150 ms.
+/// What is pinned to a flagged node is looked for each second, or so that it takes 5 % of a processor at most: on an emulated one entries
+/// were seen 2.1 s old.
 fn let_go() -> Duration {
     Duration::from_secs(if emulated() { 5 } else { 2 })
 }

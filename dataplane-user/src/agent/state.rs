@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{coverage::Coverage, kept::Kept, world::World, writer::Writer};
 use crate::{
-    cluster::{ClusterView, Node, NodeName, NodeSet},
+    cluster::{ClusterView, NodeName, NodeSet},
     dataplane::{WriteReport, probe::Findings},
     flags::{Clocks, Flags, monotonic_ns},
     plan::{Indices, Keep, KeepIndex, Policy, Slot, node_entry, verdict_until},
@@ -237,7 +237,7 @@ impl State {
     /// Takes a view over. What it adds to nodes is asked for once [`State::written`] says that it is in the maps.
     pub(super) fn set_view(&mut self, view: Arc<ClusterView>, index: KeepIndex, indices: Indices) {
         self.kept.set_index(index);
-        let grown = grown(&self.view, &view);
+        let grown: Vec<NodeName> = view.grown_since(&self.view).map(|node| node.name.clone()).collect();
         self.ask_from(&grown, monotonic_ns());
         self.grown.extend(grown);
         self.indices = Arc::new(indices);
@@ -339,16 +339,6 @@ impl State {
         }
         were
     }
-}
-
-/// Nodes that have backends in `after` which they did not have in `before`.
-fn grown(before: &ClusterView, after: &ClusterView) -> Vec<NodeName> {
-    let grew = |node: &&Node| {
-        let old = before.node(&node.name).map_or(&[][..], |old| &old.backends);
-        // Both are in the order of `Backend`.
-        node.backends.iter().any(|backend| old.binary_search(backend).is_err())
-    };
-    after.nodes.iter().filter(grew).map(|node| node.name.clone()).collect()
 }
 
 mod published;

@@ -26,6 +26,15 @@ impl ClusterView {
         self.at(self.index(name)?)
     }
 
+    /// Nodes with backends that they did not have in an earlier view.
+    pub fn grown_since(&self, before: &Self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| {
+            let old = before.node(&node.name).map_or(&[][..], |old| &old.backends);
+            // Both are in the order of `Backend`.
+            node.backends.iter().any(|backend| old.binary_search(backend).is_err())
+        })
+    }
+
     /// Where the node of that name stands.
     pub fn index(&self, name: &str) -> Option<NodeIx> {
         let found = self.nodes.binary_search_by(|node| node.name.as_str().cmp(name));

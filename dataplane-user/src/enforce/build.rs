@@ -10,10 +10,9 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, Node, NodeName},
-    plan::{Policy, Slot, Tables, backend_entry},
+    plan::{Policy, Slot, backend_tables},
     proxy::Mode as ProxyMode,
 };
-use nodefence_common::port_flags;
 
 impl NewView {
     /// Of a whole view. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic flows.
@@ -41,7 +40,7 @@ impl NewView {
             members.insert(node.name.clone(), member);
         }
         let exempt = ExemptIndex::new(&view, policy.own_node, proxy, by_position.into());
-        let tables = tables(&view, &members, policy);
+        let tables = backend_tables(&view, |name| members.get(name).map(|member| member.slot), policy);
         let delta = before.map(|before| delta(before, &view, &members)).unwrap_or_default();
         Self {
             epoch,
@@ -55,40 +54,11 @@ impl NewView {
     }
 }
 
-fn tables(view: &ClusterView, members: &BTreeMap<NodeName, Member>, policy: &Policy<'_>) -> Tables {
-    let mut tables = Tables::default();
-    tables.backends.reserve(view.backends());
-    for node in &view.nodes {
-        let Some(member) = members.get(node.name.as_str()) else { continue };
-        for backend in &node.backends {
-            let entry = backend_entry(&node.name, member.slot, backend, policy);
-            tables.backends.insert(backend.addr(), entry);
-            if let Some(key) = backend.port_key() {
-                tables.ports.insert(key, port_flags::CUT);
-            }
-        }
-    }
-    tables
-}
-
 fn delta(before: &NewView, view: &ClusterView, members: &BTreeMap<NodeName, Member>) -> Delta {
-    let mut delta = Delta { base: Some(before.epoch), ..Delta::default() };
-    for (name, member) in members {
-        if before.members.get(name).is_none_or(|old| old.slot != member.slot) {
-            delta.added.push(name.clone());
-        }
-        let backends =
-            |view: &ClusterView| view.node(name).map(|node| node.backends.clone()).unwrap_or_default();
-        let old = backends(&before.view);
-        // Both are in the order of `Backend`.
-        if backends(view).iter().any(|backend| old.binary_search(backend).is_err()) {
-            delta.grown.push(name.clone());
-        }
+    let grown = view.grown_since(&before.view).map(|node| node.name.clone());
+    Delta {
+        base: Some(before.epoch),
+        grown: grown.filter(|name| members.contains_key(name)).collect(),
+        ..Delta::of_members(&before.members, members)
     }
-    for (name, old) in before.members.iter() {
-        if members.get(name).is_none_or(|member| member.slot != old.slot) {
-            delta.left.push((name.clone(), old.slot));
-        }
-    }
-    delta
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use crate::{
-    cluster::{ClusterView, Endpoint, NodeIx, Service},
+    cluster::{ClusterView, Endpoint, Service},
     plan::{KeptFor, KeptPort, Proxy, Slot, Why, targets, usable},
     proxy::Mode as ProxyMode,
 };
@@ -115,7 +115,7 @@ fn all_placed(
     for endpoint in endpoints {
         let node = endpoint.node?;
         places.push((*slots.get(node.position())?)?);
-        ports.push(exempt_port(service, port, endpoint, node)?);
+        ports.push(KeptPort::of(service, port, endpoint, Some(node))?);
     }
     Some((ports.into(), places))
 }
@@ -140,7 +140,7 @@ fn untied(view: &ClusterView, slots: &[Option<Slot>]) -> HashMap<Slot, Box<[(Kep
         {
             for port in 0..service.ports.len() {
                 let reason = KeptFor { service: *s, port: port as u32, why: Why::Untied };
-                let exempt = exempt_port(service, port, endpoint, position);
+                let exempt = KeptPort::of(service, port, endpoint, Some(position));
                 ports.extend(exempt.map(|exempt| (exempt, reason)));
             }
         }
@@ -150,13 +150,4 @@ fn untied(view: &ClusterView, slots: &[Option<Slot>]) -> HashMap<Slot, Box<[(Kep
         }
     }
     of
-}
-
-fn exempt_port(service: &Service, port: usize, endpoint: &Endpoint, node: NodeIx) -> Option<KeptPort> {
-    Some(KeptPort {
-        node,
-        address: endpoint.address,
-        port: service.target(port, endpoint)?,
-        protocol: service.ports.get(port)?.protocol,
-    })
 }

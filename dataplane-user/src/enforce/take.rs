@@ -1,6 +1,9 @@
 //! Another view: new owners of places, nodes that left, tables to write. And what a comparison read.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use nodefence_common::{NodeEntry, PortKey};
 
@@ -187,19 +190,11 @@ impl Enforcer {
 
 /// What changed, where the builder did not say.
 fn compare(before: Option<&NewView>, view: &NewView) -> Delta {
-    let mut delta = Delta::default();
-    let old = |name: &str| before.and_then(|before| before.members.get(name));
-    for (name, member) in view.members.iter() {
-        if old(name).is_none_or(|old| old.slot != member.slot) {
-            delta.added.push(name.clone());
-        }
+    let nobody = BTreeMap::new();
+    let members = before.map_or(&nobody, |before| &*before.members);
+    Delta {
         // It is not known what grew: each that is cut is asked once more.
-        delta.grown.push(name.clone());
+        grown: view.members.keys().cloned().collect(),
+        ..Delta::of_members(members, &view.members)
     }
-    for (name, old) in before.iter().flat_map(|before| before.members.iter()) {
-        if view.members.get(name).is_none_or(|member| member.slot != old.slot) {
-            delta.left.push((name.clone(), old.slot));
-        }
-    }
-    delta
 }

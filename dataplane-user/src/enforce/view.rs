@@ -41,6 +41,27 @@ pub struct Delta {
     pub grown: Vec<NodeName>,
 }
 
+impl Delta {
+    /// Who has another place, and who has lost one.
+    pub(super) fn of_members(
+        before: &BTreeMap<NodeName, Member>,
+        after: &BTreeMap<NodeName, Member>,
+    ) -> Self {
+        let mut delta = Self::default();
+        for (name, member) in after {
+            if before.get(name).is_none_or(|old| old.slot != member.slot) {
+                delta.added.push(name.clone());
+            }
+        }
+        for (name, old) in before {
+            if after.get(name).is_none_or(|member| member.slot != old.slot) {
+                delta.left.push((name.clone(), old.slot));
+            }
+        }
+        delta
+    }
+}
+
 /// A view and what follows from it.
 #[derive(Clone, Debug)]
 pub struct NewView {

@@ -70,6 +70,16 @@ pub struct KeptPort {
 }
 
 impl KeptPort {
+    /// What a port of a Service has there, as an endpoint of the node; `None` where it has nothing, or the endpoint no node.
+    pub fn of(service: &Service, port: usize, endpoint: &Endpoint, node: Option<NodeIx>) -> Option<Self> {
+        Some(Self {
+            node: node?,
+            address: endpoint.address,
+            port: service.target(port, endpoint)?,
+            protocol: service.ports.get(port)?.protocol,
+        })
+    }
+
     /// Its key in `ports`.
     pub fn key(&self) -> PortKey {
         PortKey::kept(self.address.into(), self.port, self.protocol.number())
@@ -158,7 +168,7 @@ pub fn keep(
                 let reason =
                     KeptFor { service: s, port: target.port as u32, why: Why::NothingElse(target.policy) };
                 for endpoint in usable {
-                    if let Some(kept) = kept_port(service, target.port, endpoint, endpoint.node) {
+                    if let Some(kept) = KeptPort::of(service, target.port, endpoint, endpoint.node) {
                         keep.add(kept, reason);
                     }
                 }
@@ -170,20 +180,11 @@ pub fn keep(
             let Some(service) = services.get(*s as usize) else { continue };
             for port in 0..service.ports.len() {
                 let endpoint = &service.endpoints[*e as usize];
-                if let Some(kept) = kept_port(service, port, endpoint, Some(node)) {
+                if let Some(kept) = KeptPort::of(service, port, endpoint, Some(node)) {
                     keep.add(kept, KeptFor { service: *s, port: port as u32, why: Why::Untied });
                 }
             }
         }
     }
     keep
-}
-
-fn kept_port(service: &Service, port: usize, endpoint: &Endpoint, node: Option<NodeIx>) -> Option<KeptPort> {
-    Some(KeptPort {
-        node: node?,
-        address: endpoint.address,
-        port: service.target(port, endpoint)?,
-        protocol: service.ports[port].protocol,
-    })
 }

@@ -98,12 +98,25 @@ pub fn tables(
     flagged: impl Fn(&str) -> bool,
     until: u64,
 ) -> Tables {
-    let mut tables = Tables::default();
-    tables.backends.reserve(view.backends());
+    let mut tables = backend_tables(view, |name| indices.get(name), policy);
     for node in &view.nodes {
         let Some(slot) = indices.get(&node.name) else { continue };
         let until = flagged(&node.name).then_some(until);
         tables.nodes.insert(slot.index, node_entry(&node.name, slot, policy, until));
+    }
+    tables
+}
+
+/// The wanted state without the nodes' entries. `slots`: the place of a node by its name; one without a place gets nothing.
+pub fn backend_tables(
+    view: &ClusterView,
+    slots: impl Fn(&str) -> Option<Slot>,
+    policy: &Policy<'_>,
+) -> Tables {
+    let mut tables = Tables::default();
+    tables.backends.reserve(view.backends());
+    for node in &view.nodes {
+        let Some(slot) = slots(&node.name) else { continue };
         for backend in &node.backends {
             tables.backends.insert(backend.addr(), backend_entry(&node.name, slot, backend, policy));
             if let Some(key) = backend.port_key() {
