@@ -173,8 +173,9 @@ fn exactly(label: &str, by_filter: ByFilter) -> Result<()> {
         let mut backends = flagged(V4);
         backends.extend(flagged(V6));
         let start = Instant::now();
-        let done =
-            ns.run(move || Conntrack::open().unwrap().delete_backends(&backends, which, by_filter).unwrap());
+        let done = ns.run(move || {
+            Conntrack::open().unwrap().delete_backends(&backends, which, by_filter, |_| true).unwrap()
+        });
         let took = start.elapsed();
         let after = ns.run(entries);
         let gone = |flow: &&Flow| doomed(flow, V4, which) || doomed(flow, V6, which);
@@ -223,7 +224,8 @@ fn refused_and_nothing_deleted() -> Result<()> {
         let mut backends = flagged(V4);
         backends.extend(flagged(V6));
         let both = ByFilter { v4: true, v6: true };
-        let done = Conntrack::open().unwrap().delete_backends(&backends, Protocols::Tcp, both).unwrap();
+        let done =
+            Conntrack::open().unwrap().delete_backends(&backends, Protocols::Tcp, both, |_| true).unwrap();
         (done, entries())
     });
     assert_eq!(done, Deleted { refused: 4, ..Deleted::default() });
@@ -283,6 +285,42 @@ fn a_flow_that_found_another_backend_stays() -> Result<()> {
     Ok(())
 }
 
+/// A node's flag may be taken back at any moment, and whoever connected since needs its entry.
+#[test]
+fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
+    let ns = tracked("delete-stops")?;
+    let open = fill(&ns, V4)?;
+    let datagrams =
+        |flows: &[Flow]| flows.iter().filter(|flow| doomed(flow, V4, Protocols::Datagrams)).count();
+    let before = datagrams(&ns.run(entries));
+    assert!(before > 2_000, "{before}");
+    let (known, deleted) = ns.run(move || {
+        let mut conntrack = Conntrack::open().unwrap();
+        let not_at_all = |_: &[Flow]| false;
+        for by_filter in [BY_DUMP, ByFilter { v4: true, v6: true }] {
+            let stopped = Deleted { stopped: true, ..Deleted::default() };
+            let which = Protocols::Datagrams;
+            assert_eq!(
+                conntrack.delete_backends(&flagged(V4), which, by_filter, not_at_all).unwrap(),
+                stopped
+            );
+        }
+        assert_eq!(datagrams(&entries()), before);
+        let mut known = 0;
+        let two_batches = |flows: &[Flow]| {
+            known += flows.len();
+            known < 3 * flows.len()
+        };
+        let done = conntrack.delete_known(&flagged(V4), Protocols::Datagrams, two_batches).unwrap();
+        assert!(done.stopped);
+        (known, done.deleted)
+    });
+    assert_eq!(deleted, known / 3 * 2, "what was refused last stays too");
+    assert_eq!(datagrams(&ns.run(entries)), before - deleted);
+    drop(open);
+    Ok(())
+}
+
 #[test]
 fn entries_go_while_others_come_and_go() -> Result<()> {
     let ns = tracked("delete-busy")?;
@@ -304,7 +342,8 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
             let by_filter = if rounds % 2 == 0 { BY_DUMP } else { found };
             udp(ip(V4[0]), 1_000..2_000);
             let mut conntrack = Conntrack::open().unwrap();
-            let done = conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter).unwrap();
+            let done =
+                conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter, |_| true).unwrap();
             assert!(done.refused == 0 && !done.incomplete, "{done:?}");
             assert!(done.deleted == 1_000 || by_filter.v4, "{done:?}");
             let left = conntrack.dump(Family::V4, |flow| backends.matches(flow)).unwrap();
@@ -331,7 +370,8 @@ fn one_filter_costs_less_than_a_dump() -> Result<()> {
             let mut backends = Backends::new();
             backends.add_address(IpAddr::from([127, 3, 1, last]).into());
             let start = thread_time().unwrap();
-            let done = conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter).unwrap();
+            let done =
+                conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter, |_| true).unwrap();
             (done, thread_time().unwrap() - start)
         };
         // In turns, and the least of each: what others do on the machine only adds to it.

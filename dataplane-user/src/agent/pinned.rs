@@ -8,10 +8,15 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{backends::backends_of, chain::chain, core::Core};
+use super::{
+    backends::backends_of,
+    chain::chain,
+    core::Core,
+    world::{Enforced, World},
+};
 use crate::{
     cluster::{ClusterView, NodeName, Protocol},
-    conntrack::{Backends, Conntrack, Deleted, Protocols},
+    conntrack::{Backends, Conntrack, Deleted, Flow, Protocols},
     plan,
     proxy::{self, Affinity, Endpoint, Mode},
     report::PinnedRow,
@@ -31,10 +36,11 @@ fn mode(core: &Core) -> Option<Mode> {
     (core.settings.mode == plan::Mode::Enforce).then_some(mode)
 }
 
-/// What is to be let go: backends of flagged nodes but for what is kept, and the view that they are of.
+/// What is to be let go: backends of flagged nodes but for what is kept, the view that they are of, and their verdicts.
 struct Flagged {
     view: Arc<ClusterView>,
     backends: Backends,
+    verdicts: Vec<(NodeName, Enforced)>,
 }
 
 impl Flagged {
@@ -42,11 +48,19 @@ impl Flagged {
     fn of(core: &Core, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
         let world = core.world();
         let mut backends = Backends::new();
-        let names = world.enforced.keys().filter(|name| wanted(name));
-        for node in names.filter_map(|name| world.view.node(name)) {
+        let mut verdicts = Vec::new();
+        for (name, verdict) in world.enforced.iter().filter(|(name, _)| wanted(name)) {
+            let Some(node) = world.view.node(name) else { continue };
             backends.extend(backends_of(node, &world.exempt));
+            verdicts.push((name.clone(), *verdict));
         }
-        (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends })
+        (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends, verdicts })
+    }
+
+    /// Whether all of them bear the same verdict still. Where one was flagged no more in between, a client may have connected to it, and by its entry
+    /// alone the answers reach it.
+    fn hold(&self, world: &World) -> bool {
+        self.verdicts.iter().all(|(name, verdict)| world.enforced.get(name) == Some(verdict))
     }
 
     fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
@@ -79,10 +93,14 @@ impl Flagged {
         Conntrack::open()
             .and_then(|mut conntrack| {
                 if core.rescue.takes() {
-                    // A packet that is handed over just now is rescued by its entry, or by what is known of it.
-                    conntrack.delete_known(&self.backends, which, |flows| core.rescue.remember(flows))
+                    conntrack.delete_known(&self.backends, which, |flows| {
+                        // A packet that is handed over just now is rescued by its entry, or by what is known of it.
+                        core.rescue.remember(flows);
+                        self.hold(&core.world())
+                    })
                 } else {
-                    conntrack.delete_backends(&self.backends, which, by_filter)
+                    let hold = |_: &[Flow]| self.hold(&core.world());
+                    conntrack.delete_backends(&self.backends, which, by_filter, hold)
                 }
             })
             .map_err(chain)

@@ -83,6 +83,8 @@ pub struct Deleted {
     pub filtered: usize,
     /// A dump was broken off each time: entries may be left.
     pub incomplete: bool,
+    /// It ended early: the rest was not to be deleted any more.
+    pub stopped: bool,
 }
 
 /// How to delete the flows of backends in one half of the table.
@@ -124,7 +126,8 @@ impl Conntrack {
     }
 
     /// Deletes the entries whose answers come from these backends, in all zones: by filter where the kernel can, else by a dump that is
-    /// filtered as it streams in. Entries that come while this goes on may be left.
+    /// filtered as it streams in. Entries that come while this goes on may be left. `may`: as for [`Self::delete_known`]; it is asked before a
+    /// filter is used too, when no flows are known.
     ///
     /// # Errors
     /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
@@ -133,21 +136,27 @@ impl Conntrack {
         backends: &Backends,
         which: Protocols,
         by_filter: ByFilter,
+        mut may: impl FnMut(&[Flow]) -> bool,
     ) -> Result<Deleted, Error> {
         let mut done = Deleted::default();
         for family in [Family::V4, Family::V6] {
             let backends = backends.of(family);
             let steps = Steps::new(&backends, which, by_filter.of(family));
+            done.stopped |= !may(&[]);
+            if done.stopped {
+                break;
+            }
             done.add(self.send_deletes(&steps.filters, filter_request, |done| &mut done.filtered)?);
             if steps.dump.is_empty() {
                 continue;
             }
-            done.add(self.delete_known(&steps.dump, which, |_| ())?);
+            done.add(self.delete_known(&steps.dump, which, &mut may)?);
         }
         Ok(done)
     }
 
-    /// As [`Self::delete_backends`], but only what `known` was told of before: by a dump on every kernel.
+    /// As [`Self::delete_backends`], but by a dump on every kernel, and only flows for which `may` has just said yes: it is asked for some at a
+    /// time, right before they go. Between the listing and that moment their backend may have become one that answers.
     ///
     /// # Errors
     /// As [`Self::delete_backends`].
@@ -155,7 +164,7 @@ impl Conntrack {
         &mut self,
         backends: &Backends,
         which: Protocols,
-        mut known: impl FnMut(&[Flow]),
+        mut may: impl FnMut(&[Flow]) -> bool,
     ) -> Result<Deleted, Error> {
         let mut done = Deleted::default();
         for family in [Family::V4, Family::V6] {
@@ -166,8 +175,13 @@ impl Conntrack {
             let keep = |flow: &Flow| which.includes(flow.orig.protocol) && backends.matches(flow);
             let found = self.dump(family, keep)?;
             done.incomplete |= found.incomplete;
-            known(&found.flows);
-            done.add(self.delete(&found.flows)?);
+            for flows in found.flows.chunks(BATCH) {
+                done.stopped |= !may(flows);
+                if done.stopped {
+                    return Ok(done);
+                }
+                done.add(self.delete(flows)?);
+            }
         }
         Ok(done)
     }
@@ -209,5 +223,6 @@ impl Deleted {
         self.refused += other.refused;
         self.filtered += other.filtered;
         self.incomplete |= other.incomplete;
+        self.stopped |= other.stopped;
     }
 }
