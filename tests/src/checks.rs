@@ -12,19 +12,16 @@ use nodefence_common::Reason;
 use crate::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
     capture::Frame,
-    client::{Attempt, UdpConn},
+    client::{Attempt, FIRST_SYN, UdpConn},
     load::steady::Load,
     promises::FREED,
-    tcp_info::retransmitted,
+    tcp_info::{FIRST_SEGMENT, retransmitted},
     topology::Service,
     watch,
 };
 
 /// Limit of what is no promise. Generous: machines are slow, but stalls here last for ever.
 pub const SOON: Duration = Duration::from_secs(10);
-/// A segment that nobody answers is sent again after 200 ms at the soonest (`TCP_RTO_MIN`, include/net/tcp.h): what took less did not wait for that.
-const FIRST_SEGMENT: Duration = Duration::from_millis(190);
-
 /// What flags a node.
 pub trait Fence {
     /// Flags it.
@@ -180,8 +177,10 @@ impl Case<'_> {
     /// Where one waits, or B answers.
     pub fn new_connections(&self, service: Service) -> Result<()> {
         let refused = self.refused(service)?;
-        ensure!(refused.iter().all(|one| one.at_first), "{self}: refused at a later SYN only: {refused:?}");
-        Ok(())
+        if refused.iter().all(|one| one.at_first) {
+            return Ok(());
+        }
+        Err(watch::missed(FIRST_SYN, format!("{self}: refused at a later SYN only: {refused:?}")))
     }
 
     /// Those of 24 new connections that were refused; the first SYN of all others reached C.
@@ -287,8 +286,10 @@ fn told_of_a_flag(idle: &mut [(Case<'_>, Conn)], fence: &mut impl Fence) -> Resu
 /// Where it ends otherwise, or waited for a retransmission.
 pub fn reset_at_next_packet(conn: &mut Conn) -> Result<Duration> {
     let told = reset(conn)?;
-    ensure!(told.at_first, "reset at a later segment only: {told:?}");
-    Ok(told.took)
+    if told.at_first {
+        return Ok(told.took);
+    }
+    Err(watch::missed(FIRST_SEGMENT, format!("reset at a later segment only: {told:?}")))
 }
 
 fn reset(conn: &mut Conn) -> Result<Told> {

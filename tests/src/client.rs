@@ -1,8 +1,11 @@
 //! Clients: their sockets are made in a namespace and then used from any thread.
 
+mod outcome;
+mod udp;
+
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpStream},
     os::fd::{AsFd as _, AsRawFd as _},
     time::{Duration, Instant},
 };
@@ -14,46 +17,15 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, socket},
 };
 
+pub use outcome::Outcome;
+pub use udp::UdpConn;
+
 use crate::{Netns, tcp_info, watch};
 
 /// How long an acknowledgement is waited for on a way that works.
 const SETTLED: Duration = Duration::from_secs(10);
 /// A SYN that nobody answers is sent again after a second (RFC 6298 section 2.1): what took less did not wait for that.
-const FIRST_SYN: Duration = Duration::from_millis(900);
-
-/// How one request went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Answered in time.
-    Answered,
-    /// ECONNRESET (TCP, also EPIPE after it).
-    Reset,
-    /// ECONNREFUSED: TCP in answer to a SYN, UDP by ICMP.
-    Refused,
-    /// No answer within the time limit.
-    TimedOut,
-    /// Anything else, an orderly end included.
-    Other,
-}
-
-impl Outcome {
-    /// What an error stands for.
-    pub fn of(error: &std::io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::Reset,
-            ErrorKind::ConnectionRefused => Self::Refused,
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::TimedOut,
-            _ => Self::Other,
-        }
-    }
-
-    fn from_result<T>(result: std::io::Result<T>) -> Self {
-        match result {
-            Ok(_) => Self::Answered,
-            Err(error) => Self::of(&error),
-        }
-    }
-}
+pub const FIRST_SYN: Duration = Duration::from_millis(900);
 
 /// Bytes that tell their own position: a shifted, lost or doubled piece never compares equal.
 pub fn pattern(len: usize) -> Vec<u8> {
@@ -303,13 +275,14 @@ impl Attempt {
     /// Where the SYN was sent again, and the machine did not stand still for as long as that takes.
     pub fn at_first_syn(&self) -> Result<()> {
         if self.again > 0 && self.still < FIRST_SYN {
-            bail!(
+            let text = format!(
                 "a SYN was sent {} times again: {:?} after {:?}; the machine stood still for {:?} meanwhile",
                 self.again,
                 self.conn.as_ref().map(drop),
                 self.took,
                 self.still
             );
+            return Err(watch::missed(FIRST_SYN, text));
         }
         Ok(())
     }
@@ -334,70 +307,6 @@ pub fn try_new(ns: &Netns, to: SocketAddr, limit: Duration) -> (Outcome, Option<
     Conn::attempt(ns, to, limit).request()
 }
 
-/// A connected UDP socket.
-#[derive(Debug)]
-pub struct UdpConn {
-    /// The socket.
-    pub socket: UdpSocket,
-}
-
-impl UdpConn {
-    /// A socket of `ns`, connected to `to`, with a limit for reads.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
-        let socket = ns.run(move || {
-            let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-            let socket = UdpSocket::bind((any, 0))?;
-            socket.connect(to)?;
-            std::io::Result::Ok(socket)
-        })?;
-        socket.set_read_timeout(Some(limit))?;
-        Ok(Self { socket })
-    }
-
-    /// Makes sockets until the balancer has picked the backend `name`.
-    ///
-    /// # Errors
-    /// Where an exchange fails, or 200 sockets all went elsewhere.
-    pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
-        for _ in 0..200 {
-            let conn = Self::connect(ns, to, limit)?;
-            if conn.who().with_context(|| format!("ask {to} over UDP for its name"))? == name {
-                return Ok(conn);
-            }
-        }
-        bail!("200 UDP sockets to {to} and none went to {name}")
-    }
-
-    /// The name of the backend behind this flow.
-    ///
-    /// # Errors
-    /// What the socket says.
-    pub fn who(&self) -> std::io::Result<String> {
-        let answer = self.exchange(b"who")?;
-        Ok(answer.split(' ').next().unwrap_or_default().to_owned())
-    }
-
-    /// One datagram there and its answer back.
-    ///
-    /// # Errors
-    /// What the socket says.
-    pub fn exchange(&self, payload: &[u8]) -> std::io::Result<String> {
-        self.socket.send(payload)?;
-        let mut buffer = vec![0; 65_536];
-        let len = self.socket.recv(&mut buffer)?;
-        buffer.truncate(len);
-        Ok(String::from_utf8_lossy(&buffer).into_owned())
-    }
-
-    /// One exchange, as an outcome.
-    pub fn request(&self) -> Outcome {
-        Outcome::from_result(self.who())
-    }
-}
-
 /// Calls `ready` every 10 ms until it says yes.
 ///
 /// # Errors
@@ -409,7 +318,7 @@ pub fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) 
             return Ok(start.elapsed());
         }
         if start.elapsed() > limit {
-            bail!("{what}: not within {limit:?}");
+            return Err(watch::missed(limit, format!("{what}: not within {limit:?}")));
         }
         std::thread::sleep(Duration::from_millis(10));
     }

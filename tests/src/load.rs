@@ -1,7 +1,12 @@
-//! Load: established flows, new connections at a rate, and whatever else goes on in threads until it is told to stop. For tests, the demo and the benchmarks.
+//! Load: established flows, new connections at a rate, datagrams that are counted, and whatever else goes on until it is told to stop. For tests, the demo and the
+//! benchmarks.
 
+pub mod acks;
 pub mod connections;
+pub mod datagrams;
+pub mod each;
 pub mod flows;
+pub mod full;
 pub mod steady;
 
 use std::{
@@ -9,7 +14,8 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
+    thread::{JoinHandle, ScopedJoinHandle},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,6 +26,71 @@ use nix::{
 
 /// Descriptors that are left to everything but flows.
 const SPARE_FILES: u64 = 400;
+
+/// Does one thing after the other until it is told to stop; how often. Each gives the pause after it.
+///
+/// # Errors
+/// The first one's that fails: it is the last one.
+pub fn repeat(stop: &AtomicBool, mut one: impl FnMut() -> Result<Duration>) -> Result<u64> {
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let pause = one()?;
+        count += 1;
+        std::thread::sleep(pause);
+    }
+    Ok(count)
+}
+
+/// Begins one thing after the other until it is told to stop, each `every` and in a thread of its own: one that waits holds up none. What came of each.
+///
+/// # Errors
+/// Where one panicked.
+pub fn at_intervals<T: Send>(
+    stop: &AtomicBool,
+    every: Duration,
+    one: impl Fn(usize) -> T + Sync,
+) -> Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let one = &one;
+        let mut begun = Vec::new();
+        repeat(stop, || {
+            let number = begun.len();
+            begun.push(scope.spawn(move || one(number)));
+            Ok(every)
+        })?;
+        begun.into_iter().map(joined).collect()
+    })
+}
+
+/// Does `work` while each of `clients` goes on in a thread of its own until it is told to stop, which is when that is done. What came of it, and of each of
+/// them.
+pub fn under<T: Send, R>(
+    clients: impl IntoIterator<Item = impl FnOnce(&AtomicBool) -> Result<T> + Send>,
+    work: impl FnOnce() -> R,
+) -> (R, Vec<Result<T>>) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        let clients: Vec<_> = clients.into_iter().map(|client| scope.spawn(move || client(stop))).collect();
+        let over = Over(stop);
+        let done = work();
+        drop(over);
+        (done, clients.into_iter().map(|client| joined(client).flatten()).collect())
+    })
+}
+
+/// Tells clients to stop when it is dropped: also where what they go on beside panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
+    thread.join().ok().context("a thread of the load panicked")
+}
 
 /// Threads that go on until they are told to stop: at the latest when this is dropped.
 #[derive(Debug)]

@@ -6,6 +6,9 @@ use std::time::Duration;
 pub const LAPSED: Duration = Duration::from_secs(3);
 /// From one renewal of a verdict to the next: a second, and the pass that finds it due.
 pub const RENEWED: Duration = Duration::from_millis(1_200);
+/// A small cluster file that is renamed over the old one holds by then: it is seen at once (docs/cli.md), and read once its folder is quiet, for which half a
+/// second is waited at most.
+pub const FOLLOWED: Duration = Duration::from_secs(1);
 /// After a flag idle clients were told by then.
 pub const FREED: Duration = Duration::from_secs(1);
 /// A weight that others gave to a flagged node's destination again is gone by then, where the tables are read in 100 ms.

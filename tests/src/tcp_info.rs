@@ -1,7 +1,10 @@
 //! What the kernel says of a TCP connection (TCP_INFO).
 #![expect(unsafe_code, reason = "nix has no TCP_INFO")]
 
-use std::{io, net::TcpStream, os::fd::AsRawFd as _};
+use std::{io, net::TcpStream, os::fd::AsRawFd as _, time::Duration};
+
+/// A segment that nobody answers is sent again after 200 ms at the soonest (`TCP_RTO_MIN`, include/net/tcp.h): what took less did not wait for that.
+pub const FIRST_SEGMENT: Duration = Duration::from_millis(190);
 
 /// How many segments the connection sent again, also after its end.
 ///

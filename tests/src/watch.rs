@@ -2,13 +2,16 @@
 //! not run.
 //!
 //! A bound in a test is what is promised plus what stood still meanwhile ([`within`], [`wait_within`]). The runner reads both figures of a failed
-//! test, and runs it again only where one of them exceeds the bound that its table has for the file (`xtask/src/test/table.rs`).
+//! test, and runs it again only where it failed for a bound that it missed ([`missed`]) and one of them exceeds that bound.
 
 mod locked;
+mod looks;
+mod precedence;
 mod waited;
 
 use std::{
     cell::RefCell,
+    fmt::Display,
     io::Write as _,
     sync::{
         Arc, Mutex, Once, Weak,
@@ -17,17 +20,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, anyhow};
 use locked::locked;
+use looks::{LATE, Looks};
 use nodefence::flags::monotonic_ns;
-use rustix::process::setpriority_process;
+use precedence::before_all_programs;
 use serde_json::{Value, json};
 use waited::Waited;
 
 /// How often the ticking thread looks at the clock.
 const TICK: Duration = Duration::from_millis(10);
-/// A tick that comes later than this was held up: by the host, or by a kernel that did not let go of the processor.
-const LATE: Duration = Duration::from_millis(10);
 /// How often the agents' threads are looked at: each look costs an emulated processor some milliseconds.
 const LOOK: Duration = Duration::from_millis(200);
 /// So long after its bound something is still waited for, to tell when it came.
@@ -36,6 +38,8 @@ const GIVEN_UP: Duration = Duration::from_secs(1);
 const WATCHED: &str = "@@watched";
 /// What the runner finds a measured figure by.
 const FIGURE: &str = "@@figure";
+/// What the runner finds a missed bound by, in the error that a test failed for.
+const MISSED: &str = "(missed bound:";
 
 /// All of this process.
 static SEEN: Mutex<Seen> = Mutex::new(Seen { due: None, gaps: Vec::new(), agents: Vec::new() });
@@ -121,8 +125,8 @@ fn tell(mark: &str, value: &Value) {
 }
 
 fn tick() {
-    // Before anything but the agent's own threads of that value: what holds this up is no other program.
-    let _without_root = setpriority_process(None, -20);
+    // No program holds it up.
+    let _without_root = before_all_programs();
     let mut looked = Instant::now();
     loop {
         let due = Instant::now() + TICK;
@@ -198,11 +202,20 @@ fn still_within(began: Instant, took: Duration) -> Duration {
 
 fn bounded(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<()> {
     let still = still_within(began, took);
-    ensure!(
-        took <= promised + still,
+    if took > promised + still { Err(late(what, promised, took, still)) } else { Ok(()) }
+}
+
+fn late(what: &str, promised: Duration, took: Duration, still: Duration) -> Error {
+    let text = format!(
         "{what}: {took:?}; promised are {promised:?}, and the machine stood still for {still:?} meanwhile"
     );
-    Ok(())
+    missed(promised, text)
+}
+
+/// The error of a test that missed a bound. Without such a one a failed test is never run again; with it, where the machine stood still at once for longer than
+/// that bound, or the agent waited for a processor.
+pub fn missed(bound: Duration, what: impl Display) -> Error {
+    anyhow!("{what} {MISSED} {} ms)", bound.as_millis())
 }
 
 /// As [`held`], for what ends now.
@@ -213,8 +226,8 @@ pub fn within(what: &str, promised: Duration, began: Instant) -> Result<Duration
     held(what, promised, began, began.elapsed())
 }
 
-/// Waits until `done`, and holds the time since `began` to what is promised and what the machine stood still since: a look that began in that time found it
-/// done, or the first look after that did, a second later at most.
+/// Waits until `done`, and holds the time since `began` to what is promised and what the machine stood still since. A look counts by when it began, and one
+/// begins when the time is over: what that does not find done is late, and so is what only a later one finds.
 ///
 /// # Errors
 /// Where it took longer or was not done.
@@ -224,23 +237,21 @@ pub fn wait_within(
     began: Instant,
     mut done: impl FnMut() -> bool,
 ) -> Result<Duration> {
-    let mut not_yet = None;
+    let mut looks = Looks::new(promised);
     loop {
-        // What is asked takes time as well, which is not its own: it was done by when it was asked, and was not when it was asked before.
         let took = began.elapsed();
         if done() {
             kept(what, promised, began, took);
-            bounded(what, promised, began, not_yet.unwrap_or(took))?;
-            bounded(what, promised + GIVEN_UP, began, took)?;
-            return Ok(took);
+            let still = still_within(began, took);
+            let in_time = looks.in_time(took, still);
+            return if in_time { Ok(took) } else { Err(late(what, promised, took, still)) };
         }
-        not_yet = Some(took);
+        let ended = began.elapsed();
         let still = stood_still(began);
-        ensure!(
-            took <= promised + still + GIVEN_UP,
-            "{what}: not after {took:?}; promised are {promised:?}, and the machine stood still for {still:?} meanwhile"
-        );
-        std::thread::sleep(Duration::from_millis(5));
+        if took > promised + still + GIVEN_UP {
+            return Err(late(&format!("{what}, not yet"), promised, took, still));
+        }
+        std::thread::sleep(looks.not_yet(took, ended, still));
     }
 }
 
@@ -266,7 +277,7 @@ mod tests {
         let what = "what takes longer than was promised";
         within(what, took - still / 2, began).expect("its bound has what stood still in it");
         let error = held(what, Duration::from_millis(1), Instant::now(), Duration::from_secs(60));
-        assert!(error.is_err_and(|error| error.to_string().contains("promised are 1ms")));
+        assert!(error.is_err_and(|error| error.to_string().ends_with("meanwhile (missed bound: 1 ms)")));
     }
 
     /// Twice as many busy processes as there are processors.

@@ -235,11 +235,10 @@ impl Renewals {
         let now = until(ns, self.node)?;
         let waited = self.since.elapsed();
         let still = watch::stood_still(self.since);
-        ensure!(
-            waited <= RENEWED + still,
-            "{}: not for {waited:?}, {still:?} of which all stood still",
-            self.name
-        );
+        if waited > RENEWED + still {
+            let text = format!("{}: not for {waited:?}, {still:?} of which all stood still", self.name);
+            return Err(watch::missed(RENEWED, text));
+        }
         ensure!(now >= self.until, "{}: from {} back to {now}", self.name, self.until);
         if now > self.until {
             self.longest = self.longest.max(waited);

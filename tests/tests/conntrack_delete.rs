@@ -12,7 +12,11 @@ use nodefence::conntrack::{
     Backends, ByFilter, Conntrack, Deleted, Family, Flow, Protocols, Zone, by_filter,
 };
 use nodefence_common::PortKey;
-use nodefence_tests::{Netns, proc::thread_time};
+use nodefence_tests::{
+    Netns,
+    load::{Running, datagrams::to_ports},
+    proc::thread_time,
+};
 
 /// Pods of the flagged node and of another one, and the flagged node's own address; all on loopback.
 const V4: [&str; 3] = ["127.0.1.7", "127.0.1.8", "127.0.2.1"];
@@ -326,19 +330,14 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
     let ns = tracked("delete-busy")?;
     let found = found_out()?;
     ns.run(move || {
-        let churn = std::thread::spawn(|| {
-            let socket = UdpSocket::bind(("127.0.0.1", 40_001)).unwrap();
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(2) {
-                for port in 20_000..22_000 {
-                    let _ = socket.send_to(b"x", (Ipv4Addr::new(127, 9, 9, 9), port));
-                }
-            }
-        });
+        let mut churn = Running::default();
+        let socket = SocketAddr::from(([127, 0, 0, 1], 40_001));
+        churn.start(move |stop| to_ports(stop, socket, Ipv4Addr::new(127, 9, 9, 9), 20_000..22_000));
         let mut backends = Backends::new();
         backends.add_address(ip(V4[0]).into());
         let mut rounds = 0;
-        while !churn.is_finished() {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
             let by_filter = if rounds % 2 == 0 { BY_DUMP } else { found };
             udp(ip(V4[0]), 1_000..2_000);
             let mut conntrack = Conntrack::open().unwrap();
@@ -350,7 +349,7 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
             assert!(left.flows.iter().all(|flow| flow.reply.protocol != UDP), "{:?}", left.flows.first());
             rounds += 1;
         }
-        churn.join().unwrap();
+        assert!(churn.finish().unwrap()[0] > 0, "nothing came and went");
         assert!(rounds > 1);
     });
     Ok(())

@@ -18,7 +18,7 @@ use nodefence_tests::{
     client::{UdpConn, wait_until},
     emulated,
     topology::Service,
-    watch::stood_still,
+    watch::{missed, stood_still},
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -58,16 +58,18 @@ fn answered_by_c(cluster: &Cluster, family: Family, client: &UdpConn) -> Result<
             ensure!(name == "node-c", "{name}");
             return Ok(());
         }
-        ensure!(start.elapsed() < ANSWERED_WITHIN, "{queries} queries, no answer");
+        if start.elapsed() > ANSWERED_WITHIN {
+            return Err(missed(ANSWERED_WITHIN, format!("{queries} queries, no answer")));
+        }
         let mut to_b = entries(cluster, cluster.b.pod_address(family));
         to_b.retain(|flow| flow.orig.src_port == port);
         for entry in names(&to_b) {
             let since = *pinned.entry(entry.clone()).or_insert_with(Instant::now);
             let (age, still) = (since.elapsed(), stood_still(since));
-            ensure!(
-                age <= let_go() + still,
-                "{entry} is there for {age:?}; the machine stood still for {still:?}"
-            );
+            if age > let_go() + still {
+                let text = format!("{entry} is there for {age:?}; the machine stood still for {still:?}");
+                return Err(missed(let_go(), text));
+            }
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
-    net::{IpAddr, Ipv4Addr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     path::Path,
     time::{Duration, Instant},
 };
@@ -11,7 +11,11 @@ use anyhow::Result;
 use nodefence::conntrack::{Backends, Blind, Conntrack, Family as Half, Flow, TcpState, Zone, blind, status};
 use nodefence_common::{Addr, PortKey};
 use nodefence_tests::{
-    Cluster, Conn, Family, Netns, Options, Place, client::UdpConn, proc::thread_time, topology::Service,
+    Cluster, Conn, Family, Netns, Options, Place,
+    client::UdpConn,
+    load::{Running, datagrams::to_ports},
+    proc::thread_time,
+    topology::Service,
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -180,23 +184,18 @@ fn a_table_that_changes_is_listed_all_the_same() -> Result<()> {
     ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;
     fill(&ns, 20_000, 1_000);
     ns.run(|| {
-        let churn = std::thread::spawn(|| {
-            let socket = UdpSocket::bind(("127.0.0.1", 40_001)).unwrap();
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(1) {
-                for port in 20_000..22_000 {
-                    let _ = socket.send_to(b"x", (Ipv4Addr::new(127, 9, 9, 9), port));
-                }
-            }
-        });
+        let mut churn = Running::default();
+        let socket = SocketAddr::from(([127, 0, 0, 1], 40_001));
+        churn.start(move |stop| to_ports(stop, socket, Ipv4Addr::new(127, 9, 9, 9), 20_000..22_000));
         let steady = addresses([IpAddr::from([127, 0, 1, 7])]);
         let mut conntrack = Conntrack::open().unwrap();
-        while !churn.is_finished() {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
             let found = conntrack.dump(Half::V4, |flow| steady.matches(flow)).unwrap();
             assert!(!found.incomplete && found.malformed == 0);
             assert_eq!(found.flows.len(), 1_000, "each once");
         }
-        churn.join().unwrap();
+        assert!(churn.finish().unwrap()[0] > 0, "nothing came and went");
     });
     Ok(())
 }

@@ -2,25 +2,22 @@
 
 use std::{
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::Ipvs;
 use nodefence_tests::{
     Conn, Family, Netns, Node, Outcome, Place,
     client::wait_until,
     ipvs::saved,
     kube::{Beside, Mode, Setup, forwards::V4, proxy::SYNC_PERIOD},
+    load::{Running, repeat},
     long,
     promises::{RESTORED, SETTLED, UNDONE},
     topology::Service,
-    watch::{figure, stood_still, wait_within},
+    watch::{figure, missed, stood_still, wait_within},
 };
 use rustix::process::setpriority_process;
 
@@ -59,26 +56,6 @@ impl Addresses {
     }
 }
 
-/// Looks all the time, until it is ended.
-struct Watch<T> {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<T>>,
-}
-
-impl<T: Send + 'static> Watch<T> {
-    /// `look` ends once what it is given is set.
-    fn start(look: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        Self { stop, thread: std::thread::spawn(move || look(&stopped)) }
-    }
-
-    fn end(self) -> Result<T> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("the watch panicked"))?
-    }
-}
-
 /// How long a node had destinations with weight, without what the machine stood still meanwhile. Each stretch counts from the end of the first look that
 /// saw some to the beginning of the last one; a look takes some milliseconds, and has the precedence that the agent has.
 #[derive(Debug, Default)]
@@ -99,26 +76,25 @@ impl Weight {
     fn was_undone(&self, promised: Duration, times: u32, beside: &Beside) -> Result<()> {
         figure("longest that kube-proxy's weight held", self.longest.as_secs_f64() * 1e3, "ms");
         println!("node B had {self:?}, where kube-proxy gave it some {times} times at most");
-        let in_time = self.longest <= promised && self.total <= promised * times;
-        ensure!(
-            in_time,
-            "{self:?}, promised are {promised:?}\n{}\n{}",
-            beside.status()?["ipvs"],
-            beside.agent.log()
-        );
-        Ok(())
+        if self.longest <= promised && self.total <= promised * times {
+            return Ok(());
+        }
+        let told = format!("{}\n{}", beside.status()?["ipvs"], beside.agent.log());
+        Err(missed(promised, format!("{self:?}, promised are {promised:?}"))).context(told)
     }
 }
 
-/// Looks for destinations with weight on a node.
-fn watch_weight(ns: &Arc<Netns>, node: &Node) -> Watch<Weight> {
-    let (ns, node) = (Arc::clone(ns), Addresses::of(node));
-    Watch::start(move |stopped| {
+/// Looks for destinations with weight on a node, until it is ended.
+fn watch_weight(ns: &Arc<Netns>, node: &Node) -> Running<Weight> {
+    let ns = Arc::clone(ns);
+    let node = Addresses::of(node);
+    let mut watch = Running::default();
+    watch.start(move |stop| {
         let mut weight = Weight::default();
         // When the first look that saw some ended, and when the last one began.
         let mut stretch: Option<(Instant, Instant)> = None;
-        loop {
-            let (last, begun) = (stopped.load(Ordering::Relaxed), Instant::now());
+        let mut look = |last: bool| -> Result<Duration> {
+            let begun = Instant::now();
             let has = !weighted(&ns, &node)?.is_empty();
             if has {
                 stretch = Some(stretch.map_or_else(|| (Instant::now(), begun), |(first, _)| (first, begun)));
@@ -126,27 +102,37 @@ fn watch_weight(ns: &Arc<Netns>, node: &Node) -> Watch<Weight> {
             if let Some((first, latest)) = stretch.take_if(|_| !has || last) {
                 weight.add(latest.saturating_duration_since(first).saturating_sub(stood_still(first)));
             }
-            if last {
-                return Ok(weight);
-            }
-            std::thread::sleep(LOOK);
-        }
-    })
+            Ok(LOOK)
+        };
+        repeat(stop, || look(false))?;
+        look(true)?;
+        Ok(weight)
+    });
+    watch
 }
 
-/// What a node had of its destinations with weight where it had fewer than before.
-fn watch_loss(ns: &Arc<Netns>, node: &Node, before: usize) -> Watch<Option<Vec<String>>> {
-    let (ns, node) = (Arc::clone(ns), Addresses::of(node));
-    Watch::start(move |stopped| {
-        while !stopped.load(Ordering::Relaxed) {
+/// What a node had of its destinations with weight where it had fewer than before, of all looks until it is ended.
+fn watch_loss(ns: &Arc<Netns>, node: &Node, before: usize) -> Running<Option<Vec<String>>> {
+    let ns = Arc::clone(ns);
+    let node = Addresses::of(node);
+    let mut watch = Running::default();
+    watch.start(move |stop| {
+        let mut lost = None;
+        repeat(stop, || {
             let now = weighted(&ns, &node)?;
             if now.len() < before {
-                return Ok(Some(now));
+                lost.get_or_insert(now);
             }
-            std::thread::sleep(Duration::from_millis(250));
-        }
-        Ok(None)
-    })
+            Ok(Duration::from_millis(250))
+        })?;
+        Ok(lost)
+    });
+    watch
+}
+
+/// Ends one of them: what it has seen.
+fn seen<T: Send + 'static>(watch: Running<T>) -> Result<T> {
+    watch.finish()?.pop().context("nobody watched")
 }
 
 /// Lines of destinations on a node's pod that a Service has by its virtual addresses.
@@ -215,7 +201,7 @@ fn two_syncs_change_nothing() -> Result<()> {
         beside.proxy.last_sync().is_ok_and(|at| at >= synced + sync_period().as_secs_f64() * 1.5)
     });
     twice.with_context(|| beside.proxy.log())?;
-    let weight = watch.end()?;
+    let weight = seen(watch)?;
     ensure!(weight.stretches == 0, "node B had {weight:?}\n{}", beside.agent.log());
     ensure!(changes(&beside)? == done, "{} changes, then {}", done, changes(&beside)?);
     restores(&beside, &before)
@@ -230,7 +216,7 @@ fn a_restarted_kube_proxy_does_not_bring_it_back() -> Result<()> {
     let beside = beside.restart_proxy()?;
     wait_until("the agent has taken it again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
     wait_out(&beside)?;
-    watch.end()?.was_undone(UNDONE, 1, &beside)?;
+    seen(watch)?.was_undone(UNDONE, 1, &beside)?;
     restores(&beside, &before)
 }
 
@@ -260,7 +246,7 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     println!("{CHANGES} changes of endpoints in {:?}", begun.elapsed());
     wait_until("kube-proxy adds them at the end", LIMIT, have(pairs))?;
     wait_out(&beside)?;
-    let lost = others.end()?;
+    let lost = seen(others)?;
     ensure!(lost.is_none(), "of node C only {lost:?} was left of {of_c}");
     let made = changes(&beside)? - done;
     let syncs = beside.proxy.syncs()? - synced;
@@ -268,7 +254,7 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     let (least, most) = (pairs as u64, u64::from(additions(syncs)) * pairs as u64 * 2);
     println!("{made} changes of ours to {pairs} pairs in {syncs} syncs; may be {most}");
     ensure!((least..=most).contains(&made), "{made} changes to {pairs} pairs in {syncs} syncs");
-    watch.end()?.was_undone(UNDONE, additions(syncs), &beside)?;
+    seen(watch)?.was_undone(UNDONE, additions(syncs), &beside)?;
     let (watch, synced) = (watch_weight(ns, b), beside.proxy.syncs()?);
     for service in [Service::Web, Service::Host] {
         let virtual_server = format!("-A -t {}:", service.cluster_ip(Family::V4));
@@ -278,7 +264,7 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     }
     wait_out(&beside)?;
     // A destination comes after the other: where node B's was there alone, it is taken once the service has had another one for a second.
-    watch.end()?.was_undone(SETTLED + UNDONE, additions(beside.proxy.syncs()? - synced), &beside)?;
+    seen(watch)?.was_undone(SETTLED + UNDONE, additions(beside.proxy.syncs()? - synced), &beside)?;
     restores(&beside, &before)
 }
 

@@ -1,18 +1,18 @@
 //! Fail open: what a Service has nothing else for is not cut, and is again once there is something else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nodefence::report::{Request, UnflagReport};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Outcome, Place,
     checks::{Case, SOON, reset_at_next_packet},
-    client::{UdpConn, try_new, wait_until},
+    client::{UdpConn, try_new},
+    promises::{FOLLOWED, FREED},
     topology::Service,
+    watch::{wait_within, within},
 };
-
-/// A new file is looked at within a second; the rest is for a slow machine.
-const TAKEN: Duration = Duration::from_secs(10);
 
 /// The cluster's file with its Services, `web` with endpoints on these nodes; `host` has one on B alone, `dns` on B and C.
 fn file(cluster: &Cluster, web: &[&str]) -> String {
@@ -24,6 +24,13 @@ fn file(cluster: &Cluster, web: &[&str]) -> String {
         };
         there.then_some("")
     })
+}
+
+/// Gives the agent another cluster file; what follows from it is there in time.
+fn follows(agent: &Agent, file: &str, what: &str, is: impl FnMut() -> bool) -> Result<()> {
+    let begun = Instant::now();
+    agent.rewrite_cluster_file(file)?;
+    wait_within(what, FOLLOWED, begun, is).map(drop).with_context(|| agent.log())
 }
 
 /// Whether a new connection from a pod of node A to B's own server passes.
@@ -78,15 +85,15 @@ fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
     ensure!(text.contains(line), "{text}");
     ensure!(agent.expect(&["nodes"])?.contains("refuse, 4 ports kept"));
 
-    agent.rewrite_cluster_file(&file(&cluster, &["node-b", "node-c"]))?;
-    wait_until("the cut", TAKEN, || !passes(&cluster, Service::Web, Family::V4))?;
+    let cut = || !passes(&cluster, Service::Web, Family::V4);
+    follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what was kept", cut)?;
     reset_at_next_packet(&mut open)?;
     ensure!(!passes(&cluster, Service::Web, Family::V6));
     ensure!(host.request() == Outcome::Answered, "the other Service still has nothing else");
     ensure!(agent.status()?["kept"] == 2, "{}", agent.status()?);
 
-    agent.rewrite_cluster_file(&alone)?;
-    wait_until("kept again", TAKEN, || passes(&cluster, Service::Web, Family::V4))?;
+    let kept = || passes(&cluster, Service::Web, Family::V4);
+    follows(&agent, &alone, "kept again", kept)?;
     ensure!(agent.status()?["kept"] == 4);
     agent.unflag("node-b")?;
     ensure!(agent.status()?["kept"] == 0);
@@ -106,11 +113,12 @@ fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
     ensure!(datagram_passes(&cluster));
     let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
     let mut idle = case.to_b(Service::Web)?;
-    agent.unflag("node-c")?;
+    let unflagged = Instant::now();
+    agent.ask::<UnflagReport>(&Request::Unflag { node: "node-c".to_owned() })?;
     ensure!(!passes(&cluster, Service::Web, Family::V4), "c is alive again");
-    let outcome = idle.wait_end(TAKEN);
+    let outcome = idle.wait_end(SOON);
     ensure!(outcome == Outcome::Reset, "an idle client of what was kept: {outcome:?}");
-    Ok(())
+    within("unflag to the reset of an idle client of what was kept", FREED, unflagged).map(drop)
 }
 
 /// An agent that starts while a flag holds finds what is kept as it was left, and keeps it without a gap.
@@ -125,8 +133,8 @@ fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
     ensure!(open.request() == Outcome::Answered, "cut by a restart");
     ensure!(agent.counter(Reason::Reset)? == 0);
     // What the new agent need not keep any more goes, though its predecessor wrote it.
-    agent.rewrite_cluster_file(&file(&cluster, &["node-b", "node-c"]))?;
-    wait_until("the cut", SOON.max(TAKEN), || !passes(&cluster, Service::Web, Family::V4))?;
+    let cut = || !passes(&cluster, Service::Web, Family::V4);
+    follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what another agent kept", cut)?;
     reset_at_next_packet(&mut open).map(drop)
 }
 
@@ -156,8 +164,8 @@ fn local_endpoints_of_a_local_policy_are_kept() -> Result<()> {
         "10.244.1.2:8080/tcp on node-a: all local endpoints of port 80 of default/local are on flagged nodes";
     ensure!(text.contains(line), "{text}");
 
-    agent.rewrite_cluster_file(&file("Cluster"))?;
-    wait_until("the cut", TAKEN, || outcome() == Outcome::Refused).with_context(|| agent.log())?;
+    let cut = || outcome() == Outcome::Refused;
+    follows(&agent, &file("Cluster"), "the cut where others may be used", cut)?;
     ensure!(agent.status()?["kept"] == 0, "{}", agent.status()?);
     Ok(())
 }

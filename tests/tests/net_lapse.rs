@@ -2,20 +2,16 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
+    sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
     checks::{Case, SOON, reset_at_next_packet},
     client::{try_new, wait_until},
-    load::steady::Load,
+    load::{repeat, steady::Load, under},
     promises::LAPSED,
     topology::Service,
     watch::wait_within,
@@ -78,55 +74,40 @@ fn a_terminated_agents_flags_lapse() -> Result<()> {
     lapses(&cluster, Instant::now())
 }
 
-/// Opens connections to the backend over and over and counts how each went.
-struct Prober {
-    stop: Arc<AtomicBool>,
-    passed: Arc<AtomicU64>,
-    refused: Arc<AtomicU64>,
-    /// Of those refused: not by the answer to their first SYN.
-    late: Arc<AtomicU64>,
-    other: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
+/// How new connections to the backend went.
+#[derive(Debug, Default)]
+struct Probed {
+    passed: u64,
+    refused: u64,
+    /// Of those refused: why not by the answer to their first SYN.
+    late: Vec<Error>,
+    other: u64,
 }
 
-impl Prober {
-    fn start(ns: &Arc<Netns>, to: SocketAddr) -> Self {
-        let (stop, ns) = (Arc::new(AtomicBool::new(false)), Arc::clone(ns));
-        let counters: [Arc<AtomicU64>; 4] = Default::default();
-        let [passed, refused, late, other] = counters.clone();
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                let start = Instant::now();
-                let attempt = Conn::attempt(&ns, to, SOON);
-                late.fetch_add(attempt.at_first_syn().is_err().into(), Ordering::Relaxed);
-                let counter = match attempt.conn.map_err(|error| Outcome::of(&error)) {
-                    Ok(_) => &passed,
-                    Err(Outcome::Refused) => &refused,
-                    Err(_) => &other,
-                };
-                counter.fetch_add(1, Ordering::Relaxed);
-                // A hole of a few milliseconds is seen; on an emulated processor the agent gets its share.
-                std::thread::sleep(start.elapsed().max(Duration::from_millis(1)));
+impl Probed {
+    /// Connects over and over.
+    fn until(stop: &AtomicBool, ns: &Netns, to: SocketAddr) -> Result<Self> {
+        let mut seen = Self::default();
+        repeat(stop, || {
+            let start = Instant::now();
+            let attempt = Conn::attempt(ns, to, SOON);
+            seen.late.extend(attempt.at_first_syn().err());
+            match attempt.conn.map_err(|error| Outcome::of(&error)) {
+                Ok(_) => seen.passed += 1,
+                Err(Outcome::Refused) => seen.refused += 1,
+                Err(_) => seen.other += 1,
             }
-        });
-        let [passed, refused, late, other] = counters;
-        Self { stop, passed, refused, late, other, thread: Some(thread) }
+            // A hole of a few milliseconds is seen; on an emulated processor the agent gets its share.
+            Ok(start.elapsed().max(Duration::from_millis(1)))
+        })?;
+        Ok(seen)
     }
 
     /// `in_place`: answers are, so that they need no agent.
-    fn finish(mut self, in_place: bool) -> Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            bail!("the prober panicked");
-        }
-        let counts = [&self.passed, &self.refused, &self.late, &self.other];
-        let [passed, refused, late, other] = counts.map(|counter| counter.load(Ordering::Relaxed));
-        ensure!(
-            passed == 0 && other == 0 && (late == 0 || !in_place),
-            "passed {passed}, refused {refused}, of them after another SYN {late}; no answer or another error {other}"
-        );
-        ensure!(refused > 0, "the prober got nowhere");
+    fn were_refused(&self, in_place: bool) -> Result<()> {
+        let late = if in_place { &*self.late } else { &[] };
+        ensure!(self.passed == 0 && self.other == 0 && late.is_empty(), "{self:?}");
+        ensure!(self.refused > 0, "the prober got nowhere");
         Ok(())
     }
 }
@@ -135,12 +116,16 @@ impl Prober {
 fn without_a_gap(replace: impl FnOnce(&Cluster, &mut Agent) -> Result<()>) -> Result<()> {
     let (cluster, mut agent) = flagged()?;
     let load = Load::on_c(&cluster, Family::V4)?;
-    let prober = Prober::start(&cluster.a.pod, backend(&cluster));
-    std::thread::sleep(Duration::from_millis(200));
-    let done = replace(&cluster, &mut agent);
-    // Past the end of what the old agent renewed last: the new one must have adopted the flag.
-    std::thread::sleep(LAPSED + Duration::from_millis(500));
-    let refused = agent.answers_in_place().and_then(|in_place| prober.finish(in_place));
+    let probe = |stop: &AtomicBool| Probed::until(stop, &cluster.a.pod, backend(&cluster));
+    let (done, probed) = under([probe], || {
+        std::thread::sleep(Duration::from_millis(200));
+        let done = replace(&cluster, &mut agent);
+        // Past the end of what the old agent renewed last: the new one must have adopted the flag.
+        std::thread::sleep(LAPSED + Duration::from_millis(500));
+        done
+    });
+    let refused = |probed: Result<Probed>| probed?.were_refused(agent.answers_in_place()?);
+    let refused = probed.into_iter().try_for_each(refused);
     load.finish()?;
     done.and(refused).with_context(|| format!("agent's log:\n{}", agent.log()))?;
     agent.unflag("node-b")?;

@@ -3,7 +3,7 @@
 
 use std::{
     fmt::Write as _,
-    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     os::fd::{AsRawFd as _, OwnedFd},
     time::{Duration, Instant},
 };
@@ -11,13 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::{
     errno::Errno,
-    sys::{
-        resource::{Resource, setrlimit},
-        socket::{
-            AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, setsockopt,
-            socket, sockopt::ReuseAddr,
-        },
-    },
+    sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, socket},
 };
 use nodefence::{
     conntrack::{Conntrack, Family as Half},
@@ -28,6 +22,7 @@ use nodefence_tests::{
     client::wait_until,
     emulated,
     ipvs::saved,
+    load::each,
     promises::RESTORED,
     watch::{held, moment, wait_within},
 };
@@ -42,6 +37,8 @@ const EACH: usize = 4;
 /// Pods of each node that they share.
 const PODS: usize = 250;
 const FIRST_PORT: u16 = 7_000;
+/// The node's own address, from where all flows come.
+const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 11));
 /// Ports that the pods serve.
 const PORTS: u16 = 16;
 /// The asking of idle clients is part of it.
@@ -77,7 +74,7 @@ impl Size {
     fn servers_of(self, service: usize) -> Result<Vec<SocketAddr>> {
         let mut servers = vec![cluster_ip(service)?];
         if service < self.node_ports {
-            servers.push((IpAddr::from([10, 2, 0, 11]), u16::try_from(31_000 + service)?).into());
+            servers.push((NODE, u16::try_from(31_000 + service)?).into());
         }
         Ok(servers)
     }
@@ -212,33 +209,11 @@ fn tracked(ns: &Netns) -> Result<usize> {
     Ok(text.trim().parse()?)
 }
 
-/// One datagram for each flow, from the node itself.
-fn send(ns: &Netns, size: Size) -> Result<()> {
-    let targets = size.targets(false)?;
-    ns.run(move || {
-        // All open to the end: a port that is free again may be given to the next one, whose flows would be no new ones.
-        let mut sockets = Vec::new();
-        for _ in 0..size.clients {
-            let socket = UdpSocket::bind(("10.2.0.11", 0))?;
-            for target in &targets {
-                socket.send_to(b"x", target)?;
-            }
-            sockets.push(socket);
-        }
-        Ok(())
-    })
-}
-
-fn new_tcp() -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    socket(AddressFamily::Inet, SockType::Stream, flags, None)
-}
-
 /// Answers for all pods of a node. Nobody accepts: what a connection costs here is its place in the queue.
 fn listen_as_pods(ns: &Netns) -> Result<Vec<OwnedFd>> {
     ns.run(|| {
         let listen_at = |port: u16| {
-            let socket = new_tcp()?;
+            let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
             bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::from(([0; 4], port))))?;
             listen(&socket, Backlog::new(4_096)?)?;
             Ok(socket)
@@ -247,29 +222,10 @@ fn listen_as_pods(ns: &Netns) -> Result<Vec<OwnedFd>> {
     })
 }
 
-/// One connection for each flow, from the node itself, whose client then waits.
-fn open(ns: &Netns, size: Size) -> Result<Vec<TcpStream>> {
-    // One process holds all of them.
-    let files = 1_000 + size.flows() as u64;
-    setrlimit(Resource::RLIMIT_NOFILE, files, files).context("many files")?;
-    let targets = size.targets(true)?;
-    ns.run(move || {
-        let mut streams = Vec::with_capacity(size.flows());
-        for client in 0..size.clients {
-            for target in &targets {
-                let socket = new_tcp()?;
-                // Cluster IP and node port of a service lead to the same endpoints: not from the same port.
-                let port = if target.port() == 53 { 20_000 } else { 21_000 } + client;
-                setsockopt(&socket, ReuseAddr, &true)?;
-                bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::from(([10, 2, 0, 11], port))))?;
-                match connect(socket.as_raw_fd(), &SockaddrStorage::from(*target)) {
-                    Ok(()) | Err(Errno::EINPROGRESS) => streams.push(TcpStream::from(socket)),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        Ok(streams)
-    })
+/// Cluster IP and node port of a service lead to the same endpoints: a client does not reach them from the same port.
+fn port(client: u16, target: SocketAddr) -> SocketAddr {
+    let first = if target.port() == 53 { 20_000 } else { 21_000 };
+    (NODE, first + client).into()
 }
 
 /// How many of them were reset. Whoever sees anything else is a fault.
@@ -316,9 +272,9 @@ fn with_half_of_the_flows_tcp() -> Result<()> {
     let before = saved(ns)?;
     let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &["--proxy", "ipvs"])?;
     let begun = Instant::now();
-    let waiting = open(ns, size)?;
+    let waiting = each::connections(ns, port, size.clients, &size.targets(true)?)?;
     let connected = begun.elapsed();
-    send(ns, size)?;
+    each::datagrams(ns, NODE, usize::from(size.clients), &size.targets(false)?)?;
     println!(
         "{} connections made in {connected:?}, then datagrams sent in {:?}",
         waiting.len(),

@@ -1,6 +1,6 @@
 //! The node with its tables: what kube-proxy would have made, and the cluster file that goes with it.
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use nodefence::ipvs::{
     Change, Destination, Ipvs, Outcome, Protocol, Service as VirtualServer, ServiceKey, is_loaded,
 };
-use nodefence_tests::{Agent, Netns};
+use nodefence_tests::{Agent, Netns, load::each};
 use serde_json::{Value, json};
 
 /// The device to the pods.
@@ -203,18 +203,8 @@ impl World {
 
     /// One datagram from each of `sockets` to each Service: so many connections.
     pub(super) fn send(&self, shape: &Shape, sockets: usize) -> anyhow::Result<()> {
-        self.node.within(|| {
-            // All open to the end: a port that is free again may be given to the next one, whose connections would be no new ones.
-            let mut open = Vec::new();
-            for _ in 0..sockets {
-                let socket = UdpSocket::bind((OWN_ADDRESS, 0))?;
-                for service in &shape.services {
-                    socket.send_to(b"x", service.address)?;
-                }
-                open.push(socket);
-            }
-            Ok(())
-        })
+        let to: Vec<SocketAddr> = shape.services.iter().map(|service| service.address).collect();
+        each::datagrams(&self.node, OWN_ADDRESS.into(), sockets, &to)
     }
 
     /// Addresses of the destinations of all connections.

@@ -3,9 +3,8 @@
 //! client (prober) - router (agent) - node B, which never answers: its neighbour entry leads to nobody, so that every RST is the
 //! cut's. The prober sends bare ACKs to the node's backends in turn, so its pace, one packet each 20 us, is what the figure can resolve.
 //! The command line's own start is measured in the same runs and reported apart.
-mod prober;
-
 use std::{
+    net::Ipv4Addr,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -13,9 +12,9 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use nodefence_tests::{Agent, Netns};
+use nodefence::flags::monotonic_ns;
+use nodefence_tests::{Agent, Netns, load::acks::Acks};
 
-use self::prober::Prober;
 use crate::{
     cluster::{self, Node},
     cpus,
@@ -38,6 +37,8 @@ pub(crate) struct Sizes {
 
 const NODE: &str = "node-b";
 const UPLINK: &str = "uplink";
+/// The prober's address.
+const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
 /// How long one flag may take to show before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// After so many packets without a RST the node counts as released.
@@ -59,7 +60,7 @@ impl Line {
         let Self { client, router, _node_b: node_b } = &line;
         client.veth("eth0", router, "downlink")?;
         router.veth(UPLINK, node_b, "eth0")?;
-        client.ip(&format!("addr add {}/24 dev eth0", prober::SOURCE))?;
+        client.ip(&format!("addr add {}/24 dev eth0", SOURCE))?;
         client.ip("route add default via 192.168.1.1")?;
         router.ip("addr add 192.168.1.1/24 dev downlink")?;
         router.ip(&format!("addr add 192.168.2.1/24 dev {UPLINK}"))?;
@@ -108,12 +109,13 @@ fn measure(sizes: &Sizes, backends: u32, program: &Path, cpu: usize) -> anyhow::
     };
     let file = cluster::file(&[own, other]);
     let agent = Agent::of(program, &line.router, "node-a", &[UPLINK], &file, &[])?;
-    let prober = Prober::start(&line.client, backends, sizes.rate, cpu)?;
+    let to: Vec<Ipv4Addr> = (0..backends).map(tables::backend).collect();
+    let prober = Acks::start(&line.client, SOURCE, &to, sizes.rate, move || cpus::stay_on(&[cpu]))?;
     let mut progress = Progress::start(&format!("c {backends} backends"), sizes.flags);
     let (mut cut, mut command) = (Vec::new(), Vec::new());
     for flag in 0..sizes.flags {
         prober.arm();
-        let started = prober::now_ns()?;
+        let started = monotonic_ns();
         let report = cluster::flag(&agent, NODE, &[])?;
         let read =
             report["received_ns"].as_u64().context("the agent's answer to a flag has no received_ns")?;
@@ -128,7 +130,7 @@ fn measure(sizes: &Sizes, backends: u32, program: &Path, cpu: usize) -> anyhow::
         std::thread::sleep(Duration::from_millis(u64::from(flag) * 7 % 23));
         progress.step();
     }
-    Ok(Outcome { backends, cut, command, rate: prober.stop()? })
+    Ok(Outcome { backends, cut, command, rate: prober.finish()? })
 }
 
 fn until<T>(mut ready: impl FnMut() -> Option<T>) -> Option<T> {

@@ -1,22 +1,15 @@
 //! The load: small datagrams, and one TCP stream.
-#![expect(unsafe_code, reason = "sendmmsg(2), for which no safe wrapper reuses its headers")]
 use std::{
-    io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
-    os::fd::AsRawFd as _,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
+use nodefence_tests::load::full;
 
 use super::path::Path3;
 use crate::cpus;
 
-/// Payload of a datagram: a frame of 64 + 42 bytes.
-const PAYLOAD: [u8; 64] = [0x5a; 64];
-/// Datagrams a system call.
-const BATCH: usize = 32;
 const PORT: u16 = 7000;
 
 /// What is sent.
@@ -86,7 +79,7 @@ fn udp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Re
         cpus::stay_on(&[cpus.send])?;
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.connect((to, PORT))?;
-        send_for(&socket, duration)
+        full::datagrams(&socket, duration)
     })?;
     let arrived = received(path)? - before;
     ensure!(arrived > 0, "nothing arrived at the sink");
@@ -100,32 +93,7 @@ fn received(path: &Path3) -> anyhow::Result<u64> {
     parsed[0]["stats64"]["rx"]["packets"].as_u64().context("ip -s -j printed no packet counter")
 }
 
-/// Sends as fast as the path takes it; how long it took in all.
-fn send_for(socket: &UdpSocket, duration: Duration) -> anyhow::Result<Duration> {
-    let mut payload = PAYLOAD;
-    let mut part = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
-    let started = Instant::now();
-    // SAFETY: all zero is a valid msghdr: no name, no parts, no control data.
-    let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-    for header in &mut headers {
-        header.msg_hdr.msg_iov = &raw mut part;
-        header.msg_hdr.msg_iovlen = 1;
-    }
-    while started.elapsed() < duration {
-        for _ in 0..8 {
-            // SAFETY: the headers, the part and the payload outlive the call; the kernel only reads what they point to.
-            let sent =
-                unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), BATCH as libc::c_uint, 0) };
-            if sent < 0 {
-                let error = std::io::Error::last_os_error();
-                ensure!(error.raw_os_error() == Some(libc::ENOBUFS), "cannot send: {error}");
-            }
-        }
-    }
-    Ok(started.elapsed())
-}
-
-/// Bits that the receiver read, a second, after the window has opened.
+/// Bits that the receiver read, a second.
 fn tcp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Result<f64> {
     let listener = path.sink.within(|| Ok(TcpListener::bind((to, PORT))?))?;
     let to_sink = path.client.within(|| {
@@ -133,37 +101,7 @@ fn tcp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Re
             .context("cannot connect to the sink")
     })?;
     let (at_sink, _) = listener.accept()?;
-    let bytes = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| -> anyhow::Result<()> {
-            cpus::stay_on(&[cpus.receive])?;
-            let mut stream = at_sink;
-            let mut buffer = vec![0; 1 << 18];
-            loop {
-                match stream.read(&mut buffer)? {
-                    0 => return Ok(()),
-                    n => bytes.fetch_add(n as u64, Ordering::Relaxed),
-                };
-            }
-        });
-        let sender = scope.spawn(|| -> anyhow::Result<()> {
-            cpus::stay_on(&[cpus.send])?;
-            let mut stream = to_sink;
-            let buffer = vec![0x5a; 1 << 17];
-            while !stop.load(Ordering::Relaxed) {
-                stream.write_all(&buffer)?;
-            }
-            Ok(())
-        });
-        std::thread::sleep(duration / 4);
-        let (from, started) = (bytes.load(Ordering::Relaxed), Instant::now());
-        std::thread::sleep(duration);
-        let (read, took) = (bytes.load(Ordering::Relaxed) - from, started.elapsed());
-        stop.store(true, Ordering::Relaxed);
-        let panicked = |_| anyhow::anyhow!("a traffic thread panicked");
-        sender.join().map_err(panicked)??;
-        receiver.join().map_err(panicked)??;
-        Ok(read as f64 * 8.0 / took.as_secs_f64() / 1e9)
-    })
+    let sends = || cpus::stay_on(&[cpus.send]);
+    let receives = || cpus::stay_on(&[cpus.receive]);
+    Ok(full::stream([to_sink, at_sink], duration, [&sends, &receives])? * 8.0 / 1e9)
 }

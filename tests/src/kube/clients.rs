@@ -1,12 +1,10 @@
 //! Clients of a Service while one of its nodes hangs: those that keep their connections, and new ones.
 
 use std::{
+    fmt::Display,
     net::SocketAddr,
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{ScopedJoinHandle, scope, sleep},
+    sync::{OnceLock, atomic::AtomicBool},
+    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -16,9 +14,12 @@ use super::Beside;
 use crate::{
     Conn, Netns, Node, Outcome, Place,
     audit::BOTH,
-    emulated, tcp_info,
+    client::FIRST_SYN,
+    emulated,
+    load::{at_intervals, repeat, under},
+    tcp_info,
     topology::Service,
-    watch::{figure, stood_still},
+    watch::{figure, missed, stood_still},
 };
 
 /// Clients that keep their connections, half of each IP version.
@@ -43,7 +44,6 @@ struct Watched<'a> {
     ns: &'a Netns,
     /// The Service, by IP version.
     to: [SocketAddr; 2],
-    over: AtomicBool,
     flagged: OnceLock<Instant>,
 }
 
@@ -70,8 +70,15 @@ impl Wait {
     /// Where it is longer.
     pub(super) fn held(self, what: &str) -> Result<Self> {
         figure(what, self.took.as_secs_f64() * 1e3, "ms");
-        ensure!(self.own() <= STALL, "{what}: {self:?}");
-        Ok(self)
+        self.bounded(what)
+    }
+
+    /// Holds it to [`STALL`].
+    ///
+    /// # Errors
+    /// Where it is longer.
+    pub(super) fn bounded(self, what: impl Display) -> Result<Self> {
+        if self.own() <= STALL { Ok(self) } else { Err(missed(STALL, format!("{what}: {self:?}"))) }
     }
 
     /// How much of it was nobody's fault but ours.
@@ -92,16 +99,12 @@ struct New {
 }
 
 impl Watched<'_> {
-    fn over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
     /// A client that keeps its connection: when it is reset it makes a new one at once and asks again. Gives the longest that it waited for an answer
     /// after the flag, and how often it was reset.
-    fn keeps_alive(&self, to: SocketAddr) -> Result<(Wait, u32)> {
+    fn keeps_alive(&self, to: SocketAddr, stop: &AtomicBool) -> Result<(Wait, u32)> {
         let mut conn = Conn::connect(self.ns, to, LIMIT)?;
         let (mut longest, mut resets) = (Wait::default(), 0);
-        while !self.over() {
+        repeat(stop, || {
             let begun = Instant::now();
             while let Err(error) = conn.who() {
                 ensure!(Outcome::of(&error) == Outcome::Reset, "a request ended with {error}");
@@ -113,8 +116,8 @@ impl Watched<'_> {
                 let wait = Wait::since(begun.max(*flagged));
                 longest = longest.max(wait);
             }
-            sleep(each());
-        }
+            Ok(each())
+        })?;
         Ok((longest, resets))
     }
 
@@ -130,21 +133,10 @@ impl Watched<'_> {
         New { to, begun, wait, outcome, who: result.unwrap_or_default(), again }
     }
 
-    fn new_connections(&self) -> Result<Vec<New>> {
-        // Each waits for itself.
-        scope(|scope| {
-            let mut running = Vec::new();
-            for to in self.to.into_iter().cycle().take_while(|_| !self.over()) {
-                running.push(scope.spawn(move || self.new_connection(to)));
-                sleep(NEW);
-            }
-            running.into_iter().map(joined).collect()
-        })
+    /// To both addresses of the Service in turn.
+    fn new_connections(&self, stop: &AtomicBool) -> Result<Vec<New>> {
+        at_intervals(stop, NEW, |number| self.new_connection(self.to[number % self.to.len()]))
     }
-}
-
-pub(super) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
-    thread.join().ok().context("a thread panicked")
 }
 
 /// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints; `flag` gives the
@@ -160,36 +152,30 @@ pub(super) fn hangs(
     let watched = Watched {
         ns: cluster.at(place),
         to: BOTH.map(|family| cluster.service(Service::Web, place, family)),
-        over: AtomicBool::new(false),
         flagged: OnceLock::new(),
     };
-    let (flagged, clients, new) = scope(|scope| {
-        let watched = &watched;
-        let clients = watched.to.into_iter().cycle().take(CLIENTS);
-        let clients: Vec<_> = clients.map(|to| scope.spawn(move || watched.keeps_alive(to))).collect();
-        let new = scope.spawn(|| watched.new_connections());
-        let hang = || -> Result<Instant> {
-            sleep(Duration::from_millis(700));
-            hung.freeze()?;
-            sleep(UNNOTICED);
-            watched.flagged.get_or_init(Instant::now);
-            let flagged = flag()?;
-            sleep(AFTER);
-            Ok(flagged)
-        };
-        let flagged = hang();
-        watched.over.store(true, Ordering::Relaxed);
-        let clients: Vec<_> = clients.into_iter().map(joined).collect();
-        (flagged, clients, joined(new))
-    });
+    let hang = || -> Result<Instant> {
+        sleep(Duration::from_millis(700));
+        hung.freeze()?;
+        sleep(UNNOTICED);
+        watched.flagged.get_or_init(Instant::now);
+        let flagged = flag()?;
+        sleep(AFTER);
+        Ok(flagged)
+    };
+    let watched = &watched;
+    let keeping = watched.to.into_iter().cycle().take(CLIENTS);
+    let keeping = keeping.map(|to| move |stop: &AtomicBool| watched.keeps_alive(to, stop));
+    let new = |stop: &AtomicBool| watched.new_connections(stop);
+    let ((flagged, new), clients) = under(keeping, || under([new], hang));
     let flagged = flagged?;
     let (mut longest, mut resets) = (Wait::default(), [0; 2]);
     for (at, client) in clients.into_iter().enumerate() {
-        let (wait, reset) = client?.with_context(|| format!("client {at} of {:?}", watched.to[at % 2]))?;
+        let (wait, reset) = client.with_context(|| format!("client {at} of {:?}", watched.to[at % 2]))?;
         longest = longest.max(wait);
         resets[at % 2] += reset;
     }
-    let new = new??;
+    let new: Vec<New> = new.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
     let (after, before): (Vec<&New>, Vec<&New>) = new.iter().partition(|one| one.begun >= flagged);
     let slowest = after.iter().map(|one| one.wait.took).max().unwrap_or_default();
     figure("slowest new connection after the flag", slowest.as_secs_f64() * 1e3, "ms");
@@ -209,19 +195,22 @@ pub(super) fn hangs(
     );
     for one in before {
         let seen = one.outcome == Outcome::Answered || one.outcome == Outcome::Reset;
-        ensure!(
-            seen && one.begun + one.wait.own() <= flagged + STALL,
-            "{} before the flag",
-            one.text(flagged)
-        );
+        ensure!(seen, "{} before the flag", one.text(flagged));
+        if one.begun + one.wait.own() > flagged + STALL {
+            return Err(missed(STALL, format!("{} before the flag", one.text(flagged))));
+        }
     }
     for to in watched.to {
         let count = after.iter().filter(|one| one.to == to).count();
         ensure!(count >= 5, "{count} new connections to {to}");
     }
     for one in after {
-        let sound = one.outcome == Outcome::Answered && one.who == live.name && one.again == 0;
-        ensure!(sound && one.wait.own() <= STALL, "{}", one.text(flagged));
+        let sound = one.outcome == Outcome::Answered && one.who == live.name;
+        ensure!(sound, "{}", one.text(flagged));
+        if one.again > 0 {
+            return Err(missed(FIRST_SYN, one.text(flagged)));
+        }
+        one.wait.bounded(one.text(flagged))?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Clients that use a Service through a real kube-proxy on node A while node B hangs, or A itself.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread::{scope, sleep},
+    sync::atomic::AtomicBool,
+    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -11,17 +11,18 @@ use nodefence_common::Reason;
 
 use super::{
     Beside, Mode, Setup,
-    clients::{LIMIT, Wait, hangs, joined},
+    clients::{LIMIT, Wait, hangs},
     own,
 };
 use crate::{
     Conn, Family, Node, Options, Overlay, Place,
     audit::BOTH,
-    client::{UdpConn, wait_until},
+    client::{FIRST_SYN, UdpConn, wait_until},
+    load::{repeat, under},
     promises::RESTORED,
     tcp_info,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
-    watch::wait_within,
+    watch::{missed, wait_within},
 };
 
 /// The node is well again, and clients are sent there.
@@ -205,55 +206,49 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
         (Place::Pod, ([10, 244, 2, 77].into(), 8080)),
         (Place::Pod, ([0xfd00, 0x244, 2, 0, 0, 0, 0, 0x77].into(), 8080)),
     ];
-    let over = AtomicBool::new(false);
-    let (result, counts) = scope(|scope| {
-        let over = &over;
-        let uses = move |place, to: (std::net::IpAddr, u16)| -> Result<u32> {
-            let ns = cluster.at(place);
-            let mut kept = Conn::connect(ns, to.into(), LIMIT)?;
-            // The first one finds out how much fits through the tunnel.
-            kept.echo(&[7; 3_000])?;
-            let before = tcp_info::lost(&kept.stream)?;
-            let mut count = 0;
-            while !over.load(Ordering::Relaxed) {
-                kept.echo(&[7; 3_000]).with_context(|| format!("exchange {count}"))?;
-                let mut new = Conn::connect(ns, to.into(), LIMIT)?;
-                ensure!(tcp_info::retransmitted(&new.stream)? == 0, "connection {count} was sent again");
-                new.who()?;
-                count += 1;
-                sleep(Duration::from_millis(10));
+    let uses = |place, to: (std::net::IpAddr, u16), stop: &AtomicBool| -> Result<u64> {
+        let ns = cluster.at(place);
+        let mut kept = Conn::connect(ns, to.into(), LIMIT)?;
+        // The first one finds out how much fits through the tunnel.
+        kept.echo(&[7; 3_000])?;
+        let before = tcp_info::lost(&kept.stream)?;
+        let count = repeat(stop, || {
+            kept.echo(&[7; 3_000]).context("an exchange")?;
+            let mut new = Conn::connect(ns, to.into(), LIMIT)?;
+            if tcp_info::retransmitted(&new.stream)? > 0 {
+                return Err(missed(FIRST_SYN, "a SYN was sent again"));
             }
-            // By its answer all has arrived that was sent twice.
-            kept.echo(&[7])?;
-            let lost = tcp_info::lost(&kept.stream)?.saturating_sub(before);
-            ensure!(lost == 0, "{lost} segments were lost in {count} exchanges");
-            Ok(count)
-        };
-        let users = ways.map(|(place, to)| (to, scope.spawn(move || uses(place, to))));
-        let flagged = || -> Result<()> {
-            sleep(Duration::from_millis(300));
-            beside.agent.expect(&["flag", cluster.b.name, "--wait"])?;
-            for family in BOTH {
-                let to = cluster.service(Service::Host, Place::Outside, family);
-                for _ in 0..20 {
-                    let mut conn = Conn::connect(&cluster.client, to, LIMIT)?;
-                    let who = conn.who()?;
-                    ensure!(who == cluster.c.name, "{who} answered");
-                }
-                let direct = cluster.b.endpoint(Service::Host, family);
-                Conn::refused_at_once(&cluster.a.ns, direct, LIMIT)
-                    .context("a backend of the flagged node")?;
+            new.who()?;
+            Ok(Duration::from_millis(10))
+        })?;
+        // By its answer all has arrived that was sent twice.
+        kept.echo(&[7])?;
+        let lost = tcp_info::lost(&kept.stream)?.saturating_sub(before);
+        ensure!(lost == 0, "{lost} segments were lost in {count} exchanges");
+        Ok(count)
+    };
+    let flagged = || -> Result<()> {
+        sleep(Duration::from_millis(300));
+        beside.agent.expect(&["flag", cluster.b.name, "--wait"])?;
+        for family in BOTH {
+            let to = cluster.service(Service::Host, Place::Outside, family);
+            for _ in 0..20 {
+                let mut conn = Conn::connect(&cluster.client, to, LIMIT)?;
+                let who = conn.who()?;
+                ensure!(who == cluster.c.name, "{who} answered");
             }
-            sleep(Duration::from_secs(2));
-            Ok(())
-        };
-        let result = flagged();
-        over.store(true, Ordering::Relaxed);
-        (result, users.map(|(to, thread)| (to, joined(thread))))
-    });
+            let direct = cluster.b.endpoint(Service::Host, family);
+            Conn::refused_at_once(&cluster.a.ns, direct, LIMIT).context("a backend of the flagged node")?;
+        }
+        sleep(Duration::from_secs(2));
+        Ok(())
+    };
+    let uses = &uses;
+    let users = ways.map(|(place, to)| move |stop: &AtomicBool| uses(place, to, stop));
+    let (result, counts) = under(users, flagged);
     result.with_context(|| told(&beside, Place::Outside))?;
-    for (to, count) in counts {
-        let count = count?.with_context(|| format!("{to:?}\n{}", told(&beside, Place::Outside)))?;
+    for ((_, to), count) in ways.into_iter().zip(counts) {
+        let count = count.with_context(|| format!("{to:?}\n{}", told(&beside, Place::Outside)))?;
         println!("{mode}: {count} exchanges and as many connections to {to:?}");
         ensure!(count >= 10, "{count} exchanges with {to:?}");
     }

@@ -10,8 +10,14 @@ use super::{
     hang::{follow, recovers, rescues},
 };
 use crate::{
-    Conn, Family, Outcome, Place, audit::BOTH, client::wait_until, ipvs::saved, promises::RESTORED,
-    tcp_info::retransmitted, topology::Service, watch::wait_within,
+    Conn, Family, Outcome, Place,
+    audit::BOTH,
+    client::wait_until,
+    ipvs::saved,
+    promises::RESTORED,
+    tcp_info::{FIRST_SEGMENT, retransmitted},
+    topology::Service,
+    watch::{missed, wait_within},
 };
 
 /// New connections of each IP version.
@@ -28,10 +34,11 @@ fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Res
             .with_context(|| format!("{to}, connection {connection}"))?;
         let who = conn.who().with_context(|| format!("{to}, connection {connection}"))?;
         let again = retransmitted(&conn.stream)?;
-        ensure!(
-            who == node && again == 0,
-            "{to}, connection {connection}: {who}, {again} segments sent again"
-        );
+        ensure!(who == node, "{to}, connection {connection}: {who}");
+        if again > 0 {
+            let text = format!("{to}, connection {connection}: {again} segments sent again");
+            return Err(missed(FIRST_SEGMENT, text));
+        }
         longest = longest.max(Wait::since(begun));
     }
     longest.held("slowest answer to a new connection").map(drop)

@@ -6,12 +6,18 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Beside, Mode, Setup,
-    clients::{LIMIT, STALL, Wait},
+    clients::{LIMIT, Wait},
     hang::rescues,
 };
 use crate::{
-    Conn, Family, Node, Place, audit::BOTH, client::UdpConn, emulated, promises::RESTORED,
-    tcp_info::retransmitted, topology::Service, watch::wait_within,
+    Conn, Family, Node, Place,
+    audit::BOTH,
+    client::UdpConn,
+    emulated,
+    promises::RESTORED,
+    tcp_info::{FIRST_SEGMENT, retransmitted},
+    topology::Service,
+    watch::{missed, wait_within},
 };
 
 /// New connections that show where a client sticks to.
@@ -43,11 +49,13 @@ impl Client<'_> {
             let mut conn = Conn::connect(&cluster.client, to, LIMIT)?;
             let name = conn.who()?;
             let again = retransmitted(&conn.stream)?;
-            ensure!(
-                again == 0,
-                "answered by {name} after {:?}, with {again} segments sent again",
-                begun.elapsed()
-            );
+            if again > 0 {
+                let text = format!(
+                    "answered by {name} after {:?}, with {again} segments sent again",
+                    begun.elapsed()
+                );
+                return Err(missed(FIRST_SEGMENT, text));
+            }
             name
         };
         Ok((name, Wait::since(begun)))
@@ -56,7 +64,7 @@ impl Client<'_> {
     fn sticks_to(&self, node: &str) -> Result<()> {
         for connection in 0..CONNECTIONS {
             let (name, wait) = self.answer().with_context(|| format!("connection {connection}"))?;
-            ensure!(wait.own() <= STALL, "connection {connection} was answered after {wait:?}");
+            wait.bounded(format!("connection {connection}"))?;
             ensure!(name == node, "connection {connection} is answered by {name}, others by {node}");
         }
         Ok(())

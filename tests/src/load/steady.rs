@@ -1,16 +1,10 @@
 //! Flows that nothing may happen to.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Running;
+use super::{Running, repeat};
 use crate::{Cluster, Conn, Family, Place, client::pattern, emulated, topology::Service};
 
 /// Generous: machines are slow, but stalls here last for ever.
@@ -19,8 +13,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Flows to node C that go on all the time: every byte is compared, no error is forgiven.
 #[derive(Debug)]
 pub struct Load {
-    bytes: Arc<AtomicU64>,
-    running: Running<()>,
+    /// Each gives the bytes that it transferred.
+    running: Running<u64>,
 }
 
 impl Load {
@@ -29,27 +23,24 @@ impl Load {
     /// # Errors
     /// Where one cannot be opened.
     pub fn on_c(cluster: &Cluster, family: Family) -> Result<Self> {
-        let bytes = Arc::new(AtomicU64::new(0));
         let mut running = Running::default();
         for place in Place::ALL {
             let to = cluster.service(Service::Web, place, family);
             let mut conn = Conn::connect_beside_flagged(cluster.at(place), to, "node-c", LIMIT)?;
-            let bytes = Arc::clone(&bytes);
             running.start(move |stop| {
                 let payload = pattern(40_000);
-                while !stop.load(Ordering::Relaxed) {
+                let exchanges = repeat(stop, || {
                     let start = Instant::now();
                     conn.echo(&payload).with_context(|| format!("echo, {place:?}"))?;
                     conn.download(60_000).with_context(|| format!("download, {place:?}"))?;
-                    bytes.fetch_add(100_000, Ordering::Relaxed);
                     // Half of the time, on an emulated machine, which has one processor, a small part: the flows under test need it
                     // too.
-                    std::thread::sleep(start.elapsed() * if emulated() { 15 } else { 1 });
-                }
-                Ok(())
+                    Ok(start.elapsed() * if emulated() { 15 } else { 1 })
+                })?;
+                Ok(exchanges * 100_000)
             });
         }
-        Ok(Self { bytes, running })
+        Ok(Self { running })
     }
 
     /// Ends it.
@@ -57,8 +48,7 @@ impl Load {
     /// # Errors
     /// Where a byte was wrong, a connection broke, or nothing was transferred.
     pub fn finish(self) -> Result<u64> {
-        self.running.finish()?;
-        let bytes = self.bytes.load(Ordering::Relaxed);
+        let bytes: u64 = self.running.finish()?.into_iter().sum();
         ensure!(bytes > 0, "the load transferred nothing");
         Ok(bytes)
     }

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod basic;
-mod load;
 mod neighbours;
 mod others;
 mod owner;

@@ -3,9 +3,8 @@ use aya::programs::TcAttachType;
 use nodefence::dataplane::{self, Dataplane, ProgramAhead, TcChoice, TcMode};
 
 use super::{
-    load::arrives,
     others::{self, FIRST, LAST, NEXT, OK, SHOT, TCX_EGRESS, TCX_INGRESS},
-    support::{Held, PEERS, Pair, attached, auto, one_flagged, options, pin_dir, sh, tcx, up0},
+    support::{Held, PEERS, Pair, arrives, attached, auto, one_flagged, options, pin_dir, sh, tcx, up0},
 };
 
 const HEALTHY: std::net::Ipv4Addr = PEERS[0];

@@ -7,7 +7,7 @@ use nodefence::{
     plan::Tables,
 };
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
-use nodefence_tests::netns::Netns;
+use nodefence_tests::{load::datagrams::Numbered, netns::Netns};
 
 /// Far side of the pair; each address stands for a backend.
 pub(crate) const PEERS: [Ipv4Addr; 4] = [
@@ -40,6 +40,23 @@ impl Pair {
         }
         Self { near, far }
     }
+}
+
+/// Datagrams to each of these addresses on `far`.
+pub(crate) fn load(pair: &Pair, to: &[Ipv4Addr]) -> Numbered {
+    Numbered::start(&pair.near, Ipv4Addr::new(10, 77, 0, 1), &pair.far, to).unwrap()
+}
+
+/// Whether datagrams to an address arrive: all of them or none.
+pub(crate) fn arrives(pair: &Pair, to: Ipv4Addr) -> bool {
+    let load = load(pair, &[to]);
+    load.pass(20).unwrap();
+    let arrived = load.finish().unwrap().remove(0);
+    let any = !arrived.numbers.is_empty();
+    if any {
+        arrived.all("one way or the other").unwrap();
+    }
+    any
 }
 
 /// A dataplane that is kept between looks from outside. Loading takes seconds on an emulated processor.

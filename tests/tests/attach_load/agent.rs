@@ -6,11 +6,7 @@ use nodefence::dataplane::TcChoice;
 use nodefence_common::{PIN_VERSION, VERDICT_LIFETIME_NS};
 use nodefence_tests::{Agent, watch::within};
 
-use super::{
-    load::Load,
-    replace::assert_none,
-    support::{PEERS, Pair, pin_dir, sh, ways},
-};
+use super::support::{PEERS, Pair, load, pin_dir, sh, ways};
 
 /// How long a verdict holds at least after an agent's death: it was renewed a second ago.
 const HELD: Duration = Duration::from_nanos(VERDICT_LIFETIME_NS - 1_000_000_000);
@@ -47,8 +43,8 @@ fn no_datagram_is_lost_between_two_agents() {
         let mut agent =
             Agent::start_with(&pair.near, "node-a", &["up0"], &cluster_file(), &["--tc", tc]).unwrap();
         agent.flag("hung").unwrap();
-        let load = Load::start(&pair, &PEERS[..3]);
-        load.pass(200);
+        let load = load(&pair, &PEERS[..3]);
+        load.pass(200).unwrap();
         // Its values mean something else to another version of the agent, so that nobody renews a verdict there.
         let other_version = pin_dir().with_file_name(format!("{PIN_VERSION}1"));
         let other_version = ["--take-over", "--pin-dir", other_version.to_str().unwrap()];
@@ -70,13 +66,13 @@ fn no_datagram_is_lost_between_two_agents() {
                 _ => {}
             }
             agent.restart(arguments).unwrap();
-            load.pass(50);
+            load.pass(50).unwrap();
             println!("{tc}, {what}: {} datagrams", load.sent() - from);
             within(&format!("{tc}, {what}"), HELD, began).unwrap();
         }
-        let mut arrived = load.finish();
-        arrived.remove(2).assert_all("to what is no backend");
-        assert_none(&arrived.remove(1));
-        arrived.remove(0).assert_all("to a healthy node");
+        let mut arrived = load.finish().unwrap();
+        arrived.remove(2).all("to what is no backend").unwrap();
+        arrived.remove(1).none("to a flagged node").unwrap();
+        arrived.remove(0).all("to a healthy node").unwrap();
     }
 }

@@ -2,8 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agent;
-#[path = "../attach/load.rs"]
-mod load;
 mod replace;
 #[path = "../attach/support.rs"]
 mod support;

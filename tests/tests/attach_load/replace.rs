@@ -6,10 +6,10 @@ use std::{
 
 use aya::programs::links::{FdLink, PinnedLink};
 use nodefence::dataplane::{self, Dataplane, Options, TcMode};
+use nodefence_tests::load::datagrams::Numbered;
 
-use super::{
-    load::{Arrived, Load},
-    support::{PEERS, Pair, attached, auto, ifindex, one_flagged, options, pin_dir, sh, up0, ways},
+use super::support::{
+    PEERS, Pair, attached, auto, ifindex, load, one_flagged, options, pin_dir, sh, up0, ways,
 };
 
 /// To a healthy backend, to a flagged one, and to an address that is no backend.
@@ -42,23 +42,12 @@ fn attachment(pin_dir: &Path, device: &str, hook: &str, mode: TcMode) -> (String
     }
 }
 
-/// Of those to a flagged node.
-pub(crate) fn assert_none(arrived: &Arrived) {
-    assert_eq!(
-        arrived.numbers.first(),
-        None,
-        "{} of {} datagrams passed to a flagged node, first this one",
-        arrived.numbers.len(),
-        arrived.sent
-    );
-}
-
-fn nothing_lost_or_passed(load: Load) {
-    let [healthy, flagged, no_backend] = <[_; 3]>::try_from(load.finish()).ok().unwrap();
+fn nothing_lost_or_passed(load: Numbered) {
+    let [healthy, flagged, no_backend] = <[_; 3]>::try_from(load.finish().unwrap()).unwrap();
     assert!(healthy.sent > 200, "too little load: {}", healthy.sent);
-    healthy.assert_all("to a healthy node");
-    assert_none(&flagged);
-    no_backend.assert_all("to what is no backend");
+    healthy.all("to a healthy node").unwrap();
+    flagged.none("to a flagged node").unwrap();
+    no_backend.all("to what is no backend").unwrap();
 }
 
 #[test]
@@ -76,12 +65,12 @@ fn a_restart_replaces_in_place() {
         assert_eq!(pair.near.run(start), 0);
         let look = move || ["egress", "ingress"].map(|hook| attachment(&pin_dir(), "up0", hook, mode));
         let before = pair.near.run(look);
-        let load = Load::start(&pair, &TO);
+        let load = load(&pair, &TO);
         for _ in rounds() {
-            load.pass(50);
+            load.pass(50).unwrap();
             assert_eq!(pair.near.run(start), 2, "the nodes are found again");
         }
-        load.pass(50);
+        load.pass(50).unwrap();
         nothing_lost_or_passed(load);
         for (before, after) in before.iter().zip(pair.near.run(look)) {
             assert_eq!(before.0, after.0, "the link, or the filter's priority and handle, stays");
@@ -109,15 +98,15 @@ fn a_changed_map_size_is_switched_under_load() {
             map.info().unwrap().max_entries()
         };
         pair.near.run(move || start(64));
-        let load = Load::start(&pair, &TO);
+        let load = load(&pair, &TO);
         for round in rounds() {
-            load.pass(50);
+            load.pass(50).unwrap();
             let max_backends = 64 + (round + 1) % 2 * 64;
             let report = pair.near.run(move || start(max_backends));
             assert_eq!((report.inserted, report.updated, report.deleted), (0, 0, 0), "it was filled before");
             assert_eq!(pair.near.run(size), max_backends);
         }
-        load.pass(50);
+        load.pass(50).unwrap();
         nothing_lost_or_passed(load);
     }
 }
@@ -162,11 +151,11 @@ fn another_version_is_taken_over_under_load() {
             assert_eq!(dataplane.attach(&up0())[0].error, None);
             attachment(&version(100), "up0", "egress", mode)
         });
-        let load = Load::start(&pair, &TO);
+        let load = load(&pair, &TO);
         let mut newest = 100;
         for number in rounds().map(|round| 101 + round) {
             newest = number;
-            load.pass(50);
+            load.pass(50).unwrap();
             pair.near.run(move || {
                 let mut dataplane = Dataplane::open(&open(number)).unwrap();
                 // Nothing is in the new maps yet: the old programs go on.
@@ -179,7 +168,7 @@ fn another_version_is_taken_over_under_load() {
                 assert!(!version(number - 1).exists());
             });
         }
-        load.pass(50);
+        load.pass(50).unwrap();
         nothing_lost_or_passed(load);
         pair.near.run(move || {
             let after = attachment(&version(newest), "up0", "egress", mode);

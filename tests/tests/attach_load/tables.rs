@@ -8,10 +8,7 @@ use aya::maps::{Array, Map, MapData};
 use nodefence::dataplane::{Dataplane, Options};
 use nodefence_common::{Addr, MAX_NODES, Reason, Verdict};
 
-use super::{
-    load::{Load, arrives},
-    support::{Held, PEERS, Pair, node, one_flagged, pin_dir, tables, up0},
-};
+use super::support::{Held, PEERS, Pair, arrives, load, node, one_flagged, pin_dir, tables, up0};
 
 #[test]
 fn a_full_map_leaves_entries_out_and_they_pass() {
@@ -145,7 +142,7 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
         dataplane.attach(&up0());
     });
-    let load = Load::start(&pair, &healthy);
+    let load = load(&pair, &healthy);
     let load = pair.near.run(move || {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
         let mut generations = [0_u32; 3];
@@ -153,7 +150,7 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
         let begin = Instant::now();
         // Fewer rounds on an emulated processor.
         for round in (0..200_usize).take_while(|r| *r < 20 || begin.elapsed() < Duration::from_secs(10)) {
-            load.pass(10);
+            load.pass(10).unwrap();
             let order = [round % 3, (round + 1) % 3, (round + 2) % 3];
             for index in 0..3 {
                 if owners[index] != order[index] {
@@ -177,9 +174,9 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
         }
         load
     });
-    for arrived in load.finish() {
+    for arrived in load.finish().unwrap() {
         assert!(arrived.sent >= 200, "too little load: {}", arrived.sent);
-        arrived.assert_all("to a healthy node");
+        arrived.all("to a healthy node").unwrap();
     }
     assert!(!arrives(&pair, PEERS[1]), "the flagged one is cut in the end");
 }

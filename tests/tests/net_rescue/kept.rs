@@ -2,17 +2,18 @@
 use std::{
     fmt::Write as _,
     net::SocketAddr,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nodefence::{cluster::Protocol, proxy::Endpoint};
 use nodefence_common::RESCUE_LEASE_NS;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
-    client::try_new,
+    client::{try_new, wait_until},
     emulated,
+    load::{repeat, under},
     topology::{Node, Service},
     watch::figure,
 };
@@ -111,62 +112,72 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     let (ns, pod, script) = (&cluster.a.ns, cluster.at(Place::Pod), large_transaction()?);
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let to = cluster.service(Service::Host, Place::Outside, Family::V4);
-    let (over, transactions, kept) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-    let goes_on = || !over.load(Ordering::Relaxed);
-    let (mut connections, mut refused, mut late) = (0, 0, Vec::new());
-    let held = std::thread::scope(|scope| -> Result<Duration> {
-        let large = scope.spawn(|| -> Result<()> {
-            while goes_on() {
-                ns.nft(&script)?;
-                transactions.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        // How long whoever changes anything has to wait.
-        let held = scope.spawn(|| -> Result<Duration> {
-            let mut longest = Duration::ZERO;
-            while goes_on() {
-                let begun = Instant::now();
-                ns.nft("add table inet small")?;
-                longest = longest.max(begun.elapsed());
-            }
-            Ok(longest)
-        });
-        scope.spawn(|| {
-            while goes_on() {
-                // It may wait for a transaction, and be refused where that takes too long.
-                kept.fetch_add(usize::from(answered(pod, web)), Ordering::Relaxed);
-            }
-        });
-        let begun = Instant::now();
-        let enough = || transactions.load(Ordering::Relaxed) > 2 && kept.load(Ordering::Relaxed) > 2;
-        while begun.elapsed() < LENGTH || (!enough() && begun.elapsed() < LENGTH * 10) {
+    let transactions = AtomicU64::new(0);
+    let kept = AtomicU64::new(0);
+    let large = |stop: &AtomicBool| {
+        repeat(stop, || {
+            ns.nft(&script)?;
+            transactions.fetch_add(1, Ordering::Relaxed);
+            Ok(Duration::ZERO)
+        })
+    };
+    let keeps = |stop: &AtomicBool| {
+        repeat(stop, || {
+            // It may wait for a transaction, and be refused where that takes too long.
+            kept.fetch_add(answered(pod, web).into(), Ordering::Relaxed);
+            Ok(Duration::ZERO)
+        })
+    };
+    let others = |stop: &AtomicBool| {
+        repeat(stop, || {
             let started = Instant::now();
-            // Where the machine itself stood still for longer than the lease lasts the kernel refuses, as it should.
             let attempt = Conn::attempt(&cluster.client, to, LIMIT);
-            late.extend(attempt.at_first_syn().err());
-            refused += usize::from(attempt.request().0 != Outcome::Answered && !lease_lapsed(started));
-            connections += 1;
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        over.store(true, Ordering::Relaxed);
-        large.join().map_err(|_| anyhow!("a thread panicked"))??;
-        held.join().map_err(|_| anyhow!("a thread panicked"))?
-    })?;
-    let (transactions, kept) = (transactions.into_inner(), kept.into_inner());
+            attempt.at_first_syn()?;
+            // Where the machine itself stood still for longer than the lease lasts the kernel refuses, as it should.
+            let (outcome, _) = attempt.request();
+            ensure!(
+                outcome == Outcome::Answered || lease_lapsed(started),
+                "{outcome:?}\n{}",
+                agent.expect(&["counters"])?
+            );
+            Ok(Duration::from_millis(5))
+        })
+    };
+    // How long whoever changes anything has to wait.
+    let small = |stop: &AtomicBool| -> Result<Duration> {
+        let mut longest = Duration::ZERO;
+        repeat(stop, || {
+            let begun = Instant::now();
+            ns.nft("add table inet small")?;
+            longest = longest.max(begun.elapsed());
+            Ok(Duration::ZERO)
+        })?;
+        Ok(longest)
+    };
+    let enough = || transactions.load(Ordering::Relaxed) > 2 && kept.load(Ordering::Relaxed) > 2;
+    let wait = || {
+        std::thread::sleep(LENGTH);
+        wait_until("transactions, and connections to the Service that keeps", LENGTH * 9, enough)
+    };
+    let clients: [&Client<'_>; 3] = [&large, &keeps, &others];
+    let ((waited, held), counts) = under(clients, || under([small], wait));
+    let counts = counts.into_iter().collect::<Result<Vec<u64>>>()?;
+    let held = held.into_iter().collect::<Result<Vec<Duration>>>()?[0];
+    waited?;
     println!(
-        "{transactions} transactions, a change took {held:?} at most; {kept} connections to the Service that keeps, {refused} of {connections} others refused"
+        "{} transactions, a change took {held:?} at most; {} connections to the Service that keeps, {} others",
+        counts[0], counts[1], counts[2]
     );
-    ensure!(transactions > 2 && kept > 2, "{transactions} transactions, {kept} connections");
     ensure!(
         held > Duration::from_nanos(RESCUE_LEASE_NS),
         "no transaction took longer than the lease: {held:?}"
     );
     figure("longest wait for an nftables transaction", held.as_secs_f64() * 1e3, "ms");
-    ensure!(late.is_empty(), "{} of {connections} were held up: {:?}", late.len(), late[0]);
-    ensure!(refused == 0, "{refused} of {connections} were refused\n{}", agent.expect(&["counters"])?);
     Ok(())
 }
+
+/// What goes on until it is told to stop; how often.
+type Client<'a> = dyn Fn(&AtomicBool) -> Result<u64> + Sync + 'a;
 
 fn answered(ns: &Netns, to: SocketAddr) -> bool {
     try_new(ns, to, LIMIT).0 == Outcome::Answered

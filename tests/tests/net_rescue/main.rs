@@ -3,15 +3,19 @@
 
 use std::{
     io::ErrorKind,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::UdpConn, emulated,
-    topology::Service, watch::figure,
+    Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    client::UdpConn,
+    emulated,
+    load::{repeat, under},
+    topology::Service,
+    watch::figure,
 };
 
 mod common;
@@ -167,55 +171,48 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     const FLAGS: usize = 12;
     let cluster = Cluster::new(Options::default())?;
     let agent = rescuing(&cluster, &[])?;
-    let over = AtomicBool::new(false);
-    let connect = |place| -> Result<usize> {
+    let connect = |place, stop: &AtomicBool| -> Result<u64> {
         let to = cluster.service(Service::Web, place, Family::V4);
-        let mut count = 0;
-        while !over.load(Ordering::Relaxed) {
+        repeat(stop, || {
             let begun = Instant::now();
             let attempt = Conn::attempt(cluster.at(place), to, LIMIT);
             let at_first = attempt.at_first_syn();
             let mut conn = match attempt.conn {
                 Ok(conn) => conn,
                 // It reached the node before the flag, and was reset before this thread saw that it was there.
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => continue,
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => continue,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(Duration::ZERO),
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {
+                    return Ok(Duration::ZERO);
+                }
                 Err(error) => {
                     let counters = agent.expect(&["counters"]).unwrap_or_default();
-                    bail!("connection {count}, {place:?}: {error}\n{counters}")
+                    bail!("a connection, {place:?}: {error}\n{counters}")
                 }
             };
-            at_first.with_context(|| format!("connection {count}, {place:?}"))?;
+            at_first.with_context(|| format!("a connection, {place:?}"))?;
             // One that reached the node before the flag is reset; else the answer shows that the server has accepted it.
             let outcome = conn.request();
             ensure!(
                 matches!(outcome, Outcome::Answered | Outcome::Reset),
-                "connection {count}, {place:?}: its request: {outcome:?}"
+                "a connection, {place:?}: its request: {outcome:?}"
             );
-            count += 1;
-        }
-        Ok(count)
+            Ok(Duration::ZERO)
+        })
     };
-    let counts = std::thread::scope(|scope| -> Result<Vec<usize>> {
-        let threads: Vec<_> = [Place::Outside, Place::Pod, Place::Node, Place::Outside]
-            .map(|place| {
-                scope.spawn({
-                    let connect = &connect;
-                    move || connect(place)
-                })
-            })
-            .into();
-        let flips = (0..FLAGS).try_for_each(|_| {
+    let flips = || {
+        (0..FLAGS).try_for_each(|_| {
             agent.flag("node-b")?;
             std::thread::sleep(Duration::from_millis(120));
             agent.unflag("node-b")?;
             std::thread::sleep(Duration::from_millis(60));
             Ok(())
-        });
-        over.store(true, Ordering::Relaxed);
-        let counts = threads.into_iter().map(|thread| thread.join().ok().context("a thread panicked")?);
-        flips.and_then(|()| counts.collect())
-    })?;
+        })
+    };
+    let connect = &connect;
+    let clients = [Place::Outside, Place::Pod, Place::Node, Place::Outside]
+        .map(|place| move |stop: &AtomicBool| connect(place, stop));
+    let (flipped, counts) = under(clients, flips);
+    let counts = flipped.and_then(|()| counts.into_iter().collect::<Result<Vec<u64>>>())?;
     println!("{counts:?} connections, {} packets put in again", own_counter(&agent, "rescued")?);
     ensure!(own_counter(&agent, "rescued")? >= FLAGS as u64, "{}", agent.expect(&["counters"])?);
     Ok(())
@@ -245,42 +242,37 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = rescuing(&cluster, &[])?;
     agent.flag("node-b")?;
-    let over = AtomicBool::new(false);
-    let connected = std::thread::scope(|scope| {
-        let clients = Place::ALL.map(|place| {
-            let to = cluster.service(Service::Web, place, Family::V4);
-            let (over, ns) = (&over, cluster.at(place));
-            scope.spawn(move || -> Result<usize> {
-                let mut connected = 0;
-                while !over.load(Ordering::Relaxed) {
-                    let begun = Instant::now();
-                    match Conn::connect(ns, to, LIMIT) {
-                        Ok(_) => connected += 1,
-                        // It reached node B while that was kept, and was reset before this thread saw that it was there.
-                        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-                        // Who is refused by the agent is counted below.
-                        Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {
-                        }
-                        Err(error) => bail!("{place:?}, after {connected}: {error}"),
-                    }
+    let clients = Place::ALL.map(|place| {
+        let to = cluster.service(Service::Web, place, Family::V4);
+        let ns = cluster.at(place);
+        move |stop: &AtomicBool| {
+            repeat(stop, || {
+                let begun = Instant::now();
+                match Conn::connect(ns, to, LIMIT) {
+                    Ok(_) => {}
+                    // It reached node B while that was kept, and was reset before this thread saw that it was there.
+                    Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                    // Who is refused by the agent is counted below.
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {}
+                    Err(error) => bail!("{place:?}: {error}"),
                 }
-                Ok(connected)
+                Ok(Duration::ZERO)
             })
-        });
-        let flips = (0..30).try_for_each(|_| -> Result<()> {
+        }
+    });
+    let flips = || {
+        (0..30).try_for_each(|_| -> Result<()> {
             agent.expect(&["flag", "node-c", "--force"])?;
             std::thread::sleep(Duration::from_millis(50));
             agent.unflag("node-c")?;
             std::thread::sleep(Duration::from_millis(50));
             Ok(())
-        });
-        over.store(true, Ordering::Relaxed);
-        let connected: Vec<_> = clients.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
-        flips.map(|()| connected)
-    })?;
+        })
+    };
+    let (flipped, connected) = under(clients, flips);
+    flipped?;
     for one in connected {
-        let connected = one.map_err(|_| anyhow!("a client panicked"))?;
-        println!("{}", connected.with_context(|| agent.expect(&["counters"]).unwrap_or_default())?);
+        println!("{}", one.with_context(|| agent.expect(&["counters"]).unwrap_or_default())?);
     }
     ensure!(own_counter(&agent, "rescue_nothing_else")? == 0, "{}", agent.expect(&["counters"])?);
     Ok(())

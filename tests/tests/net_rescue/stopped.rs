@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Place,
     topology::Service,
-    watch::{figure, longest_gap},
+    watch::{figure, longest_gap, missed},
 };
 
 use super::common::{LIMIT, connect, rescuing};
@@ -41,13 +41,15 @@ fn from_the_stop_on(cluster: &Cluster, stop: impl FnOnce() -> Result<()>) -> Res
         let (mut seen, mut longest) = (Seen::default(), Duration::ZERO);
         while Instant::now() < until {
             let attempt = Conn::attempt(cluster.at(place), to, LIMIT);
-            ensure!(
-                attempt.took <= LONGEST + attempt.still,
-                "{place:?}: {:?} after {:?}; the machine stood still for {:?} meanwhile",
-                attempt.conn.map(drop),
-                attempt.took,
-                attempt.still
-            );
+            if attempt.took > LONGEST + attempt.still {
+                let text = format!(
+                    "{place:?}: {:?} after {:?}; the machine stood still for {:?} meanwhile",
+                    attempt.conn.map(drop),
+                    attempt.took,
+                    attempt.still
+                );
+                return Err(missed(LONGEST, text));
+            }
             longest = longest.max(attempt.took);
             match attempt.conn.map(drop).map_err(|error| error.kind()) {
                 Ok(()) => {}

@@ -6,10 +6,6 @@
 
 use std::{
     net::{SocketAddr, UdpSocket},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -17,7 +13,10 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::{
     Applied, Change, Config, Destination, Error, Family, Ipvs, Outcome, Protocol, ServiceKey,
 };
-use nodefence_tests::ipvs::saved;
+use nodefence_tests::{
+    ipvs::saved,
+    load::{Running, repeat},
+};
 
 use super::{
     common::{alone, apply_all, at, namespace, service, snapshot, with},
@@ -182,15 +181,14 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
     let _alone = alone();
     let ns = namespace()?;
     apply_all(&ns, many(400, 2, 0)?)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let (done, path) = (Arc::clone(&stop), ns.path());
-    let churn = std::thread::spawn(move || -> Result<usize> {
-        nix::sched::setns(std::fs::File::open(path)?, nix::sched::CloneFlags::CLONE_NEWNET)?;
+    let mut churn = Running::default();
+    let stop = churn.stop();
+    churn.add(ns.spawn(move || {
         let mut ipvs = Ipvs::open()?;
-        let mut rounds = 0;
-        while !done.load(Ordering::Relaxed) {
-            // Spread over the kernel's buckets, between those that stay.
-            let made = many(40, 1, 1000 + rounds as u16 % 50 * 40)?;
+        // Spread over the kernel's buckets, between those that stay.
+        let mut places = (0..50).map(|place| 1000 + place * 40).cycle();
+        repeat(&stop, || {
+            let made = many(40, 1, places.next().context("no place")?)?;
             let gone = made.iter().filter_map(|change| match change {
                 Change::NewService(service) => Some(Change::DeleteService(service.key)),
                 _ => None,
@@ -198,10 +196,9 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
             let changes: Vec<Change> = made.iter().cloned().chain(gone).collect();
             let Applied { outcomes, failure } = ipvs.apply(&changes);
             ensure!(failure.is_none() && outcomes.iter().all(|outcome| *outcome == Outcome::Done));
-            rounds += 1;
-        }
-        Ok(rounds)
-    });
+            Ok(Duration::ZERO)
+        })
+    })?);
     let mut incomplete = 0;
     for _ in 0..10 {
         let found = with(&ns, |ipvs| Ok(ipvs.snapshot()?))?;
@@ -220,8 +217,8 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
             found.incomplete
         );
     }
-    stop.store(true, Ordering::Relaxed);
-    let rounds = churn.join().map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
+    let rounds: u64 = churn.finish()?.into_iter().sum();
+    ensure!(rounds > 0, "nothing came and went");
     println!("{rounds} rounds of change, {incomplete} of 10 readings could not be repeated");
     Ok(())
 }

@@ -1,10 +1,18 @@
 //! What is taken out does not outlive the flag's deadline, whatever becomes of the agent.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
-use nodefence_tests::{Agent, Cluster, promises::RESTORED, watch::within};
+use nodefence_tests::{
+    Agent, Cluster,
+    load::{repeat, under},
+    promises::RESTORED,
+    watch::within,
+};
 
 use super::common::{agent, cluster, guard, saved, untouched, wait_out, wait_same, weighted_on_b};
 
@@ -69,21 +77,18 @@ fn a_stopped_agent_s_work_is_undone_and_it_does_it_again() -> Result<()> {
 fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()> {
     let (cluster, before, mut agent) = taken_out()?;
     // The successor's programs take their time; what is out stays out all the while.
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let watched = std::sync::Arc::clone(&cluster.a.ns);
-    let watch = std::thread::spawn(move || -> Result<Vec<String>> {
-        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-            let found = weighted_on_b(&watched)?;
-            if !found.is_empty() {
-                return Ok(found);
-            }
-        }
-        Ok(Vec::new())
-    });
-    agent.restart(&["--take-over"])?;
-    drop(stop);
-    let seen = watch.join().map_err(|_| anyhow::anyhow!("the watch panicked"))??;
-    ensure!(seen.is_empty(), "let go between two agents: {seen:?}\n{}", agent.log());
+    let watch = |stop: &AtomicBool| {
+        repeat(stop, || {
+            let found = weighted_on_b(&cluster.a.ns)?;
+            ensure!(found.is_empty(), "let go between two agents: {found:?}");
+            Ok(Duration::ZERO)
+        })
+    };
+    let (restarted, watched) = under([watch], || agent.restart(&["--take-over"]));
+    restarted?;
+    for looks in watched {
+        ensure!(looks.with_context(|| agent.log())? > 0, "nobody looked");
+    }
     wait_out(&cluster, &agent)?;
     let begun = Instant::now();
     agent.terminate()?;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
@@ -11,6 +11,7 @@ use nodefence::ipvs::{self, Change, Destination, Ipvs, ServiceKey};
 use nodefence_tests::{
     Conn, Family, Netns, Outcome, Place,
     client::{UdpConn, wait_until},
+    load::{repeat, under},
     promises::UNDONE,
     topology::Service,
     watch::{held, within},
@@ -123,31 +124,25 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     ensure!(wanted.len() > 15, "{wanted:?}");
     agent.flag("node-b")?;
     wait_out(&cluster, &agent)?;
-    let (web, stop) = (cluster.service(Service::Web, Place::Pod, Family::V4), AtomicBool::new(false));
-    std::thread::scope(|scope| -> Result<()> {
-        let client = scope.spawn(|| {
-            let (mut asked, mut hung, mut late) = (0, Vec::new(), Vec::new());
-            while !stop.load(Ordering::Relaxed) {
-                let attempt = Conn::attempt(cluster.at(Place::Pod), web, LIMIT);
-                asked += 1;
-                late.extend(attempt.at_first_syn().err());
-                let (outcome, name) = attempt.request();
-                // Refused by the cut, or answered by a live one.
-                let good = outcome == Outcome::Refused
-                    || outcome == Outcome::Reset
-                    || name.as_deref() == Some("node-c");
-                hung.extend((!good).then_some((outcome, name)));
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            (asked, hung, late)
-        });
-        let undone = adversary(ns, &wanted);
-        stop.store(true, Ordering::Relaxed);
-        let (asked, hung, late) = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))?;
-        ensure!(asked > 10 && hung.is_empty(), "{asked} new flows, and of these {hung:?}");
-        ensure!(late.is_empty(), "{} of {asked} new flows: {:?}", late.len(), late[0]);
-        undone.with_context(|| agent.log())
-    })?;
+    let web = cluster.service(Service::Web, Place::Pod, Family::V4);
+    let client = |stop: &AtomicBool| {
+        repeat(stop, || {
+            let attempt = Conn::attempt(cluster.at(Place::Pod), web, LIMIT);
+            attempt.at_first_syn()?;
+            let (outcome, name) = attempt.request();
+            // Refused by the cut, or answered by a live one.
+            let good =
+                outcome == Outcome::Refused || outcome == Outcome::Reset || name.as_deref() == Some("node-c");
+            ensure!(good, "a new flow: {outcome:?}, {name:?}");
+            Ok(Duration::from_millis(10))
+        })
+    };
+    let (undone, asked) = under([client], || adversary(ns, &wanted));
+    for asked in asked {
+        let asked = asked?;
+        ensure!(asked > 10, "{asked} new flows");
+    }
+    undone.with_context(|| agent.log())?;
     wait_out(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::libtest::{Outcome, Parser};
-use super::measured::Bound;
+use super::measured;
 use super::tally::Stage;
 use crate::process;
 
@@ -26,8 +26,8 @@ pub(crate) struct Job {
     pub(crate) threads: Option<usize>,
     /// When it hangs, and is killed.
     pub(crate) limit_ms: u64,
-    /// Beyond which figure of the watchdog a failed test is run again; never without it.
-    pub(crate) bound_ms: Option<u64>,
+    /// Whether a failed test may be run again at all.
+    pub(crate) again: bool,
     pub(crate) makes_load: bool,
     /// Loads what kube-proxy's IPVS mode loads before.
     pub(crate) ipvs: bool,
@@ -56,11 +56,6 @@ pub(crate) enum Event<'a> {
 const FAILED: End = End::Code(Some(101));
 
 impl Job {
-    fn bound(&self) -> Option<Bound> {
-        let time = Duration::from_millis(self.bound_ms?);
-        Some(Bound { time, makes_load: self.makes_load })
-    }
-
     /// Runs it; `command` makes the process. What it tells goes to `on_event`.
     pub(crate) fn run(
         &self,
@@ -101,9 +96,13 @@ impl Job {
         Ok((parser, end))
     }
 
-    /// Failed tests that were held up for longer than they can bear, and by what.
+    /// Tests that failed for a bound and were held up for longer, and by what.
     fn again(&self, parser: &Parser) -> Vec<(String, String)> {
-        let why = |test: &String| self.bound()?.exceeded(&parser.measured(test)?);
+        if !self.again {
+            return Vec::new();
+        }
+        let why =
+            |test: &String| measured::exceeds(&parser.measured(test)?, parser.missed(test)?, self.makes_load);
         parser.failed().into_iter().filter_map(|test| why(&test).map(|why| (test, why))).collect()
     }
 }
@@ -201,7 +200,7 @@ mod tests {
     const NAMES: [&str; 2] = ["one", "two"];
 
     /// A job whose executable is a shell script; on its second call it does something else.
-    fn run(bound_ms: Option<u64>, first: &str, second: &str) -> Stage {
+    fn run(again: bool, first: &str, second: &str) -> Stage {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let at = format!("nodefence-xtask-job-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = Scratch::new(&std::env::temp_dir().join(at)).unwrap();
@@ -217,7 +216,7 @@ mod tests {
             some: false,
             threads: None,
             limit_ms: 20_000,
-            bound_ms,
+            again,
             makes_load: false,
             ipvs: false,
         };
@@ -234,46 +233,49 @@ mod tests {
     }
 
     const HELD_UP: &str = "echo 'test one ... ok'; echo 'test two ... FAILED'; \
-        echo '@@watched {\"test\":\"two\",\"still_ms\":1500,\"waited_ms\":0}' >&2; exit 101";
+        echo '@@watched {\"test\":\"two\",\"still_ms\":1500,\"waited_ms\":0}' >&2; \
+        echo '---- two stdout ----'; echo 'Error: a cut (missed bound: 1000 ms)'; exit 101";
 
     #[test]
     fn what_was_held_up_is_run_again() {
-        let stage = run(Some(1_000), HELD_UP, "echo 'test two ... ok'");
+        let stage = run(true, HELD_UP, "echo 'test two ... ok'");
         assert_eq!((stage.passed, stage.failures.len()), (2, 0), "{:?}", stage.failures);
         assert_eq!(
             stage.again,
-            ["tests::file::two (two: the machine stood still 1.5 s, and its bound is 1 s)"]
+            ["tests::file::two (two: the machine stood still 1.5 s, and the bound that it missed is 1 s)"]
         );
-        let stage = run(Some(1_000), HELD_UP, "echo 'test two ... FAILED'; exit 101");
+        let stage = run(true, HELD_UP, "echo 'test two ... FAILED'; exit 101");
         assert_eq!((stage.passed, stage.failures), (1, vec!["tests::file::two".to_owned()]));
     }
 
     #[test]
     fn what_was_not_held_up_has_failed() {
-        let plain = "echo 'test one ... ok'; echo 'test two ... FAILED'; exit 101";
-        for (bound, first) in [(Some(1_500), HELD_UP), (None, HELD_UP), (Some(1), plain)] {
-            let stage = run(bound, first, "echo 'test two ... ok'");
-            assert_eq!((stage.passed, stage.again.len()), (1, 0), "{bound:?}");
-            assert_eq!(stage.failures, ["tests::file::two"], "{bound:?}");
+        let longer = HELD_UP.replace("1000 ms", "1500 ms");
+        let for_no_bound = HELD_UP.replace(" (missed bound: 1000 ms)", "");
+        let unseen = HELD_UP.replace("\"two\"", "\"one\"");
+        for (again, first) in [(true, &*longer), (false, HELD_UP), (true, &for_no_bound), (true, &unseen)] {
+            let stage = run(again, first, "echo 'test two ... ok'");
+            assert_eq!((stage.passed, stage.again.len()), (1, 0), "{first}");
+            assert_eq!(stage.failures, ["tests::file::two"], "{first}");
         }
     }
 
     #[test]
     fn a_crash_is_not_run_again_and_a_failure_without_a_test_is_one() {
         let crashed = HELD_UP.replace("exit 101", "exit 7");
-        let stage = run(Some(1_000), &crashed, "echo 'test two ... ok'");
+        let stage = run(true, &crashed, "echo 'test two ... ok'");
         assert_eq!(stage.failures, ["tests::file::two", "tests::file: ended with code 7"]);
-        let stage = run(Some(1_000), HELD_UP, "echo 'test two ... ok'; exit 101");
+        let stage = run(true, HELD_UP, "echo 'test two ... ok'; exit 101");
         assert_eq!(stage.failures, ["tests::file: ended with code 101"]);
     }
 
     #[test]
     fn a_crash_and_a_missing_result_fail() {
-        let stage = run(None, "echo 'test one ... ok'; echo 'test two ... ok'; exit 7", "true");
+        let stage = run(false, "echo 'test one ... ok'; echo 'test two ... ok'; exit 7", "true");
         assert_eq!(stage.failures, ["tests::file: ended with code 7"]);
-        let stage = run(None, "echo 'test one ... ok'", "true");
+        let stage = run(false, "echo 'test one ... ok'", "true");
         assert_eq!(stage.failures, ["tests::file::two: no result"]);
-        let stage = run(None, "echo 'test one ... ok'; echo 'test two ... ok'; exit 101", "true");
+        let stage = run(false, "echo 'test one ... ok'; echo 'test two ... ok'; exit 101", "true");
         assert_eq!(stage.failures, ["tests::file: ended with code 101"]);
     }
 }

@@ -1,6 +1,7 @@
 //! What a test executable prints, read back into one outcome per test.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::measured::{self, Figure, Measured, Told};
 
@@ -114,6 +115,11 @@ impl Parser {
     /// What the watchdog saw during a test; `None` where it told nothing of it.
     pub(crate) fn measured(&self, test: &str) -> Option<Measured> {
         self.measured.get(test).copied()
+    }
+
+    /// The bound for which a test failed; `None` where it failed for anything else.
+    pub(crate) fn missed(&self, test: &str) -> Option<Duration> {
+        measured::missed(self.printed.get(test)?)
     }
 
     /// Figures that tests measured.
@@ -231,6 +237,17 @@ mod tests {
         assert_eq!((measured.stood_still.as_millis(), measured.agent_waited.as_millis()), (1_200, 7));
         assert_eq!(parser.figures()[0].name, "lapse");
         assert_eq!(parser.printed()["a"], "hello\n\n");
+    }
+
+    /// Of each test what it printed itself.
+    #[test]
+    fn a_missed_bound_is_the_test_s_that_failed_for_it() {
+        let mut parser = Parser::default();
+        let text = "test a ... FAILED\ntest b ... FAILED\n\nfailures:\n\n---- a stdout ----\n\
+            Error: the cut: 2s (missed bound: 1000 ms)\n\n---- b stdout ----\nError: a flow was cut\n\n\nfailures:\n    a\n    b\n";
+        text.lines().for_each(|line| drop(parser.line(line)));
+        assert_eq!(parser.missed("a"), Some(Duration::from_secs(1)));
+        assert_eq!((parser.missed("b"), parser.missed("c")), (None, None));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use serde_json::Value;
 const WATCHED: &str = "@@watched ";
 /// Before a figure that a test measured.
 const FIGURE: &str = "@@figure ";
+/// Before a bound that a test missed, in the error that it failed for.
+const MISSED: &str = "(missed bound: ";
 
 /// What the watchdog saw during a test.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,29 +65,25 @@ pub(crate) fn read(line: &str) -> Option<(&str, Told)> {
     })
 }
 
-/// What a failed test is forgiven for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bound {
-    /// The shortest time within which something has to happen for its tests to pass.
-    pub(crate) time: Duration,
-    /// Its tests make load: that the agent waits for a processor is their own doing.
-    pub(crate) makes_load: bool,
+/// The bound that a test missed, by what it printed when it failed; of several the longest.
+pub(crate) fn missed(printed: &str) -> Option<Duration> {
+    let bounds = printed.split(MISSED).skip(1).filter_map(|rest| rest.split_once(" ms)")?.0.parse().ok());
+    bounds.max().map(Duration::from_millis)
 }
 
-impl Bound {
-    /// Why a failed test is run again: what was measured exceeds the bound. `None` where it has failed.
-    pub(crate) fn exceeded(&self, measured: &Measured) -> Option<String> {
-        let bound = self.time.as_secs_f64();
-        let told = |what: &str, time: Duration| {
-            (time > self.time)
-                .then(|| format!("{what} {:.1} s, and its bound is {bound} s", time.as_secs_f64()))
-        };
-        let waited = || {
-            let waited = told("the agent waited for a processor", measured.agent_waited);
-            waited.filter(|_| !self.makes_load)
-        };
-        told("the machine stood still", measured.stood_still).or_else(waited)
-    }
+/// Why a test that failed for a bound is run again: what was measured exceeds that bound. `None` where it has failed. `makes_load`: that the agent waits for a
+/// processor is the tests' own doing.
+pub(crate) fn exceeds(measured: &Measured, bound: Duration, makes_load: bool) -> Option<String> {
+    let told = |what: &str, time: Duration| {
+        let [time_seconds, bound_seconds] = [time, bound].map(|time| time.as_secs_f64());
+        (time > bound)
+            .then(|| format!("{what} {time_seconds:.1} s, and the bound that it missed is {bound_seconds} s"))
+    };
+    let waited = || {
+        let waited = told("the agent waited for a processor", measured.agent_waited);
+        waited.filter(|_| !makes_load)
+    };
+    told("the machine stood still", measured.stood_still).or_else(waited)
 }
 
 #[cfg(test)]
@@ -98,15 +96,27 @@ mod tests {
             stood_still: Duration::from_millis(still),
             agent_waited: Duration::from_millis(waited),
         };
-        let bound = Bound { time: Duration::from_millis(500), makes_load: false };
-        assert_eq!(bound.exceeded(&measured(500, 500)), None);
-        let still = bound.exceeded(&measured(2_300, 0)).expect("forgiven");
-        assert_eq!(still, "the machine stood still 2.3 s, and its bound is 0.5 s");
-        let waited = bound.exceeded(&measured(0, 600)).expect("forgiven");
+        let exceeds = |measured, makes_load| exceeds(&measured, Duration::from_millis(500), makes_load);
+        assert_eq!(exceeds(measured(500, 500), false), None);
+        let still = exceeds(measured(2_300, 0), false).expect("forgiven");
+        assert_eq!(still, "the machine stood still 2.3 s, and the bound that it missed is 0.5 s");
+        let waited = exceeds(measured(0, 600), false).expect("forgiven");
         assert!(waited.starts_with("the agent waited for a processor 0.6 s"), "{waited}");
-        let loaded = Bound { makes_load: true, ..bound };
-        assert_eq!(loaded.exceeded(&measured(0, 600)), None);
-        assert!(loaded.exceeded(&measured(600, 0)).is_some());
+        assert_eq!(exceeds(measured(0, 600), true), None);
+        assert!(exceeds(measured(600, 0), true).is_some());
+    }
+
+    #[test]
+    fn a_missed_bound_is_read_from_what_a_test_printed() {
+        let printed = "connected\nError: the cut\n\nCaused by:\n    RSTs: 2s; promised are 1s (missed bound: 1000 ms)\n";
+        assert_eq!(missed(printed), Some(Duration::from_secs(1)));
+        assert_eq!(
+            missed(&format!("{printed}{}", printed.replace("1000", "250"))),
+            Some(Duration::from_secs(1))
+        );
+        for other in ["", "Error: a kept flow was cut\n", "(missed bound: ms)", "(missed bound: 1000"] {
+            assert_eq!(missed(other), None, "{other}");
+        }
     }
 
     #[test]

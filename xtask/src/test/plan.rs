@@ -149,7 +149,7 @@ impl Job {
             names,
             threads: file.and_then(|file| file.threads()),
             limit_ms: file.map_or(UNIT, |file| file.limit.as_millis() as u64),
-            bound_ms: file.and_then(|file| file.bound).map(|bound| bound.as_millis() as u64),
+            again: file.is_some_and(|file| file.again),
             makes_load: file.is_some_and(|file| file.makes_load()),
             ipvs: file.is_some_and(|file| file.needs_ipvs()),
         }

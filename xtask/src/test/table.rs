@@ -1,5 +1,5 @@
-//! The one table of test files (`tests/tests/*`): what each needs, on which kernels it runs, how long it may take, and from when on a failed test
-//! of it is run again.
+//! The one table of test files (`tests/tests/*`): what each needs, on which kernels it runs, how long it may take, and whether a failed test of it
+//! may be run again.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ enum Trait {
     Timed,
     /// Waits for most of its time: others run beside it. Without guests of its own.
     Waits,
-    /// Makes load itself: that the agent waits for a processor excuses nothing.
+    /// Makes load itself, or has the tests' library make it: that the agent waits for a processor excuses nothing.
     MakesLoad,
     /// Not in `--quick`.
     Slow,
@@ -68,9 +68,8 @@ pub(crate) struct File {
     on: &'static [On],
     needs: &'static [Need],
     traits: &'static [Trait],
-    /// The shortest time within which something has to happen for its tests to pass. A failed test is run again only where the machine stood still for
-    /// longer, or the agent waited for a processor for longer; never without it.
-    pub(crate) bound: Option<Duration>,
+    /// Whether a test that failed for a bound may be run again, where the machine stood still or the agent waited for a processor for longer.
+    pub(crate) again: bool,
     /// When it hangs, and is killed.
     pub(crate) limit: Duration,
 }
@@ -90,82 +89,76 @@ const GUEST_OLDEST: &[On] = &[On::Oldest];
 const GUEST_NEWEST: &[On] = &[On::Newest];
 const NATIVE_AND_OLDEST: &[On] = &[On::Native, On::Oldest];
 
-/// What packets that are handed over for rescue have (`rescue_until`).
-const RESCUE_LEASE: Duration = Duration::from_millis(200);
-/// A client's first retransmission of a SYN (RFC 6298), and with it what "at once" means to a connection.
-const RETRANSMISSION: Duration = Duration::from_secs(1);
-/// A verdict's lifetime.
-const LAPSE: Duration = Duration::from_secs(3);
-
 /// Sorted by name.
 pub(crate) const FILES: &[File] = &[
-    file("agent_again", NATIVE_REST_IN_ALL, RETRANSMISSION, 5).is(&[Timed]),
-    file("agent_doctor", NATIVE, LAPSE, 5),
-    file("agent_flags", NATIVE, RETRANSMISSION, 5).is(&[Timed]),
-    file("agent_flows", NATIVE, LAPSE, 5),
-    file("agent_life", NATIVE, RETRANSMISSION, 5),
-    file("agent_maps", NATIVE, RETRANSMISSION, 5).is(&[Timed]),
-    file("attach", ENDS, RETRANSMISSION, 10),
-    file("attach_load", ENDS, RETRANSMISSION, 10).is(&[MakesLoad]),
-    file("attach_load::agent", NATIVE, RETRANSMISSION, 5).is(&[MakesLoad]),
-    file("cli_surface", NATIVE, LAPSE, 5),
-    file("cluster_file_reload", NATIVE, LAPSE, 5),
-    file("cluster_file_start", NATIVE, LAPSE, 5),
-    file("conntrack_delete", ENDS, LAPSE, 5),
-    file("conntrack_pinned", ENDS, RETRANSMISSION, 5),
-    file("conntrack_table", ENDS, LAPSE, 5),
-    file("demo", NATIVE, RETRANSMISSION, 5).is(&[Slow, Timed]),
-    file("hold_neighbour", NATIVE_REST_IN_ALL, RETRANSMISSION, 10).is(&[Waits]),
-    file("house", NATIVE, LAPSE, 5),
-    file("kube_audit", NATIVE_REST_IN_ALL, LAPSE, 60).needs(&[KubeProxy]).is(&[Waits]),
-    file("kube_audit::ipvs", GUEST_OLDEST, LAPSE, 60).needs(&[Ipvs, KubeProxy]),
-    file("kube_hang::iptables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_hang::ipvs", GUEST_OLDEST, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_hang::nftables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_pinned::iptables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_pinned::ipvs", GUEST_NEWEST, RESCUE_LEASE, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_pinned::nftables", NATIVE_REST_IN_ALL, RESCUE_LEASE, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_proxy", NATIVE_REST_IN_ALL, RETRANSMISSION, 5).needs(&[KubeProxy]),
-    file("kube_proxy::ipvs", GUEST_OLDEST, RETRANSMISSION, 5).needs(&[Ipvs, KubeProxy]),
-    file("kube_proxy::nftables", NATIVE_AND_OLDEST, RETRANSMISSION, 5).needs(&[KubeProxy]),
-    file("kube_takeout", GUEST_NEWEST, RETRANSMISSION, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_usable", NATIVE_REST_IN_ALL, LAPSE, 5).needs(&[KubeProxy]),
-    file("kube_usable::ipvs", GUEST_OLDEST, LAPSE, 10).needs(&[Ipvs, KubeProxy]),
-    file("net_audit", NATIVE_REST_IN_ALL, LAPSE, 5).is(&[Waits]),
-    file("net_cut", NATIVE_AND_OLDEST, RETRANSMISSION, 10).is(&[Timed]),
-    file("net_keep", NATIVE_REST_IN_ALL, RETRANSMISSION, 5),
-    file("net_kernel", ENDS, RETRANSMISSION, 10),
-    file("net_lapse", ENDS, RETRANSMISSION, 5).is(&[Timed]),
-    file("net_link_down", NATIVE_REST_IN_ALL, RETRANSMISSION, 10).is(&[Waits]),
-    file("net_rescue", NATIVE_AND_OLDEST, RESCUE_LEASE, 10).is(&[MakesLoad]),
-    file("net_rescue::stopped", NATIVE_AND_OLDEST, RESCUE_LEASE, 5).is(&[Timed]),
-    file("net_topology", NATIVE_AND_OLDEST, RETRANSMISSION, 10),
-    file("net_xdp", ENDS, RETRANSMISSION, 5),
-    file("packets_fuzz", ALL, LAPSE, 5).never_again(),
-    file("packets_load", ALL, LAPSE, 5).never_again(),
-    file("packets_maps", ALL, LAPSE, 5).never_again(),
-    file("packets_path", NATIVE, LAPSE, 5).never_again(),
-    file("packets_real", ALL, LAPSE, 5).never_again(),
-    file("packets_rescue", ALL, LAPSE, 5).never_again(),
-    file("packets_table", ALL, LAPSE, 5).never_again(),
-    file("pair_sums", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Pair]).never_again(),
-    file("proxy_traces", ENDS, LAPSE, 5),
-    file("sweep_idle", ENDS, RETRANSMISSION, 5).is(&[Timed]),
-    file("sweep_probe", ENDS, RETRANSMISSION, 5),
-    file("vm_audit", GUEST_NEWEST, LAPSE, 10).needs(&[Ipvs]),
-    file("vm_devices", GUEST_ENDS, RETRANSMISSION, 10),
-    file("vm_doctor", GUEST_ENDS, LAPSE, 10).needs(&[Ipvs]),
-    file("vm_ipvs", GUESTS, RETRANSMISSION, 10).needs(&[Ipvs]),
-    file("vm_ipvs_tables", GUESTS, LAPSE, 10).needs(&[Ipvs]),
-    file("vm_late_ipvs", GUEST_ENDS, LAPSE, 5),
-    file("vm_takeout", GUEST_ENDS, RETRANSMISSION, 15).needs(&[Ipvs]),
-    file("vm_takeout::ending", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
-    file("vm_takeout::exact", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Ipvs]).is(&[Timed]),
-    file("vm_takeout::life", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
-    file("vm_takeout::steps", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
-    file("vm_takeout::tables", GUEST_ENDS, RETRANSMISSION, 10).needs(&[Ipvs]).is(&[Timed]),
-    file("vm_takeout::vanish", GUEST_OLDEST, RETRANSMISSION, 10).needs(&[Ipvs]),
-    file("vm_takeout_many", GUEST_ENDS, LAPSE, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("agent_again", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
+    file("agent_doctor", NATIVE, 5),
+    file("agent_flags", NATIVE, 5).is(&[Timed]),
+    file("agent_flows", NATIVE, 5),
+    file("agent_life", NATIVE, 5),
+    file("agent_maps", NATIVE, 5).is(&[Timed]),
+    file("attach", ENDS, 10).is(&[MakesLoad]),
+    file("attach_load", ENDS, 10).is(&[MakesLoad]),
+    file("attach_load::agent", NATIVE, 5).is(&[MakesLoad]),
+    file("cli_surface", NATIVE, 5),
+    file("cluster_file_reload", NATIVE, 5).is(&[MakesLoad]),
+    file("cluster_file_start", NATIVE, 5),
+    file("conntrack_delete", ENDS, 5).is(&[MakesLoad]),
+    file("conntrack_pinned", ENDS, 5),
+    file("conntrack_table", ENDS, 5).is(&[MakesLoad]),
+    file("demo", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
+    file("hold_neighbour", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
+    file("house", NATIVE, 5),
+    file("kube_audit", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]).is(&[Waits]),
+    file("kube_audit::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
+    file("kube_hang::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_hang::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_hang::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_pinned::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_pinned::ipvs", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
+    file("kube_pinned::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_proxy", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
+    file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),
+    file("kube_proxy::nftables", NATIVE_AND_OLDEST, 5).needs(&[KubeProxy]),
+    file("kube_takeout", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_usable", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
+    file("kube_usable::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]),
+    file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
+    file("net_cut", NATIVE_AND_OLDEST, 10).is(&[Timed, MakesLoad]),
+    file("net_keep", NATIVE_REST_IN_ALL, 5),
+    file("net_kernel", ENDS, 10).is(&[MakesLoad]),
+    file("net_lapse", ENDS, 5).is(&[Timed, MakesLoad]),
+    file("net_link_down", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
+    file("net_rescue", NATIVE_AND_OLDEST, 10).is(&[MakesLoad]),
+    file("net_rescue::stopped", NATIVE_AND_OLDEST, 5).is(&[Timed, MakesLoad]),
+    file("net_topology", NATIVE_AND_OLDEST, 10),
+    file("net_xdp", ENDS, 5),
+    file("packets_fuzz", ALL, 5).never_again(),
+    file("packets_load", ALL, 5).never_again(),
+    file("packets_maps", ALL, 5).never_again(),
+    file("packets_path", NATIVE, 5).never_again(),
+    file("packets_real", ALL, 5).never_again(),
+    file("packets_rescue", ALL, 5).never_again(),
+    file("packets_table", ALL, 5).never_again(),
+    file("pair_sums", GUEST_ENDS, 10).needs(&[Pair]).never_again(),
+    file("proxy_traces", ENDS, 5),
+    file("sweep_idle", ENDS, 5).is(&[Timed]),
+    file("sweep_probe", ENDS, 5),
+    file("vm_audit", GUEST_NEWEST, 10).needs(&[Ipvs]),
+    file("vm_devices", GUEST_ENDS, 10).is(&[MakesLoad]),
+    file("vm_doctor", GUEST_ENDS, 10).needs(&[Ipvs]),
+    file("vm_ipvs", GUESTS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_ipvs_tables", GUESTS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_late_ipvs", GUEST_ENDS, 5),
+    file("vm_takeout", GUEST_ENDS, 15).needs(&[Ipvs]),
+    file("vm_takeout::ending", GUEST_OLDEST, 10).needs(&[Ipvs]),
+    file("vm_takeout::exact", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_takeout::life", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_takeout::steps", GUEST_OLDEST, 10).needs(&[Ipvs]),
+    file("vm_takeout::tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_takeout::vanish", GUEST_OLDEST, 10).needs(&[Ipvs]),
+    file("vm_takeout_many", GUEST_ENDS, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("watchdog", NATIVE, 5).is(&[Timed, MakesLoad]),
 ];
 
 /// Rows of a test executable.
@@ -173,8 +166,8 @@ pub(crate) fn rows(executable: &str) -> impl Iterator<Item = &'static File> {
     FILES.iter().filter(move |file| file.executable() == executable)
 }
 
-const fn file(name: &'static str, on: &'static [On], bound: Duration, minutes: u64) -> File {
-    File { name, on, needs: &[], traits: &[], bound: Some(bound), limit: Duration::from_secs(60 * minutes) }
+const fn file(name: &'static str, on: &'static [On], minutes: u64) -> File {
+    File { name, on, needs: &[], traits: &[], again: true, limit: Duration::from_secs(60 * minutes) }
 }
 
 impl File {
@@ -189,7 +182,7 @@ impl File {
     }
 
     const fn never_again(mut self) -> Self {
-        self.bound = None;
+        self.again = false;
         self
     }
 
@@ -287,6 +280,42 @@ mod tests {
         assert_eq!(files, rows);
     }
 
+    /// The source of a row's tests: of its module where that is a file.
+    fn source(file: &File) -> String {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
+        let one = folder.join(file.executable()).with_extension("rs");
+        if let Ok(text) = std::fs::read_to_string(one) {
+            return text;
+        }
+        let of = |path: &Path| {
+            let module = path.file_stem().unwrap().to_str().unwrap();
+            file.has(&format!("{module}::"))
+        };
+        let files =
+            std::fs::read_dir(folder.join(file.executable())).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| of(path)).map(|path| std::fs::read_to_string(path).unwrap()).collect()
+    }
+
+    /// Whether a source uses the load generator, or what does so in the tests' library.
+    fn uses_load(source: &str) -> bool {
+        let stands = |word: &str| {
+            let mut found = source.match_indices(word);
+            found.any(|(at, _)| {
+                !source[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
+            })
+        };
+        ["load::", "matrix(", "hang::"].into_iter().any(stands)
+    }
+
+    #[test]
+    fn what_makes_load_says_so() {
+        for file in FILES.iter().filter(|file| file.again && uses_load(&source(file))) {
+            assert!(file.makes_load(), "{}: its tests make load", file.name);
+        }
+        let users = FILES.iter().filter(|file| uses_load(&source(file))).count();
+        assert!(users > 15, "{users} rows use the load generator");
+    }
+
     #[test]
     fn rows_are_sorted_and_run_somewhere() {
         assert!(FILES.iter().map(|file| file.name).is_sorted());
@@ -296,7 +325,7 @@ mod tests {
             assert!(!(native && file.needs_ipvs()), "{}: this machine's kernel may lack IPVS", file.name);
             assert!(!(native && file.kind() == Kind::Pair), "{}: a pair is two guests", file.name);
             // Two guests on one wire must stay in step.
-            assert!(file.kind() != Kind::Pair || file.bound.is_none(), "{}: never run again", file.name);
+            assert!(file.kind() != Kind::Pair || !file.again, "{}: never run again", file.name);
         }
     }
 

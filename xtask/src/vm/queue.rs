@@ -61,7 +61,7 @@ mod tests {
             some: false,
             threads: None,
             limit_ms,
-            bound_ms: None,
+            again: false,
             makes_load: false,
             ipvs: false,
         };

@@ -105,7 +105,7 @@ mod tests {
             some: false,
             threads: None,
             limit_ms: 1,
-            bound_ms: None,
+            again: false,
             makes_load: false,
             ipvs: false,
         };

@@ -7,7 +7,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{JoinHandle, sleep},
     time::{Duration, Instant},
 };
 
@@ -15,6 +14,7 @@ use anyhow::Result;
 use nodefence_tests::{
     Conn, Netns, Outcome,
     client::{UdpConn, try_new},
+    load::{Running, at_intervals, repeat},
 };
 
 use crate::{
@@ -24,16 +24,16 @@ use crate::{
 
 /// Pause of a client between two requests.
 const THINK: Duration = Duration::from_millis(40);
+/// Pause between two new connections.
+const NEW: Duration = Duration::from_millis(25);
 /// After so long a client for a new connection gives up, as a person does.
 const GIVE_UP: Duration = Duration::from_secs(2);
 /// How often a waiting client looks whether the run is over.
 const TICK: Duration = Duration::from_millis(50);
 
 /// What all clients of a run share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// The run is over.
-    pub(crate) over: AtomicBool,
     /// All requests so far.
     pub(crate) notes: Mutex<Vec<Note>>,
     /// Counters for the progress on the terminal.
@@ -68,10 +68,6 @@ impl Note {
 }
 
 impl Shared {
-    pub(crate) fn over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
     /// A request begins now.
     fn begin(&self) -> Instant {
         self.live.begin();
@@ -101,88 +97,85 @@ pub(crate) struct Client {
 
 impl Client {
     /// Keeps one TCP connection; when it breaks, the next one, at once.
-    pub(crate) fn keep_alive(self, mut conn: Conn) -> JoinHandle<()> {
-        std::thread::spawn(move || {
-            while !self.shared.over() {
+    pub(crate) fn keep_alive(self, clients: &mut Running<()>, conn: Conn) {
+        clients.start(move |over| {
+            let mut kept = Some(conn);
+            repeat(over, || {
                 let start = self.shared.begin();
-                let how = ask(&mut conn, &self.shared);
-                self.shared.note(self.id, Kind::KeepAlive, start, how);
-                if how == End::Answered {
-                    sleep(THINK);
-                    continue;
-                }
-                // A refused reconnect is an attempt like any other: again after a moment.
-                while !self.shared.over() {
-                    let start = self.shared.begin();
+                let Some(conn) = &mut kept else {
                     match Conn::connect(&self.ns, self.to, GIVE_UP) {
                         Ok(next) => {
                             self.shared.live.cancel();
-                            conn = next;
-                            break;
+                            kept = Some(next);
+                            return Ok(Duration::ZERO);
                         }
+                        // A refused reconnect is an attempt like any other: again after a moment.
                         Err(error) => {
                             self.shared.note(self.id, Kind::KeepAlive, start, end(Outcome::of(&error)));
-                            sleep(THINK);
+                            return Ok(THINK);
                         }
                     }
+                };
+                let how = ask(conn, over);
+                self.shared.note(self.id, Kind::KeepAlive, start, how);
+                if how == End::Answered {
+                    return Ok(THINK);
                 }
-            }
-        })
+                kept = None;
+                Ok(Duration::ZERO)
+            })
+            .map(drop)
+        });
     }
 
     /// Keeps one UDP socket, and with it one flow, as a SIP phone or a metrics sender does; after an error the next one.
-    pub(crate) fn udp(self, mut conn: UdpConn) -> JoinHandle<()> {
-        std::thread::spawn(move || {
-            while !self.shared.over() {
+    pub(crate) fn udp(self, clients: &mut Running<()>, mut conn: UdpConn) {
+        clients.start(move |over| {
+            repeat(over, || {
                 let start = self.shared.begin();
-                let how = ask_udp(&conn, &self.shared);
+                let how = ask_udp(&conn, over);
                 self.shared.note(self.id, Kind::Udp, start, how);
                 if matches!(how, End::Refused | End::Other)
                     && let Ok(next) = UdpConn::connect(&self.ns, self.to, TICK)
                 {
                     conn = next;
                 }
-                sleep(THINK);
-            }
-        })
+                Ok(THINK)
+            })
+            .map(drop)
+        });
     }
 
     /// Opens a new connection every 25 ms for one request.
-    pub(crate) fn new_connections(self) -> JoinHandle<()> {
-        std::thread::spawn(move || {
-            let mut attempts = Vec::new();
-            while !self.shared.over() {
-                let this = self.clone();
-                attempts.push(std::thread::spawn(move || {
-                    let start = this.shared.begin();
-                    let (outcome, _) = try_new(&this.ns, this.to, GIVE_UP);
-                    this.shared.note(this.id, Kind::New, start, end(outcome));
-                }));
-                sleep(Duration::from_millis(25));
-            }
-            for attempt in attempts {
-                let _ = attempt.join();
-            }
-        })
+    pub(crate) fn new_connections(self, clients: &mut Running<()>) {
+        clients.start(move |over| {
+            let connect = |_| {
+                let start = self.shared.begin();
+                let (outcome, _) = try_new(&self.ns, self.to, GIVE_UP);
+                self.shared.note(self.id, Kind::New, start, end(outcome));
+            };
+            at_intervals(over, NEW, connect).map(drop)
+        });
     }
 
     /// Sits in a long poll and sends nothing.
-    pub(crate) fn idle(self, mut conn: Conn) -> JoinHandle<()> {
-        std::thread::spawn(move || {
+    pub(crate) fn idle(self, clients: &mut Running<()>, mut conn: Conn) {
+        clients.start(move |over| {
             let start = Instant::now();
             let mut how = End::Waiting;
-            while how == End::Waiting && !self.shared.over() {
+            while how == End::Waiting && !over.load(Ordering::Relaxed) {
                 how = match conn.wait_end(TICK) {
                     Outcome::TimedOut => End::Waiting,
                     outcome => end(outcome),
                 };
             }
             self.shared.keep(self.id, Kind::Idle, start, how);
-        })
+            Ok(())
+        });
     }
 }
 
-fn ask(conn: &mut Conn, shared: &Shared) -> End {
+fn ask(conn: &mut Conn, over: &AtomicBool) -> End {
     let waited = (|| -> Result<End, std::io::Error> {
         conn.limit(Some(TICK))?;
         conn.stream.write_all(b"w")?;
@@ -191,7 +184,7 @@ fn ask(conn: &mut Conn, shared: &Shared) -> End {
             match conn.stream.read(&mut byte) {
                 Ok(0) => return Ok(End::Other),
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock && !shared.over() => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !over.load(Ordering::Relaxed) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(End::Waiting),
                 Err(error) => return Err(error),
             }
@@ -201,7 +194,7 @@ fn ask(conn: &mut Conn, shared: &Shared) -> End {
     waited.unwrap_or_else(|error| end(Outcome::of(&error)))
 }
 
-fn ask_udp(conn: &UdpConn, shared: &Shared) -> End {
+fn ask_udp(conn: &UdpConn, over: &AtomicBool) -> End {
     let start = Instant::now();
     if let Err(error) = conn.socket.send(b"who") {
         return end(Outcome::of(&error));
@@ -210,7 +203,9 @@ fn ask_udp(conn: &UdpConn, shared: &Shared) -> End {
     while start.elapsed() < GIVE_UP {
         match conn.socket.recv(&mut buffer) {
             Ok(_) => return End::Answered,
-            Err(error) if error.kind() == ErrorKind::WouldBlock && shared.over() => return End::Waiting,
+            Err(error) if error.kind() == ErrorKind::WouldBlock && over.load(Ordering::Relaxed) => {
+                return End::Waiting;
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return end(Outcome::of(&error)),
         }

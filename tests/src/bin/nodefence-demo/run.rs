@@ -5,13 +5,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{JoinHandle, sleep},
+    thread::sleep,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
 use nodefence::flags::monotonic_ns;
-use nodefence_tests::{Agent, Cluster, Conn, Family, Options, Place, client::UdpConn, topology::Service};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Options, Place, client::UdpConn, load::Running, topology::Service,
+};
 
 use crate::{
     clients::{Client, Shared},
@@ -109,24 +111,18 @@ pub(crate) fn run(plan: Plan, times: Times, stop: &Arc<AtomicBool>) -> Result<Ru
         }
     };
     not_stopped()?;
-    let shared = Arc::new(Shared {
-        over: AtomicBool::new(false),
-        notes: Default::default(),
-        live: Default::default(),
-    });
-    let (threads, on_healthy) = start_clients(&cluster, &shared)?;
+    let shared = Arc::new(Shared::default());
+    let (clients, on_healthy) = start_clients(&cluster, &shared)?;
     live::head();
     let begin = Instant::now();
     let zero = begin + Duration::from_secs(times.before);
     let mut stage = Stage { times, begin, zero, frozen: false, flagged: None, cells: Vec::new(), usual: 1 };
     let watched = stage.watch(&cluster, agent.as_ref(), &shared, stop);
     let ended = Instant::now();
-    shared.over.store(true, Ordering::Relaxed);
-    // Clients that wait look at `over` every 50 ms.
-    for thread in threads {
-        let _ = thread.join();
-    }
+    // Those that wait look every 50 ms whether it is over.
+    let clients = clients.finish();
     watched?;
+    clients?;
     let zero = stage.zero;
     let notes = shared.notes.lock().map(|mut notes| std::mem::take(&mut *notes)).unwrap_or_default();
     if plan == Plan::Without {
@@ -226,8 +222,8 @@ impl Stage {
 }
 
 /// Starts them; also says which of them are connected to the healthy node.
-fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<(Vec<JoinHandle<()>>, Vec<usize>)> {
-    let mut threads = Vec::new();
+fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<(Running<()>, Vec<usize>)> {
+    let mut clients = Running::default();
     let mut on_healthy = Vec::new();
     let mut id = 0;
     let mut client = |place: Place, service: Service| {
@@ -252,19 +248,19 @@ fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<(Vec<JoinHan
         for at in 0..KEEP_ALIVE {
             let client = client(place, Service::Web);
             let conn = Conn::connect_to(&client.ns, client.to, backend(at, client.id), LIMIT)?;
-            threads.push(client.keep_alive(conn));
+            client.keep_alive(&mut clients, conn);
         }
     }
     for at in 0..UDP {
         let client = client(Place::Outside, Service::Dns);
         let conn = UdpConn::connect_to(&client.ns, client.to, backend(at, client.id), LIMIT)?;
         conn.socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-        threads.push(client.udp(conn));
+        client.udp(&mut clients, conn);
     }
     let idle = client(Place::Outside, Service::Web);
     let mut conn = Conn::connect_to(&idle.ns, idle.to, "node-b", LIMIT)?;
     conn.long_poll()?;
-    threads.push(idle.idle(conn));
-    threads.push(client(Place::Outside, Service::Web).new_connections());
-    Ok((threads, on_healthy))
+    idle.idle(&mut clients, conn);
+    client(Place::Outside, Service::Web).new_connections(&mut clients);
+    Ok((clients, on_healthy))
 }

@@ -1,0 +1,188 @@
+//! Datagrams: a stream of numbered ones, each of which is accounted for, and such as only make flows come and go.
+
+use std::{
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+
+use super::{Running, repeat};
+use crate::{Netns, client::wait_until};
+
+const PORT: u16 = 9000;
+/// Delivery over veth needs no more than a softirq: after so long without a datagram none is under way.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// A steady stream from one address to some others.
+#[derive(Debug)]
+pub struct Numbered {
+    /// How many went to each address.
+    sent: Arc<AtomicU64>,
+    sender: Running<u64>,
+    receivers: Running<Vec<u64>>,
+}
+
+impl Numbered {
+    /// Sends from an address of a namespace to addresses of another one in turn, about 5,000 datagrams a second to each.
+    ///
+    /// # Errors
+    /// Where a socket is not to be had.
+    pub fn start(near: &Netns, from: Ipv4Addr, far: &Netns, to: &[Ipv4Addr]) -> Result<Self> {
+        let mut receivers = Running::default();
+        for address in to {
+            let at = SocketAddr::from((*address, PORT));
+            let socket = far.run(move || bound(at))?;
+            // No datagram may be lost for want of room while this machine is busy with something else.
+            setsockopt(&socket, RcvBufForce, &(64 << 20))?;
+            socket.set_read_timeout(Some(QUIET))?;
+            receivers.start(move |stop| receive(&socket, stop));
+        }
+        let sent = Arc::new(AtomicU64::new(0));
+        let socket = near.run(move || UdpSocket::bind((from, 0)))?;
+        let count = Arc::clone(&sent);
+        let to = to.to_vec();
+        let mut sender = Running::default();
+        sender.start(move |stop| {
+            repeat(stop, || {
+                let begun = Instant::now();
+                let number = count.load(Ordering::Relaxed);
+                for address in &to {
+                    // A datagram to a flagged address is refused here; what counts is what arrives.
+                    let _ = socket.send_to(&number.to_ne_bytes(), (*address, PORT));
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+                // On an emulated processor what is under test needs most of it.
+                Ok(Duration::from_micros(150).max(begun.elapsed() * 3))
+            })
+        });
+        Ok(Self { sent, sender, receivers })
+    }
+
+    /// Waits until so many more datagrams went to each address.
+    ///
+    /// # Errors
+    /// Where the sender stands still.
+    pub fn pass(&self, more: u64) -> Result<()> {
+        let until = self.sent() + more;
+        let patience = Instant::now() + Duration::from_secs(60);
+        while self.sent() < until {
+            ensure!(Instant::now() < patience, "the sender stands still");
+            // It takes a fifth of that for each.
+            sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// How many went to each address by now.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Ends it: what arrived at each address.
+    ///
+    /// # Errors
+    /// Where what arrived had another length.
+    pub fn finish(self) -> Result<Vec<Arrived>> {
+        let sent = self.sender.finish()?.into_iter().sum();
+        let arrived = self.receivers.finish()?;
+        Ok(arrived.into_iter().map(|numbers| Arrived { sent, numbers }).collect())
+    }
+}
+
+/// The numbers that arrived at one address, of those that were sent.
+#[derive(Debug)]
+pub struct Arrived {
+    /// How many were sent.
+    pub sent: u64,
+    /// Those that arrived, in order.
+    pub numbers: Vec<u64>,
+}
+
+impl Arrived {
+    /// Each datagram arrived, once.
+    ///
+    /// # Errors
+    /// Where one did not, or did twice; with the first one.
+    pub fn all(mut self, what: &str) -> Result<()> {
+        // Each processor has a backlog of its own: a sender that moves between two of them overtakes itself.
+        self.numbers.sort_unstable();
+        let mut next = 0;
+        for number in self.numbers.iter().chain([&self.sent]) {
+            ensure!(*number >= next, "{what}: datagram {number} arrived twice");
+            let lost = number - next;
+            ensure!(lost == 0, "{what}: of {} datagrams {lost} in a row are lost, from {next} on", self.sent);
+            next = number + 1;
+        }
+        Ok(())
+    }
+
+    /// None arrived.
+    ///
+    /// # Errors
+    /// Where one did; with the first one.
+    pub fn none(&self, what: &str) -> Result<()> {
+        match self.numbers.first() {
+            None => Ok(()),
+            Some(first) => {
+                bail!("{what}: {} of {} datagrams passed, first {first}", self.numbers.len(), self.sent)
+            }
+        }
+    }
+}
+
+fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    let mut number = [0; 8];
+    loop {
+        // Looked at before: what is under way then is waited for.
+        let last = stop.load(Ordering::Relaxed);
+        match socket.recv(&mut number) {
+            Ok(length) => {
+                ensure!(length == number.len(), "a datagram of {length} bytes");
+                numbers.push(u64::from_ne_bytes(number));
+            }
+            Err(_) if last => return Ok(numbers),
+            Err(_) => {}
+        }
+    }
+}
+
+/// A socket there. Processes that other tests start have a copy of the one before until they are what they shall be.
+fn bound(at: SocketAddr) -> Result<UdpSocket> {
+    let mut socket = UdpSocket::bind(at);
+    let in_use = |socket: &std::io::Result<UdpSocket>| {
+        socket.as_ref().is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+    };
+    let _then_it_fails = wait_until("the port is free", Duration::from_secs(10), || {
+        if in_use(&socket) {
+            socket = UdpSocket::bind(at);
+        }
+        !in_use(&socket)
+    });
+    socket.with_context(|| format!("a socket at {at}"))
+}
+
+/// Flows that come and go: a datagram from one socket of the calling thread's namespace to each of these ports in turn, over and over, without anybody who would
+/// answer. How many rounds.
+///
+/// # Errors
+/// Where the socket is not to be had.
+pub fn to_ports(stop: &AtomicBool, from: SocketAddr, to: Ipv4Addr, ports: Range<u16>) -> Result<u64> {
+    let socket = UdpSocket::bind(from)?;
+    repeat(stop, || {
+        for port in ports.clone() {
+            // Refusals of those before come back here.
+            let _ = socket.send_to(b"x", (to, port));
+        }
+        Ok(Duration::ZERO)
+    })
+}

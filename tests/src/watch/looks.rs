@@ -1,0 +1,103 @@
+//! When to look for what is promised by a time, and what a look shows.
+
+use std::time::Duration;
+
+/// A thread that has its turn by so much later than it wanted was held up: by the host, or by a kernel that did not let go of the processor.
+pub(super) const LATE: Duration = Duration::from_millis(10);
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Looks for one thing. Each takes time of its own, in which nobody knows when it found what it found: it counts by when it began. All times are from the same
+/// beginning on.
+#[derive(Debug)]
+pub(super) struct Looks {
+    promised: Duration,
+    /// What the longest one took so far.
+    longest: Duration,
+    /// One that began when the time was over did not find it done.
+    late: bool,
+}
+
+impl Looks {
+    pub(super) fn new(promised: Duration) -> Self {
+        Self { promised, longest: Duration::ZERO, late: false }
+    }
+
+    /// Whether it was done in time, where the first look that found it done began then, and the machine had stood still for so long.
+    pub(super) fn in_time(&self, began: Duration, still: Duration) -> bool {
+        !self.late && began <= self.promised + still + LATE
+    }
+
+    /// Takes in a look that did not find it done; gives the pause before the next one. Where another one would not have ended when the time is over, the next
+    /// one begins just then: what that finds is what holds.
+    pub(super) fn not_yet(&mut self, began: Duration, ended: Duration, still: Duration) -> Duration {
+        let due = self.promised + still;
+        self.late |= began >= due;
+        self.longest = self.longest.max(ended.saturating_sub(began));
+        let left = due.saturating_sub(ended);
+        // They differ in length.
+        let next = PAUSE + self.longest * 3 / 2;
+        if left.is_zero() || left > next { PAUSE } else { left }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROMISED: Duration = Duration::from_secs(3);
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    /// Whether what is done from `done` on is held to be in time, and when the look that found it began. Each look takes so long, and sees what is at its middle.
+    fn judged(done: Duration, look: Duration, still: Duration) -> (bool, Duration) {
+        let mut looks = Looks::new(PROMISED);
+        let mut now = Duration::ZERO;
+        loop {
+            let began = now;
+            if began + look / 2 >= done {
+                return (looks.in_time(began, still), began);
+            }
+            now += look;
+            now += looks.not_yet(began, now, still);
+        }
+    }
+
+    #[test]
+    fn what_is_done_in_time_is_so_however_long_a_look_takes() {
+        for look in [0, 1, 7, 90, 400, 1_900] {
+            for done in [0, 100, 1_500, 2_600, 2_900, 2_990, 2_999, 3_000] {
+                let (in_time, began) = judged(ms(done), ms(look), Duration::ZERO);
+                assert!(in_time && began <= PROMISED, "done after {done} ms, looks of {look} ms: {began:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_done_later_than_a_look_takes_is_late() {
+        for look in [0, 1, 7, 90, 400, 1_900] {
+            for done in [1, 50, 700].map(|more| PROMISED + ms(look / 2 + more)) {
+                let (in_time, began) = judged(done, ms(look), Duration::ZERO);
+                assert!(!in_time, "done after {done:?}, looks of {look} ms: {began:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_time_is_longer_by_what_stood_still() {
+        assert!(judged(ms(3_190), ms(90), ms(200)).0);
+        assert!(!judged(ms(3_290), ms(90), ms(200)).0);
+    }
+
+    /// The look before the last one took longer than any other.
+    #[test]
+    fn what_nobody_looked_for_in_time_is_late() {
+        let mut looks = Looks::new(PROMISED);
+        let pause = looks.not_yet(ms(0), ms(1), Duration::ZERO);
+        assert_eq!(pause, PAUSE);
+        looks.not_yet(ms(2_900), ms(3_400), Duration::ZERO);
+        assert!(!looks.in_time(ms(3_405), Duration::ZERO));
+    }
+}
