@@ -257,7 +257,7 @@ pub fn wait_within(
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
+    use std::process::Command;
 
     use super::*;
 
@@ -280,12 +280,14 @@ mod tests {
         assert!(error.is_err_and(|error| error.to_string().ends_with("meanwhile (missed bound: 1 ms)")));
     }
 
-    /// Twice as many busy processes as there are processors.
+    /// Beside busy processes on one processor another one that all of them go before.
     #[test]
     fn a_process_that_waits_for_a_processor_is_seen() {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
-        let mut all: Vec<Child> = (0..2 * processors).map(|_| busy()).collect();
+        let busy = |nice: &str| {
+            let line = ["-c", "0", "nice", "-n", nice, "sh", "-c", "while :; do :; done"];
+            Command::new("taskset").args(line).spawn().expect("taskset, of util-linux")
+        };
+        let mut all = ["12", "0", "0", "0"].map(busy);
         let watch = Watch::here();
         watch.agent(all[0].id() as i32);
         std::thread::sleep(Duration::from_millis(600));
