@@ -271,10 +271,13 @@ pub struct Attempt {
 impl Attempt {
     /// Its first SYN got the answer.
     ///
+    /// A server that still has a connection of the same ports, whose client was reset, answers the SYN by an acknowledgement. Then the client resets that
+    /// connection and sends its SYN again after two ticks (`tcp_rcv_synsent_state_process`, net/ipv4/tcp_input.c, since 5.6), with or without us.
+    ///
     /// # Errors
-    /// Where the SYN was sent again, and the machine did not stand still for as long as that takes.
+    /// Where the SYN was sent again because nobody answered it, and the machine did not stand still for as long as that takes.
     pub fn at_first_syn(&self) -> Result<()> {
-        if self.again > 0 && self.still < FIRST_SYN {
+        if self.again > 0 && self.took >= FIRST_SYN && self.still < FIRST_SYN {
             let text = format!(
                 "a SYN was sent {} times again: {:?} after {:?}; the machine stood still for {:?} meanwhile",
                 self.again,

@@ -207,7 +207,7 @@ pub(super) fn hangs(
     for one in after {
         let sound = one.outcome == Outcome::Answered && one.who == live.name;
         ensure!(sound, "{}", one.text(flagged));
-        if one.again > 0 {
+        if one.again > 0 && one.wait.took >= FIRST_SYN {
             return Err(missed(FIRST_SYN, one.text(flagged)));
         }
         one.wait.bounded(one.text(flagged))?;
