@@ -13,7 +13,7 @@ use nodefence::{
 };
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
 
-use crate::{Cluster, Family, Node, topology::Service};
+use crate::{Cluster, Family, Node, topology::Service, wanted::Wanted};
 
 /// Node B, flagged in node A's maps for two minutes.
 pub struct Cut {
@@ -31,12 +31,12 @@ impl Cut {
     /// # Panics
     /// Where any of it fails.
     pub fn node_b(cluster: &Cluster) -> Self {
-        let tables = tables(&cluster.b);
-        let wanted: Vec<String> = cluster.interfaces().into_iter().map(str::to_owned).collect();
+        let wanted = flagged(&cluster.b);
+        let devices: Vec<String> = cluster.interfaces().into_iter().map(str::to_owned).collect();
         let (dataplane, attached) = cluster.a.ns.run(move || {
             let mut dataplane = Dataplane::open(&Options::default()).expect("open the dataplane");
-            dataplane.write(&tables).expect("write the tables");
-            let attached = dataplane.attach(&wanted).into_iter().map(|status| {
+            wanted.write(&mut dataplane).expect("write the tables and the verdict");
+            let attached = dataplane.attach(&devices).into_iter().map(|status| {
                 assert_eq!(status.error, None, "{}", status.name);
                 status.ifindex
             });
@@ -58,9 +58,10 @@ impl Cut {
     }
 }
 
-fn tables(b: &Node) -> Tables {
+fn flagged(b: &Node) -> Wanted {
     let (backends, ports) = backends_of(b, 1);
-    Tables { backends, ports, nodes: BTreeMap::from([(1, entry(Verdict::Flagged, 120))]) }
+    let nodes = BTreeMap::from([(1, entry(Verdict::Flagged, 120))]);
+    Wanted { tables: Tables { backends, ports }, nodes }
 }
 
 /// A node's entry with a verdict that holds for so many seconds; what is cut is refused.

@@ -29,6 +29,7 @@ pub mod promises;
 pub mod tcp_info;
 pub mod topology;
 pub mod tun;
+pub mod wanted;
 pub mod watch;
 
 pub use agent::Agent;

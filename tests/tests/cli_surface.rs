@@ -103,6 +103,8 @@ fn a_wrong_command_line_is_2() -> Result<()> {
         &["agent", "--cluster-file", "x"],
         &["nodes", "-o", "xml"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--mode", "maybe"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--auto", "maybe"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--auto-limit", "0/3"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--max-backends", "0"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--fault-after", "0s"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--exclude-cidr", "10.0.0.0"],

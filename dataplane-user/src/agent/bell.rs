@@ -15,12 +15,13 @@ const URGENT: usize = 64;
 #[derive(Default)]
 pub(super) struct Bell {
     board: Mutex<Board>,
-    rung: Condvar,
+    /// Held for no longer than it takes to set it: the owner of verdicts rings, too.
+    rung: Mutex<bool>,
+    ringing: Condvar,
 }
 
 #[derive(Default)]
 pub(super) struct Board {
-    rung: bool,
     ending: Option<Ending>,
     /// When (CLOCK_MONOTONIC, ns) the latest round of asking that has ended began, by node.
     pub(super) asked: BTreeMap<NodeName, u64>,
@@ -53,10 +54,14 @@ impl Bell {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn rung(&self) -> MutexGuard<'_, bool> {
+        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Flags or backends may have changed.
     pub(super) fn ring(&self) {
-        self.board().rung = true;
-        self.rung.notify_all();
+        *self.rung() = true;
+        self.ringing.notify_all();
     }
 
     /// A packet waits until this service is taken out. Rings once for each until it has been looked at.
@@ -78,12 +83,12 @@ impl Bell {
         self.ring();
     }
 
-    /// Which of these nodes have had their clients asked since they were armed (CLOCK_MONOTONIC, ns): a round that began before belongs to an earlier
+    /// Which of these nodes have had their clients asked since they were cut (CLOCK_MONOTONIC, ns): a round that began before belongs to an earlier
     /// flag. What is known of other nodes is forgotten.
-    pub(super) fn asked_since(&self, armed: &BTreeMap<NodeName, u64>) -> BTreeSet<NodeName> {
+    pub(super) fn asked_since(&self, cut: &BTreeMap<NodeName, u64>) -> BTreeSet<NodeName> {
         let mut board = self.board();
-        board.asked.retain(|name, _| armed.contains_key(name));
-        let over = board.asked.iter().filter(|(name, begun)| armed[*name] <= **begun);
+        board.asked.retain(|name, _| cut.contains_key(name));
+        let over = board.asked.iter().filter(|(name, begun)| cut[*name] <= **begun);
         over.map(|(name, _)| name.clone()).collect()
     }
 
@@ -104,11 +109,11 @@ impl Bell {
 
     /// Waits until somebody rings, at most so long.
     pub(super) fn wait(&self, longest: Duration) -> Option<Ending> {
-        let board = self.board();
-        let waited = self.rung.wait_timeout_while(board, longest, |board| !board.rung);
-        let (mut board, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        board.rung = false;
-        board.ending
+        let waited = self.ringing.wait_timeout_while(self.rung(), longest, |rung| !*rung);
+        let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *rung = false;
+        drop(rung);
+        self.board().ending
     }
 }
 
@@ -120,7 +125,7 @@ mod tests {
     fn what_is_urgent_rings_once() {
         let bell = Bell::default();
         let key = |mark| ServiceKey::Mark { family: crate::ipvs::Family::V4, mark };
-        let rung = |bell: &Bell| std::mem::take(&mut bell.board().rung);
+        let rung = |bell: &Bell| std::mem::take(&mut *bell.rung());
         bell.urgent(key(1));
         assert!(rung(&bell));
         bell.urgent(key(1));
@@ -140,7 +145,7 @@ mod tests {
         let node = NodeName::from("b");
         let asked = |since: u64| bell.asked_since(&BTreeMap::from([(node.clone(), since)])).len();
         assert_eq!(asked(10), 0);
-        // However late the thread looks: what counts is when the node was armed.
+        // However late the thread looks: what counts is when the node was cut.
         bell.asked(&node, 10);
         assert_eq!((asked(10), asked(11)), (1, 0));
         bell.asked(&node, 12);

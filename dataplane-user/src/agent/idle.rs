@@ -1,14 +1,20 @@
-//! The rounds of asking idle clients: who may ask now, whom, and what came of it.
+//! The rounds of asking idle clients.
 
 use std::{net::IpAddr, sync::Arc};
 
 use nodefence_common::Addr;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{backends::backends_of, chain::chain, core::Core, coverage::Coverage, network, pinned};
+use super::{
+    backends::backends_of,
+    chain::chain,
+    core::Core,
+    coverage::Coverage,
+    follow_up::{Outcome, Round},
+    pinned,
+};
 use crate::{
-    cluster::{Node, NodeName},
+    cluster::Node,
     conntrack::Conntrack,
     dataplane::{
         route,
@@ -19,57 +25,60 @@ use crate::{
     report::AskRow,
 };
 
-/// Asks a node's idle clients for a request, as soon as there is a turn; see [`ask`].
-pub(super) async fn ask_for_request(core: Arc<Core>, node: NodeName) -> Option<AskRow> {
-    let turns = Arc::clone(&core.turns.requests);
-    ask_in_turn(core, node, turns).await
-}
-
-async fn ask_in_turn(core: Arc<Core>, node: NodeName, turns: Arc<Semaphore>) -> Option<AskRow> {
+/// Begins a round as soon as there is a turn for it, and tells who asked for it what came of it; see [`ask`].
+async fn ask_in_turn(core: Arc<Core>, round: Round) {
+    let Round { node, requests } = round;
+    let turns = if requests.is_empty() { &core.turns.others } else { &core.turns.requests };
     // Nobody closes it.
-    let turn = turns.acquire_owned().await.ok()?;
+    let Ok(turn) = Arc::clone(turns).acquire_owned().await else { return };
     let or_end = core.or_end();
     let asking = tokio::task::spawn_blocking(move || {
         let _or_end = or_end;
         if node == core.own_node {
             // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
-            network::refresh(&core);
+            core.bells.looks.look();
         }
         pinned::before_asking(&core, &node);
         let row = ask(&core, &node).and_then(|row| ask_where_reached_late(&core, &node, row));
         pinned::after_asking(&core, &node);
         drop(turn);
-        row
+        for request in requests {
+            // Whoever asked may have gone.
+            let _gone = request.send(row.clone());
+        }
     });
-    match asking.await {
-        Ok(row) => row,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    if let Err(error) = asking.await {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
 
 /// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
-fn ask_where_reached_late(core: &Core, node: &str, row: AskRow) -> Option<AskRow> {
+fn ask_where_reached_late(core: &Core, node: &str, row: AskRow) -> Outcome {
     if row.unreachable == 0 {
         return Some(row);
     }
     let before = Arc::clone(&core.world().coverage);
-    network::refresh(core);
+    core.bells.looks.look();
     let world = core.world();
     let more = world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, &before));
     if more { ask(core, node) } else { Some(row) }
 }
 
-/// Asks the idle clients of nodes that were flagged otherwise than by a request (the cluster file, a flag adopted from an
-/// agent that ended) or that the cut reaches better than before, until `stop`.
+/// Asks the idle clients of nodes that are cut from now on (by a request, the cluster file, a flag adopted from an agent that ended), or that the cut reaches better
+/// than before, until `stop`.
 pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = core.flagged.notified() => {}
+            () = core.bells.flagged.notified() => {}
         }
-        let fresh = std::mem::take(&mut core.state().fresh);
-        for node in fresh {
-            tokio::spawn(ask_in_turn(Arc::clone(&core), node, Arc::clone(&core.turns.others)));
+        let world = core.world();
+        if world.held.number > core.beat.done() {
+            // It is about to be in the maps, and rung again then.
+            continue;
+        }
+        for round in core.follow_up.due(&world) {
+            tokio::spawn(ask_in_turn(Arc::clone(&core), round));
         }
     }
 }
@@ -86,7 +95,7 @@ pub(super) fn pointless(core: &Core) -> Option<&'static str> {
 }
 
 /// Asks all clients of a node's backends and keeps the outcome for `status`. Blocking, a second or so.
-pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
+fn ask(core: &Core, node: &str) -> Outcome {
     if pointless(core).is_some() {
         return None;
     }
@@ -97,7 +106,7 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
         return None;
     }
     let node = world.view.node(node)?;
-    let backends = backends_of(node, &world.exempt);
+    let backends = backends_of(node, &world.keep());
     let coverage = Arc::clone(&world.coverage);
     let mut ground = Ground { core, node, coverage, lookup: None, failed: None };
     let outcome = match Conntrack::open() {
@@ -122,13 +131,12 @@ pub(super) fn ask(core: &Core, node: &str) -> Option<AskRow> {
     }
     let coverage = Arc::clone(&core.world().coverage);
     // A device may have been attached while this went on.
-    let again = coverage.reaches_more_of(node, &ground.coverage).then(|| node.name.clone());
-    let mut state = core.state();
-    state.asked.insert(node.name.clone(), row.clone());
-    state.ask_again(again);
-    drop(state);
-    core.flagged.notify_one();
-    core.takeout.asked(&node.name, begun);
+    if coverage.reaches_more_of(node, &ground.coverage) {
+        core.follow_up.reached([node.name.clone()]);
+        core.bells.flagged.notify_one();
+    }
+    core.follow_up.note_asked(&node.name, row.clone());
+    core.takeout().asked(&node.name, begun);
     Some(row)
 }
 

@@ -1,46 +1,68 @@
 //! Follows how kube-proxy forwards.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
-use crate::proxy::{Facts, Wanted};
+use crate::proxy::{Facts, Judgement, Said, Wanted};
 
 /// How often to look how kube-proxy forwards: at boot it comes after the agent, and it may be set up anew.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Looks how kube-proxy forwards. Blocking, less than a second.
-pub(super) fn look(core: &Core) {
-    let facts = Facts::gather();
-    let judgement = core.kube_proxy_said().judge(core.settings.proxy, &facts);
-    let news = core.set_proxy(&judgement);
-    // Services may be given later than the mode was looked for; and why it is not known may change with each look.
-    let missed = judgement.mode.is_none()
-        && core.settings.proxy == Wanted::Auto
-        && core.world().view.services.is_some();
-    if missed && !core.mode_missed.load(Ordering::Relaxed) {
-        tracing::warn!(
-            "kube-proxy: {judgement}; new connections go elsewhere only where its mode is known: say it with \
-             `--proxy nftables|iptables|ipvs`"
-        );
-    } else if news {
-        tracing::info!("kube-proxy: {judgement}");
+/// Who looks, and what it remembers.
+#[derive(Default)]
+pub(super) struct Look {
+    /// What kube-proxy said last of its mode.
+    said: Said,
+    /// The log was told that Services are given and how kube-proxy forwards is not known.
+    missed: bool,
+    last: Judgement,
+}
+
+impl Look {
+    /// Looks how kube-proxy forwards. `services`: whether any are given. Blocking, less than a second.
+    pub(super) fn look(&mut self, wanted: Wanted, services: bool) -> &Judgement {
+        let judgement = self.said.judge(wanted, &Facts::gather());
+        // Services may be given later than the mode was looked for; and why it is not known may change with each look.
+        let missed = judgement.mode.is_none() && wanted == Wanted::Auto && services;
+        if missed && !self.missed {
+            tracing::warn!(
+                "kube-proxy: {judgement}; new connections go elsewhere only where its mode is known: say it with \
+                 `--proxy nftables|iptables|ipvs`"
+            );
+        } else if judgement != self.last {
+            tracing::info!("kube-proxy: {judgement}");
+        }
+        self.missed = missed;
+        self.last = judgement;
+        &self.last
     }
-    core.mode_missed.store(missed, Ordering::Relaxed);
 }
 
 /// Looks again now and then, until `stop`.
-pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+pub(super) async fn follow(core: Arc<Core>, mut look: Look, stop: CancellationToken) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         let core = Arc::clone(&core);
-        tokio::task::spawn_blocking(move || look(&core)).await?;
+        look = tokio::task::spawn_blocking(move || {
+            again(&core, &mut look);
+            look
+        })
+        .await?;
+    }
+}
+
+fn again(core: &Core, look: &mut Look) {
+    let world = core.world();
+    let judgement = look.look(core.settings.proxy, world.view.services.is_some());
+    if *world.proxy != *judgement {
+        core.published.change(|world| world.proxy = Arc::new(judgement.clone()));
+        // What must be exempt depends on it.
+        core.builds.set_mode(judgement.mode);
+        core.bells.ring();
     }
 }

@@ -36,8 +36,7 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
         hold = held;
         let problem = match result {
             Ok(report) => {
-                let rows = rows(&core, &report);
-                core.state().neighbours = rows;
+                core.rows.neighbours.send_replace(rows(&core, &report));
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -55,7 +54,7 @@ fn flagged(core: &Core) -> Vec<FlaggedNode> {
         return Vec::new();
     }
     let world = core.world();
-    let others = world.enforced.keys().filter(|name| **name != core.own_node);
+    let others = world.enforced().map(|(name, _)| name).filter(|name| **name != core.own_node);
     let nodes = others.filter_map(|name| world.view.node(name));
     nodes
         .map(|node| {

@@ -8,10 +8,19 @@ use std::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, coverage::Coverage, rows, settings::Wanted};
+use super::{
+    auto::Auto,
+    core::{Core, RoutesRow},
+    coverage::Coverage,
+    looks::Looks,
+    rows,
+    settings::Wanted,
+    world::World,
+};
 use crate::{
     cluster::NodeName,
-    dataplane::{InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
+    dataplane::{self, InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
+    enforce::Input,
     report::{InterfaceRow, ProgramRow},
 };
 
@@ -25,22 +34,40 @@ const SHARE: u32 = 20;
 /// Longest pause.
 const LATEST: Duration = Duration::from_secs(5);
 
+/// Whoever waits for a look learns that there will be none.
+struct Ends(Arc<Looks>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// Follows devices and routes until `stop`.
 pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+    let looks = Arc::clone(&core.bells.looks);
+    let _ends = Ends(Arc::clone(&looks));
     let mut changes = route::Changes::open()?;
+    let mut looking = Looking::default();
     loop {
         let begun = Instant::now();
-        let refreshed = Arc::clone(&core);
-        tokio::task::spawn_blocking(move || refresh(&refreshed)).await?;
+        let looked = Arc::clone(&core);
+        looking = tokio::task::spawn_blocking(move || {
+            looking.look(&looked);
+            looking
+        })
+        .await?;
         let pause = (begun.elapsed() * SHARE).clamp(SETTLE, LATEST);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
+            () = looks.asked() => continue,
             () = sleep(pause) => {}
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
+            () = looks.asked() => continue,
             change = changes.next() => change?,
-            () = core.view_changed.notified() => {}
+            () = core.bells.view_changed.notified() => {}
             () = sleep(LOOK_EVERY) => {}
         }
         drain(&mut changes).await;
@@ -52,66 +79,102 @@ async fn drain(changes: &mut route::Changes) {
     while let Ok(Ok(())) = tokio::time::timeout(Duration::from_millis(1), changes.next()).await {}
 }
 
-/// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.
-pub(super) fn refresh(core: &Core) {
-    if let Err(error) = try_refresh(core) {
-        tracing::error!(%error, "devices and routes could not be looked at");
+/// The memory of who looks.
+#[derive(Default)]
+struct Looking {
+    auto: Auto,
+    /// Devices as they were found last, and how many backends none of them covered.
+    before: RoutesRow,
+    /// What the owner of verdicts was told last of the own node's pods.
+    own_attached: bool,
+    /// Devices may still read maps of another size.
+    staged: bool,
+}
+
+impl Looking {
+    /// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.
+    fn look(&mut self, core: &Core) {
+        let (number, own) = core.bells.looks.begin();
+        if let Err(error) = self.try_look(core, own) {
+            tracing::error!(%error, "devices and routes could not be looked at");
+        }
+        core.bells.looks.over(number);
+    }
+
+    fn try_look(&mut self, core: &Core, own: bool) -> Result<(), dataplane::Error> {
+        let world = core.world();
+        let own = own || world.is_claimed(&core.own_node);
+        let devices = interfaces::list()?;
+        // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
+        let skipped = world.view.index(&core.own_node).filter(|_| !own);
+        let mut coverage = Coverage::look_up(&world.view, skipped, &devices)?;
+        let statuses = self.attach(core, &coverage, &devices)?;
+        coverage.set_attached(&statuses);
+        let reached = reached(&world, &coverage);
+        let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
+        core.published.change(|world| world.coverage = Arc::new(coverage));
+        core.follow_up.reached(reached);
+        core.bells.flagged.notify_one();
+        if own != self.own_attached {
+            self.own_attached = own;
+            core.verdicts.tell(Input::Routes { own_attached: own });
+        }
+        let uncovered = tell_uncovered(core, self.before.uncovered);
+        let now = RoutesRow { interfaces, uncovered };
+        core.rows.routes.send_replace(now.clone());
+        let before = std::mem::replace(&mut self.before, now);
+        for row in &self.before.interfaces {
+            tell(row, before.interfaces.iter().find(|before| before.name == row.name));
+        }
+        Ok(())
+    }
+
+    /// Attaches to the devices that are wanted now.
+    fn attach(
+        &mut self,
+        core: &Core,
+        coverage: &Coverage,
+        devices: &[interfaces::Interface],
+    ) -> Result<Vec<InterfaceStatus>, dataplane::Error> {
+        let Wanted { names: named, auto } = &core.settings.interfaces;
+        let mut dataplane = core.dataplane();
+        if dataplane.is_staged() {
+            self.staged = true;
+            // Devices are about to be switched to maps that were just written: verdicts must be in them by then. Nobody who owns verdicts waits for the tables.
+            let _ending = core.verdicts.settled().blocking_recv();
+        }
+        let mut wanted = named.clone();
+        if *auto {
+            let attached = dataplane.attached()?;
+            let names = |ifindex: &u32| devices.iter().find(|device| device.ifindex == *ifindex);
+            let attached: Vec<String> =
+                attached.iter().filter_map(names).map(|device| device.name.clone()).collect();
+            let exists = |name: &str| devices.iter().any(|device| device.name == name);
+            let found = self.auto.wanted(coverage.devices(), &attached, exists, Instant::now());
+            wanted.extend(found.into_iter().filter(|name| !named.contains(name)));
+        }
+        let same = self.before.interfaces.iter().map(|row| &row.name).eq(&wanted);
+        let statuses =
+            if same && !wanted.is_empty() { dataplane.interfaces() } else { dataplane.attach(&wanted) };
+        if self.staged && !dataplane.is_staged() {
+            self.staged = false;
+            core.verdicts.forget_old();
+        }
+        Ok(statuses)
     }
 }
 
-fn try_refresh(core: &Core) -> Result<(), crate::dataplane::Error> {
-    let world = core.world();
-    let own_flagged = core.state().covers_own || world.enforces(&core.own_node);
-    let devices = interfaces::list()?;
-    // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
-    let skipped = world.view.index(&core.own_node).filter(|_| !own_flagged);
-    let mut coverage = Coverage::look_up(&world.view, skipped, &devices)?;
-    let Wanted { names: named, auto } = &core.settings.interfaces;
-    let mut dataplane = core.dataplane();
-    let mut wanted = named.clone();
-    if *auto {
-        let attached = dataplane.attached()?;
-        let names = |ifindex: &u32| devices.iter().find(|device| device.ifindex == *ifindex);
-        let attached: Vec<String> =
-            attached.iter().filter_map(names).map(|device| device.name.clone()).collect();
-        let exists = |name: &str| devices.iter().any(|device| device.name == name);
-        let found = core.auto().wanted(coverage.devices(), &attached, exists, Instant::now());
-        wanted.extend(found.into_iter().filter(|name| !named.contains(name)));
-    }
-    let same = core.state().interfaces.iter().map(|row| &row.name).eq(&wanted);
-    let statuses =
-        if same && !wanted.is_empty() { dataplane.interfaces() } else { dataplane.attach(&wanted) };
-    drop(dataplane);
-    coverage.set_attached(&statuses);
-    let rows: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
-    let reached = reached(core, &coverage);
-    let mut state = core.state();
-    let before = std::mem::replace(&mut state.interfaces, rows.clone());
-    state.set_coverage(coverage);
-    state.ask_again(reached);
-    drop(state);
-    core.flagged.notify_one();
-    tell_uncovered(core);
-    // Told without the lock: whoever reads the log may stand still.
-    for row in &rows {
-        tell(row, before.iter().find(|before| before.name == row.name));
-    }
-    Ok(())
-}
-
-/// Armed nodes with backends that the cut did not reach until now: their clients have not been asked.
-fn reached(core: &Core, coverage: &Coverage) -> Vec<NodeName> {
-    let world = core.world();
+/// Nodes that are cut with backends that the cut did not reach until now: their clients have not been asked.
+fn reached(world: &World, coverage: &Coverage) -> Vec<NodeName> {
     let more = |name: &&NodeName| {
         world.view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &world.coverage))
     };
-    world.enforced.keys().filter(more).cloned().collect()
+    world.enforced().map(|(name, _)| name).filter(more).cloned().collect()
 }
 
-/// Tells the log when backends cease to be covered, or more of them than before, and when all are again.
-fn tell_uncovered(core: &Core) {
+/// Tells the log when backends cease to be covered, or more of them than before, and when all are again. Gives how many are not.
+fn tell_uncovered(core: &Core, before: usize) -> usize {
     let (count, examples) = rows::uncovered(core);
-    let before = std::mem::replace(&mut core.state().uncovered, count);
     if count > before {
         let first = examples.first();
         let (backend, why) = (first.map(|row| row.address), first.and_then(|row| row.uncovered.as_deref()));
@@ -119,6 +182,7 @@ fn tell_uncovered(core: &Core) {
     } else if count == 0 && before != 0 {
         tracing::info!("attached devices cover all backends");
     }
+    count
 }
 
 /// Logs what changed about a device.

@@ -8,16 +8,11 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    backends::backends_of,
-    chain::chain,
-    core::Core,
-    world::{Enforced, World},
-};
+use super::{backends::backends_of, chain::chain, core::Core, world::World};
 use crate::{
     cluster::{ClusterView, NodeName, Protocol},
     conntrack::{Backends, Conntrack, Deleted, Flow, Protocols},
-    plan,
+    plan::{self, Slot},
     proxy::{self, Affinity, Endpoint, Mode},
     report::PinnedRow,
     sysctl,
@@ -40,19 +35,21 @@ fn mode(core: &Core) -> Option<Mode> {
 struct Flagged {
     view: Arc<ClusterView>,
     backends: Backends,
-    verdicts: Vec<(NodeName, Enforced)>,
+    /// Where its entry is, and since when (CLOCK_MONOTONIC, ns) each has borne its verdict without a break.
+    verdicts: Vec<(NodeName, Slot, u64)>,
 }
 
 impl Flagged {
-    /// Of those nodes that are armed now and pass; nothing where there is none.
+    /// Of those nodes that are cut now and pass; nothing where there is none.
     fn of(core: &Core, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
         let world = core.world();
         let mut backends = Backends::new();
         let mut verdicts = Vec::new();
-        for (name, verdict) in world.enforced.iter().filter(|(name, _)| wanted(name)) {
+        let keep = world.keep();
+        for (name, verdict) in world.enforced().filter(|(name, _)| wanted(name)) {
             let Some(node) = world.view.node(name) else { continue };
-            backends.extend(backends_of(node, &world.exempt));
-            verdicts.push((name.clone(), *verdict));
+            backends.extend(backends_of(node, &keep));
+            verdicts.push((name.clone(), verdict.slot, verdict.since));
         }
         (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends, verdicts })
     }
@@ -60,7 +57,9 @@ impl Flagged {
     /// Whether all of them bear the same verdict still. Where one was flagged no more in between, a client may have connected to it, and by its entry
     /// alone the answers reach it.
     fn hold(&self, world: &World) -> bool {
-        self.verdicts.iter().all(|(name, verdict)| world.enforced.get(name) == Some(verdict))
+        self.verdicts.iter().all(|(name, slot, since)| {
+            world.bearer(name).is_some_and(|bearer| bearer.slot == *slot && bearer.since == *since)
+        })
     }
 
     fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
@@ -129,7 +128,7 @@ pub(super) fn before_asking(core: &Core, node: &NodeName) {
         by_filter = row.by_filter,
         "let go what was pinned"
     );
-    core.state().pinned.insert(node.clone(), row);
+    core.follow_up.note_pinned(node, |noted| *noted = row);
 }
 
 /// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
@@ -140,15 +139,13 @@ pub(super) fn after_asking(core: &Core, node: &NodeName) {
         Some(0) => Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned()),
         _ => flagged.delete(core, Protocols::Tcp),
     };
-    let mut state = core.state();
-    let row = state.pinned.entry(node.clone()).or_default();
-    match done {
+    core.follow_up.note_pinned(node, |row| match done {
         Ok(done) => {
             row.tcp = done.deleted;
             note(row, done);
         }
         Err(error) => row.problem = Some(error),
-    }
+    });
 }
 
 /// Lets go what was pinned anew to flagged nodes, until `stop`.

@@ -10,7 +10,7 @@ use std::{
 
 use nodefence_common::RESCUE_LEASE_NS;
 
-use super::{core::Core, threads::precedence};
+use super::{core::Core, threads::urgent_thread};
 use crate::{
     dataplane::Rescues,
     flags::monotonic_ns,
@@ -52,10 +52,8 @@ impl Rescue {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let stop = Arc::clone(&stop);
-            std::thread::Builder::new().name("rescue".into()).spawn(move || {
-                let _or_end = core.or_end();
+            urgent_thread("rescue", core.panicked.clone(), move || {
                 let desk = Arc::clone(&core.rescue);
-                precedence();
                 // Without this thread the lease lapses: what would be rescued is refused.
                 if let Err(error) = (Worker { core, rescues }).run(&stop) {
                     tracing::error!(%error, "nothing is rescued any more");
@@ -86,7 +84,7 @@ fn unwanted(core: &Core) -> Option<&'static str> {
         return Some("the cluster file says nothing of Services");
     }
     match world.proxy.mode {
-        Some(proxy::Mode::Ipvs) if !core.takeout.progress().flushes => Some(if ipvs::is_loaded() {
+        Some(proxy::Mode::Ipvs) if !core.takeout().progress().flushes => Some(if ipvs::is_loaded() {
             "net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections"
         } else {
             "kube-proxy is in IPVS mode, but IPVS is not loaded"

@@ -1,20 +1,34 @@
 //! The agent's state as the rows that the CLI prints.
 
-use std::{collections::HashSet, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
-use jiff::Timestamp;
 use nodefence_common::{Action, Counter};
 
-use super::{chain::chain, core::Core, coverage::Coverage, failures::not_found, file_flags, world::World};
+use super::{
+    claim_rows::{
+        any_holds, auto_name, automatic_rows, claim_rows, flag_of, flag_row, share_text, whole_seconds,
+        withheld_rows,
+    },
+    core::Core,
+    coverage::Coverage,
+    kept_rows::kept_rows,
+    records::danger,
+    world::World,
+};
 use crate::{
-    cluster::{Backend, Node, NodeName, Protocol, Scope},
-    conntrack::{Conntrack, Family, Flow, blind},
+    cluster::{Backend, Node, NodeName, Scope},
+    conntrack::blind,
     dataplane::probe::Findings,
-    flags::{Clocks, Flag, Origin, monotonic_ns},
+    enforce::{Claim, Now, ShownClaim, Standing},
+    flags::{monotonic_ns, now},
+    plan::{Keep, Mode, Policy},
     proxy::Judgement,
     report::{
-        BackendRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, FlowRow, Flows,
-        NodeRow, Status, UnflagReport,
+        BackendRow, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, NodeRow,
+        Origin, Status, UnflagReport,
     },
 };
 
@@ -30,47 +44,56 @@ fn action_name(action: Action) -> &'static str {
     }
 }
 
-/// For people and programs alike: nobody wants a flag's nanoseconds.
-fn whole_seconds(at: Timestamp) -> Timestamp {
-    Timestamp::from_second(at.as_second()).unwrap_or(at)
-}
-
-fn flag_row(flag: &Flag, now: Clocks) -> FlagRow {
-    FlagRow {
-        origin: flag.origin,
-        reason: flag.reason.clone(),
-        since: whole_seconds(flag.since),
-        remaining_seconds: flag.remaining(now).map(|left| left.as_secs()),
-        until: flag.remaining(now).and_then(|left| now.wall.checked_add(left).ok()).map(whole_seconds),
-    }
-}
-
-fn node_row(core: &Core, world: &World, node: &Node, now: Clocks) -> NodeRow {
-    let slot = world.slots.get(&node.name);
-    let flag = world.flags.get(&node.name, now);
-    let action = match flag {
-        None => "pass",
-        Some(_) => action_name(core.settings.policy(&core.own_node).action()),
+/// What claims come to: what is done with packets to their node, or will be in a moment.
+fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> &'static str {
+    let stands =
+        |standing: Standing| claims.iter().any(|shown| shown.standing == standing && !shown.claim.ended(now));
+    let mode = match () {
+        () if stands(Standing::Enforced) => Mode::Enforce,
+        () if stands(Standing::Observed) => Mode::Observe,
+        () => return "pass",
     };
-    NodeRow {
-        name: node.name.to_string(),
-        address: node.address,
-        zone: node.zone.clone(),
-        index: slot.map_or(0, |slot| slot.index),
-        generation: slot.map_or(0, |slot| slot.generation),
-        backends: node.backends.len(),
-        own: node.name == core.own_node,
-        action: action.to_owned(),
-        kept: world.view.index(&node.name).map_or(0, |index| world.exempt.of_node(index).count()),
-        flag: flag.map(|flag| flag_row(flag, now)),
+    action_name(Policy { mode, ..*policy }.action())
+}
+
+/// What rows of nodes are made of, at one moment.
+struct Moment<'a> {
+    core: &'a Core,
+    world: &'a World,
+    keep: Keep,
+    now: Now,
+}
+
+impl<'a> Moment<'a> {
+    fn of(core: &'a Core, world: &'a World) -> Self {
+        Self { core, world, keep: world.keep(), now: now() }
+    }
+
+    fn row(&self, node: &Node) -> NodeRow {
+        let Self { core, world, keep, now } = self;
+        let slot = world.slot(&node.name);
+        let claims = world.claims_on(&node.name);
+        NodeRow {
+            name: node.name.to_string(),
+            address: node.address,
+            zone: node.zone.clone(),
+            index: slot.map_or(0, |slot| slot.index),
+            generation: slot.map_or(0, |slot| slot.generation),
+            backends: node.backends.len(),
+            own: node.name == core.own_node,
+            action: action(claims, &core.policy(), *now).to_owned(),
+            kept: world.view.index(&node.name).map_or(0, |index| keep.of_node(index).count()),
+            flag: flag_of(claims, *now),
+            claims: claim_rows(claims, *now),
+        }
     }
 }
 
 /// All nodes.
 pub(super) fn nodes(core: &Core) -> Vec<NodeRow> {
     let world = core.world();
-    let now = Clocks::now();
-    world.view.nodes.iter().map(|node| node_row(core, &world, node, now)).collect()
+    let moment = Moment::of(core, &world);
+    world.view.nodes.iter().map(|node| moment.row(node)).collect()
 }
 
 fn backend_row(
@@ -107,9 +130,10 @@ fn leaves(own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> bool
     node.name != own_node || flagged && backend.scope == Scope::Address
 }
 
-/// Who bears a flag now, by name.
+/// On whom a claim holds that is carried out, by name.
 fn flagged(world: &World) -> HashSet<&NodeName> {
-    world.flags.iter(Clocks::now()).map(|(name, _)| name).collect()
+    let now = now();
+    world.held.claims.keys().filter(|name| world.holds(name, now)).collect()
 }
 
 /// All backends.
@@ -149,13 +173,13 @@ pub(super) fn flag_report(
     core: &Core,
     name: &str,
     lasts: Option<Duration>,
-    replaced: Option<&Flag>,
+    replaced: Option<&Claim>,
     named: usize,
 ) -> Option<FlagReport> {
     let world = core.world();
-    let now = Clocks::now();
+    let moment = Moment::of(core, &world);
     let node = world.view.node(name)?;
-    let row = node_row(core, &world, node, now);
+    let row = moment.row(node);
     let mut warnings = Vec::new();
     let mut uncovered: Vec<String> = node
         .backends
@@ -193,7 +217,7 @@ pub(super) fn flag_report(
         backends: row.backends,
         uncovered_count,
         uncovered,
-        replaced: replaced.map(|flag| flag_row(flag, now)),
+        replaced: replaced.and_then(|claim| flag_row(claim, moment.now)),
         flip_micros: 0,
         received_ns: 0,
         asking: false,
@@ -209,8 +233,7 @@ pub(super) fn unflag_report(
     was_flagged: bool,
     mut warnings: Vec<String>,
 ) -> UnflagReport {
-    let now = Clocks::now();
-    let still = core.world().flag_of(&node, now).map(|flag| flag_row(flag, now));
+    let still = flag_of(core.world().claims_on(&node), now());
     match still.as_ref().map(|flag| flag.origin) {
         Some(Origin::ClusterFile) => {
             warnings.push("the cluster file flags it too: remove it there".to_owned());
@@ -219,59 +242,6 @@ pub(super) fn unflag_report(
         None => {}
     }
     UnflagReport { node, was_flagged, still, warnings }
-}
-
-/// The flows to backends, of one node or of all.
-pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
-    let world = core.world();
-    let view = &world.view;
-    if let Some(name) = only.filter(|name| view.node(name).is_none()) {
-        return Err(not_found(name));
-    }
-    let mut owners = std::collections::HashMap::new();
-    for node in view.nodes.iter().filter(|node| only.is_none_or(|name| node.name == name)) {
-        for backend in &node.backends {
-            owners
-                .insert((backend.addr(), backend.port_key().map(|key| (key.port, key.protocol))), &node.name);
-        }
-    }
-    let owner = |flow: &Flow| {
-        let reply = &flow.reply;
-        owners
-            .get(&(reply.src, None))
-            .or_else(|| owners.get(&(reply.src, Some((reply.src_port, reply.protocol)))))
-    };
-    let mut conntrack = Conntrack::open().map_err(failed)?;
-    let mut flows = Vec::new();
-    let mut notes = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        let dump = conntrack.dump(family, |flow| owner(flow).is_some()).map_err(failed)?;
-        if dump.incomplete {
-            notes.push("conntrack changed too fast to be listed whole; flows may be missing".to_owned());
-        }
-        flows.extend(dump.flows.iter().filter_map(|flow| Some(flow_row(flow, owner(flow)?))));
-    }
-    flows.sort_by(|a, b| (&a.node, a.backend, a.client).cmp(&(&b.node, b.backend, b.client)));
-    Ok(Flows { flows, notes })
-}
-
-fn flow_row(flow: &Flow, node: &str) -> FlowRow {
-    let end = |addr: nodefence_common::Addr, port| std::net::SocketAddr::new(IpAddr::from(addr), port);
-    FlowRow {
-        protocol: Protocol::of(flow.orig.protocol)
-            .map_or_else(|| flow.orig.protocol.to_string(), |protocol| protocol.to_string()),
-        client: end(flow.orig.src, flow.orig.src_port),
-        service: end(flow.orig.dst, flow.orig.dst_port),
-        backend: flow.backend(),
-        node: node.to_owned(),
-        state: flow.tcp.map(|state| format!("{state:?}")),
-        zone: flow.zone.map_or(0, |zone| zone.id()),
-        timeout_seconds: flow.timeout,
-    }
-}
-
-fn failed(error: impl Into<anyhow::Error>) -> Failure {
-    Failure::failed(chain(error))
 }
 
 /// All counters.
@@ -295,18 +265,13 @@ pub(super) fn status(core: &Core) -> Status {
     let (uncovered, uncovered_examples) = uncovered(core);
     let cannot_ask = cannot_ask();
     let world = core.world();
+    let moment = Moment::of(core, &world);
+    let now = moment.now;
     let findings = Findings::clone(&world.findings);
-    let now = Clocks::now();
-    let bearers = world.flags.iter(now).filter_map(|(name, _)| world.view.node(name));
-    let flagged = bearers.map(|node| node_row(core, &world, node, now)).collect();
-    let unknown = world.flags.iter(now).filter(|(name, _)| world.view.node(name).is_none());
-    let flagged_unknown = unknown.map(|(name, flag)| (name.clone(), flag_row(flag, now))).collect();
-    let backends = world.view.backends();
-    let kept_examples = super::kept::rows(&world.view, &world.exempt).take(EXAMPLES).collect();
-    // Each has a lock of its own: none is taken under another.
-    let rescue = core.rescue.row();
-    let ipvs = core.takeout.row();
-    let state = core.state();
+    let holds = |node: &&Node| any_holds(world.claims_on(&node.name), now);
+    let (flagged_unknown, claimed_unknown) = unknown(&world, now);
+    let (asked, pinned) = core.follow_up.rows();
+    let routes = core.rows.routes.borrow().clone();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id().cast_signed(),
@@ -314,45 +279,74 @@ pub(super) fn status(core: &Core) -> Status {
         node: core.own_node.to_string(),
         mode: core.settings.mode,
         answer: core.settings.answer,
-        cluster: ClusterRow {
-            file: core.settings.cluster_file.display().to_string(),
-            loaded: whole_seconds(world.loaded),
-            nodes: world.view.nodes.len(),
-            backends,
-            services: world.view.services.as_ref().map(Vec::len),
-            endpoints: world.view.endpoints(),
-            error: state.file_error.clone(),
-            flags: file_flags::dangers(&world.view, &core.own_node, now.wall),
-            watch: state.watch_error.clone(),
-        },
-        flagged,
-        flags_problem: state.flags_problem.clone(),
+        auto: auto_name(core.settings.auto),
+        auto_limit: share_text(core.settings.auto_limit),
+        withheld: withheld_rows(&world.held.withheld, now),
+        cluster: cluster_row(core, &world),
+        flagged: world.view.nodes.iter().filter(holds).map(|node| moment.row(node)).collect(),
+        flags_problem: core.rows.flags_problem.borrow().clone(),
         flagged_unknown,
-        kept: world.exempt.ports.len(),
-        kept_examples,
-        rescue,
-        dataplane: DataplaneRow {
-            pin_dir: core.settings.options.pin_dir.display().to_string(),
-            max_backends: core.settings.options.max_backends,
-            left_out: state.last_write.left_out,
-            left_out_ports: state.last_write.left_out_ports,
-            left_out_first: state.last_write.left_out_first.clone(),
-            error: state.write_error.clone(),
-            renewed_seconds_ago: Duration::from_nanos(monotonic_ns().saturating_sub(state.renewed))
-                .as_secs_f64(),
-            renew_error: state.renew_error(),
-        },
-        interfaces: state.interfaces.clone(),
+        claimed_unknown,
+        kept: moment.keep.ports.len(),
+        kept_examples: kept_rows(&world.view, &moment.keep).take(EXAMPLES).collect(),
+        rescue: core.rescue.row(),
+        dataplane: dataplane_row(core, &world),
+        interfaces: routes.interfaces,
         uncovered,
         uncovered_examples,
         probe_text: findings.to_string(),
         probe: findings,
         cannot_ask,
-        asked: state.asked.clone(),
+        asked,
         proxy: Judgement::clone(&world.proxy),
-        pinned: state.pinned.clone(),
-        neighbours: state.neighbours.clone(),
-        ipvs,
+        pinned,
+        neighbours: core.rows.neighbours.borrow().clone(),
+        ipvs: core.takeout().row(),
+    }
+}
+
+/// Flags, and claims that no person made, on nodes that the view lacks.
+fn unknown(world: &World, now: Now) -> (BTreeMap<NodeName, FlagRow>, BTreeMap<NodeName, Vec<ClaimRow>>) {
+    let mut flags = BTreeMap::new();
+    let mut others = BTreeMap::new();
+    for (name, claims) in world.held.claims.iter().filter(|(name, _)| world.view.node(name).is_none()) {
+        flags.extend(flag_of(claims, now).map(|flag| (name.clone(), flag)));
+        let rows = automatic_rows(claims, now);
+        if !rows.is_empty() {
+            others.insert(name.clone(), rows);
+        }
+    }
+    (flags, others)
+}
+
+fn cluster_row(core: &Core, world: &World) -> ClusterRow {
+    let source = core.rows.source.borrow().clone();
+    ClusterRow {
+        file: core.settings.cluster_file.display().to_string(),
+        loaded: whole_seconds(world.loaded),
+        nodes: world.view.nodes.len(),
+        backends: world.view.backends(),
+        services: world.view.services.as_ref().map(Vec::len),
+        endpoints: world.view.endpoints(),
+        error: source.error,
+        flags: world.held.dangers.iter().map(danger).collect(),
+        watch: source.unwatched,
+    }
+}
+
+fn dataplane_row(core: &Core, world: &World) -> DataplaneRow {
+    let report = core.rows.tables.borrow().report.clone();
+    let renewed = Duration::from_nanos(monotonic_ns().saturating_sub(core.beat.renewed()));
+    let failed = world.held.failed.iter().next();
+    DataplaneRow {
+        pin_dir: core.settings.options.pin_dir.display().to_string(),
+        max_backends: core.settings.options.max_backends,
+        left_out: report.left_out,
+        left_out_ports: report.left_out_ports,
+        left_out_first: report.left_out_first,
+        error: world.held.tables.error.as_ref().map(ToString::to_string),
+        renewed_seconds_ago: renewed.as_secs_f64(),
+        renew_error: failed.map(|(node, error)| format!("{node}: {error}")),
     }
 }
 

@@ -5,20 +5,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{audit, core::Core, idle, network, rows};
+use super::{
+    audit,
+    core::Core,
+    flow_rows, idle,
+    inbox::{Asked, NoAnswer},
+    records::{flagged, unflagged},
+    refusals::{failure, save_warning},
+    rows,
+};
 use crate::{
     cluster::NodeName,
+    enforce::{Change, Changed, Done, NewClaim, SaveState, Source},
     flags::monotonic_ns,
-    report::{AskRow, ErrorKind, Failure, FlagReport, Handler, Reply, Request, UnflagReport},
+    report::{Failure, FlagReport, Handler, Reply, Request, UnflagReport},
 };
 
 /// How long a `flag` that is to wait for the round of asking does so before it answers without its outcome.
 const WAIT_FOR_ASKING: Duration = Duration::from_secs(45);
-/// How long a `flag` waits until the flags file lies on the disk: a disk that hangs must not make the operator wait.
-const WAIT_FOR_FILE: Duration = Duration::from_secs(1);
 /// How many uncovered backends a `flag` names.
 const NAMED: usize = 20;
 
@@ -41,45 +48,57 @@ impl Desk {
         Self { core, stop }
     }
 
-    /// Answers as soon as the verdict is written, with `wait` once the idle clients were asked. `received` is when the request
-    /// was read.
+    /// Asks the owner of verdicts for something on a node.
+    async fn ask(&self, asked: Asked, node: &str) -> Result<Done, Failure> {
+        let answer = self.core.verdicts.ask(asked).map_err(Failure::failed)?;
+        let answer = answer.await.map_err(|_| Failure::failed(NoAnswer::Ended))?;
+        answer.map_err(|refusal| failure(&refusal, node))
+    }
+
+    /// Answers as soon as the verdict is written and what it follows from lies on the disk, or hangs there for a second; with `wait` once the idle clients were asked.
+    /// `received` is when the request was read.
     async fn flag(&self, flag: Flag, wait: bool, received: Instant) -> Result<FlagReport, Failure> {
+        // Instant is CLOCK_MONOTONIC too, but does not show its number.
+        let received_ns = monotonic_ns().saturating_sub(received.elapsed().as_nanos() as u64);
         let Flag { node, lasts, reason, force } = flag;
-        if force && node == self.core.own_node {
-            // Before the verdict, so that what comes after it is cut.
-            self.blocking(|core| {
-                core.state().covers_own = true;
-                network::refresh(core);
-            })
-            .await?;
+        let own = force && node == self.core.own_node;
+        // Before the verdict, so that what comes after it is cut.
+        let reaches_own = own.then(|| self.core.bells.looks.reach_own());
+        if own {
+            self.blocking(|core| core.bells.looks.look()).await?;
         }
-        let flagged = self.core.flag(&node, lasts, &reason, force, received);
-        if node == self.core.own_node {
-            self.core.state().covers_own = false;
-            // A look that had begun before may have forgotten its pods again.
-            self.core.view_changed.notify_one();
-        }
-        let (took, replaced) = flagged?;
-        let asking = self.ask(&node);
-        let mut warnings = Vec::new();
-        match timeout(WAIT_FOR_FILE, self.blocking(|core| core.save_flags())).await {
-            Ok(problem) => warnings.extend(problem?),
-            Err(_) => warnings.push(
-                "the flags file is still being written: until then the flag does not survive the agent"
-                    .into(),
-            ),
-        }
+        let asking = self.core.follow_up.request(&node);
+        let claim = NewClaim {
+            source: Source::Cli,
+            by: "".into(),
+            reason: reason.as_str().into(),
+            evidence: None,
+            lasts,
+            until: None,
+        };
+        let raised = Asked::Claim(node.clone(), Change::Raise { claim, force });
+        let done = self.ask(raised, &node).await?;
+        drop(reaches_own);
+        flagged(&node, &reason, lasts);
+        let replaced = match done.changed {
+            Changed::Raised { before } => before,
+            Changed::Withdrawn { .. } | Changed::HandedOver | Changed::Mended => None,
+        };
+        let mut warnings: Vec<String> = save_warning(&done.saved).into_iter().collect();
         let mut report = rows::flag_report(&self.core, &node, lasts, replaced.as_ref(), NAMED)
             .ok_or_else(|| Failure::failed(format_args!("`{node}` left the cluster file meanwhile")))?;
-        // Instant is CLOCK_MONOTONIC too, but does not show its number.
-        report.received_ns = monotonic_ns().saturating_sub(received.elapsed().as_nanos() as u64);
-        report.flip_micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        report.received_ns = received_ns;
+        match done.written {
+            Some(written) => report.flip_micros = written.saturating_sub(received_ns) / 1_000,
+            None => warnings.push("the verdict is not written yet; see `nodefence status`".to_owned()),
+        }
         warnings.append(&mut report.warnings);
-        match asking {
-            Err(why) => warnings.push(format!("idle clients are not asked: {why}")),
-            Ok(_) if !wait => report.asking = true,
-            Ok(asking) => match timeout(WAIT_FOR_ASKING, asking).await {
-                Ok(asked) => report.asked = asked.map_err(Failure::failed)?,
+        match idle::pointless(&self.core) {
+            Some(why) => warnings.push(format!("idle clients are not asked: {why}")),
+            None if !wait => report.asking = true,
+            None => match timeout(WAIT_FOR_ASKING, asking).await {
+                // Nobody asks where the flag was taken back meanwhile.
+                Ok(asked) => report.asked = asked.unwrap_or_default(),
                 Err(_) => {
                     report.asking = true;
                     warnings.push("idle clients are still being asked; see `nodefence status`".into());
@@ -93,27 +112,21 @@ impl Desk {
         Ok(report)
     }
 
-    /// Begins to let go what is pinned to a node and to ask its idle clients; it goes on though nobody waits for it.
-    ///
-    /// # Errors
-    /// Why there is no point in asking.
-    fn ask(&self, node: &NodeName) -> Result<JoinHandle<Option<AskRow>>, &'static str> {
-        let asking = tokio::spawn(idle::ask_for_request(Arc::clone(&self.core), node.clone()));
-        idle::pointless(&self.core).map_or(Ok(asking), Err)
-    }
-
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {
-        let unflagged = self.core.unflag(&node);
+        let withdrawn = Asked::Claim(node.as_str().into(), Change::Withdraw(Source::Cli));
+        let done = self.ask(withdrawn, &node).await?;
+        let was_flagged = matches!(done.changed, Changed::Withdrawn { was: true });
         let mut warnings = Vec::new();
-        // The flag is gone also where the verdict could not be taken back.
-        let gone = match &unflagged {
-            Ok(was_flagged) => *was_flagged,
-            Err(failure) => failure.kind == ErrorKind::Failed,
-        };
-        if gone {
-            warnings.extend(self.blocking(|core| core.save_flags()).await?);
+        if was_flagged {
+            unflagged(&node);
+            warnings.extend(match &done.saved {
+                SaveState::Late => Some(
+                    "the flags file is still being written: until then a restart of the agent would bring the flag back"
+                        .to_owned(),
+                ),
+                saved => save_warning(saved),
+            });
         }
-        let was_flagged = unflagged?;
         Ok(rows::unflag_report(&self.core, node, was_flagged, warnings))
     }
 
@@ -145,7 +158,7 @@ impl Handler for Desk {
             Request::Nodes => self.blocking(rows::nodes).await.into(),
             Request::Backends => self.blocking(rows::backends).await.into(),
             Request::Flows { node } => self
-                .blocking(move |core| rows::flows(core, node.as_deref()))
+                .blocking(move |core| flow_rows::flows(core, node.as_deref()))
                 .await
                 .and_then(|rows| rows)
                 .into(),
@@ -157,9 +170,8 @@ impl Handler for Desk {
                 self.blocking(move |core| audit::repair(core, &kinds, dry_run)).await.into()
             }
             Request::HandOver => {
-                let saved = self.blocking(|core| core.hand_over()).await;
-                if let Ok(Some(problem)) = saved {
-                    return Reply::Error(Failure::failed(problem));
+                if let Err(failure) = self.ask(Asked::HandOver, &self.core.own_node).await {
+                    return Reply::Error(failure);
                 }
                 // The answer is on its way before anything ends.
                 let stop = self.stop.clone();

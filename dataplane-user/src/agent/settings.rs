@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 use nodefence_common::{Config, config_flags};
 
 use crate::{
+    cluster::NodeName,
     dataplane::{self, probe::Findings},
+    enforce::{Auto, Share, Told},
     plan::{
         Answer, Mode, Policy,
         audit::{Cidr, Kind},
@@ -53,6 +55,10 @@ pub struct Settings {
     pub node: Option<String>,
     /// Whether to cut.
     pub mode: Mode,
+    /// Whether to cut for claims that no person made.
+    pub auto: Auto,
+    /// How many nodes these may cut, of all, of each zone and of each pool.
+    pub auto_limit: Share,
     /// What senders are told.
     pub answer: Answer,
     /// What the operator says of kube-proxy's mode.
@@ -73,6 +79,11 @@ impl Settings {
     /// How flags are carried out.
     pub(super) fn policy<'a>(&self, own_node: &'a str) -> Policy<'a> {
         Policy { own_node, mode: self.mode, answer: self.answer }
+    }
+
+    /// What the owner of verdicts must know of them.
+    pub(super) fn told(&self, own: NodeName) -> Told {
+        Told { own, mode: self.mode, auto: self.auto, answer: self.answer, limit: self.auto_limit }
     }
 
     /// What the kernel programs are to be configured with, after what was found.

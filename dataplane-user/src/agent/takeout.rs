@@ -1,5 +1,6 @@
 //! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
 mod ending;
+mod rows;
 
 use std::{
     collections::BTreeMap,
@@ -10,20 +11,21 @@ use std::{
 
 use nodefence_common::VERDICT_LIFETIME_NS;
 
-use super::{bell::Ending, chain::chain, core::Core, idle, threads::precedence};
+use super::{bell::Ending, chain::chain, core::Core, idle, threads::urgent_thread};
 use crate::{
     cluster::{ClusterView, NodeName},
-    flags::{Clocks, monotonic_ns},
+    flags::{monotonic_ns, now},
     ipvs::{self, is_loaded},
     ledger::{self, Ledger, Loaded},
     plan::{
         Mode,
-        takeout::{Flagged, Ground, Report, TakeOut, Wanted},
+        takeout::{Flagged, Ground, TakeOut, Wanted},
     },
     proxy,
-    report::{IpvsRow, KeptServiceRow, TakeOutRow},
+    report::IpvsRow,
     takeout::{Claim as _, Drive, Failure, Kernel, Known, Ledgers, Reopened, claim_anew, ground},
 };
+use rows::{node_row, note};
 
 /// Longest time between two looks at what is flagged, and between two renewals of the lease.
 const LOOK: Duration = Duration::from_millis(500);
@@ -31,8 +33,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(500);
 /// How soon to look whether verdicts that have lapsed are renewed.
 const LAPSED: Duration = Duration::from_millis(20);
-/// Services and problems that `status` names of each node.
-const NAMED: usize = 20;
 
 /// The thread.
 pub(super) struct TakingOut {
@@ -43,18 +43,15 @@ pub(super) struct TakingOut {
 impl TakingOut {
     pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let working = Arc::clone(core);
-        let thread = std::thread::Builder::new().name("takeout".into()).spawn(move || {
-            let _or_end = working.or_end();
-            precedence();
-            Work::new(working).run();
-        })?;
+        let work = || Work::new(working).run();
+        let thread = urgent_thread("takeout", core.panicked.clone(), work)?;
         Ok(Self { core: Arc::clone(core), thread })
     }
 
     /// Ends it; what was taken is put back, unless another agent takes over.
     pub(super) fn end(self) {
-        let leave = self.core.state().closing;
-        self.core.takeout.end(if leave { Ending::Leave } else { Ending::Restore });
+        let leave = self.core.world().held.closing;
+        self.core.takeout().end(if leave { Ending::Leave } else { Ending::Restore });
         let _panicked = self.thread.join();
     }
 }
@@ -105,7 +102,7 @@ impl Work {
                 AGAIN
             });
             self.tell();
-            match self.core.takeout.wait(pause) {
+            match self.core.takeout().wait(pause) {
                 None => {}
                 Some(Ending::Leave) => return,
                 Some(Ending::Restore) => return self.restore(),
@@ -127,6 +124,7 @@ impl Work {
 
     /// One look at what is flagged and at the tables; gives when to come again.
     fn step(&mut self) -> Result<Duration, String> {
+        self.core.beat.drain_lives(monotonic_ns());
         let changed = self.look();
         self.news |= changed;
         if self.drive.is_none() && !self.open().map_err(chain)? {
@@ -142,7 +140,7 @@ impl Work {
             drive.machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
             self.unseen = false;
         }
-        if self.core.state().held.saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
+        if self.core.beat.held().saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
             // This process stood still: the verdicts have lapsed, and nothing is done on their account before they are renewed.
             return Ok(LAPSED);
         }
@@ -152,7 +150,7 @@ impl Work {
             self.news = true;
             lapsed(drive).map_err(chain)?;
         }
-        let urgent = self.core.takeout.board().urgent.clone();
+        let urgent = self.core.takeout().board().urgent.clone();
         drive.urge(urgent.iter().copied());
         let due = |drive: &Drive<_, _>| {
             let now = Duration::from_nanos(monotonic_ns());
@@ -164,7 +162,7 @@ impl Work {
             drive.machine.set_ground(self.ground);
             let round = drive.round();
             if !drive.is_urged() {
-                self.core.takeout.board().urgent.retain(|key| !urgent.contains(key));
+                self.core.takeout().board().urgent.retain(|key| !urgent.contains(key));
             }
             match round {
                 Ok(round) => {
@@ -190,13 +188,15 @@ impl Work {
         // Where something else forwards, the tables are others': what an earlier agent took out is put back.
         let world = self.core.world();
         let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
-        let now = Clocks::now();
-        // A flag may be over that the thread which renews has not come to yet.
-        let enforced = world.enforced.iter().filter(|(name, _)| ours && world.flag_of(name, now).is_some());
-        let ask_since: BTreeMap<NodeName, u64> =
-            enforced.map(|(name, enforced)| (name.clone(), enforced.ask_since)).collect();
+        let now = now();
+        // In observe mode it is planned what would be done.
+        let observed = world.observed().filter(|_| !self.ground.enforce);
+        // A claim may be over that the owner of verdicts has not come to yet.
+        let flagged = world.enforced().chain(observed).filter(|(name, _)| ours && world.holds(name, now));
+        let since = flagged.map(|(name, bearer)| (name.clone(), bearer.ask_since));
+        let ask_since: BTreeMap<NodeName, u64> = since.collect();
         let view = Arc::clone(&world.view);
-        let asked = self.core.takeout.asked_since(&ask_since);
+        let asked = self.core.takeout().asked_since(&ask_since);
         let pointless = idle::pointless(&self.core).is_some();
         let flagged: Vec<(NodeName, bool)> = ask_since
             .into_keys()
@@ -246,8 +246,7 @@ impl Work {
             return Ok(false);
         }
         let kernel = Kernel::open(known(&self.core))?;
-        let core = Arc::clone(&self.core);
-        let until = Box::new(move || core.state().held.saturating_add(VERDICT_LIFETIME_NS));
+        let until = Box::new(until(&self.core));
         let Some((ledgers, loaded)) = Ledgers::open(run_dir, until)? else {
             anyhow::bail!("another process still has the ledger in {}", run_dir.display());
         };
@@ -307,12 +306,22 @@ impl Work {
         // A new one tells packets that wait that the tables were looked at.
         let balanced = || self.drive.as_ref().map(|drive| drive.machine.balanced()).unwrap_or_default();
         let balanced = news.then(|| Arc::new(balanced()));
-        let mut board = self.core.takeout.board();
+        let mut board = self.core.takeout().board();
         board.row = row;
         board.progress.flushes = flushes;
         if let Some(balanced) = balanced {
             board.progress.balanced = balanced;
         }
+    }
+}
+
+/// Up to when what is taken out holds: as long as the verdicts do.
+fn until(core: &Core) -> impl Fn() -> u64 + Send + use<> {
+    let beat = Arc::clone(&core.beat);
+    move || {
+        // Large tables are read for longer than a minute: this is asked for meanwhile.
+        beat.drain_lives(monotonic_ns());
+        beat.held().saturating_add(VERDICT_LIFETIME_NS)
     }
 }
 
@@ -356,39 +365,5 @@ fn inherited(loaded: &Loaded) -> Option<String> {
         )),
         (None, _, lines) if lines > 0 => Some(format!("{lines} lines of the ledger could not be read")),
         _ => None,
-    }
-}
-
-/// What `status` says of all nodes.
-fn note(lowered_only: bool, kept_here_alone: bool) -> Option<String> {
-    let notes = [
-        (
-            lowered_only,
-            "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have",
-        ),
-        (
-            kept_here_alone,
-            "the cluster file has no `services`: IPVS keeps destinations of services that would have nobody left, but packets to them are cut",
-        ),
-    ];
-    let notes: Vec<&str> = notes.iter().filter(|(applies, _)| *applies).map(|(_, note)| *note).collect();
-    (!notes.is_empty()).then(|| notes.join("; "))
-}
-
-fn node_row(report: Report) -> TakeOutRow {
-    let Report { taken, waiting, planned, kept, mut problems } = report;
-    let failed = problems.len();
-    problems.truncate(NAMED);
-    let named = kept.iter().take(NAMED);
-    TakeOutRow {
-        taken,
-        waiting,
-        planned,
-        kept_services: kept.len(),
-        kept: named
-            .map(|(key, why)| KeptServiceRow { service: key.to_string(), why: (*why).to_owned() })
-            .collect(),
-        failed,
-        problems,
     }
 }

@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 use super::coverage::Coverage;
 use crate::{
     cluster::{ClusterView, NodeName, NodeSet},
     dataplane::probe::Findings,
-    flags::{Clocks, Flag, Flags},
-    plan::{Indices, Keep, Slot},
+    enforce::{self, Bearer, Member, NewView, Now, ShownClaim, Standing},
+    plan::{Keep, Slot},
     proxy::Judgement,
 };
 
@@ -18,20 +19,14 @@ use crate::{
 /// A verdict is in it before it is written, and until it has been taken back: whoever gets a packet that was cut finds why.
 #[derive(Clone)]
 pub(super) struct World {
-    /// Rises with each one that is made known.
-    pub(super) epoch: u64,
+    /// What the owner of verdicts made known.
+    pub(super) held: Arc<enforce::World>,
     /// Who exists.
     pub(super) view: Arc<ClusterView>,
     /// When that was read.
     pub(super) loaded: Timestamp,
     /// Who has which place in the maps.
-    pub(super) slots: Arc<Indices>,
-    /// What is held against nodes. Of a flag that has ended since it says so itself.
-    pub(super) flags: Arc<Flags>,
-    /// Whose backends are cut.
-    pub(super) enforced: Arc<BTreeMap<NodeName, Enforced>>,
-    /// What is not cut though its node is.
-    pub(super) exempt: Arc<Keep>,
+    members: Arc<BTreeMap<NodeName, Member>>,
     /// Which device leads to which backend.
     pub(super) coverage: Arc<Coverage>,
     /// How kube-proxy forwards.
@@ -40,54 +35,134 @@ pub(super) struct World {
     pub(super) findings: Arc<Findings>,
 }
 
-/// A verdict that holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Enforced {
-    /// Where its node's entry is.
-    pub(super) slot: Slot,
-    /// Only rounds of asking that began from then on (CLOCK_MONOTONIC, ns) asked all of its clients.
-    pub(super) ask_since: u64,
-}
-
 impl World {
-    /// Verdicts in the map, and since when a round of asking counts for each.
-    pub(super) fn enforced(
-        armed: &BTreeMap<NodeName, Slot>,
-        ask_since: &BTreeMap<NodeName, u64>,
-    ) -> BTreeMap<NodeName, Enforced> {
-        let since = |name| ask_since.get(name).copied().unwrap_or_default();
-        armed
-            .iter()
-            .map(|(name, slot)| (name.clone(), Enforced { slot: *slot, ask_since: since(name) }))
-            .collect()
+    /// Before the owner of verdicts has made anything known.
+    pub(super) fn first(view: &NewView, proxy: Judgement, findings: Findings) -> Self {
+        Self {
+            held: Arc::default(),
+            view: Arc::clone(&view.view),
+            loaded: view.read,
+            members: Arc::clone(&view.members),
+            coverage: Arc::default(),
+            proxy: Arc::new(proxy),
+            findings: Arc::new(findings),
+        }
+    }
+
+    /// Takes over what the owner of verdicts made known.
+    pub(super) fn take(&mut self, held: Arc<enforce::World>) {
+        if let Some(view) = &held.view {
+            self.view = Arc::clone(&view.view);
+            self.loaded = view.read;
+            self.members = Arc::clone(&view.members);
+        }
+        self.held = held;
+    }
+
+    /// A node's place in the maps.
+    pub(super) fn slot(&self, node: &str) -> Option<Slot> {
+        self.members.get(node).map(|member| member.slot)
+    }
+
+    /// Ports that are not cut though their node is. Costs in proportion to them.
+    pub(super) fn keep(&self) -> Keep {
+        self.held.exempt.keep()
+    }
+
+    /// Nodes whose backends are cut, or are about to be.
+    pub(super) fn enforced(&self) -> impl Iterator<Item = (&NodeName, &Bearer)> {
+        named(&self.held.enforced)
+    }
+
+    /// Nodes of which is counted what would be cut.
+    pub(super) fn observed(&self) -> impl Iterator<Item = (&NodeName, &Bearer)> {
+        named(&self.held.observed)
     }
 
     /// Whether the node's backends are cut.
     pub(super) fn enforces(&self, node: &str) -> bool {
-        self.enforced.contains_key(node)
+        self.is_among(node, &self.held.enforced)
+    }
+
+    /// Whether what would be cut of the node is counted.
+    pub(super) fn observes(&self, node: &str) -> bool {
+        self.is_among(node, &self.held.observed)
+    }
+
+    /// A node's verdict, where its backends are cut.
+    pub(super) fn bearer(&self, node: &str) -> Option<&Bearer> {
+        self.find(node, &self.held.enforced)
+    }
+
+    fn is_among(&self, node: &str, bearers: &[Bearer]) -> bool {
+        self.find(node, bearers).is_some()
+    }
+
+    fn find<'a>(&self, node: &str, bearers: &'a [Bearer]) -> Option<&'a Bearer> {
+        // They are in the order of their places.
+        let slot = self.slot(node)?;
+        let at = bearers.binary_search_by_key(&slot, |bearer| bearer.slot).ok()?;
+        bearers.get(at)
     }
 
     /// Nodes of the view whose backends are cut.
     pub(super) fn enforced_nodes(&self) -> NodeSet {
-        self.enforced.keys().filter_map(|name| self.view.index(name)).collect()
+        self.enforced().filter_map(|(name, _)| self.view.index(name)).collect()
     }
 
-    /// The flag that holds on a node.
-    pub(super) fn flag_of(&self, node: &str, now: Clocks) -> Option<&Flag> {
-        self.flags.get(node, now)
+    /// The same, and those that may be cut still, since their verdict could not be taken back and lapses.
+    pub(super) fn cut_nodes(&self) -> NodeSet {
+        let cut = self.enforced().chain(named(&self.held.lapsing));
+        cut.filter_map(|(name, _)| self.view.index(name)).collect()
     }
 
-    /// Whether it differs from another one in more than its number.
-    pub(super) fn is_news_to(&self, other: &Self) -> bool {
-        let same = Arc::ptr_eq(&self.view, &other.view)
-            && self.loaded == other.loaded
-            && Arc::ptr_eq(&self.slots, &other.slots)
-            && Arc::ptr_eq(&self.flags, &other.flags)
-            && self.enforced == other.enforced
-            && Arc::ptr_eq(&self.exempt, &other.exempt)
-            && Arc::ptr_eq(&self.coverage, &other.coverage)
-            && Arc::ptr_eq(&self.proxy, &other.proxy)
-            && Arc::ptr_eq(&self.findings, &other.findings);
-        !same
+    /// All claims on a node, in the order of their sources.
+    pub(super) fn claims_on(&self, node: &str) -> &[ShownClaim] {
+        self.held.claims.get(node).map_or(&[][..], |claims| &claims[..])
+    }
+
+    /// Whether a claim on the node is carried out that has not ended since.
+    pub(super) fn holds(&self, node: &str, now: Now) -> bool {
+        self.claims_on(node).iter().any(|shown| is_carried_out(shown) && !shown.claim.ended(now))
+    }
+
+    /// Whether a claim on the node is carried out, or will be as soon as it can be.
+    pub(super) fn is_claimed(&self, node: &str) -> bool {
+        self.claims_on(node).iter().any(is_carried_out)
+    }
+}
+
+fn is_carried_out(shown: &ShownClaim) -> bool {
+    matches!(shown.standing, Standing::Enforced | Standing::Observed)
+}
+
+fn named(bearers: &[Bearer]) -> impl Iterator<Item = (&NodeName, &Bearer)> {
+    bearers.iter().filter_map(|bearer| Some((bearer.name.as_ref()?, bearer)))
+}
+
+/// Makes it known. Several change it, each a part of its own.
+pub(super) struct Published(watch::Sender<Arc<World>>);
+
+impl Published {
+    /// Beginning with this.
+    pub(super) fn new(world: World) -> Self {
+        Self(watch::Sender::new(Arc::new(world)))
+    }
+
+    /// As of now. Waits for nobody.
+    pub(super) fn now(&self) -> Arc<World> {
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Changes a part of it.
+    pub(super) fn change(&self, change: impl FnOnce(&mut World)) {
+        let mut before = None;
+        self.0.send_modify(|world| {
+            let mut next = World::clone(world);
+            change(&mut next);
+            before = Some(std::mem::replace(world, Arc::new(next)));
+        });
+        // Whatever it alone held is freed here, where nobody waits for it.
+        drop(before);
     }
 }

@@ -1,4 +1,4 @@
-//! Who writes verdicts and what is kept: the kernel's maps, or a test's.
+//! Who writes verdicts and what is exempt: the kernel's maps, or a test's.
 
 use nodefence_common::{NodeEntry, PortKey};
 
@@ -12,6 +12,8 @@ pub(super) trait Writer: Send {
     fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
     /// Takes that back.
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+    /// No device reads maps of another size any more.
+    fn forget_old(&mut self);
 }
 
 impl Writer for NodeWriter {
@@ -26,4 +28,27 @@ impl Writer for NodeWriter {
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
         self.let_go_of_port(key)
     }
+
+    fn forget_old(&mut self) {
+        Self::forget_old(self);
+    }
+}
+
+/// Where nothing is pinned there is nothing to renew.
+pub(super) struct Nowhere;
+
+impl Writer for Nowhere {
+    fn write(&mut self, index: u32, _: &NodeEntry) -> Result<(), dataplane::Error> {
+        Err(dataplane::Error::NodeIndex(index))
+    }
+
+    fn keep(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+        Ok(())
+    }
+
+    fn let_go(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+        Ok(())
+    }
+
+    fn forget_old(&mut self) {}
 }

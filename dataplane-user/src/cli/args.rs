@@ -6,7 +6,9 @@ use clap::{
 };
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
 
+use super::values::{AutoArg, LogFormat, TcArg, XdpArg, lasting, patience, share};
 use crate::{
+    enforce::Share,
     plan::{
         Answer, Mode,
         audit::{Cidr, Kind},
@@ -151,7 +153,8 @@ pub enum Verb {
 
     /// List nodes and their flags
     #[command(
-        after_help = "ACTION is what happens to packets for the node: pass, refuse, drop or observe (counted only).\n\nExample:\n  nodefence nodes -o json"
+        after_help = "ACTION is what happens to packets for the node: pass, refuse, drop or observe (counted only). FLAG is the flag that holds, and \
+                            behind it what else is claimed of the node, and how that stands.\n\nExample:\n  nodefence nodes -o json"
     )]
     Nodes,
 
@@ -282,6 +285,14 @@ pub struct AgentArgs {
     #[arg(long, default_value = "enforce")]
     pub mode: Mode,
 
+    /// What is done about claims on nodes that no person made; the weaker of this and --mode holds
+    #[arg(long, default_value = "observe")]
+    pub auto: AutoArg,
+
+    /// How many nodes such claims may cut, of all and of each zone: a part, and at least one. Where more are claimed, none of these claims is enforced there
+    #[arg(long, value_name = "PART/OF", default_value = "1/3", value_parser = share)]
+    pub auto_limit: Share,
+
     /// What senders to a flagged node are told: refuse (RST, ICMP port unreachable) or drop (nothing)
     #[arg(long, default_value = "refuse")]
     pub answer: Answer,
@@ -333,59 +344,4 @@ pub struct AgentArgs {
     /// How to log, to standard error; RUST_LOG sets what
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-}
-
-/// Whether and how XDP is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum XdpArg {
-    /// Not at all.
-    Off,
-    /// By the driver.
-    Native,
-    /// By the stack; slows the healthy path.
-    Generic,
-}
-
-/// How TC programs are attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TcArg {
-    /// tcx on Linux 6.6 and later, else clsact.
-    Auto,
-    /// clsact.
-    Clsact,
-}
-
-/// How the agent logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// After how long a difference is a fault.
-fn patience(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text)
-        .map_err(|_| "expected a number with its unit (s, m, h), as in 60s or 5m".to_owned())?;
-    if time < Duration::from_secs(1) || time > Duration::from_secs(24 * 3_600) {
-        return Err("between 1s and 24h: kube-proxy needs its time, and what is older is of no use".into());
-    }
-    Ok(time)
-}
-
-/// Ten years: what is longer was meant otherwise.
-const LONGEST_FLAG: Duration = Duration::from_secs(3_650 * 24 * 3_600);
-
-/// How long a flag lasts: a second at least, since verdicts are renewed once a second.
-fn lasting(text: &str) -> Result<Duration, String> {
-    let expected = "expected numbers with their units (s, m, h, d), as in 90s, 10m or 1h 30m";
-    let lasts = humantime::parse_duration(text).map_err(|_| expected.to_owned())?;
-    if lasts > LONGEST_FLAG {
-        return Err("at most 3650d; without --for a flag holds until it is taken back".into());
-    }
-    if lasts < Duration::from_secs(1) {
-        return Err("a flag lasts one second at least (to end it at once: `nodefence unflag NODE`)".into());
-    }
-    Ok(lasts)
 }

@@ -2,10 +2,13 @@
 
 mod args;
 mod audit;
+mod claims;
 mod doctor;
 mod exit;
 mod output;
+mod status;
 mod tables;
+mod values;
 mod verbs;
 
 pub use args::{AgentArgs, Cli, Verb};

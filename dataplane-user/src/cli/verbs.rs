@@ -9,20 +9,23 @@ use clap::CommandFactory as _;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    args::{AgentArgs, Cli, Format, LogFormat, TcArg, Verb, XdpArg},
+    args::{AgentArgs, Cli, Format, Verb},
     audit, doctor,
     exit::Exit,
     output::{print, say},
+    status::status,
     tables,
+    values::{AutoArg, LogFormat, TcArg, XdpArg},
 };
 use crate::{
     agent::{self, AuditSettings, Lock, Settings, Wanted},
     dataplane,
+    enforce::Auto,
     flags::FlagStore,
     ledger,
     report::{
         AuditReport, BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING,
-        RepairReport, Request, Server, Status, UnflagReport,
+        RepairReport, Request, Server, UnflagReport,
     },
     takeout,
 };
@@ -59,7 +62,7 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Counters => {
             desk.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
         }
-        Verb::Status => desk.ask(&Request::Status, quiet, |status: &Status| tables::status(status))?,
+        Verb::Status => desk.ask(&Request::Status, quiet, status)?,
         Verb::Audit => {
             let warnings = |report: &AuditReport| warn(&audit::audit_warnings(report));
             return desk.ask_for(&Request::Audit, warnings, audit::audit, audit::audit_exit);
@@ -187,6 +190,12 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
         interfaces,
         node: args.node.clone(),
         mode: args.mode,
+        auto: match args.auto {
+            AutoArg::Off => Auto::Off,
+            AutoArg::Observe => Auto::Observe,
+            AutoArg::Enforce => Auto::Enforce,
+        },
+        auto_limit: args.auto_limit,
         answer: args.answer,
         proxy: args.proxy,
         audit: AuditSettings {

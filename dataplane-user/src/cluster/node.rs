@@ -116,11 +116,6 @@ impl NodeSet {
     pub fn iter(&self) -> impl Iterator<Item = NodeIx> {
         self.nodes.iter().copied()
     }
-
-    /// Those that are not among `others`, in the view's order.
-    pub fn difference(&self, others: &Self) -> impl Iterator<Item = NodeIx> {
-        self.iter().filter(move |node| !others.contains(*node))
-    }
 }
 
 impl FromIterator<NodeIx> for NodeSet {
@@ -195,15 +190,5 @@ mod tests {
         assert_eq!([0, 1, 3, 6, 7, 8].map(there), [true, false, true, false, true, false]);
         assert_eq!(set(&[]), NodeSet::default());
         assert!(!set(&[]).contains(NodeIx::new(0)));
-    }
-
-    #[test]
-    fn what_others_lack_is_left() {
-        let left = |ours: &[u32], others: &[u32]| -> Vec<usize> {
-            set(ours).difference(&set(others)).map(NodeIx::position).collect()
-        };
-        assert_eq!(left(&[4, 1, 2], &[2, 9]), [1, 4]);
-        assert_eq!(left(&[4, 1], &[]), [1, 4]);
-        assert_eq!(left(&[4, 1], &[1, 4, 5]), [0_usize; 0]);
     }
 }

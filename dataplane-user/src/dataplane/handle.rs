@@ -1,9 +1,7 @@
 use std::collections::BTreeSet;
 
 use aya::Ebpf;
-use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, MAX_NODES, NodeEntry, PortKey, Reason, port_kinds,
-};
+use nodefence_common::{Addr, BackendEntry, Config, Counter, NodeEntry, PortKey, Reason, port_kinds};
 
 use super::{
     error::Error,
@@ -12,7 +10,7 @@ use super::{
     load,
     lock::PinLock,
     log::CutLog,
-    maps::Maps,
+    maps::{Maps, owned_nodes},
     names,
     options::Options,
     programs::Programs,
@@ -59,26 +57,24 @@ impl Dataplane {
         Ok(dataplane)
     }
 
-    /// Brings the whole wanted state into the maps. A full map is no error: what does not fit is reported and passes.
+    /// Brings these tables into the maps, and into the new ones alone where maps are staged. A full map is no error: what does not fit is
+    /// reported and passes. Every generation that they name must lie in `nodes` before ([`super::NodeWriter`]).
     pub fn write(&mut self, tables: &Tables) -> Result<WriteReport, Error> {
-        let Self { maps, staged, .. } = self;
-        let report = write::write(maps, tables, &mut |maps, index, entry| {
-            put_node(maps, staged.as_mut(), index, entry)
-        })?;
-        if let Some(staged) = staged {
+        let report = write::write(&mut self.maps, tables)?;
+        if let Some(staged) = &mut self.staged {
             staged.filled = true;
         }
         Ok(report)
     }
 
-    /// Writes one node's entry: the one flip that cuts a node or lets it go, and its renewal.
-    pub fn write_node(&mut self, index: u32, entry: &NodeEntry) -> Result<(), Error> {
-        put_node(&mut self.maps, self.staged.as_mut(), index, entry)
+    /// Whether devices may still read maps of another size, layout or version: until all of them are switched.
+    pub fn is_staged(&self) -> bool {
+        self.staged.is_some()
     }
 
     /// Every node index that has or had an owner: verdicts to adopt, and generations to go on from.
     pub fn nodes(&self) -> Result<Vec<(u32, NodeEntry)>, Error> {
-        self.maps.used_nodes()
+        owned_nodes(&self.maps.nodes)
     }
 
     /// Every backend in the map.
@@ -141,22 +137,4 @@ impl Dataplane {
         self.options.config = config;
         self.maps.set_config(&config)
     }
-}
-
-fn put_node(
-    maps: &mut Maps,
-    staged: Option<&mut Staged>,
-    index: u32,
-    entry: &NodeEntry,
-) -> Result<(), Error> {
-    if index >= MAX_NODES {
-        return Err(Error::NodeIndex(index));
-    }
-    if let Some(old) = staged.and_then(|s| s.old_nodes.as_mut())
-        && index < old.len()
-    {
-        old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
-    }
-    maps.used = maps.used.max(index + 1);
-    maps.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
 }

@@ -58,7 +58,6 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     let programs = Programs::load(&mut ebpf, options.xdp != XdpChoice::Off)?;
     let mut maps = Maps::take(&mut ebpf)?;
     let staged = Staged::fill(&options.pin_dir, differing, &mut maps)?;
-    maps.find_used()?;
     Ok(Loaded { ebpf, programs, maps, staged, lock })
 }
 

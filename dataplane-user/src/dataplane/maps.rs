@@ -3,18 +3,15 @@ use aya::{
     Ebpf,
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray},
 };
-use nodefence_common::{Addr, BackendEntry, Config, Counter, Device, MAX_NODES, NodeEntry, PortKey, Reason};
+use nodefence_common::{Addr, BackendEntry, Config, Counter, Device, NodeEntry, PortKey, Reason};
 
-use super::{error::Error, names};
+use super::{error::Error, names, sys};
 
 pub(super) struct Maps {
     pub(super) backends: HashMap<MapData, Addr, BackendEntry>,
     pub(super) ports: HashMap<MapData, PortKey, u32>,
     pub(super) nodes: Array<MapData, NodeEntry>,
     pub(super) devices: HashMap<MapData, u32, Device>,
-    seen: Array<MapData, u64>,
-    /// One more than the highest node index that is in use: what lies beyond need not be read.
-    pub(super) used: u32,
     counters: PerCpuArray<MapData, Counter>,
     config: Array<MapData, Config>,
 }
@@ -33,9 +30,7 @@ impl Maps {
             backends: take(ebpf, names::BACKENDS)?,
             ports: take(ebpf, names::PORTS)?,
             nodes: take(ebpf, names::NODES)?,
-            used: MAX_NODES,
             devices: take(ebpf, names::DEVICES)?,
-            seen: take(ebpf, names::SEEN)?,
             counters: take(ebpf, names::COUNTERS)?,
             config: take(ebpf, names::CONFIG)?,
         })
@@ -43,29 +38,6 @@ impl Maps {
 
     pub(super) fn set_config(&mut self, config: &Config) -> Result<(), Error> {
         self.config.set(0, config, 0).map_err(Error::map(names::CONFIG))
-    }
-
-    /// Every node entry that was ever written (an index that never had an owner has generation 0 and no verdict).
-    pub(super) fn used_nodes(&self) -> Result<Vec<(u32, NodeEntry)>, Error> {
-        let mut used = Vec::new();
-        for index in 0..self.used.min(self.nodes.len()) {
-            let entry = self.nodes.get(&index, 0).map_err(Error::map(names::NODES))?;
-            if entry != EMPTY_NODE {
-                used.push((index, entry));
-            }
-        }
-        Ok(used)
-    }
-
-    /// Finds how far the node indexes go that are in use.
-    pub(super) fn find_used(&mut self) -> Result<(), Error> {
-        self.used = self.used_nodes()?.last().map_or(0, |(index, _)| index + 1);
-        Ok(())
-    }
-
-    /// Forgets when an index's owner was last heard of: the next one starts without its predecessor's word.
-    pub(super) fn forget_seen(&mut self, index: u32) -> Result<(), Error> {
-        self.seen.set(index, &0, 0).map_err(Error::map(names::SEEN))
     }
 
     /// Sums over the CPUs, one for each reason.
@@ -97,9 +69,20 @@ impl Maps {
     }
 }
 
-/// What an index holds that never had an owner.
-pub(super) const EMPTY_NODE: NodeEntry =
-    NodeEntry { verdict: 0, action: 0, until: 0, generation: 0, name: [0; 28] };
+/// Every entry of `nodes` that has or had an owner. An index that never had one has generation 0.
+pub(super) fn owned_nodes(nodes: &Array<MapData, NodeEntry>) -> Result<Vec<(u32, NodeEntry)>, Error> {
+    let empty = NodeEntry { verdict: 0, action: 0, until: 0, generation: 0, name: [0; 28] };
+    let entries = sys::values(nodes, empty).map_err(Error::call("read the map nodes"))?;
+    Ok((0..).zip(entries).filter(|(_, entry)| entry.generation != 0).collect())
+}
+
+/// Whether a pinned map could not be opened because it has another layout than the one asked for.
+pub(super) fn is_other_layout(error: &MapError) -> bool {
+    matches!(
+        error,
+        MapError::InvalidKeySize { .. } | MapError::InvalidValueSize { .. } | MapError::InvalidMapType { .. }
+    )
+}
 
 /// Whether a hash map refused an entry for the moment only.
 pub(super) fn is_passing(error: &MapError) -> bool {

@@ -1,23 +1,36 @@
-//! The one flip, for a thread of its own: verdicts must be renewed while slower work has the [`super::Dataplane`]. And what is
-//! kept, which must be in the map before the flip.
-use std::path::Path;
+//! The one writer of nodes' entries, and of what is kept, which must be in the map before the verdicts that need it. It has handles of its
+//! own: verdicts must be renewed while slower work has the [`super::Dataplane`].
+use std::{collections::BTreeMap, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use nodefence_common::{MAX_NODES, NodeEntry, PortKey, port_flags};
 
-use super::{error::Error, handle::Dataplane, names, write::insert};
+use super::{
+    error::Error,
+    handle::Dataplane,
+    maps::{is_other_layout, owned_nodes},
+    names,
+    write::insert,
+};
 
-/// Writes node entries and kept ports. Independent of the [`Dataplane`] that it was made from.
+/// Writes nodes' entries and kept ports. Independent of the [`Dataplane`] that it was made from. Only one may write at a time: it knows of
+/// no generation that another one wrote since it was made.
 pub struct NodeWriter {
     nodes: Array<MapData, NodeEntry>,
-    /// The map that devices which are not switched yet still read.
-    old: Option<Array<MapData, NodeEntry>>,
-    /// None where only verdicts are renewed; two while devices are switched from one map to another.
-    ports: Vec<HashMap<MapData, PortKey, u32>>,
+    /// The map that devices read which are not switched yet.
+    old_nodes: Option<Array<MapData, NodeEntry>>,
+    /// The generation of each index in `nodes` that has or had an owner.
+    generations: BTreeMap<u32, u32>,
+    /// None where verdicts are only renewed: no index gets a new owner then.
+    seen: Option<Array<MapData, u64>>,
+    /// None where verdicts are only renewed.
+    ports: Option<HashMap<MapData, PortKey, u32>>,
+    /// As `old_nodes`.
+    old_ports: Option<HashMap<MapData, PortKey, u32>>,
 }
 
 impl Dataplane {
-    /// A writer of node entries that does not wait for this handle.
+    /// A writer that does not wait for this handle. Where maps are staged ([`Dataplane::is_staged`]), it writes the old ones too.
     pub fn node_writer(&self) -> Result<NodeWriter, Error> {
         NodeWriter::new(self)
     }
@@ -25,41 +38,48 @@ impl Dataplane {
 
 impl NodeWriter {
     fn new(dataplane: &Dataplane) -> Result<Self, Error> {
-        let pinned = &dataplane.options.pin_dir;
-        let staging = names::staging(pinned);
-        let staged = dataplane.staged.as_ref().is_some_and(|staged| staged.old_nodes.is_some());
-        let (nodes, old) =
-            if staged { (open(&staging)?, Some(open(pinned)?)) } else { (open(pinned)?, None) };
-        let mut ports = vec![open_ports(pinned)?];
-        if staging.join(names::PORTS).exists() {
-            ports.push(open_ports(&staging)?);
-        }
-        Ok(Self { nodes, old, ports })
+        let (nodes, old_nodes) = open_both(dataplane, names::NODES)?;
+        let (ports, old_ports) = open_both(dataplane, names::PORTS)?;
+        // What devices stamp that are not switched yet is nobody's word any more once they are.
+        let (seen, _) = open_both(dataplane, names::SEEN)?;
+        let generations = generations(&owned_nodes(&nodes)?);
+        Ok(Self { nodes, old_nodes, generations, seen: Some(seen), ports: Some(ports), old_ports })
     }
 
-    /// Over the map that is pinned below `pin_dir`, before anything is loaded, for verdicts alone; with every entry in it that has
-    /// an owner. `None` where there is no such map, or one of another layout.
+    /// Over the map that is pinned below `pin_dir`, before anything is loaded, for renewing verdicts alone; with every entry in it that
+    /// has or had an owner. `None` where there is no such map, or one of another layout.
     pub fn pinned(pin_dir: &Path) -> Option<(Self, Vec<(u32, NodeEntry)>)> {
-        let nodes = open(pin_dir).ok()?;
-        let entries = (0..).zip(nodes.iter()).filter_map(|(index, entry)| Some((index, entry.ok()?)));
-        let owned = entries.filter(|(_, entry)| entry.generation != 0).collect();
-        Some((Self { nodes, old: None, ports: Vec::new() }, owned))
+        let nodes = open(pin_dir, names::NODES).ok()?;
+        let owned = owned_nodes(&nodes).ok()?;
+        let generations = generations(&owned);
+        let this = Self { nodes, old_nodes: None, generations, seen: None, ports: None, old_ports: None };
+        Some((this, owned))
     }
 
-    /// Writes one node's entry.
+    /// Writes one node's entry. Of an index with a new generation it is forgotten when its owner was last heard of: the new one starts
+    /// without its predecessor's word.
     pub fn write_node(&mut self, index: u32, entry: &NodeEntry) -> Result<(), Error> {
         if index >= MAX_NODES {
             return Err(Error::NodeIndex(index));
         }
-        if let Some(old) = self.old.as_mut().filter(|old| index < old.len()) {
+        if let Some(old) = self.old_nodes.as_mut().filter(|old| index < old.len()) {
             old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
         }
-        self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
+        self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))?;
+        if self.generations.get(&index).copied().unwrap_or_default() != entry.generation {
+            // Only now: once the generation is the new one, packets of the former owner stamp nothing any more.
+            if let Some(seen) = &mut self.seen {
+                seen.set(index, &0, 0).map_err(Error::map(names::SEEN))?;
+            }
+            // What failed above is done again by the next write.
+            self.generations.insert(index, entry.generation);
+        }
+        Ok(())
     }
 
     /// Has the datapath pass what goes to a port, or notes that an address has such a port ([`PortKey::kept_address`]).
     pub fn keep_port(&mut self, key: &PortKey) -> Result<(), Error> {
-        for ports in &mut self.ports {
+        for ports in self.old_ports.iter_mut().chain(&mut self.ports) {
             insert(ports, key, &port_flags::KEEP).map_err(Error::map(names::PORTS))?;
         }
         Ok(())
@@ -67,7 +87,7 @@ impl NodeWriter {
 
     /// Takes that back.
     pub fn let_go_of_port(&mut self, key: &PortKey) -> Result<(), Error> {
-        for ports in &mut self.ports {
+        for ports in self.old_ports.iter_mut().chain(&mut self.ports) {
             match ports.remove(key) {
                 Ok(()) | Err(MapError::KeyNotFound) => {}
                 Err(error) => return Err(Error::map(names::PORTS)(error)),
@@ -75,18 +95,39 @@ impl NodeWriter {
         }
         Ok(())
     }
+
+    /// Every device is switched ([`Dataplane::is_staged`]): nobody reads the old maps any more.
+    pub fn forget_old(&mut self) {
+        self.old_nodes = None;
+        self.old_ports = None;
+    }
 }
 
-fn open(dir: &Path) -> Result<Array<MapData, NodeEntry>, Error> {
-    MapData::from_pin(dir.join(names::NODES))
-        .and_then(Map::from_map_data)
-        .and_then(Array::try_from)
-        .map_err(Error::map(names::NODES))
+fn generations(owned: &[(u32, NodeEntry)]) -> BTreeMap<u32, u32> {
+    owned.iter().map(|(index, entry)| (*index, entry.generation)).collect()
 }
 
-fn open_ports(dir: &Path) -> Result<HashMap<MapData, PortKey, u32>, Error> {
-    MapData::from_pin(dir.join(names::PORTS))
-        .and_then(Map::from_map_data)
-        .and_then(HashMap::try_from)
-        .map_err(Error::map(names::PORTS))
+/// The map that stays, and where it is staged the one that devices read which are not switched yet.
+fn open_both<T>(dataplane: &Dataplane, name: &'static str) -> Result<(T, Option<T>), Error>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let pinned = &dataplane.options.pin_dir;
+    if !dataplane.staged.as_ref().is_some_and(|staged| staged.has(name)) {
+        return Ok((open(pinned, name).map_err(Error::map(name))?, None));
+    }
+    let old = match open(pinned, name) {
+        Ok(old) => Some(old),
+        // What its values mean is known to its own programs alone.
+        Err(error) if is_other_layout(&error) => None,
+        Err(error) => return Err(Error::map(name)(error)),
+    };
+    Ok((open(&names::staging(pinned), name).map_err(Error::map(name))?, old))
+}
+
+fn open<T>(folder: &Path, name: &'static str) -> Result<T, MapError>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).and_then(T::try_from)
 }

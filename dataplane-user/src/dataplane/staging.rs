@@ -14,7 +14,7 @@ use nodefence_common::NodeEntry;
 use super::{
     error::Error,
     folders,
-    maps::{Maps, is_full},
+    maps::{Maps, is_full, is_other_layout},
     names::{self, MAPS},
     sys::{self, MapInfo},
     versions, write,
@@ -25,8 +25,6 @@ pub(super) struct Staged {
     names: Vec<&'static str>,
     /// Whether the new maps hold all that is wanted, so that devices may be switched.
     pub(super) filled: bool,
-    /// The old `nodes`, where a new one was made of the same layout: verdicts go to both until all devices are switched.
-    pub(super) old_nodes: Option<Array<MapData, NodeEntry>>,
     /// Pin folders of other versions, whose links are ours by now.
     other_versions: Vec<PathBuf>,
 }
@@ -86,7 +84,7 @@ impl Staged {
         if names.is_empty() && other_versions.is_empty() {
             return Ok(None);
         }
-        let mut staged = Self { names, filled: true, old_nodes: None, other_versions };
+        let mut staged = Self { names, filled: true, other_versions };
         for other in &staged.other_versions {
             tracing::info!(folder = %other.display(), "another version's dataplane is taken over");
             // Its programs go on with its maps until ours are filled.
@@ -100,27 +98,22 @@ impl Staged {
                 }
                 names::PORTS => HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.ports, name)),
                 names::DEVICES => HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.devices, name)),
-                names::NODES => Array::try_from(old).map(|old| {
-                    copy_array(&old, &mut maps.nodes, name)?;
-                    staged.old_nodes = Some(old);
-                    Ok(())
-                }),
+                names::NODES => Array::try_from(old).map(|old| copy_array(&old, &mut maps.nodes, name)),
                 // Counters start again, configuration is written at each start, the rest is of the moment.
                 _ => continue,
             };
             match copied {
                 Ok(result) => result?,
-                Err(
-                    MapError::InvalidKeySize { .. }
-                    | MapError::InvalidValueSize { .. }
-                    | MapError::InvalidMapType { .. },
-                ) => {
-                    staged.filled = false;
-                }
+                Err(error) if is_other_layout(&error) => staged.filled = false,
                 Err(e) => return Err(Error::map(name)(e)),
             }
         }
         Ok(Some(staged))
+    }
+
+    /// Whether a new map of this name was made.
+    pub(super) fn has(&self, name: &'static str) -> bool {
+        self.names.contains(&name)
     }
 
     /// Puts the new pins in the place of the old ones. Every device must run the new programs by now.

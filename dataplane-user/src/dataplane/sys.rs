@@ -1,5 +1,5 @@
 //! The few bpf(2) commands that aya does not offer, or not in the way needed here: links by pin with their device and
-//! program, links that never fall back to netlink, lists of programs on a hook, and test runs without an allocation.
+//! program, links that never fall back to netlink, lists of programs on a hook, test runs without an allocation, and arrays read at once.
 #![expect(unsafe_code, reason = "raw bpf(2)")]
 use std::{
     ffi::CString,
@@ -11,12 +11,18 @@ use std::{
     path::Path,
 };
 
+use aya::{
+    Pod,
+    maps::{Array, IterableMap as _, MapData},
+};
+
 const BPF_OBJ_PIN: libc::c_long = 6;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_PROG_QUERY: libc::c_long = 16;
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_LINK_DETACH: libc::c_long = 34;
@@ -129,6 +135,41 @@ pub(super) fn map_info(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
         max_entries: u32_at(&buffer, 16),
         flags: u32_at(&buffer, 20),
     })
+}
+
+/// BPF_MAP_LOOKUP_BATCH (5.6 and later): every value of an array, by one call. `zero`: what each is until it is read.
+pub(super) fn values<V: Pod>(array: &Array<MapData, V>, zero: V) -> io::Result<Vec<V>> {
+    #[repr(C)]
+    struct Attr {
+        in_batch: u64,
+        out_batch: u64,
+        keys: u64,
+        values: u64,
+        count: u32,
+        map: u32,
+        element_flags: u64,
+        flags: u64,
+    }
+    // The kernel writes as many bytes for each as the map's keys and values have: aya held these against the types when it opened the map.
+    let mut keys = vec![0_u32; array.len() as usize];
+    let mut values = vec![zero; keys.len()];
+    let mut last = 0_u32;
+    let mut attr = Attr {
+        in_batch: 0,
+        out_batch: std::ptr::from_mut(&mut last) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: array.len(),
+        map: array.map().fd().as_fd().as_raw_fd() as u32,
+        element_flags: 0,
+        flags: 0,
+    };
+    bpf(BPF_MAP_LOOKUP_BATCH, &mut attr)?;
+    if attr.count == array.len() {
+        Ok(values)
+    } else {
+        Err(io::Error::other(format!("{} of {} values were read", attr.count, array.len())))
+    }
 }
 
 /// Id and name of a program, by descriptor.

@@ -1,14 +1,8 @@
-//! Bringing the tables into the maps, in an order in which no packet ever meets the verdict of a node that is not its
-//! own:
+//! Bringing the tables into the maps: deletes first, since what is no longer wanted is to pass, and makes room; then inserts and updates.
 //!
-//! 1. nodes whose generation is new, as healthy and not heard of: entries of the index's former owner now name an older
-//!    generation;
-//! 2. deletes: what is no longer wanted is to pass, and makes room;
-//! 3. inserts and updates;
-//! 4. verdicts, but for entries that somebody else wrote meanwhile: a verdict that was set, taken back or renewed while
-//!    the tables were on their way is newer than the tables.
-//!
-//! What `ports` keeps is left alone here: it follows the verdicts, and who writes those writes it too ([`super::NodeWriter`]).
+//! Nodes' entries, and what `ports` keeps, are left alone here: they have a writer of their own ([`super::NodeWriter`]). That no packet ever
+//! meets the verdict of a node that is not its own is seen to by who has both write: entries of the index's former owner name an older
+//! generation once the new one is in the map, which must be so before anything is written here that names it.
 //!
 //! Entries that are equal are not written. A full map leaves entries out, which then pass.
 use std::{collections::HashMap as Wanted, hash::Hash};
@@ -17,7 +11,7 @@ use aya::{
     Pod,
     maps::{HashMap, MapData},
 };
-use nodefence_common::{Addr, MAX_NODES, NodeEntry, Verdict, port_kinds};
+use nodefence_common::{Addr, port_kinds};
 
 use super::{
     error::Error,
@@ -35,8 +29,6 @@ pub struct WriteReport {
     pub updated: u64,
     /// Backends and ports that are no longer wanted.
     pub deleted: u64,
-    /// Node entries written.
-    pub nodes: u64,
     /// Backends that did not fit: their packets pass.
     pub left_out: u64,
     /// Host-network ports that did not fit: their packets pass.
@@ -48,29 +40,8 @@ pub struct WriteReport {
 /// How many left-out addresses are named.
 const NAMED: usize = 8;
 
-/// Writes one node's entry. The only place that does.
-pub(super) type WriteNode<'a> = &'a mut dyn FnMut(&mut Maps, u32, &NodeEntry) -> Result<(), Error>;
-
-pub(super) fn write(
-    maps: &mut Maps,
-    tables: &Tables,
-    write_node: WriteNode<'_>,
-) -> Result<WriteReport, Error> {
+pub(super) fn write(maps: &mut Maps, tables: &Tables) -> Result<WriteReport, Error> {
     let mut report = WriteReport::default();
-    if let Some((index, _)) = tables.nodes.range(MAX_NODES..).next() {
-        return Err(Error::NodeIndex(*index));
-    }
-    let mut there: Wanted<u32, NodeEntry> = maps.used_nodes()?.into_iter().collect();
-    for (index, entry) in &tables.nodes {
-        if there.get(index).map_or(0, |e| e.generation) != entry.generation {
-            let healthy = NodeEntry { verdict: Verdict::Healthy as u32, action: 0, until: 0, ..*entry };
-            write_node(maps, *index, &healthy)?;
-            // Once the generation is the new one, packets of the former owner stamp nothing any more.
-            maps.forget_seen(*index)?;
-            there.insert(*index, healthy);
-            report.nodes += 1;
-        }
-    }
     delete(&mut maps.ports, &tables.ports, names::PORTS, &mut report, |key| {
         key.kind == port_kinds::ENDPOINT
     })?;
@@ -80,23 +51,6 @@ pub(super) fn write(
     report.left_out_first = left_out.into_iter().take(NAMED).map(|addr: Addr| addr.into()).collect();
     let left_out = put(&mut maps.ports, &tables.ports, names::PORTS, &mut report)?;
     report.left_out_ports = left_out.len() as u64;
-    for (index, old) in &there {
-        if !tables.nodes.contains_key(index) {
-            // The generation stays, so that the index's next owner gets a higher one.
-            let unused = NodeEntry { generation: old.generation, ..super::maps::EMPTY_NODE };
-            if *old != unused {
-                write_node(maps, *index, &unused)?;
-                report.nodes += 1;
-            }
-        }
-    }
-    for (index, entry) in &tables.nodes {
-        let now = maps.nodes.get(index, 0).map_err(Error::map(names::NODES))?;
-        if now != *entry && there.get(index) == Some(&now) {
-            write_node(maps, *index, entry)?;
-            report.nodes += 1;
-        }
-    }
     Ok(report)
 }
 

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
+
 use super::{
     index::ExemptIndex,
     now::Epoch,
@@ -16,7 +18,7 @@ use crate::{
 
 impl NewView {
     /// Of a whole view. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic flows.
-    /// `before`: the view that was delivered last, from which the delta is worked out.
+    /// `before`: the view that was delivered last, from which the delta is worked out. When it was read is for the caller to say.
     pub fn build(
         epoch: Epoch,
         view: Arc<ClusterView>,
@@ -44,6 +46,7 @@ impl NewView {
         let delta = before.map(|before| delta(before, &view, &members)).unwrap_or_default();
         Self {
             epoch,
+            read: Timestamp::UNIX_EPOCH,
             members: Arc::new(members),
             sizes: Arc::new(sizes),
             exempt: Arc::new(exempt),

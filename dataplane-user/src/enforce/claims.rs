@@ -10,6 +10,7 @@ use super::{
     claim::{Claim, ClaimCause, NewClaim, Saved, Source},
     limits::{Counted, Limits, Verdict, Withheld},
     now::Now,
+    output::Event,
     scope::LimitScope,
     settings::Told,
     standing::{ShownClaim, Standing},
@@ -309,6 +310,12 @@ impl Claims {
     /// The scopes whose automatic claims are withheld.
     pub(super) fn withheld(&self) -> Vec<Withheld> {
         self.limits.withheld().cloned().collect()
+    }
+
+    /// The same for the log, of one scope.
+    pub(super) fn withheld_in(&self, scope: &LimitScope) -> Option<Event> {
+        let withheld = self.limits.withheld().find(|withheld| withheld.scope == *scope)?;
+        Some(Event::Withheld(withheld.clone(), self.limits.automatic(scope).cloned().collect()))
     }
 
     /// When something ends (CLOCK_MONOTONIC, ns), as far as that can be known.

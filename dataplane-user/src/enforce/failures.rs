@@ -88,7 +88,7 @@ impl Enforcer {
         for (index, port) in blocked {
             let Some(place) = self.places.get_mut(&index) else { continue };
             let news = place.blocked.as_ref().is_none_or(|blocked| blocked.why != *error);
-            place.blocked = Some(Blocked { until, why: Arc::clone(error) });
+            place.blocked = Some(Blocked { until, port, why: Arc::clone(error) });
             let name = place.owner.as_ref().map(|owner| owner.name.clone());
             self.later.insert((until, index));
             self.troubled.insert(index);

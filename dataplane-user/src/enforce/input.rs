@@ -69,6 +69,8 @@ pub enum Input {
         /// These are all that lie in the maps.
         whole: bool,
     },
+    /// What lies in the maps may be anything: the tables are to be written anew, every entry compared. Answered once all is there that must be.
+    Mend(Ticket),
     /// What became of [`super::Output::Save`].
     Saved {
         /// Which.
@@ -76,6 +78,8 @@ pub enum Input {
         /// Why it does not lie on the disk.
         result: Result<(), Arc<str>>,
     },
+    /// What was saved is gone from the disk: all is saved once more.
+    SaveAnew,
     /// Another agent takes over: all is saved, and nothing is changed by requests any more.
     HandOver(Ticket),
     /// Every verdict is to be renewed now: whoever takes over has their whole lifetime.

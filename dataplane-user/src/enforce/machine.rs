@@ -99,12 +99,25 @@ impl Enforcer {
             Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(at),
             Input::Written { epoch, result } => self.tables_written(epoch, result),
             Input::Found { nodes, exempt, whole } => self.found(nodes, &exempt, whole),
+            Input::Mend(ticket) => self.mend(ticket),
             Input::Saved { serial, result } => self.saved(serial, result),
+            Input::SaveAnew => self.claims.bump(),
             Input::HandOver(ticket) => self.hand_over(ticket),
             Input::Renew => self.next_renewal = now.mono,
             Input::Tick => {}
         }
         self.advance();
+    }
+
+    /// It is this late by now. To be called before each [`Enforcer::poll`]: carrying out what it gives takes its time, and whoever asked is told when the map
+    /// held it.
+    pub fn clock(&mut self, now: Now) {
+        self.now = now;
+    }
+
+    /// The node that this agent runs on, where [`Enforcer::bridge`] was not told. To be called before the first view comes.
+    pub fn know_own(&mut self, own: NodeName) {
+        self.told.own = own;
     }
 
     /// What follows from the time.
@@ -132,7 +145,6 @@ impl Enforcer {
             }
             self.views.try_again(mono);
             self.settle();
-            self.tell_dangers();
         }
         self.requests.save_again(mono);
         self.answer();
@@ -155,10 +167,11 @@ impl Enforcer {
         let (names, crossed) = self.claims.settle(self.now);
         for crossed in crossed {
             let event = match crossed.verdict {
-                Verdict::Exceeded => Event::Withheld(crossed.scope),
-                Verdict::Over => Event::NoMoreWithheld(crossed.scope),
-                Verdict::Same => continue,
+                Verdict::Exceeded => self.claims.withheld_in(&crossed.scope),
+                Verdict::Over => Some(Event::NoMoreWithheld(crossed.scope)),
+                Verdict::Same => None,
             };
+            let Some(event) = event else { continue };
             self.out.push_back(Output::Record(event));
             self.publish = true;
         }
@@ -167,6 +180,7 @@ impl Enforcer {
         }
         if !Arc::ptr_eq(self.claims.shown(), &self.world.claims) {
             self.publish = true;
+            self.dangers_due = true;
         }
     }
 

@@ -6,6 +6,7 @@ use nodefence_common::{NodeEntry, PortKey};
 
 use super::{
     claim::{Claim, Saved, Source},
+    limits::Withheld,
     now::{Epoch, Ticket},
     scope::LimitScope,
     world::{Danger, World},
@@ -79,6 +80,8 @@ pub enum Changed {
     },
     /// Everything is saved for another agent.
     HandedOver,
+    /// All lies in the maps that must.
+    Mended,
 }
 
 /// Whether a change outlives the agent.
@@ -129,6 +132,9 @@ pub enum Refusal {
     /// The verdict could not be taken back; it lapses. The claim is gone.
     #[error("the verdict could not be taken back: {0}")]
     NotTakenBack(Arc<str>),
+    /// The tables could not be written.
+    #[error("the tables were not written: {0}")]
+    NotMended(Arc<str>),
     /// What another agent must know could not be saved.
     #[error("the claims were not saved: {0}")]
     NotSaved(Arc<str>),
@@ -137,14 +143,21 @@ pub enum Refusal {
 /// For the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node is claimed that was not, by that source.
-    Raised(NodeName, Source),
+    /// A node is claimed that was not, by the source of this claim.
+    Raised(NodeName, Claim),
     /// A source claims a node no more.
     Withdrawn(NodeName, Source),
+    /// The flags of the cluster file: these came and these went with it.
+    FileFlags {
+        /// Nodes that it flags and did not.
+        came: Vec<NodeName>,
+        /// Nodes that it flags no more.
+        went: Vec<NodeName>,
+    },
     /// A claim is over.
     Over(NodeName, Source),
-    /// Automatic claims of a scope exceed its limit: none is enforced there.
-    Withheld(LimitScope),
+    /// Automatic claims of a scope exceed its limit: none is enforced there, of these nodes.
+    Withheld(Withheld, Vec<NodeName>),
     /// Automatic claims of a scope are withheld no more.
     NoMoreWithheld(LimitScope),
     /// A node's entry could not be written.

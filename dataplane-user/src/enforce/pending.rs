@@ -18,6 +18,8 @@ pub(super) enum Wish {
     Withdraw { was: bool },
     /// Another agent takes over.
     HandOver,
+    /// What lies in the maps is to be as it should.
+    Mend,
 }
 
 /// A request that waits for an answer.
@@ -94,6 +96,11 @@ impl Requests {
     /// What was saved is another agent's from now on.
     pub(super) fn give(&mut self) {
         self.given = true;
+    }
+
+    /// Whether it is.
+    pub(super) fn is_given(&self) -> bool {
+        self.given
     }
 
     /// How far the saving of this is; `None` while it goes on.

@@ -10,7 +10,7 @@ use super::{
     settings::Told,
 };
 use crate::{
-    cluster::NodeName,
+    cluster::{Backend, NodeName},
     plan::{Mode, Policy, Slot, node_entry, verdict_until},
 };
 
@@ -43,6 +43,9 @@ pub(super) struct Owner {
 pub(super) struct Blocked {
     /// It is tried again then (CLOCK_MONOTONIC, ns).
     pub(super) until: u64,
+    /// What must be exempt.
+    pub(super) port: Backend,
+    /// Why it could not be.
     pub(super) why: Arc<str>,
 }
 

@@ -11,10 +11,17 @@ use super::{
     pending::{Pending, Wish},
     world::Danger,
 };
-use crate::{cluster::NodeName, flags::too_many};
+use crate::cluster::NodeName;
+
+/// Whether so many flagged nodes may be more than the rest can make up for: more than a third.
+const fn too_many(flagged: usize, all: usize) -> bool {
+    flagged * 3 > all
+}
 
 /// For how long a request waits for the map, and then for the disk, in ns.
 const PATIENCE: u64 = SECOND;
+/// For how long whoever wants the maps mended waits, in ns.
+const MENDED: u64 = 60 * SECOND;
 
 impl Enforcer {
     /// A source raises its claim on a node, or takes it back.
@@ -41,7 +48,7 @@ impl Enforcer {
         let source = claim.source.clone();
         let before = self.claims.raise(node, claim, self.now);
         if before.is_none() {
-            self.out.push_back(Output::Record(Event::Raised(node.clone(), source.clone())));
+            self.tell_raised(node, &source);
         }
         self.write_anew(node);
         Ok(Wish::Raise { source, before })
@@ -98,14 +105,31 @@ impl Enforcer {
             return;
         }
         let (came, went) = self.claims.replace(&source, claims, self.now);
-        self.dangers_due |= source == Source::File && !(came.is_empty() && went.is_empty());
-        let came = came.into_iter().map(|node| Event::Raised(node, source.clone()));
+        if source == Source::File {
+            if !(came.is_empty() && went.is_empty()) {
+                self.out.push_back(Output::Record(Event::FileFlags { came, went }));
+            }
+            return;
+        }
+        for node in &came {
+            self.tell_raised(node, &source);
+        }
         let went = went.into_iter().map(|node| Event::Withdrawn(node, source.clone()));
-        self.out.extend(came.chain(went).map(Output::Record));
+        self.out.extend(went.map(Output::Record));
+    }
+
+    fn tell_raised(&mut self, node: &NodeName, source: &Source) {
+        let claim = self.claims.get(node, source).cloned();
+        self.out.extend(claim.map(|claim| Output::Record(Event::Raised(node.clone(), claim))));
     }
 
     /// Another agent takes over: nothing is changed by requests from now on.
     pub(super) fn hand_over(&mut self, ticket: Ticket) {
+        if self.requests.is_given() {
+            // It was asked for before, and the file is another agent's.
+            let done = Done { changed: Changed::HandedOver, written: None, saved: SaveState::Saved };
+            return self.reply(ticket, Ok(done));
+        }
         self.closing = true;
         self.publish = true;
         self.next_renewal = self.now.mono;
@@ -117,6 +141,7 @@ impl Enforcer {
         let attaching = if node == self.told.own { SECOND } else { 0 };
         let by = match wish {
             Wish::HandOver => u64::MAX,
+            Wish::Mend => self.now.mono.saturating_add(MENDED),
             Wish::Raise { .. } | Wish::Withdraw { .. } => self.now.mono.saturating_add(PATIENCE + attaching),
         };
         let settled = wish == Wish::HandOver;
@@ -153,6 +178,23 @@ impl Enforcer {
             let its = matches!(pending.wish, Wish::Withdraw { .. }) && pending.node == *node;
             if its && !pending.settled {
                 self.reply(pending.ticket, Err(Refusal::NotTakenBack(Arc::clone(error))));
+            } else {
+                self.requests.waiting.push(pending);
+            }
+        }
+    }
+
+    /// What lies in the maps may be anything: the tables are written anew.
+    pub(super) fn mend(&mut self, ticket: Ticket) {
+        self.views.write_anew();
+        self.wait(ticket, NodeName::default(), Wish::Mend);
+    }
+
+    /// Tells those who want the maps mended that the tables could not be written.
+    pub(super) fn not_mended(&mut self, error: &Arc<str>) {
+        for pending in std::mem::take(&mut self.requests.waiting) {
+            if pending.wish == Wish::Mend {
+                self.reply(pending.ticket, Err(Refusal::NotMended(Arc::clone(error))));
             } else {
                 self.requests.waiting.push(pending);
             }
@@ -203,6 +245,9 @@ impl Enforcer {
 
     /// Whether nothing is to be written any more for a request.
     fn is_settled(&self, pending: &Pending) -> bool {
+        if pending.wish == Wish::Mend {
+            return self.views.is_written() && self.exempt.whole() && self.work.is_empty();
+        }
         let Some((index, place)) = self.place_of(&pending.node) else { return true };
         let waits = place.want.is_none() && self.claims.decision(&pending.node).is_some();
         // The last write counts once nobody said that it failed.
@@ -214,6 +259,11 @@ impl Enforcer {
         let changed = match pending.wish {
             Wish::Raise { before, .. } => Changed::Raised { before },
             Wish::Withdraw { was } => Changed::Withdrawn { was },
+            Wish::Mend if pending.settled => Changed::Mended,
+            Wish::Mend => {
+                let late = Refusal::NotMended("it takes longer than a minute".into());
+                return self.reply(pending.ticket, Err(late));
+            }
             Wish::HandOver => {
                 if let SaveState::Failed(error) = saved {
                     self.closing = false;
@@ -254,7 +304,9 @@ impl Enforcer {
             dangers.push(Danger::Over(over));
         }
         if *dangers != *self.dangers {
-            self.out.extend(dangers.iter().cloned().map(|danger| Output::Record(Event::Danger(danger))));
+            let new = dangers.iter().filter(|danger| !self.dangers.contains(danger)).cloned();
+            let new = new.map(|danger| Output::Record(Event::Danger(danger)));
+            self.out.extend(new);
             self.dangers = dangers.into();
             self.publish = true;
         }

@@ -75,9 +75,11 @@ impl Enforcer {
         let places = &self.places;
         let why = |index: &u32| {
             let place = places.get(index)?;
-            let blocked = place.blocked.as_ref().map(|blocked| &blocked.why);
-            let why = place.error.as_ref().or(blocked)?;
-            Some((place.owner.as_ref().map(|owner| owner.name.clone()), Arc::clone(why)))
+            let blocked = place.blocked.as_ref();
+            let blocked = blocked
+                .map(|blocked| format!("{} must be kept, which failed: {}", blocked.port, blocked.why));
+            let why = place.error.clone().or_else(|| blocked.map(Arc::from))?;
+            Some((place.owner.as_ref().map(|owner| owner.name.clone()), why))
         };
         self.troubled.retain(|index| why(index).is_some());
         let named = self.troubled.iter().filter_map(|index| {

@@ -26,6 +26,8 @@ impl Enforcer {
         if let Some(output) = self.write_first(&[Work::Place, Work::Release]) {
             return Some(output);
         }
+        // Here, when all that came together has been taken: a view, and the flags of its file.
+        self.tell_dangers();
         if std::mem::take(&mut self.publish) {
             return Some(Output::Publish(self.snapshot()));
         }

@@ -119,6 +119,9 @@ impl Enforcer {
                 let news = self.views.error.as_ref() != Some(&error);
                 let again = self.now.mono.saturating_add(SECOND);
                 let ours = self.views.failed(epoch, Arc::clone(&error), again);
+                if ours {
+                    self.not_mended(&error);
+                }
                 if ours && news {
                     self.out.push_back(Output::Record(Event::TablesFailed(error)));
                 }

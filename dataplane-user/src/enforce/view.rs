@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
+
 use super::{index::ExemptIndex, now::Epoch, scope::LimitScope};
 use crate::{
     cluster::{ClusterView, NodeName},
@@ -67,6 +69,8 @@ impl Delta {
 pub struct NewView {
     /// Its number.
     pub epoch: Epoch,
+    /// When its source was read, for whoever asks.
+    pub read: Timestamp,
     /// Who exists.
     pub view: Arc<ClusterView>,
     /// Every node that has a place.

@@ -33,6 +33,8 @@ pub(super) struct Views {
     step: Step,
     /// A write failed since: what lies in the maps is not known.
     unsure: bool,
+    /// Once those that are on their way are written, they are to be handed out again.
+    anew: bool,
     /// To be taken once the tables are not on their way.
     next: Option<Arc<NewView>>,
     pub(super) error: Option<Arc<str>>,
@@ -47,6 +49,7 @@ impl Default for Views {
             step: Step::Written,
             // What an earlier agent left is not known either.
             unsure: true,
+            anew: false,
             next: None,
             error: None,
         }
@@ -100,9 +103,25 @@ impl Views {
     /// Takes a view. Gives the one before, and whether nothing of that one came into the maps.
     pub(super) fn take(&mut self, view: Arc<NewView>) -> (Option<Arc<NewView>>, bool) {
         let before = self.latest.replace(view);
-        let never = self.step == Step::Due && self.handed.last() != before.as_ref().map(|view| &view.epoch);
+        let epoch = before.as_ref().map(|view| view.epoch);
+        let never = self.step == Step::Due && self.handed.last() != epoch.as_ref() && self.written != epoch;
         self.step = Step::Due;
         (before, never)
+    }
+
+    /// What lies in the maps is not known any more: the tables are to be handed out again, also where some are on their way, which may have passed what differs.
+    pub(super) fn write_anew(&mut self) {
+        self.unsure = true;
+        match self.step {
+            Step::Written if self.latest.is_some() => self.step = Step::Due,
+            Step::Out => self.anew = true,
+            Step::Written | Step::Due | Step::Failed(_) => {}
+        }
+    }
+
+    /// Whether the latest tables are written, and no others wait.
+    pub(super) fn is_written(&self) -> bool {
+        self.step == Step::Written && self.next.is_none()
     }
 
     /// Whether the tables are to be handed out.
@@ -126,10 +145,11 @@ impl Views {
         if self.step != Step::Out || self.latest.as_ref().is_none_or(|view| view.epoch != epoch) {
             return false;
         }
-        self.step = Step::Written;
+        let anew = std::mem::take(&mut self.anew);
+        self.step = if anew { Step::Due } else { Step::Written };
         self.written = Some(epoch);
         self.handed.clear();
-        self.unsure = false;
+        self.unsure = anew;
         self.error = None;
         true
     }

@@ -3,20 +3,11 @@ use std::{sync::LazyLock, time::Duration};
 use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
 
-/// The two clocks that a flag's end is held against, read together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clocks {
-    /// The wall clock, which may be set at any time.
-    pub wall: Timestamp,
-    /// CLOCK_BOOTTIME: never set, and runs on while the machine sleeps.
-    pub boot: Duration,
-}
+use crate::enforce::Now;
 
-impl Clocks {
-    /// Reads both.
-    pub fn now() -> Self {
-        Self { wall: Timestamp::now(), boot: read(ClockId::CLOCK_BOOTTIME) }
-    }
+/// Reads the clocks, together.
+pub fn now() -> Now {
+    Now { mono: monotonic_ns(), boot: read(ClockId::CLOCK_BOOTTIME), wall: Timestamp::now() }
 }
 
 /// CLOCK_MONOTONIC of the machine in ns: the clock of `bpf_ktime_get_ns`, and so of every verdict. A time namespace (5.6) shifts what

@@ -1,22 +1,13 @@
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use super::format;
+use crate::enforce::{Now, Saved};
 
-use super::{
-    clock::Clocks,
-    set::{Flag, Origin},
-};
-use crate::cluster::NodeName;
-
-const VERSION: u32 = 1;
 /// Longest flags file that is believed, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -31,34 +22,17 @@ pub struct StoreError {
 /// What lay in the flags file.
 #[derive(Debug, Default)]
 pub struct Adopted {
-    /// Flags that still hold.
-    pub flags: BTreeMap<NodeName, Flag>,
-    /// Why there are none although there was a file.
+    /// What holds of it still.
+    pub saved: Saved,
+    /// Why there is nothing although there was a file.
     pub problem: Option<String>,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    version: u32,
-    /// CLOCK_BOOTTIME means nothing after another boot.
-    boot_id: String,
-    flags: Vec<StoredFlag>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredFlag {
-    node: NodeName,
-    reason: String,
-    since: Timestamp,
-    ends_boot_ms: Option<u64>,
-}
-
-/// The file that keeps the CLI's flags while no agent runs.
+/// The file that keeps all claims while no agent runs: those of the cluster file and of other causes too, whose verdicts the next
+/// agent renews before it has heard of them.
 ///
-/// A file that cannot be believed (damaged, or from before the machine booted) gives no flags: the cut then lapses, traffic
-/// flows, and `status` says so. It is kept aside as `flags.json.bad`.
+/// A file that cannot be believed (damaged, of a later version, or from before the machine booted) gives no claims: the cut then
+/// lapses, traffic flows, and `status` says so. It is kept aside as `flags.json.bad`.
 #[derive(Debug)]
 pub struct FlagStore {
     path: PathBuf,
@@ -117,31 +91,19 @@ impl FlagStore {
     ///
     /// # Errors
     /// Where it cannot be read at this moment (no descriptor, no memory, an error of the disk): it may be good, and stays.
-    pub fn adopt(&self, now: Clocks) -> Result<Adopted, StoreError> {
+    pub fn adopt(&self, now: Now) -> Result<Adopted, StoreError> {
         let text = match self.read() {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Adopted::default()),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Ok(self.reject(format!("is damaged: {error}")));
+                return Ok(self.reject(&format!("is damaged: {error}")));
             }
             Err(error) => return Err(self.failed(error)),
         };
-        let stored: Stored = match serde_json::from_str(&text) {
-            Ok(stored) => stored,
-            Err(error) => return Ok(self.reject(format!("is damaged: {error}"))),
-        };
-        if stored.version != VERSION {
-            return Ok(self.reject(format!("is of version {}, expected {VERSION}", stored.version)));
+        match format::read(&text, &self.boot_id, now) {
+            Ok(saved) => Ok(Adopted { saved, problem: None }),
+            Err(why) => Ok(self.reject(&why)),
         }
-        if stored.boot_id != self.boot_id {
-            return Ok(self.reject("is from before the machine booted".into()));
-        }
-        let flags = stored.flags.into_iter().map(|flag| {
-            let ends = flag.ends_boot_ms.map(Duration::from_millis);
-            let StoredFlag { node, reason, since, .. } = flag;
-            (node, Flag { origin: Origin::Cli, reason, since, ends, until: None })
-        });
-        Ok(Adopted { flags: flags.filter(|(_, flag)| !flag.ended(now)).collect(), problem: None })
     }
 
     fn read(&self) -> io::Result<String> {
@@ -163,7 +125,7 @@ impl FlagStore {
         Ok(file)
     }
 
-    fn reject(&self, why: String) -> Adopted {
+    fn reject(&self, why: &str) -> Adopted {
         let aside = self.path.with_extension("json.bad");
         let kept = match fs::rename(&self.path, &aside) {
             Ok(()) => format!("; kept as {}", aside.display()),
@@ -171,31 +133,23 @@ impl FlagStore {
         };
         let problem =
             format!("flags file {} {why}; its flags are gone, flag again{kept}", self.path.display());
-        Adopted { flags: BTreeMap::new(), problem: Some(problem) }
+        Adopted { saved: Saved::default(), problem: Some(problem) }
     }
 
-    /// Writes the CLI's flags: aside, to the disk, then over the old file.
+    /// Writes all claims: aside, to the disk, then over the old file.
     ///
     /// # Errors
     /// Where any of it fails; the old file stays as it was.
-    pub fn save(&self, flags: &BTreeMap<NodeName, Flag>) -> Result<(), StoreError> {
-        let stored = Stored {
-            version: VERSION,
-            boot_id: self.boot_id.clone(),
-            flags: flags
-                .iter()
-                .map(|(node, flag)| StoredFlag {
-                    node: node.clone(),
-                    reason: flag.reason.clone(),
-                    since: flag.since,
-                    ends_boot_ms: flag.ends.map(|ends| u64::try_from(ends.as_millis()).unwrap_or(u64::MAX)),
-                })
-                .collect(),
-        };
-        self.write(&stored).map_err(|source| self.failed(source))
+    pub fn save(&self, saved: &Saved) -> Result<(), StoreError> {
+        let written = format::write(saved, &self.boot_id).map_err(io::Error::from);
+        written.and_then(|text| self.write(&text)).map_err(|source| self.failed(source))
     }
 
-    fn write(&self, stored: &Stored) -> io::Result<()> {
+    fn write(&self, text: &[u8]) -> io::Result<()> {
+        // The next agent would not read it, and not start for it: the reasons in a cluster file may be of any length.
+        if text.len() as u64 > MAX_BYTES {
+            return Err(io::Error::other(format!("would be {} bytes; the limit is {MAX_BYTES}", text.len())));
+        }
         let aside = self.aside();
         // Made anew: what lies there may be anything, and only a file of our own is sure to take the text.
         if let Err(error) = fs::remove_file(&aside)
@@ -204,8 +158,7 @@ impl FlagStore {
             return Err(error);
         }
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-        serde_json::to_writer_pretty(&mut file, stored)?;
-        file.write_all(b"\n")?;
+        file.write_all(text)?;
         file.sync_all()?;
         fs::rename(&aside, &self.path)?;
         if let Some(folder) = self.path.parent() {

@@ -1,127 +1,200 @@
-use std::time::Duration;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
 use super::*;
-use crate::cluster::FileFlag;
+use crate::enforce::{Claim, LimitScope, Now, Saved, Source};
 
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn clocks(wall: i64, boot: u64) -> Clocks {
-    Clocks { wall: Timestamp::from_second(wall).unwrap(), boot: Duration::from_secs(boot) }
+fn at(wall: i64, boot: u64) -> Now {
+    Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
 }
 
-fn in_file(until: Option<i64>) -> FileFlag {
-    let until = until.map(|until| Timestamp::from_second(until).unwrap());
-    FileFlag { node: "a".into(), until, reason: "disk".into() }
+fn claim(source: Source, ends: Option<u64>) -> Claim {
+    Claim {
+        source,
+        by: "root".into(),
+        reason: "disk \"full\"\n".into(),
+        evidence: None,
+        since: Timestamp::from_nanosecond(1_000_000_000_007).unwrap(),
+        raised: Duration::from_nanos(10_000_000_003),
+        ends: ends.map(Duration::from_secs),
+        until: None,
+    }
+}
+
+/// Claims of each kind, none of which is over before a boot time of 60 s.
+fn saved() -> Saved {
+    let until = Some(Timestamp::from_second(2_000).unwrap());
+    let hung = Claim { evidence: Some("12 answers owed".into()), ..claim(Source::Hung, Some(60)) };
+    Saved {
+        claims: vec![
+            ("a".into(), claim(Source::Cli, None)),
+            ("a".into(), Claim { until, ..claim(Source::File, Some(70)) }),
+            ("b".into(), claim(Source::External("cloud".into()), Some(60))),
+            ("b".into(), hung),
+            (
+                "c".into(),
+                Claim {
+                    ends: Some(Duration::from_nanos(60_000_000_001)),
+                    ..claim(Source::Unreachable, None)
+                },
+            ),
+        ],
+        released: vec![
+            (LimitScope::Whole, Duration::from_nanos(5_000_000_009)),
+            (LimitScope::Zone("x".into()), Duration::from_secs(6)),
+            (LimitScope::Pool("front".into()), Duration::from_secs(7)),
+        ],
+    }
+}
+
+fn one() -> Saved {
+    Saved { claims: vec![("a".into(), claim(Source::Cli, None))], released: Vec::new() }
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
+}
+
+/// A file that an agent left which knew the CLI's flags alone.
+fn first_version(boot_id: &str) -> String {
+    format!(
+        r#"{{
+  "version": 1,
+  "boot_id": "{boot_id}",
+  "flags": [
+    {{ "node": "a", "reason": "disk", "since": "1970-01-01T00:16:40Z", "ends_boot_ms": 60500 }},
+    {{ "node": "b", "reason": "", "since": "1970-01-01T00:16:41Z", "ends_boot_ms": null }},
+    {{ "node": "c", "reason": "", "since": "1970-01-01T00:16:41Z", "ends_boot_ms": 20000 }}
+  ]
+}}
+"#
+    )
+}
+
+/// Writes the file and has it rejected. Gives what is said of that.
+fn rejected(store: &FlagStore, text: &str) -> String {
+    fs::write(store.path(), text).unwrap();
+    let adopted = store.adopt(at(1_000, 20)).unwrap();
+    assert_eq!(adopted.saved, Saved::default());
+    assert!(!store.path().exists());
+    assert_eq!(fs::read_to_string(bad(store.path())).unwrap(), text);
+    adopted.problem.unwrap()
+}
+
+fn bad(path: &Path) -> PathBuf {
+    path.with_extension("json.bad")
 }
 
 #[test]
-fn a_flag_ends_when_its_time_is_over() {
-    let mut flags = Flags::default();
-    flags.flag("a", String::new(), Some(MINUTE), clocks(1000, 10));
-    flags.flag("b", String::new(), None, clocks(1000, 10));
-    assert!(flags.get("a", clocks(0, 69)).is_some());
-    assert!(flags.get("a", clocks(0, 70)).is_none());
-    assert!(flags.get("b", clocks(i64::from(u32::MAX), 1_000_000_000)).is_some());
-    assert_eq!(flags.get("a", clocks(0, 40)).unwrap().remaining(clocks(0, 40)), Some(MINUTE / 2));
-    assert!(flags.expire(clocks(0, 70)));
-    assert!(!flags.expire(clocks(0, 70)));
-    assert_eq!(flags.cli().keys().collect::<Vec<_>>(), ["b"]);
-}
-
-#[test]
-fn a_step_of_the_wall_clock_cannot_prolong_a_flag() {
-    let mut flags = Flags::default();
-    flags.set_file(&[in_file(Some(1060))], clocks(1000, 10));
-    let flag = |now: Clocks| flags.get("a", now).map(|flag| flag.remaining(now).unwrap());
-    assert_eq!(flag(clocks(1030, 40)), Some(MINUTE / 2));
-    // Set back by an hour: the minute that was meant is over all the same.
-    assert_eq!(flag(clocks(1030 - 3600, 40)), Some(MINUTE / 2));
-    assert_eq!(flag(clocks(1070 - 3600, 70)), None);
-    // Put forward: the time that was named has come.
-    assert_eq!(flag(clocks(5000, 20)), None);
-}
-
-#[test]
-fn a_reload_does_not_give_a_flag_new_time() {
-    let mut flags = Flags::default();
-    flags.set_file(&[in_file(Some(1060))], clocks(1000, 10));
-    // The wall clock went back by 1000 s; the file is read again.
-    flags.set_file(&[in_file(Some(1060))], clocks(30, 40));
-    assert!(flags.get("a", clocks(60, 70)).is_none());
-    // Another end is another flag.
-    flags.set_file(&[in_file(Some(1061))], clocks(30, 40));
-    assert!(flags.get("a", clocks(60, 70)).is_some());
-    flags.set_file(&[], clocks(60, 70));
-    assert!(flags.get("a", clocks(60, 70)).is_none());
-}
-
-#[test]
-fn the_files_flag_outlives_the_clis() {
-    let mut flags = Flags::default();
-    flags.set_file(&[in_file(None)], clocks(1000, 10));
-    flags.flag("a", "mine".into(), Some(MINUTE), clocks(1000, 10));
-    assert_eq!(flags.get("a", clocks(1000, 11)).unwrap().origin, Origin::Cli);
-    assert_eq!(flags.iter(clocks(1000, 11)).count(), 1);
-    assert!(flags.unflag("a"));
-    assert!(!flags.unflag("a"));
-    assert_eq!(flags.get("a", clocks(1000, 11)).unwrap().origin, Origin::ClusterFile);
-}
-
-#[test]
-fn flags_survive_in_their_file() {
+fn all_claims_survive_in_their_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
-    let now = clocks(1000, 10);
-    assert!(store.adopt(now).unwrap().flags.is_empty());
-    let mut flags = Flags::default();
-    flags.flag("a", "disk \"full\"\n".into(), Some(MINUTE), now);
-    flags.flag("b", String::new(), None, now);
-    store.save(flags.cli()).unwrap();
-    let adopted = store.adopt(clocks(1000 - 86400, 20)).unwrap();
-    assert_eq!(&adopted.flags, flags.cli());
-    assert!(adopted.problem.is_none());
-    assert_eq!(store.adopt(clocks(1000, 70)).unwrap().flags.len(), 1, "one is over");
-    let mode =
-        std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(dir.path().join("flags.json")).unwrap());
+    assert_eq!(store.adopt(at(1_000, 10)).unwrap().saved, Saved::default());
+    store.save(&saved()).unwrap();
+    // A wall clock that was set back meanwhile changes nothing.
+    let adopted = store.adopt(at(1_000 - 86_400, 20)).unwrap();
+    assert_eq!((adopted.saved, adopted.problem), (saved(), None));
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(store.path()).unwrap());
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
-fn a_damaged_file_gives_no_flags_and_says_so() {
+fn what_is_over_is_left_but_for_the_cluster_file_s() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
-    let path = dir.path().join("flags.json");
-    let now = clocks(1000, 10);
-    let mut flags = Flags::default();
-    flags.flag("a", String::new(), None, now);
-    store.save(flags.cli()).unwrap();
-    let good = std::fs::read_to_string(&path).unwrap();
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    for (bad, says) in [
-        (String::new(), "is damaged"),
-        (good[..good.len() / 2].to_owned(), "is damaged"),
-        (good.replace("\"version\": 1", "\"version\": 2"), "is of version 2"),
-        (good.replace(id.trim(), "another"), "from before the machine booted"),
+    store.save(&saved()).unwrap();
+    let left = |now: Now| {
+        let claims = store.adopt(now).unwrap().saved.claims;
+        claims.into_iter().map(|(node, claim)| format!("{node} {:?}", claim.source)).collect::<Vec<_>>()
+    };
+    assert_eq!(left(at(1_000, 60)), ["a Cli", "a File", "c Unreachable"]);
+    assert_eq!(left(at(1_000, 61)), ["a Cli", "a File"]);
+    // Its end is kept: a wall clock that was set back does not prolong it.
+    assert_eq!(left(at(1_000, 71)), ["a Cli", "a File"]);
+    let file = store.adopt(at(1_000, 71)).unwrap().saved.claims.remove(1).1;
+    assert!(file.ended(at(1_000, 71)));
+}
+
+#[test]
+fn flags_of_the_first_version_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    fs::write(store.path(), first_version(&boot_id())).unwrap();
+    let adopted = store.adopt(at(2_000, 20)).unwrap();
+    assert_eq!(adopted.problem, None);
+    let flag = |reason: &str, since: i64, ends: Option<u64>| Claim {
+        source: Source::Cli,
+        by: "".into(),
+        reason: reason.into(),
+        evidence: None,
+        since: Timestamp::from_second(since).unwrap(),
+        raised: Duration::from_secs(20),
+        ends: ends.map(Duration::from_millis),
+        until: None,
+    };
+    let expected = vec![("a".into(), flag("disk", 1_000, Some(60_500))), ("b".into(), flag("", 1_001, None))];
+    assert_eq!(adopted.saved, Saved { claims: expected, released: Vec::new() });
+    // The next save makes it one of this version.
+    store.save(&adopted.saved).unwrap();
+    assert!(fs::read_to_string(store.path()).unwrap().contains("\"version\": 2"));
+    assert_eq!(store.adopt(at(2_000, 20)).unwrap().saved, adopted.saved);
+}
+
+#[test]
+fn a_file_that_cannot_be_believed_gives_no_flags_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    store.save(&one()).unwrap();
+    let good = fs::read_to_string(store.path()).unwrap();
+    let first = first_version(&boot_id());
+    for (text, says) in [
+        (String::new(), "is damaged: EOF"),
+        (good[..good.len() / 2].to_owned(), "is damaged: EOF"),
+        (good.replace("\"claims\"", "\"claimz\""), "is damaged: unknown field `claimz`"),
+        (good.replace("\"ends_boot_ns\"", "\"ends\""), "is damaged: unknown field `ends`"),
+        (good.replace("\"version\": 2", "\"version\": 3"), "is of version 3, expected 2;"),
+        (good.replace("\"version\": 2", "\"version\": 0"), "is of version 0, expected 2;"),
+        // A later version may say anything.
+        ("{\"version\": 9, \"verdicts\": []}".to_owned(), "is of version 9, expected 2;"),
+        (good.replace(&boot_id(), "another"), "is from before the machine booted;"),
+        (first.replace("\"ends_boot_ms\"", "\"ends\""), "is damaged: unknown field `ends`"),
+        (first_version("another"), "is from before the machine booted;"),
     ] {
-        std::fs::write(&path, &bad).unwrap();
-        let adopted = store.adopt(now).unwrap();
-        assert!(adopted.flags.is_empty());
-        let problem = adopted.problem.unwrap();
-        assert!(problem.contains(says) && problem.contains("flags.json.bad"), "{problem}");
-        assert!(!path.exists());
-        assert_eq!(std::fs::read_to_string(dir.path().join("flags.json.bad")).unwrap(), bad);
+        let problem = rejected(&store, &text);
+        let path = store.path().display();
+        assert!(problem.starts_with(&format!("flags file {path} {says}")), "{problem}");
+        let kept = bad(store.path());
+        let end = format!("; its flags are gone, flag again; kept as {}", kept.display());
+        assert!(problem.ends_with(&end), "{problem}");
     }
-    assert!(store.adopt(now).unwrap().problem.is_none());
+    assert_eq!(store.adopt(at(1_000, 20)).unwrap().problem, None);
 }
 
 #[test]
 fn a_file_that_cannot_be_written_is_an_error_with_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(&dir.path().join("missing"));
-    let error = store.save(&std::collections::BTreeMap::new()).unwrap_err().to_string();
+    let error = store.save(&Saved::default()).unwrap_err().to_string();
     assert!(error.contains("missing/flags.json"), "{error}");
+}
+
+/// An agent would not start with it.
+#[test]
+fn what_could_not_be_read_again_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    store.save(&one()).unwrap();
+    let long = Claim { reason: "x".repeat(16 << 20).into(), ..claim(Source::File, None) };
+    let saved = Saved { claims: vec![("a".into(), long)], released: Vec::new() };
+    let error = store.save(&saved).unwrap_err().to_string();
+    assert!(error.ends_with("; the limit is 16777216"), "{error}");
+    store.check().unwrap();
+    assert_eq!(store.adopt(at(1_000, 20)).unwrap().saved, one());
 }
 
 #[test]
@@ -129,18 +202,18 @@ fn what_is_no_regular_file_is_named_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
     store.check().unwrap();
-    std::fs::create_dir(store.path()).unwrap();
+    fs::create_dir(store.path()).unwrap();
     let refused = || store.check().unwrap_err().to_string();
     assert!(refused().contains("flags.json: is not a regular file"), "{}", refused());
-    std::fs::remove_dir(store.path()).unwrap();
+    fs::remove_dir(store.path()).unwrap();
     nix::unistd::mkfifo(store.path(), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(refused().contains("flags.json: is not a regular file"), "{}", refused());
     // Not even one that came after the check holds anybody up.
-    assert!(store.adopt(clocks(1000, 10)).unwrap_err().to_string().contains("is not a regular file"));
+    assert!(store.adopt(at(1_000, 10)).unwrap_err().to_string().contains("is not a regular file"));
     assert!(store.path().exists(), "what cannot be read at this moment stays");
     nix::unistd::mkfifo(&dir.path().join("flags.json.new"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    store.save(&std::collections::BTreeMap::new()).unwrap();
+    store.save(&Saved::default()).unwrap();
     store.check().unwrap();
     assert!(store.remove().unwrap() && !store.remove().unwrap());
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

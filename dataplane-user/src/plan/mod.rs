@@ -21,4 +21,4 @@ pub use indices::{Full, Indices, Slot, name_field};
 pub use keep::{Keep, KeepIndex, KeptFor, KeptPort, Why, keep};
 pub use tables::Tables;
 pub use usable::{Proxy, Target, targets, usable};
-pub use wanted::{Answer, Mode, Policy, backend_entry, backend_tables, node_entry, tables, verdict_until};
+pub use wanted::{Answer, Mode, Policy, backend_entry, backend_tables, node_entry, verdict_until};

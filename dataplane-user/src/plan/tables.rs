@@ -1,12 +1,12 @@
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey};
+use nodefence_common::{Addr, BackendEntry, PortKey};
 
-/// The whole wanted state of the dataplane's tables, but for what is kept ([`super::Keep`]): that goes with verdicts.
+/// What of a view must lie in the dataplane's tables. Entries of nodes and what is kept ([`super::Keep`]) are not in it: they follow verdicts.
 ///
-/// The order in which a writer must bring it in, so that no packet ever meets the verdict of another node: entries of
-/// nodes whose generation is new first, as healthy; then deletes from `ports` and `backends`, which make room; then inserts and updates of
-/// `backends`, and of `ports` after them; verdicts last.
+/// The order in which a writer must bring it in: deletes from `ports` and `backends` first, which make room; then inserts and updates of
+/// `backends`, and of `ports` after them. Before that every generation that is named here must lie in `nodes`, healthy where it is new, so that
+/// no packet ever meets the verdict of another node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Every backend address of every node.
@@ -14,6 +14,4 @@ pub struct Tables {
     /// The host-network endpoints; each one's address also lies in `backends`, port-scoped. Value:
     /// [`nodefence_common::port_flags`].
     pub ports: HashMap<PortKey, u32>,
-    /// Every node by its index. An index that is not here is healthy and unused.
-    pub nodes: BTreeMap<u32, NodeEntry>,
 }

@@ -1,10 +1,10 @@
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     net::{IpAddr, Ipv4Addr},
     time::Duration,
 };
 
-use nodefence_common::{Action, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_flags};
+use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_flags};
 use proptest::prelude::*;
 
 use super::*;
@@ -36,22 +36,42 @@ fn names(view: &ClusterView) -> impl Iterator<Item = &NodeName> {
 
 #[test]
 fn the_action_follows_the_policy() {
+    let slot = Slot { index: 3, generation: 4 };
     for (policy, action) in [(REFUSE, Action::Refuse), (DROP, Action::Drop), (OBSERVE, Action::Observe)] {
-        let view = view(&[0, 1, 2]);
-        let mut indices = Indices::default();
-        indices.reconcile(names(&view)).unwrap();
-        let tables = tables(&view, &indices, &policy, |name| name != "n2", 77);
-        let entry = |name: &str| tables.nodes[&indices.get(name).unwrap().index];
-        assert_eq!((entry("n1").verdict, entry("n1").action), (Verdict::Flagged as u32, action as u32));
-        assert_eq!(entry("n1").until, 77);
         // The own node as any other.
-        assert_eq!((entry("n0").verdict, entry("n0").action), (Verdict::Flagged as u32, action as u32));
+        for name in ["n0", "n1"] {
+            let entry = node_entry(name, slot, &policy, Some(77));
+            assert_eq!((entry.verdict, entry.action), (Verdict::Flagged as u32, action as u32));
+            assert_eq!((entry.until, entry.generation, entry.name), (77, 4, name_field(name)));
+        }
+        let healthy = node_entry("n2", slot, &policy, None);
+        assert_eq!((healthy.verdict, healthy.until), (Verdict::Healthy as u32, 0));
+    }
+}
+
+#[test]
+fn the_own_node_s_backends_are_marked() {
+    let view = view(&[0, 1, 2]);
+    let mut indices = Indices::default();
+    indices.reconcile(names(&view)).unwrap();
+    for policy in [REFUSE, DROP, OBSERVE] {
+        let tables = backend_tables(&view, |name| indices.get(name), &policy);
         let own = |node: &Node| {
             node.backends.iter().all(|b| tables.backends[&b.addr()].flags & backend_flags::OWN != 0)
         };
         assert_eq!(view.nodes.iter().map(own).collect::<Vec<_>>(), [true, false, false]);
-        assert_eq!((entry("n2").verdict, entry("n2").until), (Verdict::Healthy as u32, 0));
     }
+}
+
+#[test]
+fn a_node_without_a_place_gets_nothing() {
+    let view = view(&[0, 1]);
+    let mut indices = Indices::default();
+    indices.reconcile([&NodeName::from("n1")]).unwrap();
+    let tables = backend_tables(&view, |name| indices.get(name), &REFUSE);
+    let of_n1: HashSet<Addr> = view.nodes[1].backends.iter().map(Backend::addr).collect();
+    assert_eq!(tables.backends.into_keys().collect::<HashSet<_>>(), of_n1);
+    assert_eq!(tables.ports.len(), 1);
 }
 
 #[test]
@@ -67,7 +87,7 @@ fn host_network_backends_are_port_scoped() {
     let view = view(&[1]);
     let mut indices = Indices::default();
     indices.reconcile(names(&view)).unwrap();
-    let tables = tables(&view, &indices, &REFUSE, |_| false, 0);
+    let tables = backend_tables(&view, |name| indices.get(name), &REFUSE);
     let host = view.nodes[0].backends[2];
     assert_eq!(tables.backends[&host.addr()].flags, backend_flags::PORT_SCOPED);
     assert_eq!(tables.ports.len(), 1);
@@ -100,7 +120,7 @@ fn doubtful_names_are_not_adopted() {
 #[test]
 fn a_later_generation_of_a_backend_counts() {
     let entry = NodeEntry { verdict: 0, action: 0, until: 0, generation: 2, name: name_field("a") };
-    let backend = nodefence_common::BackendEntry { node: 3, generation: 5, flags: 0 };
+    let backend = BackendEntry { node: 3, generation: 5, flags: 0 };
     let mut indices = Indices::adopt(&[(3, entry)], [backend]);
     indices.reconcile([&NodeName::from("a")]).unwrap();
     let slot = indices.get("a").unwrap();
@@ -122,6 +142,28 @@ fn every_place_can_be_used() {
     assert_eq!(after, Slot { index: before.index, generation: before.generation + 1 });
 }
 
+/// What an agent leaves in the maps.
+#[derive(Default)]
+struct Pinned {
+    backends: HashMap<Addr, BackendEntry>,
+    nodes: BTreeMap<u32, NodeEntry>,
+}
+
+impl Pinned {
+    fn new(view: &ClusterView, indices: &Indices) -> Self {
+        let entry = |(name, slot): (&NodeName, Slot)| (slot.index, node_entry(name, slot, &REFUSE, None));
+        Self {
+            backends: backend_tables(view, |name| indices.get(name), &REFUSE).backends,
+            nodes: indices.iter().map(entry).collect(),
+        }
+    }
+
+    /// Whether neither map says anything of this place any more, so that a restarted agent cannot know of it.
+    fn lost(&self, slot: Slot) -> bool {
+        !self.nodes.contains_key(&slot.index) && !self.backends.values().any(|entry| entry.node == slot.index)
+    }
+}
+
 proptest! {
     /// Whatever comes and goes, restarts of the agent included: a place under one generation has one owner for ever,
     /// a node that stays keeps its place, and every backend leads to its own node.
@@ -131,7 +173,7 @@ proptest! {
     ) {
         let mut indices = Indices::default();
         let mut owners: HashMap<Slot, NodeName> = HashMap::new();
-        let mut pinned = Tables::default();
+        let mut pinned = Pinned::default();
         for (nodes, restart) in steps {
             let view = view(&nodes);
             if restart {
@@ -144,7 +186,7 @@ proptest! {
                 prop_assert!(slot.generation != 0);
                 // What lay in the maps when the agent was away is all a new one can know.
                 let owner = owners.entry(slot).or_insert_with(|| name.clone());
-                prop_assert!(owner == name || restart_lost(&pinned, slot), "{slot:?}: {owner} and {name}");
+                prop_assert!(owner == name || pinned.lost(slot), "{slot:?}: {owner} and {name}");
                 *owner = name.clone();
                 if let Some(before) = before.get(name) {
                     prop_assert_eq!(*before, slot);
@@ -158,17 +200,16 @@ proptest! {
                     }
                 }
             }
-            let tables = tables(&view, &indices, &REFUSE, |_| false, 0);
+            pinned = Pinned::new(&view, &indices);
             for node in &view.nodes {
                 for backend in &node.backends {
-                    let entry = tables.backends[&backend.addr()];
-                    let place = tables.nodes[&entry.node];
+                    let entry = pinned.backends[&backend.addr()];
+                    let place = pinned.nodes[&entry.node];
                     prop_assert_eq!(place.generation, entry.generation);
                     prop_assert_eq!(place.name, name_field(&node.name));
                 }
             }
-            prop_assert_eq!(tables.nodes.len(), view.nodes.len());
-            pinned = tables;
+            prop_assert_eq!(pinned.nodes.len(), view.nodes.len());
         }
     }
 
@@ -183,15 +224,7 @@ proptest! {
         b.reconcile(&shuffled).unwrap();
         prop_assert_eq!(a.iter().collect::<Vec<_>>(), b.iter().collect::<Vec<_>>());
         let view = view(&nodes);
-        let (a, b) = (
-            tables(&view, &a, &REFUSE, |n| n.ends_with('3'), 5),
-            tables(&view, &b, &REFUSE, |n| n.ends_with('3'), 5),
-        );
-        prop_assert_eq!(a, b);
+        let tables = |indices: &Indices| backend_tables(&view, |name| indices.get(name), &REFUSE);
+        prop_assert_eq!(tables(&a), tables(&b));
     }
-}
-
-/// Whether neither map said anything of this place any more, so that a restarted agent could not know of it.
-fn restart_lost(pinned: &Tables, slot: Slot) -> bool {
-    !pinned.nodes.contains_key(&slot.index) && !pinned.backends.values().any(|entry| entry.node == slot.index)
 }

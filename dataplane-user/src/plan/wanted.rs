@@ -5,7 +5,7 @@ use nodefence_common::{
 };
 
 use super::{
-    indices::{Indices, Slot, name_field},
+    indices::{Slot, name_field},
     tables::Tables,
 };
 use crate::cluster::{Backend, ClusterView, Scope};
@@ -89,25 +89,8 @@ pub fn backend_entry(name: &str, slot: Slot, backend: &Backend, policy: &Policy<
     BackendEntry { node: slot.index, generation: slot.generation, flags }
 }
 
-/// The whole wanted state. `flagged`: whether a node bears a flag; `until`: up to when (CLOCK_MONOTONIC, ns) the
-/// verdicts hold. Nodes without a place in `indices` get nothing: their traffic flows.
-pub fn tables(
-    view: &ClusterView,
-    indices: &Indices,
-    policy: &Policy<'_>,
-    flagged: impl Fn(&str) -> bool,
-    until: u64,
-) -> Tables {
-    let mut tables = backend_tables(view, |name| indices.get(name), policy);
-    for node in &view.nodes {
-        let Some(slot) = indices.get(&node.name) else { continue };
-        let until = flagged(&node.name).then_some(until);
-        tables.nodes.insert(slot.index, node_entry(&node.name, slot, policy, until));
-    }
-    tables
-}
-
-/// The wanted state without the nodes' entries. `slots`: the place of a node by its name; one without a place gets nothing.
+/// What of a view must lie in the tables. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic
+/// flows.
 pub fn backend_tables(
     view: &ClusterView,
     slots: impl Fn(&str) -> Option<Slot>,

@@ -2,6 +2,7 @@
 
 mod api;
 mod audit;
+mod claim;
 mod client;
 mod ipvs;
 mod model;
@@ -9,10 +10,11 @@ mod server;
 
 pub use api::{ErrorKind, Failure, Reply, Request};
 pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
+pub use claim::{Cause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
-    AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlagRow, FlowRow, Flows,
-    InterfaceRow, KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
+    AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow,
+    KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};

@@ -5,29 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::ipvs::IpvsRow;
+use super::{
+    claim::{ClaimRow, FlagRow, WithheldRow},
+    ipvs::IpvsRow,
+};
 use crate::{
     cluster::{NodeName, Protocol},
     dataplane::probe::Findings,
-    flags::Origin,
     plan::{Answer, Mode},
     proxy::Judgement,
 };
-
-/// A flag that holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FlagRow {
-    /// Who set it.
-    pub origin: Origin,
-    /// Why; may be empty.
-    pub reason: String,
-    /// Since when, by the wall clock of that moment.
-    pub since: Timestamp,
-    /// Seconds until it ends by itself; `None` where only an `unflag` ends it.
-    pub remaining_seconds: Option<u64>,
-    /// When that is, by the wall clock of this moment.
-    pub until: Option<Timestamp>,
-}
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +39,8 @@ pub struct NodeRow {
     pub kept: usize,
     /// The flag it bears.
     pub flag: Option<FlagRow>,
+    /// All that is held against it, the flag too.
+    pub claims: Vec<ClaimRow>,
 }
 
 /// A backend.
@@ -345,12 +334,20 @@ pub struct Status {
     pub mode: Mode,
     /// What senders are told.
     pub answer: Answer,
+    /// What is done about claims that no person made: off, observe or enforce.
+    pub auto: String,
+    /// How many nodes these may cut, of all and of each zone: a part, as in `1/3`, and at least one.
+    pub auto_limit: String,
+    /// Where they are withheld, since that is exceeded.
+    pub withheld: Vec<WithheldRow>,
     /// The cluster file.
     pub cluster: ClusterRow,
-    /// Flagged nodes.
+    /// Nodes that bear a flag, or a claim that no person made.
     pub flagged: Vec<NodeRow>,
     /// Flags of the CLI on nodes that the cluster file does not have at the moment, by node; they hold again once it has.
     pub flagged_unknown: std::collections::BTreeMap<NodeName, FlagRow>,
+    /// Claims that no person made on such nodes.
+    pub claimed_unknown: std::collections::BTreeMap<NodeName, Vec<ClaimRow>>,
     /// How many ports of flagged nodes' backends are not cut, because a Service has nothing else.
     pub kept: usize,
     /// Some of them, with the reason.

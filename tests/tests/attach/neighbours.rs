@@ -14,7 +14,7 @@ const FLAGGED: std::net::Ipv4Addr = PEERS[1];
 fn start(pair: &Pair, choice: TcChoice) -> (Held<'_>, Vec<ProgramAhead>) {
     let mut held = Held::open(pair, options(choice));
     let status = held.with(|dataplane| {
-        dataplane.write(&one_flagged()).unwrap();
+        one_flagged().write(dataplane).unwrap();
         dataplane.attach(&up0()).remove(0)
     });
     assert_eq!(status.error, None);

@@ -12,7 +12,7 @@ use super::support::{Pair, attached, ifindex, node, one_flagged, options, pin_di
 fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
     Pair::new("owner").near.run(|| {
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
-        dataplane.write(&one_flagged()).unwrap();
+        one_flagged().write(&mut dataplane).unwrap();
         assert_eq!(dataplane.attach(&up0())[0].error, None);
         let before = attached("up0");
         for refused in [

@@ -19,7 +19,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn a_cut_is_told() {
     Pair::new("events").near.run(|| {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
-        dataplane.write(&one_flagged()).unwrap();
+        one_flagged().write(&mut dataplane).unwrap();
         dataplane.attach(&up0());
         runtime().block_on(async {
             let mut events = dataplane.events().unwrap();

@@ -2,12 +2,9 @@
 use std::{net::Ipv4Addr, path::PathBuf, process::Command, sync::Arc};
 
 use aya::programs::{SchedClassifier, TcAttachType};
-use nodefence::{
-    dataplane::{Dataplane, Options, TcChoice, TcMode, features},
-    plan::Tables,
-};
+use nodefence::dataplane::{Dataplane, Options, TcChoice, TcMode, features};
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
-use nodefence_tests::{load::datagrams::Numbered, netns::Netns};
+use nodefence_tests::{load::datagrams::Numbered, netns::Netns, wanted::Wanted};
 
 /// Far side of the pair; each address stands for a backend.
 pub(crate) const PEERS: [Ipv4Addr; 4] = [
@@ -127,21 +124,21 @@ pub(crate) fn node(name: &str, generation: u32, flagged: bool) -> NodeEntry {
 }
 
 /// Nodes in the order of their indexes, each with its backends.
-pub(crate) fn tables(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> Tables {
-    let mut tables = Tables::default();
+pub(crate) fn wanted(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> Wanted {
+    let mut wanted = Wanted::default();
     for (index, (node, backends)) in (0_u32..).zip(nodes) {
-        tables.nodes.insert(index, *node);
+        wanted.nodes.insert(index, *node);
         for backend in *backends {
             let entry = BackendEntry { node: index, generation: node.generation, flags: 0 };
-            tables.backends.insert(Addr::v4(backend.octets()), entry);
+            wanted.tables.backends.insert(Addr::v4(backend.octets()), entry);
         }
     }
-    tables
+    wanted
 }
 
 /// The first peer's node is healthy, the second's is flagged; the others are no backends.
-pub(crate) fn one_flagged() -> Tables {
-    tables(&[(node("good", 1, false), &PEERS[..1]), (node("hung", 1, true), &PEERS[1..2])])
+pub(crate) fn one_flagged() -> Wanted {
+    wanted(&[(node("good", 1, false), &PEERS[..1]), (node("hung", 1, true), &PEERS[1..2])])
 }
 
 /// Runs a command line in the calling thread's namespace; its output, or a panic with what it said.

@@ -10,7 +10,7 @@ use nodefence_common::{Action, Device, NodeEntry, Reason};
 
 use super::{
     others::{self, ATTACH_XDP, GENERIC, XDP_PASS},
-    support::{Held, Pair, auto, ifindex, node, pin_dir, sh, tables, up0},
+    support::{Held, Pair, auto, ifindex, node, pin_dir, sh, up0, wanted},
 };
 
 fn with(xdp: XdpChoice) -> Options {
@@ -137,7 +137,7 @@ fn an_observed_packet_is_counted_once() {
     let mut held = Held::open(&pair, with(XdpChoice::Generic));
     held.with(move |dataplane| {
         let entry = NodeEntry { action: Action::Observe as u32, ..node("hung", 1, true) };
-        dataplane.write(&tables(&[(entry, &[backend])])).unwrap();
+        wanted(&[(entry, &[backend])]).write(dataplane).unwrap();
         assert_eq!(dataplane.attach(&up0())[0].xdp.state, XdpState::Generic);
     });
     pair.far.run(move || {

@@ -57,7 +57,7 @@ fn a_restart_replaces_in_place() {
         let start = move || {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             let adopted = dataplane.nodes().unwrap();
-            dataplane.write(&one_flagged()).unwrap();
+            one_flagged().write(&mut dataplane).unwrap();
             let status = dataplane.attach(&up0()).remove(0);
             assert_eq!((status.error, status.tc), (None, Some(mode)));
             adopted.len()
@@ -87,7 +87,7 @@ fn a_changed_map_size_is_switched_under_load() {
         let start = move |max_backends| {
             let options = Options { max_backends, ..options(choice) };
             let mut dataplane = Dataplane::open(&options).unwrap();
-            let report = dataplane.write(&one_flagged()).unwrap();
+            let report = one_flagged().write(&mut dataplane).unwrap();
             let status = dataplane.attach(&up0()).remove(0);
             assert_eq!((status.error, status.tc), (None, Some(mode)));
             report
@@ -119,7 +119,7 @@ fn devices_are_switched_to_one_set_of_maps() {
         let devices = ["up0".to_owned(), "second0".to_owned()];
         for max_backends in [64, 128] {
             let mut dataplane = Dataplane::open(&Options { max_backends, ..Options::default() }).unwrap();
-            dataplane.write(&one_flagged()).unwrap();
+            one_flagged().write(&mut dataplane).unwrap();
             for status in dataplane.attach(&devices) {
                 assert_eq!((status.error, status.tc), (None, Some(auto())));
             }
@@ -147,7 +147,7 @@ fn another_version_is_taken_over_under_load() {
         let open = move |number| Options { pin_dir: version(number), ..options(choice) };
         let before = pair.near.run(move || {
             let mut dataplane = Dataplane::open(&open(100)).unwrap();
-            dataplane.write(&one_flagged()).unwrap();
+            one_flagged().write(&mut dataplane).unwrap();
             assert_eq!(dataplane.attach(&up0())[0].error, None);
             attachment(&version(100), "up0", "egress", mode)
         });
@@ -162,7 +162,7 @@ fn another_version_is_taken_over_under_load() {
                 let status = dataplane.attach(&up0()).remove(0);
                 assert!(status.error.is_some_and(|e| e.contains("first write")));
                 assert!(version(number - 1).exists());
-                dataplane.write(&one_flagged()).unwrap();
+                one_flagged().write(&mut dataplane).unwrap();
                 let status = dataplane.interfaces().remove(0);
                 assert_eq!((status.error, status.tc), (None, Some(mode)));
                 assert!(!version(number - 1).exists());

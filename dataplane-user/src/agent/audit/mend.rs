@@ -11,6 +11,7 @@ use super::{
     super::{
         chain::chain,
         core::Core,
+        inbox::{Asked, NoAnswer},
         watched::{Watch, now},
     },
     look::look,
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::{
     conntrack::{Conntrack, Flow},
+    enforce::Input,
     ipvs::{self, Change, Ipvs, ServiceKey},
     ledger::{Ledger, Turn},
     plan::{
@@ -109,7 +111,7 @@ fn may_mend(core: &Core, difference: &Difference) -> Result<(), &'static str> {
         Some(Mend::Forget(_)) if core.settings.proxy == Wanted::None => {
             Err("--proxy none: what kube-proxy's tables pin stays")
         }
-        Some(Mend::Ipvs(_) | Mend::Forget(_)) if core.state().file_error.is_some() => {
+        Some(Mend::Ipvs(_) | Mend::Forget(_)) if core.rows.source.borrow().error.is_some() => {
             Err("the cluster file cannot be read: what it said before may have changed since")
         }
         Some(_) => Ok(()),
@@ -211,20 +213,25 @@ fn forget(flows: &[Flow]) -> Result<(), String> {
     }
 }
 
+/// Tells the owner of verdicts what lies in the maps, and has all tables written again; waits until both are as they should be.
 fn write_maps(core: &Core) -> Result<(), String> {
-    let mut dataplane = core.dataplane();
-    let mut ports = Vec::new();
-    dataplane.each_port(|key, flags| ports.push((key, flags))).map_err(chain)?;
-    {
-        let mut state = core.state();
-        let wanted = state.kept.keep().keys();
-        // What is wanted and has another value is written again, as if it were missing.
-        let there = |(key, flags): &(PortKey, u32)| {
-            key.kind == port_kinds::KEPT && (*flags == port_flags::KEEP || !wanted.contains(key))
-        };
-        let there = ports.iter().filter(|port| there(port)).map(|(key, _)| *key).collect();
-        state.kept.found(there);
+    let (nodes, ports) = {
+        let dataplane = core.dataplane();
+        let mut ports = Vec::new();
+        dataplane.each_port(|key, flags| ports.push((key, flags))).map_err(chain)?;
+        (dataplane.nodes().map_err(chain)?, ports)
+    };
+    let wanted = core.world().keep().keys();
+    // What is wanted and has another value is written again, as if it were missing.
+    let there = |(key, flags): &(PortKey, u32)| {
+        key.kind == port_kinds::KEPT && (*flags == port_flags::KEEP || !wanted.contains(key))
+    };
+    let exempt = ports.iter().filter(|port| there(port)).map(|(key, _)| *key).collect();
+    core.verdicts.tell(Input::Found { nodes, exempt, whole: true });
+    let mended = core.verdicts.ask(Asked::Mend).map_err(chain)?;
+    match mended.blocking_recv() {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(chain(refusal)),
+        Err(_) => Err(chain(NoAnswer::Ended)),
     }
-    core.write_tables(&mut dataplane);
-    core.state().write_error.clone().map_or(Ok(()), Err)
 }

@@ -65,7 +65,7 @@ pub(super) struct Scene {
     own_node: NodeName,
     /// Flagged nodes; none where nothing is to be done about them.
     pub(super) flagged: NodeSet,
-    keep: Arc<Keep>,
+    keep: Keep,
     pub(super) mode: Option<ProxyMode>,
     why: String,
     enforce: bool,
@@ -80,7 +80,7 @@ impl Scene {
         Ok(Self {
             flagged: if enforce { world.enforced_nodes() } else { NodeSet::default() },
             view: Arc::clone(&world.view),
-            keep: Arc::clone(&world.exempt),
+            keep: world.keep(),
             own_node: core.own_node.clone(),
             mode: world.proxy.mode,
             why: world.proxy.to_string(),
@@ -177,9 +177,13 @@ fn maps(core: &Core) -> Result<Found, String> {
     let dataplane = core.dataplane();
     let world = core.world();
     let policy = core.settings.policy(&core.own_node);
-    let flagged = |name: &str| world.enforces(name);
-    let mut maps =
-        Maps::new(&world.view, &world.slots, &policy, flagged, &world.exempt.keys(), monotonic_ns());
+    let verdict = |name: &str| match () {
+        () if world.enforces(name) => Some(Mode::Enforce),
+        () if world.observes(name) => Some(Mode::Observe),
+        () => None,
+    };
+    let slots = |name: &str| world.slot(name);
+    let mut maps = Maps::new(&world.view, slots, &policy, verdict, &world.keep().keys(), monotonic_ns());
     let mut found = Found::default();
     dataplane.each_backend(|addr, entry| maps.backend(addr, entry, &mut found)).map_err(chain)?;
     dataplane.each_port(|key, flags| maps.port(key, flags, &mut found)).map_err(chain)?;

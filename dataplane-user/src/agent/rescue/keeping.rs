@@ -15,7 +15,7 @@ use super::{
     packets::{Helper, Keeping, refuse},
 };
 use crate::{
-    agent::{core::Core, threads::precedence},
+    agent::{core::Core, threads::urgent_thread},
     flags::monotonic_ns,
     proxy,
     rescue::Fate,
@@ -38,11 +38,8 @@ impl Lane {
     pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let (packets, from) = sync_channel(MOST);
         let core = Arc::clone(core);
-        let thread = std::thread::Builder::new().name("rescue-kept".into()).spawn(move || {
-            let _or_end = core.or_end();
-            precedence();
-            run(&core, &from);
-        })?;
+        let panicked = core.panicked.clone();
+        let thread = urgent_thread("rescue-kept", panicked, move || run(&core, &from))?;
         Ok(Self { packets, thread })
     }
 

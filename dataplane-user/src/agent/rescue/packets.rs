@@ -95,9 +95,9 @@ impl Helper {
         let world = self.core.world();
         let mode = world.proxy.mode.unwrap_or(self.mode);
         if mode == proxy::Mode::Ipvs {
-            self.balanced = self.core.takeout.progress().balanced;
+            self.balanced = self.core.takeout().progress().balanced;
         }
-        let flagged = world.enforced_nodes();
+        let flagged = world.cut_nodes();
         let other_view = !Arc::ptr_eq(&world.view, &self.view);
         if other_view {
             self.addresses = VirtualAddresses::new(world.view.services.as_deref().unwrap_or_default());
@@ -242,7 +242,7 @@ impl Helper {
             let pair = pair_of(entry);
             if !self.balanced.contains(&pair) || (!waited && self.tries.has(&entry.orig, now)) {
                 if !waited {
-                    self.core.takeout.urgent(pair.service);
+                    self.core.takeout().urgent(pair.service);
                 }
                 // IPVS deletes the entry by itself, with the connection.
                 self.core.rescue.remember(&[*entry]);

@@ -1,7 +1,7 @@
 //! Does IPVS translate a RST that the egress program made in place? One virtual server, one real server that is flagged, one connection
 //! from the namespace itself: refused at once where the answer comes back translated, silence where it does not.
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     io,
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::Path,
@@ -36,6 +36,10 @@ const VIRTUAL: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const VIRTUAL_PORT: u16 = 80;
 const REAL_PORT: u16 = 8080;
 
+/// Index and generation of the node of the real server.
+const NODE: u32 = 0;
+const GENERATION: u32 = 1;
+
 pub(super) use crate::ipvs::is_loaded;
 
 pub(super) fn probe() -> Result<bool, String> {
@@ -48,7 +52,10 @@ pub(super) fn probe() -> Result<bool, String> {
 
     let options = Options { pin_dir: private_bpf, max_backends: 16, ..Options::default() };
     let mut dataplane = Dataplane::open(&options).map_err(|error| error.to_string())?;
-    dataplane.write(&flagged()?).map_err(|error| error.to_string())?;
+    // In any order: nothing is attached yet.
+    let mut writer = dataplane.node_writer().map_err(|error| error.to_string())?;
+    writer.write_node(NODE, &flagged()?).map_err(|error| error.to_string())?;
+    dataplane.write(&tables()).map_err(|error| error.to_string())?;
     let status = dataplane.attach(&[DEVICE.to_owned()]);
     if let Some(error) = status.into_iter().find_map(|status| status.error) {
         return Err(error);
@@ -129,21 +136,20 @@ fn devices() -> Result<(), String> {
     ask(&neighbour.attr(2, &[2, 0, 0, 0, 0, 1]), "add a neighbour")
 }
 
-fn flagged() -> Result<Tables, String> {
+fn tables() -> Tables {
+    let backend = BackendEntry { node: NODE, generation: GENERATION, flags: 0 };
+    Tables { backends: HashMap::from([(Addr::v4(REAL.octets()), backend)]), ports: HashMap::new() }
+}
+
+fn flagged() -> Result<NodeEntry, String> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| errno.to_string())?;
     let until = u64::try_from(now.tv_sec() + 60).unwrap_or(0) * 1_000_000_000;
-    let entry = NodeEntry {
+    Ok(NodeEntry {
         verdict: Verdict::Flagged as u32,
         action: Action::Refuse as u32,
         until,
-        generation: 1,
+        generation: GENERATION,
         name: [0; 28],
-    };
-    let backend = BackendEntry { node: 0, generation: 1, flags: 0 };
-    Ok(Tables {
-        backends: HashMap::from([(Addr::v4(REAL.octets()), backend)]),
-        ports: HashMap::new(),
-        nodes: BTreeMap::from([(0, entry)]),
     })
 }
 

@@ -116,13 +116,16 @@ fn the_file_s_flags_come_and_go_with_it() {
     let mut rig = rig();
     rig.tell(file(&[("b", None), ("c", None)]));
     assert_eq!(rig.cut(), "b,c");
+    let came = Event::FileFlags { came: vec!["b".into(), "c".into()], went: Vec::new() };
+    assert!(rig.events.contains(&came), "{:?}", rig.events);
     rig.raise("b", claim(Source::Cli), false);
     rig.tell(file(&[("c", None)]));
     assert_eq!(rig.cut(), "b,c");
     rig.unflag("b").unwrap();
     rig.tell(file(&[]));
     assert_eq!(rig.cut(), "");
-    assert!(rig.events.contains(&Event::Withdrawn("c".into(), Source::File)));
+    let went = Event::FileFlags { came: Vec::new(), went: vec!["c".into()] };
+    assert!(rig.events.contains(&went), "{:?}", rig.events);
 }
 
 #[test]

@@ -50,7 +50,11 @@ fn what_exceeds_the_limit_releases_all() {
     detect(&mut rig, "i");
     assert_eq!(rig.did(), ["healthy e", "healthy f", "healthy g", "healthy h", "publish "]);
     assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("", "e,f,g,h,i"));
-    assert!(rig.events.contains(&Event::Withheld(LimitScope::Whole)));
+    let told = rig.events.iter().find_map(|event| match event {
+        Event::Withheld(withheld, nodes) => Some((withheld.scope.clone(), withheld.counted, nodes.len())),
+        _ => None,
+    });
+    assert_eq!(told, Some((LimitScope::Whole, 5, 5)));
     let row = &rig.world().withheld[0];
     assert_eq!((&row.scope, row.counted, row.allowed, row.since), (&LimitScope::Whole, 5, 4, rig.now.boot));
     // Withdrawn again: the others stay withheld.

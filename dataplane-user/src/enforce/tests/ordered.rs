@@ -122,6 +122,7 @@ fn a_node_that_leaves_and_cannot_be_released_keeps_its_exemptions() {
 fn both_views_exemptions_lie_there_while_tables_are_written() {
     let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), told());
     rig.flag("b").unwrap();
+    let asked = rig.world().enforced[0].ask_since;
     rig.did();
     rig.writes_tables = false;
     rig.view(&Cluster::parse(&text("abcdef", &["bc", "b"])));
@@ -134,6 +135,8 @@ fn both_views_exemptions_lie_there_while_tables_are_written() {
     rig.write_tables();
     rig.run();
     assert_eq!(rig.did(), ["publish b", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "publish b"]);
+    // Clients of what is exempt no more are asked.
+    assert!(rig.world().enforced[0].ask_since > asked);
 }
 
 /// V5, V6: there is one writer, and what is observed alone is not exempt.

@@ -6,7 +6,7 @@ use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, port_fla
 use super::{Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
     cluster::ClusterView,
-    plan::{Indices, Policy, backend_entry, node_entry},
+    plan::{Mode, Policy, Slot, backend_entry, node_entry},
 };
 
 /// What is planned, held against what is there entry by entry: there may be hundreds of thousands, and neither is copied.
@@ -50,22 +50,24 @@ impl<K: Copy + Ord, V: Copy + PartialEq> Planned<K, V> {
 }
 
 impl Maps {
-    /// The plan: as [`crate::plan::tables`] has it, and what is kept beside. `flagged`: whether a node bears a verdict; `now`:
-    /// CLOCK_MONOTONIC, in ns.
+    /// The plan: the tables as [`crate::plan::backend_tables`] has them, entries of nodes, and what is kept. `verdict`: how a node's verdict is
+    /// carried out, where it bears one; `now`: CLOCK_MONOTONIC, in ns.
     pub fn new(
         view: &ClusterView,
-        indices: &Indices,
+        slots: impl Fn(&str) -> Option<Slot>,
         policy: &Policy<'_>,
-        flagged: impl Fn(&str) -> bool,
+        verdict: impl Fn(&str) -> Option<Mode>,
         kept: &BTreeSet<PortKey>,
         now: u64,
     ) -> Self {
         let (mut backends, mut nodes) = (Vec::with_capacity(view.backends()), BTreeMap::new());
         let mut ports: Vec<(PortKey, u32)> = kept.iter().map(|key| (*key, port_flags::KEEP)).collect();
         for node in &view.nodes {
-            let Some(slot) = indices.get(&node.name) else { continue };
-            let until = flagged(&node.name).then_some(u64::MAX);
-            nodes.insert(slot.index, node_entry(&node.name, slot, policy, until));
+            let Some(slot) = slots(&node.name) else { continue };
+            let mode = verdict(&node.name);
+            let carried_out = Policy { mode: mode.unwrap_or(policy.mode), ..*policy };
+            let until = mode.map(|_| u64::MAX);
+            nodes.insert(slot.index, node_entry(&node.name, slot, &carried_out, until));
             for backend in &node.backends {
                 backends.push((backend.addr(), backend_entry(&node.name, slot, backend, policy)));
                 ports.extend(backend.port_key().map(|key| (key, port_flags::CUT)));

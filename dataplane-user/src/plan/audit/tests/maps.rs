@@ -4,11 +4,11 @@ use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, port_fla
 
 use super::{texts, view};
 use crate::{
-    cluster::ClusterView,
+    cluster::{ClusterView, NodeName},
     plan::{
-        Answer, Indices, Mode, Policy,
+        Answer, Indices, Mode, Policy, Slot,
         audit::{Found, Kind, Maps, Mend},
-        tables,
+        backend_tables, node_entry,
     },
 };
 
@@ -48,17 +48,22 @@ fn kept() -> BTreeSet<PortKey> {
 /// As the agent writes them.
 fn written() -> There {
     let (view, indices) = cluster();
-    let tables = tables(&view, &indices, &policy(), |name| name == "b", UNTIL);
+    let tables = backend_tables(&view, |name| indices.get(name), &policy());
     let mut ports = tables.ports;
     ports.extend(kept().into_iter().map(|key| (key, port_flags::KEEP)));
-    There { backends: tables.backends, ports, nodes: tables.nodes.into_iter().collect() }
+    let entry = |(name, slot): (&NodeName, Slot)| {
+        let until = (*name == "b").then_some(UNTIL);
+        (slot.index, node_entry(name, slot, &policy(), until))
+    };
+    There { backends: tables.backends, ports, nodes: indices.iter().map(entry).collect() }
 }
 
 fn judged(change: impl FnOnce(&mut There)) -> Vec<String> {
     let mut there = written();
     change(&mut there);
     let (view, indices) = cluster();
-    let mut maps = Maps::new(&view, &indices, &policy(), |name| name == "b", &kept(), NOW);
+    let verdict = |name: &str| (name == "b").then_some(Mode::Enforce);
+    let mut maps = Maps::new(&view, |name| indices.get(name), &policy(), verdict, &kept(), NOW);
     let mut out = Found::default();
     there.backends.into_iter().for_each(|(addr, entry)| maps.backend(addr, entry, &mut out));
     there.ports.into_iter().for_each(|(key, flags)| maps.port(key, flags, &mut out));

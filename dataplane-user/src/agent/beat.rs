@@ -1,0 +1,62 @@
+//! What changes each second: beside [`super::world::World`], never in it, so that nobody is woken for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A few words that the owner of verdicts and the thread that takes out of IPVS tell everybody. Times are CLOCK_MONOTONIC, in ns.
+#[derive(Debug)]
+pub(super) struct Beat {
+    renewed: AtomicU64,
+    held: AtomicU64,
+    done: AtomicU64,
+    drain: AtomicU64,
+}
+
+impl Beat {
+    /// An agent that starts.
+    pub(super) fn new(now: u64) -> Self {
+        Self {
+            renewed: AtomicU64::new(now),
+            held: AtomicU64::new(now),
+            done: AtomicU64::new(0),
+            drain: AtomicU64::new(0),
+        }
+    }
+
+    /// When all verdicts that are to hold were last renewed, without a failure: for `status`.
+    pub(super) fn renewed(&self) -> u64 {
+        self.renewed.load(Ordering::Relaxed)
+    }
+
+    /// When the verdicts of those that are enforced were last renewed. Whatever has become of others: one node's failure must not end what is done about the rest.
+    pub(super) fn held(&self) -> u64 {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Verdicts were renewed, by a pass that began at `begun`; `whole`: nothing failed.
+    pub(super) fn renew(&self, begun: u64, whole: bool) {
+        self.held.store(begun, Ordering::Release);
+        if whole {
+            self.renewed.store(begun, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of the latest snapshot of which all is in the maps: before, one that is enforced by the snapshot may be about to be.
+    pub(super) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// All of this snapshot is in the maps.
+    pub(super) fn set_done(&self, number: u64) {
+        self.done.store(number, Ordering::Release);
+    }
+
+    /// When the thread that takes out of IPVS last gave a sign of life; 0 before its first one.
+    pub(super) fn drain(&self) -> u64 {
+        self.drain.load(Ordering::Relaxed)
+    }
+
+    /// It gives one.
+    pub(super) fn drain_lives(&self, now: u64) {
+        self.drain.store(now, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,226 @@
+//! The thread that works out what follows from a view: all that costs in proportion to it. It has the places of nodes, and frees what nobody reads any more.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{inbox::Inbox, slot::Slot, threads::thread};
+use crate::{
+    cluster::{ClusterView, NodeName},
+    enforce::{Epoch, NewClaim, NewView},
+    plan::{Answer, Full, Indices, Mode, Policy},
+    proxy,
+};
+
+/// How often it looks for views that nobody reads any more.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// What it is to do.
+#[derive(Default)]
+pub(super) struct BuildWork {
+    /// A view that was read, and who waits to hear whether it is taken.
+    view: Option<(ClusterView, oneshot::Sender<Result<(), Full>>)>,
+    /// How kube-proxy forwards now.
+    mode: Option<Option<proxy::Mode>>,
+}
+
+impl BuildWork {
+    fn is_something(&self) -> bool {
+        self.view.is_some() || self.mode.is_some()
+    }
+}
+
+/// What it is told.
+#[derive(Default)]
+pub(super) struct Builds(Slot<BuildWork>);
+
+impl Builds {
+    /// Hands it a view; tells whether it is taken, once it has been worked out. Of a view that another one takes the place of before nothing is told.
+    pub(super) fn deliver(&self, view: ClusterView) -> oneshot::Receiver<Result<(), Full>> {
+        let (taken, receiver) = oneshot::channel();
+        self.0.post(|work| work.view = Some((view, taken)));
+        receiver
+    }
+
+    /// kube-proxy forwards otherwise from now on.
+    pub(super) fn set_mode(&self, mode: Option<proxy::Mode>) {
+        self.0.post(|work| work.mode = Some(mode));
+    }
+}
+
+/// Works out what follows from views.
+pub(super) struct Builder {
+    own: NodeName,
+    mode: Mode,
+    answer: Answer,
+    proxy: Option<proxy::Mode>,
+    indices: Indices,
+    last: Option<Arc<NewView>>,
+    /// Every view that was delivered and that others may read still: the last of them must be let go here, not where packets wait.
+    bin: Vec<Arc<NewView>>,
+}
+
+impl Builder {
+    /// `indices`: what the pinned maps say of places.
+    pub(super) fn new(policy: &Policy<'_>, proxy: Option<proxy::Mode>, indices: Indices) -> Self {
+        Self {
+            own: policy.own_node.into(),
+            mode: policy.mode,
+            answer: policy.answer,
+            proxy,
+            indices,
+            last: None,
+            bin: Vec::new(),
+        }
+    }
+
+    /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places.
+    pub(super) fn take(&mut self, view: ClusterView) -> Result<Arc<NewView>, Full> {
+        self.indices.reconcile(view.nodes.iter().map(|node| &node.name))?;
+        Ok(self.build(Arc::new(view), Timestamp::now()))
+    }
+
+    fn build(&mut self, view: Arc<ClusterView>, read: Timestamp) -> Arc<NewView> {
+        let policy = Policy { own_node: &self.own, mode: self.mode, answer: self.answer };
+        let last = self.last.as_deref();
+        let epoch = Epoch(last.map_or(1, |last| last.epoch.0 + 1));
+        let slots = |name: &str| self.indices.get(name);
+        let built = NewView::build(epoch, view, slots, |_| None, &policy, self.proxy, last);
+        let built = Arc::new(NewView { read, ..built });
+        self.last = Some(Arc::clone(&built));
+        self.bin.push(Arc::clone(&built));
+        built
+    }
+
+    /// Lets go of views that nobody else has.
+    fn sweep(&mut self) {
+        let last = self.last.as_ref().map(|last| last.epoch);
+        self.bin.retain(|view| Some(view.epoch) == last || is_read(view));
+    }
+
+    /// Goes on in a thread.
+    pub(super) fn start(
+        mut self,
+        builds: Arc<Builds>,
+        inbox: Arc<Inbox>,
+        panicked: CancellationToken,
+    ) -> std::io::Result<()> {
+        let started = thread("builder", panicked, move || {
+            loop {
+                let work = builds.0.take(SWEEP, BuildWork::is_something);
+                self.carry_out(work, &inbox);
+                self.sweep();
+            }
+        });
+        started.map(drop)
+    }
+
+    fn carry_out(&mut self, work: BuildWork, inbox: &Inbox) {
+        let other_mode = work.mode.is_some_and(|mode| mode != self.proxy);
+        if let Some(mode) = work.mode {
+            self.proxy = mode;
+        }
+        let is_another = work.view.is_some_and(|(view, taken)| {
+            let result = self.take(view).map(|view| {
+                let flags = flags_of(&view.view);
+                inbox.view(view, Some(flags));
+            });
+            // Whoever waited may have gone.
+            let _gone = taken.send(result);
+            result.is_ok()
+        });
+        if other_mode
+            && !is_another
+            && let Some(last) = self.last.clone()
+        {
+            // The same view, of which other ports may have to be exempt.
+            let again = self.build(Arc::clone(&last.view), last.read);
+            inbox.view(again, None);
+        }
+    }
+}
+
+/// What a view's own source claims.
+pub(super) fn flags_of(view: &ClusterView) -> Vec<(NodeName, NewClaim)> {
+    view.flags.iter().map(|flag| (flag.node.clone(), NewClaim::of_file(flag))).collect()
+}
+
+/// Whether anybody else has a part of it that costs in proportion to it.
+fn is_read(view: &Arc<NewView>) -> bool {
+    let NewView { members, exempt, tables, .. } = &**view;
+    let shared = [Arc::strong_count(view), Arc::strong_count(members), Arc::strong_count(exempt)];
+    shared.into_iter().chain([Arc::strong_count(tables)]).any(|count| count > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{agent::inbox::Message, cluster::parse};
+
+    const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
+
+    fn view(text: &str) -> ClusterView {
+        parse(&format!("nodes:\n{text}"), false).unwrap()
+    }
+
+    fn delivered(inbox: &Inbox) -> Option<(Arc<NewView>, Option<usize>)> {
+        match inbox.take() {
+            Some(Message::View(view, flags)) => Some((view, flags.map(|flags| flags.len()))),
+            Some(_) => panic!("something else"),
+            None => None,
+        }
+    }
+
+    #[test]
+    fn another_mode_gives_the_same_view_once_more() {
+        let mut builder = Builder::new(&POLICY, None, Indices::default());
+        let first = builder.take(view("- {name: a, address: 10.0.0.1}\n")).unwrap();
+        let inbox = Inbox::default();
+        let of_mode = |mode| BuildWork { view: None, mode: Some(mode) };
+        builder.carry_out(of_mode(None), &inbox);
+        assert!(delivered(&inbox).is_none(), "it is the same mode");
+        builder.carry_out(of_mode(Some(proxy::Mode::Ipvs)), &inbox);
+        let (again, flags) = delivered(&inbox).unwrap();
+        assert!(Arc::ptr_eq(&again.view, &first.view) && again.epoch > first.epoch);
+        assert_eq!((again.read, again.delta.base, flags), (first.read, Some(first.epoch), None));
+    }
+
+    #[test]
+    fn a_view_that_is_not_taken_takes_the_place_of_one_that_waits() {
+        let mut builder = Builder::new(&POLICY, None, Indices::default());
+        let inbox = Inbox::default();
+        let builds = Builds::default();
+        let nodes = "- {name: a, address: 10.0.0.1}\n- {name: b, address: 10.0.0.2}\n";
+        for text in [format!("{nodes}flags: [{{node: b}}]\n").as_str(), nodes] {
+            let mut taken = builds.deliver(view(text));
+            builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox);
+            assert_eq!(taken.try_recv(), Ok(Ok(())));
+        }
+        // The flags are those of the view that was read last; another mode reads nothing.
+        builds.set_mode(Some(proxy::Mode::Ipvs));
+        builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox);
+        let (latest, flags) = delivered(&inbox).unwrap();
+        assert_eq!((latest.epoch, flags), (Epoch(3), Some(0)));
+        assert!(delivered(&inbox).is_none());
+    }
+
+    #[test]
+    fn a_view_is_kept_as_long_as_somebody_reads_a_part_of_it() {
+        let mut builder = Builder::new(&POLICY, None, Indices::default());
+        let text = "- {name: a, address: 10.0.0.1}\n";
+        let first = builder.take(view(text)).unwrap();
+        let second = builder.take(view(text)).unwrap();
+        let members = Arc::clone(&first.members);
+        drop(first);
+        builder.sweep();
+        assert_eq!(builder.bin.len(), 2);
+        drop(members);
+        builder.sweep();
+        assert!(builder.bin.len() == 1 && Arc::ptr_eq(&builder.bin[0], &second));
+        drop(second);
+        builder.sweep();
+        assert_eq!(builder.bin.len(), 1, "the last one is what the next is held against");
+    }
+}

@@ -1,0 +1,265 @@
+//! Claims and limits as the rows that the CLI prints.
+
+use jiff::Timestamp;
+
+use crate::{
+    enforce::{Auto, Claim, ClaimCause, Now, Share, ShownClaim, Source, Standing, WITHHELD_FOR, Withheld},
+    report::{Cause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow},
+};
+
+/// For people and programs alike: nobody wants a flag's nanoseconds.
+pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+/// When a claim ends, by the wall clock of this moment.
+fn until(claim: &Claim, now: Now) -> Option<Timestamp> {
+    claim.remaining(now).and_then(|left| now.wall.checked_add(left).ok()).map(whole_seconds)
+}
+
+const fn origin(source: &Source) -> Option<Origin> {
+    match source {
+        Source::Cli => Some(Origin::Cli),
+        Source::File => Some(Origin::ClusterFile),
+        Source::External(_) | Source::Hung | Source::Unreachable => None,
+    }
+}
+
+/// A person's claim; `None` where nobody made it.
+pub(super) fn flag_row(claim: &Claim, now: Now) -> Option<FlagRow> {
+    Some(FlagRow {
+        origin: origin(&claim.source)?,
+        reason: claim.reason.to_string(),
+        since: whole_seconds(claim.since),
+        remaining_seconds: claim.remaining(now).map(|left| left.as_secs()),
+        until: until(claim, now),
+    })
+}
+
+/// The flag that a node bears: the CLI's before the cluster file's.
+pub(super) fn flag_of(claims: &[ShownClaim], now: Now) -> Option<FlagRow> {
+    // They are in the order of their sources.
+    claims.iter().filter(|shown| !shown.claim.ended(now)).find_map(|shown| flag_row(&shown.claim, now))
+}
+
+/// Whether any of the claims holds. One of the cluster file that is over stands there still.
+pub(super) fn any_holds(claims: &[ShownClaim], now: Now) -> bool {
+    claims.iter().any(|shown| !shown.claim.ended(now))
+}
+
+/// All claims on a node.
+pub(super) fn claim_rows(claims: &[ShownClaim], now: Now) -> Vec<ClaimRow> {
+    claims.iter().map(|shown| claim_row(shown, now)).collect()
+}
+
+/// Those that no person made.
+pub(super) fn automatic_rows(claims: &[ShownClaim], now: Now) -> Vec<ClaimRow> {
+    let automatic = claims.iter().filter(|shown| shown.claim.source.automatic());
+    automatic.map(|shown| claim_row(shown, now)).collect()
+}
+
+fn claim_row(shown: &ShownClaim, now: Now) -> ClaimRow {
+    let ShownClaim { claim, standing } = shown;
+    // It may have ended since the claims were last looked through.
+    let standing = if claim.ended(now) { &Standing::Over } else { standing };
+    let withheld_by = match standing {
+        Standing::Withheld(scopes) => scopes.iter().map(ToString::to_string).collect(),
+        _ => Vec::new(),
+    };
+    ClaimRow {
+        source: source_name(&claim.source),
+        cause: cause(claim.source.cause()),
+        by: claim.by.to_string(),
+        reason: claim.reason.to_string(),
+        evidence: claim.evidence.as_ref().map(ToString::to_string),
+        since: whole_seconds(claim.since),
+        until: until(claim, now),
+        standing: state(standing),
+        withheld_by,
+    }
+}
+
+/// Who holds a claim, in rows and in the log.
+pub(super) fn source_name(source: &Source) -> String {
+    match source {
+        Source::Cli => Origin::Cli.source().to_owned(),
+        Source::File => Origin::ClusterFile.source().to_owned(),
+        Source::External(name) => format!("external:{name}"),
+        Source::Hung => "hung".to_owned(),
+        Source::Unreachable => "unreachable".to_owned(),
+    }
+}
+
+const fn cause(cause: ClaimCause) -> Cause {
+    match cause {
+        ClaimCause::Operator => Cause::Operator,
+        ClaimCause::External => Cause::External,
+        ClaimCause::Hung => Cause::Hung,
+        ClaimCause::Unreachable => Cause::Unreachable,
+    }
+}
+
+const fn state(standing: &Standing) -> ClaimState {
+    match standing {
+        Standing::Enforced => ClaimState::Enforced,
+        Standing::Observed => ClaimState::Observed,
+        Standing::Withheld(_) => ClaimState::Withheld,
+        Standing::Off => ClaimState::Off,
+        Standing::Unknown => ClaimState::Unknown,
+        Standing::Over => ClaimState::Over,
+    }
+}
+
+/// Scopes whose limits are exceeded.
+pub(super) fn withheld_rows(withheld: &[Withheld], now: Now) -> Vec<WithheldRow> {
+    let row = |withheld: &Withheld| {
+        let ago = now.boot.saturating_sub(withheld.since);
+        let since = now.wall.checked_sub(ago).unwrap_or(now.wall);
+        WithheldRow {
+            scope: withheld.scope.to_string(),
+            since: whole_seconds(since),
+            until: whole_seconds(since.checked_add(WITHHELD_FOR).unwrap_or(since)),
+            counted: withheld.counted,
+            allowed: withheld.allowed,
+        }
+    };
+    withheld.iter().map(row).collect()
+}
+
+/// As `--auto` names it.
+pub(super) fn auto_name(auto: Auto) -> String {
+    match auto {
+        Auto::Off => "off".to_owned(),
+        Auto::Observe => "observe".to_owned(),
+        Auto::Enforce => "enforce".to_owned(),
+    }
+}
+
+/// As `--auto-limit` takes it.
+pub(super) fn share_text(share: Share) -> String {
+    format!("{}/{}", share.part, share.of)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::enforce::LimitScope;
+
+    fn at(wall: i64, boot: u64) -> Now {
+        Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
+    }
+
+    /// Raised at a wall clock of 1,000 s and a boot time of 10 s.
+    fn shown(source: Source, lasts: Option<u64>, standing: Standing) -> ShownClaim {
+        let claim = Claim {
+            source,
+            by: "root".into(),
+            reason: "disk".into(),
+            evidence: None,
+            since: Timestamp::from_nanosecond(1_000_900_000_000).unwrap(),
+            raised: Duration::from_secs(10),
+            ends: lasts.map(|lasts| Duration::from_secs(10 + lasts)),
+            until: None,
+        };
+        ShownClaim { claim, standing }
+    }
+
+    #[test]
+    fn the_cli_s_flag_goes_before_the_file_s_while_it_holds() {
+        let claims = [
+            shown(Source::Cli, Some(60), Standing::Enforced),
+            shown(Source::File, None, Standing::Enforced),
+            shown(Source::Hung, Some(90), Standing::Observed),
+        ];
+        let second = |second| Timestamp::from_second(second).unwrap();
+        let expected = FlagRow {
+            origin: Origin::Cli,
+            reason: "disk".to_owned(),
+            since: second(1_000),
+            remaining_seconds: Some(40),
+            // A wall clock that was set back by 500 s meanwhile.
+            until: Some(second(560)),
+        };
+        assert_eq!(flag_of(&claims, at(520, 30)), Some(expected));
+        let file = flag_of(&claims, at(1_060, 70)).unwrap();
+        assert_eq!((file.origin, file.remaining_seconds, file.until), (Origin::ClusterFile, None, None));
+        assert_eq!(flag_of(&claims[2..], at(1_000, 10)), None);
+        assert_eq!(flag_row(&claims[2].claim, at(1_000, 10)), None);
+        assert!(any_holds(&claims[2..], at(1_000, 99)) && !any_holds(&claims[2..], at(1_000, 100)));
+    }
+
+    #[test]
+    fn each_claim_has_its_row() {
+        let scopes = [LimitScope::Whole, LimitScope::Zone("x".into()), LimitScope::Pool("front".into())];
+        let mut hung = shown(Source::Hung, Some(30), Standing::Withheld(scopes.into()));
+        hung.claim.evidence = Some("12 answers owed".into());
+        let claims = [
+            shown(Source::Cli, None, Standing::Enforced),
+            shown(Source::File, Some(5), Standing::Enforced),
+            shown(Source::External("cloud".into()), Some(30), Standing::Off),
+            hung,
+            shown(Source::Unreachable, Some(30), Standing::Unknown),
+        ];
+        let rows = claim_rows(&claims, at(1_010, 20));
+        assert_eq!(
+            serde_json::to_value(&rows[3]).unwrap(),
+            serde_json::json!({
+                "source": "hung",
+                "cause": "hung",
+                "by": "root",
+                "reason": "disk",
+                "evidence": "12 answers owed",
+                "since": "1970-01-01T00:16:40Z",
+                "until": "1970-01-01T00:17:10Z",
+                "standing": "withheld",
+                "withheld_by": ["all nodes", "zone x", "pool front"],
+            })
+        );
+        let told: Vec<_> = rows.iter().map(|row| (row.source.as_str(), row.cause, row.standing)).collect();
+        assert_eq!(
+            told,
+            [
+                ("cli", Cause::Operator, ClaimState::Enforced),
+                ("cluster-file", Cause::Operator, ClaimState::Over),
+                ("external:cloud", Cause::External, ClaimState::Off),
+                ("hung", Cause::Hung, ClaimState::Withheld),
+                ("unreachable", Cause::Unreachable, ClaimState::Unknown),
+            ]
+        );
+        assert_eq!(automatic_rows(&claims, at(1_010, 20)), rows[2..]);
+        // What is over is withheld by nobody.
+        let over = claim_rows(&claims[3..4], at(1_040, 40)).remove(0);
+        assert_eq!((over.standing, over.withheld_by.len()), (ClaimState::Over, 0));
+        let observed = claim_row(&shown(Source::Hung, None, Standing::Observed), at(1_010, 20));
+        assert_eq!(observed.standing, ClaimState::Observed);
+    }
+
+    #[test]
+    fn a_scope_that_is_withheld_says_since_when_and_for_how_long() {
+        let withheld = Withheld {
+            scope: LimitScope::Zone("x".into()),
+            since: Duration::from_secs(10),
+            counted: 3,
+            allowed: 2,
+        };
+        let row = withheld_rows(&[withheld], at(1_020, 30)).remove(0);
+        assert_eq!(
+            serde_json::to_value(row).unwrap(),
+            serde_json::json!({
+                "scope": "zone x",
+                "since": "1970-01-01T00:16:40Z",
+                "until": "1970-01-01T00:21:40Z",
+                "counted": 3,
+                "allowed": 2,
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_done_about_automatic_claims_reads_as_on_the_command_line() {
+        assert_eq!([Auto::Off, Auto::Observe, Auto::Enforce].map(auto_name), ["off", "observe", "enforce"]);
+        assert_eq!(share_text(Share::default()), "1/3");
+    }
+}

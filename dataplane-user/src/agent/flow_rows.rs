@@ -1,0 +1,68 @@
+//! The flows that conntrack knows to backends, as the rows that the CLI prints.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use nodefence_common::Addr;
+
+use super::{chain::chain, core::Core, refusals::not_found};
+use crate::{
+    cluster::Protocol,
+    conntrack::{Conntrack, Family, Flow},
+    report::{Failure, FlowRow, Flows},
+};
+
+/// The flows to backends, of one node or of all.
+pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
+    let world = core.world();
+    let view = &world.view;
+    if let Some(name) = only.filter(|name| view.node(name).is_none()) {
+        return Err(not_found(name));
+    }
+    let mut owners = HashMap::new();
+    for node in view.nodes.iter().filter(|node| only.is_none_or(|name| node.name == name)) {
+        for backend in &node.backends {
+            owners
+                .insert((backend.addr(), backend.port_key().map(|key| (key.port, key.protocol))), &node.name);
+        }
+    }
+    let owner = |flow: &Flow| {
+        let reply = &flow.reply;
+        owners
+            .get(&(reply.src, None))
+            .or_else(|| owners.get(&(reply.src, Some((reply.src_port, reply.protocol)))))
+    };
+    let mut conntrack = Conntrack::open().map_err(failed)?;
+    let mut flows = Vec::new();
+    let mut notes = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let dump = conntrack.dump(family, |flow| owner(flow).is_some()).map_err(failed)?;
+        if dump.incomplete {
+            notes.push("conntrack changed too fast to be listed whole; flows may be missing".to_owned());
+        }
+        flows.extend(dump.flows.iter().filter_map(|flow| Some(flow_row(flow, owner(flow)?))));
+    }
+    flows.sort_by(|a, b| (&a.node, a.backend, a.client).cmp(&(&b.node, b.backend, b.client)));
+    Ok(Flows { flows, notes })
+}
+
+fn flow_row(flow: &Flow, node: &str) -> FlowRow {
+    let end = |addr: Addr, port| SocketAddr::new(IpAddr::from(addr), port);
+    FlowRow {
+        protocol: Protocol::of(flow.orig.protocol)
+            .map_or_else(|| flow.orig.protocol.to_string(), |protocol| protocol.to_string()),
+        client: end(flow.orig.src, flow.orig.src_port),
+        service: end(flow.orig.dst, flow.orig.dst_port),
+        backend: flow.backend(),
+        node: node.to_owned(),
+        state: flow.tcp.map(|state| format!("{state:?}")),
+        zone: flow.zone.map_or(0, |zone| zone.id()),
+        timeout_seconds: flow.timeout,
+    }
+}
+
+fn failed(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::failed(chain(error))
+}

@@ -1,0 +1,209 @@
+//! What is done about a node's flows once it is cut: whose clients are to be asked, and what came of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+use super::world::World;
+use crate::{
+    cluster::NodeName,
+    report::{AskRow, PinnedRow},
+};
+
+/// What came of a round; `None` where there was no point in asking.
+pub(super) type Outcome = Option<AskRow>;
+
+/// The memory of whoever asks idle clients. Nothing else is locked under its lock.
+#[derive(Default)]
+pub(super) struct FollowUp {
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    /// For each node that is cut: only rounds that begin from then on (CLOCK_MONOTONIC, ns) ask for all that is, and one has been begun.
+    begun: BTreeMap<NodeName, u64>,
+    /// Nodes that the cut reaches better than when their clients were asked.
+    again: BTreeSet<NodeName>,
+    /// Requests that wait for a round, which is begun once the node is cut.
+    requests: BTreeMap<NodeName, Vec<oneshot::Sender<Outcome>>>,
+    asked: BTreeMap<NodeName, AskRow>,
+    pinned: BTreeMap<NodeName, PinnedRow>,
+}
+
+/// A round that is to begin.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) node: NodeName,
+    /// Who asked for it; nobody where the node was cut, or is cut better, without a request.
+    pub(super) requests: Vec<oneshot::Sender<Outcome>>,
+}
+
+impl FollowUp {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request is about to have the node cut: gives the outcome of the round that follows. To be called before, so that no other round comes first.
+    pub(super) fn request(&self, node: &NodeName) -> oneshot::Receiver<Outcome> {
+        let (outcome, receiver) = oneshot::channel();
+        self.memory().requests.entry(node.clone()).or_default().push(outcome);
+        receiver
+    }
+
+    /// The cut reaches more of these nodes than it did.
+    pub(super) fn reached(&self, nodes: impl IntoIterator<Item = NodeName>) {
+        self.memory().again.extend(nodes);
+    }
+
+    /// Rounds that are to begin now, where all that `world` says is cut is in the maps.
+    pub(super) fn due(&self, world: &World) -> Vec<Round> {
+        let mut memory = self.memory();
+        let Memory { begun, again, requests, .. } = &mut *memory;
+        begun.retain(|node, _| world.enforces(node));
+        again.retain(|node| world.enforces(node));
+        // Whoever asked has gone, and the flag with it, or it was refused.
+        requests.retain(|node, waiting| {
+            waiting.retain(|outcome| !outcome.is_closed() || world.is_claimed(node));
+            !waiting.is_empty()
+        });
+        let mut rounds = Vec::new();
+        for (node, bearer) in world.enforced() {
+            let is_more = begun.get(node).is_none_or(|begun| *begun < bearer.ask_since);
+            let is_again = again.remove(node);
+            let requests = requests.remove(node).unwrap_or_default();
+            if is_more || is_again || !requests.is_empty() {
+                begun.insert(node.clone(), bearer.ask_since);
+                rounds.push(Round { node: node.clone(), requests });
+            }
+        }
+        // Where what would be cut is only counted nobody is asked, and whoever waits learns that now.
+        requests.retain(|node, _| !world.observes(node));
+        rounds
+    }
+
+    /// What came of the last round.
+    pub(super) fn note_asked(&self, node: &NodeName, row: AskRow) {
+        self.memory().asked.insert(node.clone(), row);
+    }
+
+    /// What was let go that was pinned to a node.
+    pub(super) fn note_pinned(&self, node: &NodeName, change: impl FnOnce(&mut PinnedRow)) {
+        change(self.memory().pinned.entry(node.clone()).or_default());
+    }
+
+    /// For `status`: the last rounds, and what was let go last.
+    pub(super) fn rows(&self) -> (BTreeMap<NodeName, AskRow>, BTreeMap<NodeName, PinnedRow>) {
+        let memory = self.memory();
+        (memory.asked.clone(), memory.pinned.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        agent::builder::Builder,
+        cluster::parse,
+        dataplane::probe::{Finding, Findings},
+        enforce::{self, Bearer, Claim, NewClaim, Now, ShownClaim, Source, Standing},
+        flags::now,
+        plan::{Answer, Indices, Mode, Policy},
+        proxy::Judgement,
+    };
+
+    fn claim(now: Now) -> ShownClaim {
+        let new = NewClaim {
+            source: Source::Cli,
+            by: "".into(),
+            reason: "".into(),
+            evidence: None,
+            lasts: None,
+            until: None,
+        };
+        ShownClaim { claim: Claim::raise(new, None, now), standing: Standing::Enforced }
+    }
+
+    /// A world in which these are cut, and only rounds count that began from then on; all others of `b`, `c` and `d` are not claimed.
+    fn world(cut: &[(&str, u64)]) -> World {
+        let node = |n: u8| format!("- {{name: {}, address: 10.0.0.{n}}}\n", char::from(b'`' + n));
+        let view = parse(&format!("nodes:\n{}", (1..5).map(node).collect::<String>()), false).unwrap();
+        let policy = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
+        let view = Builder::new(&policy, None, Indices::default()).take(view).unwrap();
+        let unknown = || "not looked at".to_owned();
+        let findings = Findings {
+            conntrack: Finding::NotNeeded(unknown()),
+            ipvs_translates: Finding::NotNeeded(unknown()),
+            deletes_by_filter: Finding::NotNeeded(unknown()),
+            milliseconds: 0,
+        };
+        let mut world = World::first(&view, Judgement::default(), findings);
+        let bearer = |&(name, ask_since): &(&str, u64)| Bearer {
+            name: Some(name.into()),
+            slot: world.slot(name).unwrap(),
+            action: nodefence_common::Action::Refuse,
+            since: 0,
+            ask_since,
+            causes: Arc::default(),
+        };
+        let enforced: Vec<Bearer> = cut.iter().map(bearer).collect();
+        let claims = cut.iter().map(|(name, _)| (NodeName::from(*name), [claim(now())].into()));
+        let held = enforce::World {
+            enforced: enforced.into(),
+            claims: Arc::new(claims.collect()),
+            ..enforce::World::default()
+        };
+        world.take(Arc::new(held));
+        world
+    }
+
+    fn due(follow_up: &FollowUp, cut: &[(&str, u64)]) -> Vec<(String, usize)> {
+        let rounds = follow_up.due(&world(cut)).into_iter();
+        rounds.map(|round| (round.node.to_string(), round.requests.len())).collect()
+    }
+
+    fn rounds(wanted: &[(&str, usize)]) -> Vec<(String, usize)> {
+        wanted.iter().map(|(node, requests)| ((*node).to_owned(), *requests)).collect()
+    }
+
+    #[test]
+    fn each_is_asked_once_until_more_of_it_is_cut() {
+        let follow_up = FollowUp::default();
+        assert_eq!(due(&follow_up, &[("b", 5), ("c", 5)]), rounds(&[("b", 0), ("c", 0)]));
+        assert_eq!(due(&follow_up, &[("b", 5), ("c", 5)]), rounds(&[]));
+        assert_eq!(due(&follow_up, &[("b", 6), ("c", 5)]), rounds(&[("b", 0)]));
+        // Flagged anew.
+        due(&follow_up, &[("c", 5)]);
+        assert_eq!(due(&follow_up, &[("b", 7), ("c", 5)]), rounds(&[("b", 0)]));
+        // The cut reaches more of it; of one that is not cut that means nothing.
+        follow_up.reached(["c".into(), "d".into()]);
+        assert_eq!(due(&follow_up, &[("b", 7), ("c", 5)]), rounds(&[("c", 0)]));
+        assert_eq!(due(&follow_up, &[("b", 7), ("c", 5), ("d", 9)]), rounds(&[("d", 0)]));
+    }
+
+    #[test]
+    fn a_request_has_its_round_once_the_node_is_cut() {
+        let follow_up = FollowUp::default();
+        let mut waits = follow_up.request(&"b".into());
+        assert_eq!(due(&follow_up, &[]), rounds(&[]));
+        let mut begun = follow_up.due(&world(&[("b", 5)]));
+        for request in begun.remove(0).requests {
+            request.send(Some(AskRow::default())).unwrap();
+        }
+        assert_eq!(waits.try_recv(), Ok(Some(AskRow::default())));
+        // One that is cut already is asked about again, for all who want it together.
+        let both = [follow_up.request(&"b".into()), follow_up.request(&"b".into())];
+        assert_eq!(due(&follow_up, &[("b", 5)]), rounds(&[("b", 2)]));
+        drop(both);
+        // Whoever does not wait has it asked about all the same; one that was refused is forgotten.
+        drop(follow_up.request(&"b".into()));
+        drop(follow_up.request(&"c".into()));
+        assert_eq!(due(&follow_up, &[("b", 5)]), rounds(&[("b", 1)]));
+        assert_eq!(due(&follow_up, &[("b", 5), ("c", 5)]), rounds(&[("c", 0)]));
+    }
+}

@@ -1,0 +1,35 @@
+//! The thread that writes what the owner of verdicts has to say to the log: whoever reads the log may stand still.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{records::record, threads::thread};
+use crate::enforce::Event;
+
+/// Lines that wait at most.
+const MOST: usize = 4096;
+
+/// What is to be said.
+pub(super) enum Line {
+    /// What happened.
+    Event(Event),
+    /// So many lines were lost: nobody read those before.
+    Lost(u64),
+}
+
+/// Starts it. It ends once nobody has anything to say any more.
+pub(super) fn start(panicked: CancellationToken) -> std::io::Result<SyncSender<Line>> {
+    let (lines, said) = sync_channel(MOST);
+    thread("log", panicked, move || {
+        for line in said {
+            match line {
+                Line::Event(event) => record(&event),
+                Line::Lost(count) => {
+                    tracing::warn!(count, "lines of the log were lost: nobody read those before");
+                }
+            }
+        }
+    })?;
+    Ok(lines)
+}

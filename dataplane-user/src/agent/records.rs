@@ -1,0 +1,329 @@
+//! What the log says of claims, and of what became of writes. Never on the thread that writes verdicts: whoever reads the log may
+//! stand still.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{claim_rows::source_name, refusals::unsaved};
+use crate::{
+    cluster::NodeName,
+    enforce::{Claim, Danger, Event, Source},
+    flags::Adopted,
+};
+
+/// How many nodes a line names.
+const NAMED: usize = 10;
+
+/// Tells what an earlier agent left.
+pub(super) fn adopted(adopted: &Adopted) {
+    if let Some(problem) = &adopted.problem {
+        tracing::error!(problem, "flags were lost");
+    }
+    let mut others: BTreeMap<&Source, Vec<NodeName>> = BTreeMap::new();
+    for (node, claim) in &adopted.saved.claims {
+        if claim.source == Source::Cli {
+            tracing::info!(node = node.as_str(), reason = &*claim.reason, "adopted a flag");
+        } else {
+            others.entry(&claim.source).or_default().push(node.clone());
+        }
+    }
+    for (source, nodes) in others {
+        let source = source_name(source);
+        tracing::info!(source, count = nodes.len(), nodes = names(&nodes), "adopted claims");
+    }
+}
+
+/// Tells that a request has flagged a node.
+pub(super) fn flagged(node: &str, reason: &str, lasts: Option<Duration>) {
+    tracing::info!(node, reason, seconds = lasts.map(|lasts| lasts.as_secs()), "flagged");
+}
+
+/// Tells that a request has taken a flag back.
+pub(super) fn unflagged(node: &str) {
+    tracing::info!(node, "unflagged");
+}
+
+/// Tells what happened.
+pub(super) fn record(event: &Event) {
+    match event {
+        // Told by whoever answers the request, once it is carried out.
+        Event::Raised(_, Claim { source: Source::Cli, .. }) | Event::Withdrawn(_, Source::Cli) => {}
+        Event::Raised(node, claim) => tracing::warn!(
+            node = node.as_str(),
+            source = source_name(&claim.source),
+            reason = &*claim.reason,
+            evidence = claim.evidence.as_deref(),
+            "claimed"
+        ),
+        Event::Withdrawn(node, source) => {
+            tracing::info!(node = node.as_str(), source = source_name(source), "no longer claimed");
+        }
+        Event::FileFlags { came, went } => file_flags(came, went),
+        Event::Over(node, Source::Cli) => tracing::info!(node = node.as_str(), "the flag is over"),
+        Event::Over(node, source) => {
+            tracing::info!(
+                node = node.as_str(),
+                source = source_name(source),
+                "the claim is over; it was not renewed"
+            );
+        }
+        Event::Withheld(withheld, nodes) => tracing::error!(
+            scope = withheld.scope.to_string(),
+            claimed = withheld.counted,
+            allowed = withheld.allowed,
+            nodes = names(nodes),
+            "more nodes are claimed than may be; no claim that no person made is enforced there"
+        ),
+        Event::NoMoreWithheld(scope) => {
+            tracing::info!(scope = scope.to_string(), "claims are withheld no more");
+        }
+        Event::Failed(node, error) => lapses(Some(node), error),
+        Event::NotExempt(node, port, error) => {
+            lapses(node.as_ref(), &format!("{port} must be kept, which failed: {error}"));
+        }
+        Event::TablesFailed(error) => tracing::error!(%error, "the tables were not written"),
+        Event::SaveFailed(error) => {
+            tracing::error!(problem = unsaved(error), "the flags file was not written");
+        }
+        Event::Mended(nodes, ports) => tracing::warn!(
+            nodes,
+            ports,
+            "entries of nodes and kept ports were not as they should be; they are written again"
+        ),
+        Event::Danger(what) => tracing::error!("{}", danger(what)),
+    }
+}
+
+fn lapses(node: Option<&NodeName>, error: &str) {
+    tracing::error!(node = node.map(NodeName::as_str), error, "the verdict cannot be renewed; it lapses");
+}
+
+/// All of them at once: a file may flag hundreds.
+fn file_flags(came: &[NodeName], went: &[NodeName]) {
+    if !came.is_empty() {
+        tracing::info!(count = came.len(), nodes = names(came), "flagged by the cluster file");
+    }
+    if !went.is_empty() {
+        tracing::info!(count = went.len(), nodes = names(went), "no longer flagged by the cluster file");
+    }
+}
+
+/// What is dangerous about the flags of the cluster file, for the log and `status`. They reach every agent at once, and no command
+/// stood between them and the cut: a slip must be seen.
+pub(super) fn danger(danger: &Danger) -> String {
+    match danger {
+        Danger::TooMany(flagged, all) => format!(
+            "the cluster file flags {flagged} of {all} nodes, more than a third: the rest may not carry the load"
+        ),
+        Danger::OwnNode(node) => format!(
+            "the cluster file flags `{node}`, the node this agent runs on: whoever enters here is cut off from its pods"
+        ),
+        Danger::Over(nodes) => format!(
+            "{} flags in the cluster file ended in the past and mean nothing: {}",
+            nodes.len(),
+            names(nodes)
+        ),
+    }
+}
+
+fn names(nodes: &[NodeName]) -> String {
+    let mut text = nodes.iter().take(NAMED).map(NodeName::as_str).collect::<Vec<_>>().join(", ");
+    if nodes.len() > NAMED {
+        text += &format!(" and {} more", nodes.len() - NAMED);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::{
+        cluster::{Backend, Protocol, Scope},
+        enforce::{LimitScope, Saved, Withheld},
+    };
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines of the log that come of it.
+    fn said(work: impl FnOnce()) -> Vec<String> {
+        let log = Log::default();
+        let to = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || to.clone())
+            .without_time()
+            .with_target(false)
+            .with_ansi(false)
+            .finish();
+        tracing::subscriber::with_default(subscriber, work);
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    fn of(event: Event) -> Vec<String> {
+        said(|| record(&event))
+    }
+
+    fn claim(source: Source) -> Claim {
+        Claim {
+            source,
+            by: "".into(),
+            reason: "disk".into(),
+            evidence: None,
+            since: Timestamp::UNIX_EPOCH,
+            raised: Duration::ZERO,
+            ends: None,
+            until: None,
+        }
+    }
+
+    fn nodes(count: usize) -> Vec<NodeName> {
+        (1..=count).map(|number| format!("n{number:02}").into()).collect()
+    }
+
+    #[test]
+    fn what_was_left_is_told() {
+        let claims = vec![
+            ("a".into(), claim(Source::Cli)),
+            ("b".into(), claim(Source::File)),
+            ("c".into(), claim(Source::File)),
+            ("c".into(), claim(Source::Hung)),
+        ];
+        let left = Adopted { saved: Saved { claims, released: Vec::new() }, problem: None };
+        assert_eq!(
+            said(|| adopted(&left)),
+            [
+                r#"INFO adopted a flag node="a" reason="disk""#,
+                r#"INFO adopted claims source="cluster-file" count=2 nodes="b, c""#,
+                r#"INFO adopted claims source="hung" count=1 nodes="c""#,
+            ]
+        );
+        let lost = Adopted { saved: Saved::default(), problem: Some("is damaged".to_owned()) };
+        assert_eq!(said(|| adopted(&lost)), [r#"ERROR flags were lost problem="is damaged""#]);
+    }
+
+    #[test]
+    fn a_request_is_told_once_by_whoever_answers_it() {
+        assert_eq!(
+            said(|| flagged("b", "disk", Some(Duration::from_secs(600)))),
+            [r#"INFO flagged node="b" reason="disk" seconds=600"#]
+        );
+        assert_eq!(said(|| flagged("b", "", None)), [r#"INFO flagged node="b" reason="""#]);
+        assert_eq!(said(|| unflagged("b")), [r#"INFO unflagged node="b""#]);
+        assert!(of(Event::Raised("b".into(), claim(Source::Cli))).is_empty());
+        assert!(of(Event::Withdrawn("b".into(), Source::Cli)).is_empty());
+    }
+
+    #[test]
+    fn what_becomes_of_claims_is_told() {
+        let hung = Claim { evidence: Some("12 answers owed".into()), ..claim(Source::Hung) };
+        let file_flags = |came, went| Event::FileFlags { came: nodes(came), went: nodes(went) };
+        for (event, lines) in [
+            (
+                Event::Raised("b".into(), hung),
+                &[r#"WARN claimed node="b" source="hung" reason="disk" evidence="12 answers owed""#][..],
+            ),
+            (
+                Event::Withdrawn("b".into(), Source::External("cloud".into())),
+                &[r#"INFO no longer claimed node="b" source="external:cloud""#],
+            ),
+            (file_flags(2, 0), &[r#"INFO flagged by the cluster file count=2 nodes="n01, n02""#]),
+            (
+                file_flags(1, 2),
+                &[
+                    r#"INFO flagged by the cluster file count=1 nodes="n01""#,
+                    r#"INFO no longer flagged by the cluster file count=2 nodes="n01, n02""#,
+                ],
+            ),
+            (Event::Over("b".into(), Source::Cli), &[r#"INFO the flag is over node="b""#]),
+            (
+                Event::Over("b".into(), Source::Hung),
+                &[r#"INFO the claim is over; it was not renewed node="b" source="hung""#],
+            ),
+            (
+                Event::NoMoreWithheld(LimitScope::Whole),
+                &[r#"INFO claims are withheld no more scope="all nodes""#],
+            ),
+        ] {
+            assert_eq!(of(event), lines);
+        }
+        let withheld =
+            Withheld { scope: LimitScope::Zone("x".into()), since: Duration::ZERO, counted: 12, allowed: 4 };
+        assert_eq!(
+            of(Event::Withheld(withheld, nodes(12))),
+            [concat!(
+                "ERROR more nodes are claimed than may be; no claim that no person made is enforced there ",
+                r#"scope="zone x" claimed=12 allowed=4 "#,
+                r#"nodes="n01, n02, n03, n04, n05, n06, n07, n08, n09, n10 and 2 more""#
+            )]
+        );
+    }
+
+    #[test]
+    fn what_fails_is_told() {
+        let port = Backend { address: [10, 1, 1, 2].into(), scope: Scope::Port(80, Protocol::Tcp) };
+        let lapses = "ERROR the verdict cannot be renewed; it lapses";
+        for (event, line) in [
+            (Event::Failed("b".into(), "full".into()), format!(r#"{lapses} node="b" error="full""#)),
+            (
+                Event::NotExempt(Some("b".into()), port, "full".into()),
+                format!(r#"{lapses} node="b" error="10.1.1.2:80/tcp must be kept, which failed: full""#),
+            ),
+            (
+                Event::NotExempt(None, port, "full".into()),
+                format!(r#"{lapses} error="10.1.1.2:80/tcp must be kept, which failed: full""#),
+            ),
+            (Event::TablesFailed("full".into()), "ERROR the tables were not written error=full".to_owned()),
+            (
+                Event::SaveFailed("full".into()),
+                format!(r#"ERROR the flags file was not written problem="{}""#, unsaved("full")),
+            ),
+            (
+                Event::Mended(1, 2),
+                "WARN entries of nodes and kept ports were not as they should be; they are written again nodes=1 ports=2"
+                    .to_owned(),
+            ),
+        ] {
+            assert_eq!(of(event), [line]);
+        }
+    }
+
+    #[test]
+    fn a_slip_in_the_cluster_file_is_said() {
+        for (what, text) in [
+            (
+                Danger::TooMany(2, 5),
+                "the cluster file flags 2 of 5 nodes, more than a third: the rest may not carry the load",
+            ),
+            (
+                Danger::OwnNode("a".into()),
+                "the cluster file flags `a`, the node this agent runs on: whoever enters here is cut off from its pods",
+            ),
+            (
+                Danger::Over(nodes(13)),
+                "13 flags in the cluster file ended in the past and mean nothing: n01, n02, n03, n04, n05, n06, n07, n08, n09, n10 \
+                 and 3 more",
+            ),
+        ] {
+            assert_eq!(danger(&what), text);
+            assert_eq!(of(Event::Danger(what)), [format!("ERROR {text}")]);
+        }
+    }
+}

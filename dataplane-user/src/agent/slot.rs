@@ -1,0 +1,33 @@
+//! What a thread is to do, put down by others: what is newer takes the place of what is older, and nobody waits for it to be done.
+
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// What is to be done. Its default is nothing.
+#[derive(Default)]
+pub(super) struct Slot<T> {
+    work: Mutex<T>,
+    rung: Condvar,
+}
+
+impl<T: Default> Slot<T> {
+    fn work(&self) -> MutexGuard<'_, T> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what is to be done.
+    pub(super) fn post(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.work());
+        self.rung.notify_one();
+    }
+
+    /// For its thread alone: takes all of it as soon as there is something, or after so long.
+    pub(super) fn take(&self, longest: Duration, is_something: impl Fn(&T) -> bool) -> T {
+        let work = self.work();
+        let waited = self.rung.wait_timeout_while(work, longest, |work| !is_something(work));
+        let (mut work, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *work)
+    }
+}

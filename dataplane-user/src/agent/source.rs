@@ -1,0 +1,66 @@
+//! Follows the cluster file: reads it again where it may have changed, and hands it to the builder.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    core::Core,
+    own_node::{local_addresses, refuse_local},
+};
+use crate::cluster::{ClusterView, FileSource, Watch};
+
+/// Follows it until `stop`. What is wrong with it is kept for `status`; the last good view stays then.
+pub(super) async fn follow(
+    core: Arc<Core>,
+    source: FileSource,
+    mut watch: Watch,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let source = Arc::new(source);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = watch.changed() => {}
+        }
+        let read = Arc::clone(&source);
+        let loaded = tokio::task::spawn_blocking(move || load(&read)).await?;
+        let taken = match loaded {
+            Ok(view) => take(&core, view, &stop).await,
+            Err(error) => Err(error),
+        };
+        match taken {
+            Ok(()) => core.rows.source.send_modify(|row| row.error = None),
+            Err(error) => {
+                tracing::error!(error, "the last good view stays");
+                core.rows.source.send_modify(|row| row.error = Some(error));
+            }
+        }
+    }
+}
+
+fn load(source: &FileSource) -> Result<ClusterView, String> {
+    // Where the addresses cannot be listed, there is nothing to hold the file against.
+    let local = local_addresses().unwrap_or_default();
+    let view = source.load().map_err(|error| error.to_string())?;
+    refuse_local(&view, &local).map_err(|error| format!("{}: {error}", source.path().display()))?;
+    Ok(view)
+}
+
+/// Hands a view on, and waits until what follows from it is worked out.
+async fn take(core: &Core, view: ClusterView, stop: &CancellationToken) -> Result<(), String> {
+    let nodes = view.nodes.len();
+    let backends = view.backends();
+    let is_there = view.node(&core.own_node).is_some();
+    let taken = core.builds.deliver(view);
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        // Nobody else delivers, so none takes its place; and where the builder ended, so does the agent.
+        taken = taken => taken.unwrap_or(Ok(())).map_err(|full| full.to_string())?,
+    }
+    if !is_there && nodes != 0 {
+        tracing::warn!(node = core.own_node.as_str(), "this node is not in the cluster file any more");
+    }
+    tracing::info!(nodes, backends, "took the cluster file");
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! How an agent begins: what an earlier one left is renewed first, and all else is opened over it.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use nodefence_common::NodeEntry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    builder::{Builder, Builds, flags_of},
+    core::{Core, Rows, SourceRow},
+    follow_up::FollowUp,
+    inbox::Opened,
+    lines,
+    lock::{Lock, LockError},
+    outlets::{Bells, Outlets},
+    records,
+    settings::Settings,
+    slot::Slot,
+    store::Store,
+    tables::{Tables, TablesRow},
+    turns::Turns,
+    verdicts::{Beginning, Verdicts},
+    watched::Audit,
+    world::{Published, World},
+    writer::{Nowhere, Writer},
+};
+use crate::{
+    cluster::{ClusterView, NodeName},
+    dataplane::{Dataplane, EventStream, NodeWriter, probe::Findings},
+    enforce::{Enforcer, Input, Source},
+    flags::{FlagStore, now},
+    plan::Indices,
+    proxy::Judgement,
+    report::{Client, ClientError, Request},
+};
+
+/// How long an agent that was asked to hand over may take to end.
+const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// What an earlier agent left, and who renews it from the first moment on.
+pub(super) struct Inherited {
+    pub(super) verdicts: Verdicts,
+    pub(super) store: Store,
+}
+
+impl Inherited {
+    /// Begins to renew the verdicts of an agent that ended: all that follows may take seconds, a large cluster file for one, and an upgrade must not let a node go.
+    /// Only verdicts that are alive, on nodes that are claimed still.
+    pub(super) fn take(settings: &Settings, panicked: &CancellationToken) -> anyhow::Result<Self> {
+        let adopted = FlagStore::new(&settings.run_dir).adopt(now())?;
+        records::adopted(&adopted);
+        let (writer, pinned) = pinned(settings);
+        // Which node this is stands in the cluster file.
+        let told = settings.told(NodeName::default());
+        let enforcer = Enforcer::bridge(pinned, adopted.saved, told, now());
+        let work = Arc::new(Slot::default());
+        let lines = lines::start(panicked.clone())?;
+        let store = Arc::clone(&work);
+        let verdicts =
+            Verdicts::start(Beginning { enforcer, writer, store, lines, panicked: panicked.clone() })?;
+        let inbox = Arc::clone(&verdicts.inbox);
+        let store = Store::start(&settings.run_dir, &work, inbox, adopted.problem, panicked.clone())?;
+        Ok(Self { verdicts, store })
+    }
+
+    /// The cluster file was read: what it flags is renewed too.
+    pub(super) fn know_flags(&self, view: &ClusterView) {
+        let claims = flags_of(view);
+        self.verdicts.inbox.tell(Input::Replace { source: Source::File, claims });
+    }
+}
+
+/// Who renews what is pinned, and what that is.
+fn pinned(settings: &Settings) -> (Box<dyn Writer>, Vec<(u32, NodeEntry)>) {
+    match NodeWriter::pinned(&settings.options.pin_dir) {
+        Some((writer, pinned)) => (Box::new(writer), pinned),
+        None => (Box::new(Nowhere), Vec::new()),
+    }
+}
+
+/// Has the agent that runs end, and takes its lock.
+pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
+    const STANDS_STILL: &str = "end it by its process id, or let it go on (SIGCONT)";
+    // It may have ended by itself meanwhile.
+    match Lock::take(&settings.run_dir, STANDS_STILL) {
+        Err(LockError::Busy { .. }) => {}
+        taken => return Ok(taken?),
+    }
+    let asked = Client::connect(&settings.socket).and_then(|mut other| {
+        other.set_patience(HAND_OVER)?;
+        other.ask::<i32>(&Request::HandOver)
+    });
+    match asked {
+        Ok(pid) => tracing::info!(pid, "took over"),
+        // It may have been ending anyway: its lock decides.
+        Err(error @ ClientError::Failure(_)) => return Err(error.into()),
+        Err(error) => tracing::warn!(%error, "the other agent does not answer"),
+    }
+    Lock::wait(&settings.run_dir, STANDS_STILL, HAND_OVER)
+        .context("take over: the other agent did not end; it goes on, if it does not stand still")
+}
+
+/// What was found out before anything was opened.
+pub(super) struct Known {
+    pub(super) own_node: NodeName,
+    pub(super) view: ClusterView,
+    pub(super) findings: Findings,
+    pub(super) proxy: Judgement,
+    /// Why the cluster file's folder is not watched.
+    pub(super) unwatched: Option<String>,
+}
+
+/// Opens the dataplane, and gives who renewed verdicts so far all that there is to do.
+pub(super) fn open(
+    settings: Settings,
+    known: Known,
+    inherited: &Inherited,
+    panicked: CancellationToken,
+) -> anyhow::Result<(Arc<Core>, EventStream)> {
+    let Known { own_node, view, findings, proxy, unwatched } = known;
+    let mut dataplane = Dataplane::open(&settings.options)?;
+    let nodes = dataplane.nodes()?;
+    let indices = Indices::adopt(&nodes, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
+    let mut builder = Builder::new(&settings.policy(&own_node), proxy.mode, indices);
+    let first = builder.take(view)?;
+    let exempt = dataplane.kept()?.into_iter().collect();
+    // Before anything is attached: it writes the maps that devices still read.
+    let writer = Box::new(dataplane.node_writer()?);
+    let events = dataplane.events()?;
+    let injector = dataplane.injector()?;
+    let dataplane = Arc::new(Mutex::new(dataplane));
+    let published = Arc::new(Published::new(World::first(&first, proxy, findings)));
+    let bells = Bells::default();
+    let builds = Arc::new(Builds::default());
+    let inbox = Arc::clone(&inherited.verdicts.inbox);
+    let outlets =
+        Outlets { world: Arc::clone(&published), tables: Arc::new(Slot::default()), bells: bells.clone() };
+    let (row, tables) = watch::channel(TablesRow::default());
+    let writes = Tables {
+        dataplane: Arc::clone(&dataplane),
+        work: Arc::clone(&outlets.tables),
+        inbox: Arc::clone(&inbox),
+        row,
+        max_backends: settings.options.max_backends,
+    };
+    writes.start(panicked.clone())?;
+    builder.start(Arc::clone(&builds), Arc::clone(&inbox), panicked.clone())?;
+    inbox.open(Opened { own: own_node.clone(), writer, outlets });
+    // What was renewed so far may be a map that devices are about to leave.
+    inbox.tell(Input::Found { nodes, exempt, whole: true });
+    let flags = flags_of(&first.view);
+    inbox.view(first, Some(flags));
+    let core = Core {
+        audit: Audit::new(&settings.audit),
+        settings,
+        own_node,
+        started: Timestamp::now(),
+        published,
+        beat: Arc::clone(&inherited.verdicts.beat),
+        verdicts: inbox,
+        builds,
+        dataplane,
+        injector,
+        rescue: Arc::default(),
+        turns: Turns::default(),
+        follow_up: FollowUp::default(),
+        bells,
+        rows: Rows {
+            source: watch::Sender::new(SourceRow { error: None, unwatched }),
+            tables,
+            flags_problem: inherited.store.problem.clone(),
+            routes: watch::Sender::default(),
+            neighbours: watch::Sender::default(),
+        },
+        panicked,
+    };
+    Ok((Arc::new(core), events))
+}

@@ -1,0 +1,169 @@
+//! The thread that has the flags file: a disk may hang, and nothing else waits for it.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{inbox::Inbox, refusals::unsaved, slot::Slot, threads::thread};
+use crate::{
+    enforce::{Input, Saved, Source},
+    flags::{FlagStore, monotonic_ns},
+    ledger,
+};
+
+/// It comes back to nothing so often.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// What it is to do.
+#[derive(Default)]
+pub(super) struct StoreWork {
+    /// This must lie on the disk; its number is for the answer.
+    pub(super) save: Option<(u64, Arc<Saved>)>,
+    /// What an earlier agent took out of IPVS holds up to then (CLOCK_MONOTONIC, ns), until it is gone on with.
+    pub(super) prolong: Option<u64>,
+    end: bool,
+}
+
+impl StoreWork {
+    fn is_something(&self) -> bool {
+        self.save.is_some() || self.prolong.is_some() || self.end
+    }
+}
+
+/// The thread.
+pub(super) struct Store {
+    work: Arc<Slot<StoreWork>>,
+    /// What is wrong with the flags file.
+    pub(super) problem: watch::Receiver<Option<String>>,
+    ended: Receiver<()>,
+}
+
+impl Store {
+    /// Starts it. `problem`: what was wrong with the file that an earlier agent left; it is told until somebody is flagged again.
+    pub(super) fn start(
+        run_dir: &Path,
+        work: &Arc<Slot<StoreWork>>,
+        inbox: Arc<Inbox>,
+        problem: Option<String>,
+        panicked: CancellationToken,
+    ) -> std::io::Result<Self> {
+        let (told, problem_now) = watch::channel(problem.clone());
+        let (ending, ended) = channel();
+        let keeper = Keeper {
+            store: FlagStore::new(run_dir),
+            run_dir: run_dir.to_owned(),
+            work: Arc::clone(work),
+            inbox,
+            lost: problem,
+            told,
+        };
+        thread("store", panicked, move || {
+            keeper.run();
+            // Nobody may wait any more.
+            let _gone = ending.send(());
+        })?;
+        Ok(Self { work: Arc::clone(work), problem: problem_now, ended })
+    }
+
+    /// Ends it once what it was given lies on the disk; that is waited for so long at most.
+    pub(super) fn end(self, patience: Duration) {
+        self.work.post(|work| work.end = true);
+        let _late = self.ended.recv_timeout(patience);
+    }
+}
+
+struct Keeper {
+    store: FlagStore,
+    run_dir: PathBuf,
+    work: Arc<Slot<StoreWork>>,
+    inbox: Arc<Inbox>,
+    /// Flags that an earlier agent left were lost, and nobody has flagged anybody since.
+    lost: Option<String>,
+    told: watch::Sender<Option<String>>,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        loop {
+            let StoreWork { save, prolong, end } = self.work.take(IDLE, StoreWork::is_something);
+            if let Some(until) = prolong {
+                let _lapses = ledger::prolong(&self.run_dir, monotonic_ns(), until);
+            }
+            if let Some((serial, saved)) = save {
+                self.save(serial, &saved);
+            }
+            if end {
+                return;
+            }
+        }
+    }
+
+    fn save(&mut self, serial: u64, saved: &Saved) {
+        let result = self.store.save(saved).map_err(|error| error.to_string());
+        // What the cluster file says comes by itself, and brings nothing back.
+        if result.is_ok() && saved.claims.iter().any(|(_, claim)| claim.source != Source::File) {
+            self.lost = None;
+        }
+        let problem = result.as_ref().err().map(|error| unsaved(error)).or_else(|| self.lost.clone());
+        self.told.send_if_modified(|told| {
+            let news = *told != problem;
+            *told = problem;
+            news
+        });
+        self.inbox.tell(Input::Saved { serial, result: result.map_err(Into::into) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        agent::inbox::Message,
+        enforce::{Claim, NewClaim},
+        flags::now,
+    };
+
+    fn claim(source: Source) -> Claim {
+        let new =
+            NewClaim { source, by: "".into(), reason: "".into(), evidence: None, lasts: None, until: None };
+        Claim::raise(new, None, now())
+    }
+
+    fn saved(source: Source) -> Option<(u64, Arc<Saved>)> {
+        Some((1, Arc::new(Saved { claims: vec![("b".into(), claim(source))], released: Vec::new() })))
+    }
+
+    #[test]
+    fn that_flags_were_lost_is_told_until_somebody_flags_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = Arc::new(Slot::default());
+        let inbox = Arc::new(Inbox::default());
+        let lost = Some("lost".to_owned());
+        let store =
+            Store::start(folder.path(), &work, Arc::clone(&inbox), lost, CancellationToken::new()).unwrap();
+        let answer = |wanted: Option<(u64, Arc<Saved>)>| {
+            work.post(|work| work.save = wanted);
+            inbox.wait(Duration::from_secs(60));
+            match inbox.take() {
+                Some(Message::Tell(Input::Saved { serial: 1, result })) => result,
+                _ => panic!("no answer"),
+            }
+        };
+        answer(saved(Source::File)).unwrap();
+        assert_eq!(store.problem.borrow().as_deref(), Some("lost"));
+        answer(saved(Source::Cli)).unwrap();
+        assert_eq!(store.problem.borrow().as_deref(), None);
+        std::fs::remove_dir_all(folder.path()).unwrap();
+        let error = answer(saved(Source::Cli)).unwrap_err();
+        assert_eq!(store.problem.borrow().as_deref(), Some(unsaved(&error).as_str()));
+        store.end(Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,44 @@
+//! What is done about flagged nodes in IPVS, as the rows that the CLI prints.
+
+use crate::{
+    plan::takeout::Report,
+    report::{KeptServiceRow, TakeOutRow},
+};
+
+/// Services and problems that `status` names of each node.
+const NAMED: usize = 20;
+
+/// What `status` says of all nodes.
+pub(super) fn note(lowered_only: bool, kept_here_alone: bool) -> Option<String> {
+    let notes = [
+        (
+            lowered_only,
+            "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have",
+        ),
+        (
+            kept_here_alone,
+            "the cluster file has no `services`: IPVS keeps destinations of services that would have nobody left, but packets to them are cut",
+        ),
+    ];
+    let notes: Vec<&str> = notes.iter().filter(|(applies, _)| *applies).map(|(_, note)| *note).collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+/// What it says of each.
+pub(super) fn node_row(report: Report) -> TakeOutRow {
+    let Report { taken, waiting, planned, kept, mut problems } = report;
+    let failed = problems.len();
+    problems.truncate(NAMED);
+    let named = kept.iter().take(NAMED);
+    TakeOutRow {
+        taken,
+        waiting,
+        planned,
+        kept_services: kept.len(),
+        kept: named
+            .map(|(key, why)| KeptServiceRow { service: key.to_string(), why: (*why).to_owned() })
+            .collect(),
+        failed,
+        problems,
+    }
+}

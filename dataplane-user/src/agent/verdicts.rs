@@ -1,0 +1,321 @@
+//! The thread that owns verdicts: drives the [`Enforcer`], and alone writes nodes' entries and what is exempt. It does map writes and nothing else: no disk, log
+//! or socket holds it up.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        mpsc::{SyncSender, TrySendError},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nodefence_common::VERDICT_LIFETIME_NS;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    beat::Beat,
+    chain::chain,
+    inbox::{Asked, Inbox, Message, Opened},
+    lines::Line,
+    outlets::Outlets,
+    slot::Slot,
+    store::StoreWork,
+    threads::urgent_thread,
+    writer::Writer,
+};
+use crate::{
+    cluster::NodeName,
+    enforce::{self, Answer, Enforcer, Epoch, Input, Output, Source, Ticket},
+    flags::now,
+};
+
+/// Where it begins.
+pub(super) struct Beginning {
+    /// Knows what an earlier agent left.
+    pub(super) enforcer: Enforcer,
+    /// Renews that.
+    pub(super) writer: Box<dyn Writer>,
+    /// What is to be saved.
+    pub(super) store: Arc<Slot<StoreWork>>,
+    /// What is to be said in the log.
+    pub(super) lines: SyncSender<Line>,
+    /// Ends the agent where this panics.
+    pub(super) panicked: CancellationToken,
+}
+
+/// The thread.
+pub(super) struct Verdicts {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) beat: Arc<Beat>,
+    thread: Option<JoinHandle<()>>,
+    /// Cancelled when the thread ends, in whatever way.
+    ended: CancellationToken,
+}
+
+impl Verdicts {
+    /// Begins to renew what an earlier agent left. All else waits until the tables are open ([`Inbox::open`]).
+    pub(super) fn start(beginning: Beginning) -> std::io::Result<Self> {
+        let inbox = Arc::new(Inbox::default());
+        let beat = Arc::new(Beat::new(now().mono));
+        let ended = CancellationToken::new();
+        let Beginning { enforcer, writer, store, lines, panicked } = beginning;
+        let driver = Driver {
+            enforcer,
+            writer,
+            store,
+            lines,
+            lost: 0,
+            inbox: Arc::clone(&inbox),
+            beat: Arc::clone(&beat),
+            outlets: None,
+            waiting: HashMap::new(),
+            tickets: 0,
+            settling: Vec::new(),
+            begun: 0,
+            failed: false,
+            troubled: false,
+            published: None,
+            told: Told::default(),
+            ending: false,
+        };
+        let end = ended.clone().drop_guard();
+        // Those that rescue and take out have precedence too: on one processor they would hold up what they follow.
+        let thread = urgent_thread("verdicts", panicked, move || {
+            let _end = end;
+            driver.run();
+        })?;
+        Ok(Self { inbox, beat, thread: Some(thread), ended })
+    }
+
+    /// Returns once it has ended, which nobody asked for.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+impl Drop for Verdicts {
+    /// Verdicts are renewed once more: whoever takes over has their whole lifetime. Nothing is written any more once this returns.
+    fn drop(&mut self) {
+        self.inbox.end();
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// Of the last snapshot, what decides who is told of the next one.
+#[derive(Default)]
+struct Told {
+    view: Option<Epoch>,
+    /// The own node is claimed: its pods' devices are to be attached.
+    own: bool,
+}
+
+struct Driver {
+    enforcer: Enforcer,
+    writer: Box<dyn Writer>,
+    store: Arc<Slot<StoreWork>>,
+    lines: SyncSender<Line>,
+    /// Lines of the log that did not fit.
+    lost: u64,
+    inbox: Arc<Inbox>,
+    beat: Arc<Beat>,
+    /// Once the tables are open.
+    outlets: Option<Open>,
+    /// Who waits for an answer, by ticket.
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    tickets: u64,
+    /// Who waits until all is carried out.
+    settling: Vec<oneshot::Sender<()>>,
+    /// When (CLOCK_MONOTONIC, ns) this pass began.
+    begun: u64,
+    /// A write failed since verdicts were last renewed.
+    failed: bool,
+    /// Some verdict could not be written, by the last snapshot.
+    troubled: bool,
+    /// The snapshot that was made known in this pass.
+    published: Option<Arc<enforce::World>>,
+    told: Told,
+    ending: bool,
+}
+
+struct Open {
+    own: NodeName,
+    outlets: Outlets,
+}
+
+impl Driver {
+    fn run(mut self) {
+        loop {
+            self.pass();
+            if self.ending {
+                break;
+            }
+            let left = self.enforcer.deadline().saturating_sub(now().mono);
+            self.inbox.wait(Duration::from_nanos(left));
+            self.drain_lives();
+            self.take_messages();
+            self.enforcer.handle(Input::Tick, now());
+        }
+        self.inbox.close();
+    }
+
+    /// Does all that is to be done now.
+    fn pass(&mut self) {
+        self.begun = now().mono;
+        loop {
+            self.enforcer.clock(now());
+            let Some(output) = self.enforcer.poll() else { break };
+            self.carry_out(output);
+            // A flag does not wait until a thousand others are renewed.
+            self.take_messages();
+        }
+        if let Some(world) = self.published.take() {
+            self.beat.set_done(world.number);
+            self.tell(&world);
+        }
+        for settled in self.settling.drain(..) {
+            let _gone = settled.send(());
+        }
+    }
+
+    fn take_messages(&mut self) {
+        while let Some(message) = self.inbox.take() {
+            match message {
+                Message::Tell(input) => self.enforcer.handle(input, now()),
+                Message::View(view, flags) => {
+                    if let Some(claims) = flags {
+                        self.enforcer.handle(Input::Replace { source: Source::File, claims }, now());
+                    }
+                    self.enforcer.handle(Input::View(view), now());
+                }
+                Message::Ask(asked, answer) => {
+                    self.tickets += 1;
+                    let ticket = Ticket(self.tickets);
+                    self.waiting.insert(self.tickets, answer);
+                    let input = match asked {
+                        Asked::Claim(node, change) => Input::Claim { node, change, ticket: Some(ticket) },
+                        Asked::Mend => Input::Mend(ticket),
+                        Asked::HandOver => Input::HandOver(ticket),
+                    };
+                    self.enforcer.handle(input, now());
+                }
+                Message::Open(opened) => {
+                    let Opened { own, writer, outlets } = *opened;
+                    self.writer = writer;
+                    self.enforcer.know_own(own.clone());
+                    self.outlets = Some(Open { own, outlets });
+                }
+                Message::ForgetOld => self.writer.forget_old(),
+                Message::Settle(settled) => self.settling.push(settled),
+                Message::End => {
+                    self.ending = true;
+                    self.enforcer.handle(Input::Renew, now());
+                }
+            }
+        }
+    }
+
+    /// Where nothing is taken out of IPVS yet, what an earlier agent took out is held for it.
+    fn drain_lives(&mut self) {
+        let now = now();
+        let at = match self.beat.drain() {
+            0 => now.mono,
+            at => at,
+        };
+        self.enforcer.handle(Input::DrainAlive(at), now);
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        let error = match &output {
+            Output::Publish(world) => {
+                self.publish(world);
+                return;
+            }
+            Output::Exempt(key) => self.writer.keep(key).err().map(chain),
+            Output::Node(index, entry) => {
+                self.writer.write(*index, entry).err().map(|error| error.to_string())
+            }
+            Output::Unexempt(key) => self.writer.let_go(key).err().map(chain),
+            Output::Lease(_) => {
+                self.lease();
+                return;
+            }
+            Output::Tables(plan) => {
+                if let Some(open) = &self.outlets {
+                    open.outlets.tables.post(|work| work.plan = Some(plan.clone()));
+                }
+                return;
+            }
+            Output::Save(serial, saved) => {
+                self.store.post(|work| work.save = Some((*serial, Arc::clone(saved))));
+                return;
+            }
+            Output::Reply(ticket, answer) => {
+                if let Some(waiting) = self.waiting.remove(&ticket.0) {
+                    // Whoever asked may have gone.
+                    let _gone = waiting.send(answer.clone());
+                }
+                return;
+            }
+            Output::Record(event) => {
+                self.record(Line::Event(event.clone()));
+                return;
+            }
+        };
+        if let Some(error) = error {
+            self.failed = true;
+            self.enforcer.failed(output, error.into(), now());
+        }
+    }
+
+    fn publish(&mut self, world: &Arc<enforce::World>) {
+        if let Some(open) = &self.outlets {
+            open.outlets.world.change(|all| all.take(Arc::clone(world)));
+        }
+        self.troubled = !world.failed.is_empty();
+        self.published = Some(Arc::clone(world));
+    }
+
+    /// Tells those who follow what is in the maps.
+    fn tell(&mut self, world: &enforce::World) {
+        let Some(open) = &self.outlets else { return };
+        let Outlets { world: all, bells, .. } = &open.outlets;
+        let told =
+            Told { view: world.view.as_ref().map(|view| view.epoch), own: all.now().is_claimed(&open.own) };
+        bells.ring();
+        if told.view != self.told.view {
+            bells.view_changed.notify_one();
+        }
+        if told.own != self.told.own {
+            bells.looks.ask();
+        }
+        self.told = told;
+    }
+
+    /// Verdicts were renewed, and what is taken out of IPVS holds as long as they do.
+    fn lease(&mut self) {
+        let whole = !std::mem::take(&mut self.failed) && !self.troubled;
+        self.beat.renew(self.begun, whole);
+        if self.beat.drain() == 0 {
+            let until = self.begun.saturating_add(VERDICT_LIFETIME_NS);
+            self.store.post(|work| work.prolong = Some(until));
+        }
+    }
+
+    /// Whoever reads the log may stand still: then lines are lost.
+    fn record(&mut self, line: Line) {
+        if self.lost > 0 && self.lines.try_send(Line::Lost(self.lost)).is_ok() {
+            self.lost = 0;
+        }
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(line) {
+            self.lost += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

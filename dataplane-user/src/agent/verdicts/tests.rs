@@ -1,0 +1,352 @@
+//! The thread with maps of its own. What it is to do is the Enforcer's, and tested there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, sync_channel},
+    },
+    time::Instant,
+};
+
+use nodefence_common::{NodeEntry, PortKey};
+
+use super::*;
+use crate::{
+    agent::{
+        builder::Builder,
+        outlets::{Bells, TablesWork},
+        world::{Published, World},
+    },
+    cluster::parse,
+    dataplane::{
+        self,
+        probe::{Finding, Findings},
+    },
+    enforce::{Auto, Change, Claim, NewClaim, Refusal, SaveState, Saved, Share, Told},
+    plan::{Indices, Mode, Policy, name_field},
+    proxy::Judgement,
+};
+
+const NODES: &str = "nodes:
+- {name: a, address: 10.0.0.1}
+- {name: b, address: 10.0.0.2, backends: [{address: 10.1.0.2}]}
+- {name: c, address: 10.0.0.3, backends: [{address: 10.1.0.3}]}
+- {name: d, address: 10.0.0.4, backends: [{address: 10.1.0.4}]}
+";
+
+const POLICY: Policy<'static> =
+    Policy { own_node: "a", mode: Mode::Enforce, answer: crate::plan::Answer::Refuse };
+
+/// What was written, and what is refused.
+#[derive(Default)]
+struct Map {
+    entries: BTreeMap<u32, NodeEntry>,
+    kept: BTreeSet<PortKey>,
+    refused: Vec<u32>,
+    world: Option<Arc<Published>>,
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Map>>);
+
+impl Writer for Shared {
+    fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error> {
+        let mut map = self.0.lock().unwrap();
+        if map.refused.contains(&index) {
+            return Err(dataplane::Error::NodeIndex(index));
+        }
+        if let Some(world) = map.world.as_ref().filter(|_| entry.verdict != 0) {
+            // Whoever gets a packet that is cut finds why.
+            let world = world.now();
+            let mut told = world.held.enforced.iter().chain(&*world.held.lapsing);
+            assert!(told.any(|bearer| bearer.slot.index == index), "nobody is told of {index}");
+        }
+        map.entries.insert(index, *entry);
+        Ok(())
+    }
+
+    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.0.lock().unwrap().kept.insert(*key);
+        Ok(())
+    }
+
+    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.0.lock().unwrap().kept.remove(key);
+        Ok(())
+    }
+
+    fn forget_old(&mut self) {}
+}
+
+fn told() -> Told {
+    Told {
+        own: NodeName::default(),
+        mode: Mode::Enforce,
+        auto: Auto::Off,
+        answer: crate::plan::Answer::Refuse,
+        limit: Share::default(),
+    }
+}
+
+fn claim() -> NewClaim {
+    NewClaim {
+        source: Source::Cli,
+        by: "".into(),
+        reason: "".into(),
+        evidence: None,
+        lasts: None,
+        until: None,
+    }
+}
+
+fn findings() -> Findings {
+    let unknown = || "not looked at".to_owned();
+    Findings {
+        conntrack: Finding::NotNeeded(unknown()),
+        ipvs_translates: Finding::NotNeeded(unknown()),
+        deletes_by_filter: Finding::NotNeeded(unknown()),
+        milliseconds: 0,
+    }
+}
+
+/// The thread, and what is told of it.
+struct Rig {
+    verdicts: Verdicts,
+    map: Shared,
+    world: Arc<Published>,
+    store: Arc<Slot<StoreWork>>,
+    tables: Arc<Slot<TablesWork>>,
+    /// Nobody reads them unless a test does.
+    _lines: Receiver<Line>,
+}
+
+impl Rig {
+    /// With these nodes and their tables written.
+    fn new() -> Self {
+        let map = Shared::default();
+        let store = Arc::new(Slot::default());
+        let (lines, read) = sync_channel(1);
+        let verdicts = Verdicts::start(Beginning {
+            enforcer: Enforcer::bridge(Vec::new(), Saved::default(), told(), now()),
+            writer: Box::new(map.clone()),
+            store: Arc::clone(&store),
+            lines,
+            panicked: CancellationToken::new(),
+        })
+        .unwrap();
+        let mut builder = Builder::new(&POLICY, None, Indices::default());
+        let view = builder.take(parse(NODES, false).unwrap()).unwrap();
+        let world = Arc::new(Published::new(World::first(&view, Judgement::default(), findings())));
+        map.0.lock().unwrap().world = Some(Arc::clone(&world));
+        let tables = Arc::new(Slot::default());
+        let outlets =
+            Outlets { world: Arc::clone(&world), tables: Arc::clone(&tables), bells: Bells::default() };
+        let writer = Box::new(map.clone());
+        verdicts.inbox.open(Opened { own: "a".into(), writer, outlets });
+        verdicts.inbox.view(view, Some(Vec::new()));
+        let rig = Self { verdicts, map, world, store, tables, _lines: read };
+        rig.write_tables();
+        rig
+    }
+
+    fn write_tables(&self) {
+        let work = self.tables.take(Duration::from_secs(60), |work| work.plan.is_some());
+        let epoch = work.plan.expect("tables").epoch;
+        self.verdicts.inbox.tell(Input::Written { epoch, result: Ok(()) });
+        self.settle();
+    }
+
+    fn settle(&self) {
+        self.verdicts.inbox.settled().blocking_recv().unwrap();
+    }
+
+    fn ask(&self, node: &str, change: Change) -> oneshot::Receiver<Answer> {
+        self.verdicts.inbox.ask(Asked::Claim(node.into(), change)).unwrap()
+    }
+
+    fn flag(&self, node: &str) -> oneshot::Receiver<Answer> {
+        self.ask(node, Change::Raise { claim: claim(), force: false })
+    }
+
+    fn save(&self) {
+        let work = self.store.take(Duration::from_secs(60), |work| work.save.is_some());
+        let (serial, _) = work.save.expect("something to save");
+        self.verdicts.inbox.tell(Input::Saved { serial, result: Ok(()) });
+    }
+
+    fn entry(&self, node: &str) -> NodeEntry {
+        let index = self.world.now().slot(node).unwrap().index;
+        self.map.0.lock().unwrap().entries[&index]
+    }
+}
+
+fn wait_until(is: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited for a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_flag_is_answered_once_it_is_in_the_map_and_on_the_disk() {
+    let rig = Rig::new();
+    let asked = now().mono;
+    let mut answer = rig.flag("b");
+    rig.settle();
+    assert!(answer.try_recv().is_err(), "it does not lie on the disk");
+    let entry = rig.entry("b");
+    assert_eq!(entry.verdict, 1);
+    // Who follows what is in the maps may rely on it.
+    assert!(rig.world.now().enforces("b"));
+    assert!(rig.verdicts.beat.done() >= rig.world.now().held.number);
+    rig.save();
+    let done = answer.blocking_recv().unwrap().unwrap();
+    assert_eq!(done.saved, SaveState::Saved);
+    assert!(done.written.is_some_and(|written| asked <= written && written <= now().mono), "{done:?}");
+    let answer = rig.ask("b", Change::Withdraw(Source::Cli));
+    rig.save();
+    answer.blocking_recv().unwrap().unwrap();
+    assert_eq!(rig.entry("b").verdict, 0);
+    assert!(!rig.world.now().enforces("b"));
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_with_the_reason() {
+    let rig = Rig::new();
+    let index = rig.world.now().slot("b").unwrap().index;
+    rig.map.0.lock().unwrap().refused = vec![index];
+    let refused = rig.flag("b").blocking_recv().unwrap().unwrap_err();
+    let Refusal::NotWritten(why) = &refused else { panic!("{refused:?}") };
+    assert!(why.contains("node index"), "{why}");
+    rig.settle();
+    assert!(!rig.world.now().is_claimed("b"));
+}
+
+/// A log that nobody reads and a disk that hangs hold neither flags nor renewals up.
+#[test]
+fn nothing_holds_it_up() {
+    let rig = Rig::new();
+    // More lines than fit.
+    for _ in 0..3 {
+        for flags in [vec![("b".into(), NewClaim { source: Source::File, ..claim() })], Vec::new()] {
+            rig.verdicts.inbox.tell(Input::Replace { source: Source::File, claims: flags });
+            rig.settle();
+        }
+    }
+    let begun = Instant::now();
+    let done = rig.flag("c").blocking_recv().unwrap().unwrap();
+    assert_eq!(done.saved, SaveState::Late);
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    let until = rig.entry("c").until;
+    let renewed = rig.verdicts.beat.held();
+    wait_until(|| rig.entry("c").until != until);
+    rig.settle();
+    assert!(rig.verdicts.beat.held() > renewed);
+    assert_eq!(rig.verdicts.beat.held(), rig.verdicts.beat.renewed());
+}
+
+/// One node that cannot be renewed leaves the others held, and says so beside.
+#[test]
+fn what_fails_is_not_said_to_be_renewed() {
+    let rig = Rig::new();
+    for node in ["b", "c"] {
+        let answer = rig.ask(node, Change::Raise { claim: claim(), force: true });
+        rig.save();
+        answer.blocking_recv().unwrap().unwrap();
+    }
+    let index = rig.world.now().slot("b").unwrap().index;
+    rig.map.0.lock().unwrap().refused = vec![index];
+    wait_until(|| !rig.world.now().held.failed.is_empty());
+    let until = rig.entry("c").until;
+    wait_until(|| rig.entry("c").until != until);
+    rig.settle();
+    assert!(rig.verdicts.beat.held() > rig.verdicts.beat.renewed());
+    assert!(!rig.world.now().enforces("b") && rig.world.now().enforces("c"));
+}
+
+#[test]
+fn at_its_end_verdicts_get_their_whole_lifetime() {
+    let rig = Rig::new();
+    let answer = rig.flag("b");
+    rig.save();
+    answer.blocking_recv().unwrap().unwrap();
+    let index = rig.world.now().slot("b").unwrap().index;
+    let Rig { verdicts, map, .. } = rig;
+    let ending = now().mono;
+    drop(verdicts);
+    let until = map.0.lock().unwrap().entries[&index].until;
+    assert!(until >= ending + VERDICT_LIFETIME_NS, "{until} {ending}");
+}
+
+/// The start that fails a moment later has renewed what an earlier agent left.
+#[test]
+fn what_was_left_is_renewed_before_anything_else() {
+    let map = Shared::default();
+    let begun = now();
+    let entry =
+        |name, until| NodeEntry { verdict: 1, action: 0, until, generation: 1, name: name_field(name) };
+    let alive = entry("b", begun.mono + 1_000_000_000);
+    let pinned = vec![(0, alive), (1, entry("c", begun.mono + 1_000_000_000)), (2, entry("d", begun.mono))];
+    let claims = ["b", "d"].map(|node| (node.into(), Claim::raise(claim(), None, begun)));
+    let saved = Saved { claims: claims.into(), released: Vec::new() };
+    let store = Arc::new(Slot::default());
+    let (lines, _read) = sync_channel(1);
+    let verdicts = Verdicts::start(Beginning {
+        enforcer: Enforcer::bridge(pinned, saved, told(), begun),
+        writer: Box::new(map.clone()),
+        store: Arc::clone(&store),
+        lines,
+        panicked: CancellationToken::new(),
+    });
+    drop(verdicts.unwrap());
+    let map = map.0.lock().unwrap();
+    assert_eq!(
+        map.entries.keys().copied().collect::<Vec<_>>(),
+        [0],
+        "one is not claimed, and one has lapsed"
+    );
+    assert!(map.entries[&0].until >= begun.mono + VERDICT_LIFETIME_NS);
+    // What it took out of IPVS is held as long.
+    let work = store.take(Duration::ZERO, |_| true);
+    assert!(work.prolong.is_some_and(|until| until >= begun.mono + VERDICT_LIFETIME_NS));
+}
+
+#[test]
+fn a_panic_ends_the_agent() {
+    struct Panics(Arc<AtomicBool>);
+    impl Writer for Panics {
+        fn write(&mut self, _: u32, _: &NodeEntry) -> Result<(), dataplane::Error> {
+            self.0.store(true, Ordering::Relaxed);
+            panic!("on purpose");
+        }
+        fn keep(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+            Ok(())
+        }
+        fn let_go(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+            Ok(())
+        }
+        fn forget_old(&mut self) {}
+    }
+    let begun = now();
+    let until = begun.mono + 1_000_000_000;
+    let pinned = vec![(0, NodeEntry { verdict: 1, action: 0, until, generation: 1, name: name_field("b") })];
+    let claims = vec![("b".into(), Claim::raise(claim(), None, begun))];
+    let panicked = CancellationToken::new();
+    let tried = Arc::new(AtomicBool::new(false));
+    let (lines, _read) = sync_channel(1);
+    let verdicts = Verdicts::start(Beginning {
+        enforcer: Enforcer::bridge(pinned, Saved { claims, released: Vec::new() }, told(), begun),
+        writer: Box::new(Panics(Arc::clone(&tried))),
+        store: Arc::new(Slot::default()),
+        lines,
+        panicked: panicked.clone(),
+    })
+    .unwrap();
+    let inbox = Arc::clone(&verdicts.inbox);
+    drop(verdicts);
+    assert!(tried.load(Ordering::Relaxed) && panicked.is_cancelled());
+    drop(inbox);
+}

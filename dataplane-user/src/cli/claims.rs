@@ -1,0 +1,283 @@
+//! Flags, claims and limits as text, for people.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use super::output::{printable, seconds};
+use crate::{
+    cluster::NodeName,
+    report::{Cause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, WithheldRow},
+};
+
+pub(super) fn flag_text(flag: &FlagRow) -> String {
+    let origin = match flag.origin {
+        Origin::Cli => "flagged",
+        Origin::ClusterFile => "flagged by the cluster file",
+    };
+    let mut text = origin.to_owned();
+    match flag.remaining_seconds {
+        Some(left) => drop(write!(text, ", {} left", seconds(left))),
+        None if flag.origin == Origin::Cli => text.push_str(" until unflagged"),
+        None => {}
+    }
+    if !flag.reason.is_empty() {
+        let _ = write!(text, ": {}", printable(&flag.reason));
+    }
+    text
+}
+
+/// A claim beside the flag, shortly.
+fn claim_text(claim: &ClaimRow) -> String {
+    let standing = match claim.standing {
+        ClaimState::Enforced => "enforced".to_owned(),
+        ClaimState::Observed => "observed".to_owned(),
+        ClaimState::Withheld => format!("withheld: {}", claim.withheld_by.join(", ")),
+        ClaimState::Off => "not carried out: --auto off".to_owned(),
+        ClaimState::Unknown => "no such node".to_owned(),
+        ClaimState::Over => "over".to_owned(),
+    };
+    let mut text = format!("{} ({standing})", claim.source);
+    if let Some(until) = claim.until.filter(|_| claim.standing != ClaimState::Over) {
+        let _ = write!(text, " until {until}");
+    }
+    if !claim.by.is_empty() {
+        let _ = write!(text, ", by {}", claim.by);
+    }
+    let why = [Some(&claim.reason), claim.evidence.as_ref()];
+    let why: Vec<&str> =
+        why.into_iter().flatten().map(String::as_str).filter(|why| !why.is_empty()).collect();
+    if !why.is_empty() {
+        let _ = write!(text, ": {}", why.join(", "));
+    }
+    text
+}
+
+/// What is claimed of a node beside its flag.
+fn others(node: &NodeRow) -> impl Iterator<Item = &ClaimRow> {
+    let flag = node.flag.as_ref().map(|flag| flag.origin.source());
+    node.claims.iter().filter(move |claim| Some(claim.source.as_str()) != flag)
+}
+
+/// The flag of a node and what is claimed of it besides; `None` where there is nothing.
+pub(super) fn all_text(node: &NodeRow) -> Option<String> {
+    let texts: Vec<String> =
+        node.flag.as_ref().map(flag_text).into_iter().chain(others(node).map(claim_text)).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+/// Who is flagged and claimed: the name and the text of each line.
+pub(super) fn held_lines(
+    nodes: &[NodeRow],
+    flags_unknown: &BTreeMap<NodeName, FlagRow>,
+    claims_unknown: &BTreeMap<NodeName, Vec<ClaimRow>>,
+) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    for (node, flag) in flags_unknown {
+        lines.push(("Flagged", format!("{node} (not in the cluster file): {}", flag_text(flag))));
+    }
+    if flags_unknown.is_empty() && nodes.iter().all(|node| node.flag.is_none()) {
+        lines.push(("Flagged", "none".to_owned()));
+    }
+    for node in nodes {
+        let flag = node.flag.as_ref().map(|flag| ("Flagged", flag_text(flag)));
+        let mut claims = others(node).map(|claim| ("Claimed", claim_text(claim)));
+        let Some((name, first)) = flag.or_else(|| claims.next()) else { continue };
+        lines.push((name, format!("{} ({}): {first}", node.name, node.action)));
+        lines.extend(claims.map(|(_, more)| ("", more)));
+    }
+    for (node, claims) in claims_unknown {
+        let line = |claim| ("Claimed", format!("{node} (not in the cluster file): {}", claim_text(claim)));
+        lines.extend(claims.iter().map(line));
+    }
+    lines
+}
+
+/// Whether there is a claim that no person made.
+pub(super) fn has_automatic(nodes: &[NodeRow], claims_unknown: &BTreeMap<NodeName, Vec<ClaimRow>>) -> bool {
+    let mut claims = nodes.iter().flat_map(|node| &node.claims).chain(claims_unknown.values().flatten());
+    claims.any(|claim| claim.cause != Cause::Operator)
+}
+
+/// What is done about such claims.
+pub(super) fn automatic_text(auto: &str, limit: &str) -> String {
+    format!("{auto}, at most {limit} of all nodes and of each zone (claims that no person made)")
+}
+
+pub(super) fn withheld_text(row: &WithheldRow) -> String {
+    // An agent that took over knows that it was exceeded, and no number.
+    let exceeded = match row.allowed {
+        0 => format!("of {} more are claimed than may be", row.scope),
+        allowed => format!("of {} {} are claimed and {allowed} may be", row.scope, row.counted),
+    };
+    format!(
+        "{exceeded}: no claim that no person made is enforced there since {}; up to {} only those count that are raised \
+         after that",
+        row.since, row.until
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn flag(origin: Origin, remaining_seconds: Option<u64>, reason: &str) -> FlagRow {
+        let until = remaining_seconds.map(|left| at(left as i64));
+        FlagRow { origin, reason: reason.to_owned(), since: at(0), remaining_seconds, until }
+    }
+
+    fn claim(source: &str, cause: Cause, standing: ClaimState) -> ClaimRow {
+        ClaimRow {
+            source: source.to_owned(),
+            cause,
+            by: String::new(),
+            reason: String::new(),
+            evidence: None,
+            since: at(0),
+            until: None,
+            standing,
+            withheld_by: Vec::new(),
+        }
+    }
+
+    fn node(flag: Option<FlagRow>, claims: &[ClaimRow]) -> NodeRow {
+        NodeRow {
+            name: "b".to_owned(),
+            address: [10, 0, 0, 2].into(),
+            zone: None,
+            index: 1,
+            generation: 1,
+            backends: 0,
+            own: false,
+            action: "refuse".to_owned(),
+            kept: 0,
+            flag,
+            claims: claims.to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_flag_says_who_set_it_for_how_long_and_why() {
+        for (flag, text) in [
+            (flag(Origin::Cli, None, ""), "flagged until unflagged"),
+            (flag(Origin::Cli, Some(90), "disk\n"), "flagged, 1m 30s left: disk\\n"),
+            (flag(Origin::ClusterFile, None, "disk"), "flagged by the cluster file: disk"),
+            (flag(Origin::ClusterFile, Some(5), ""), "flagged by the cluster file, 5s left"),
+        ] {
+            assert_eq!(flag_text(&flag), text);
+        }
+    }
+
+    #[test]
+    fn a_claim_says_how_it_stands() {
+        let hung = |standing| claim("hung", Cause::Hung, standing);
+        let external = ClaimRow {
+            by: "npd".to_owned(),
+            reason: "KernelDeadlock".to_owned(),
+            until: Some(at(60)),
+            ..claim("external:cloud", Cause::External, ClaimState::Observed)
+        };
+        let whole = ClaimRow {
+            withheld_by: vec!["all nodes".to_owned(), "zone x".to_owned()],
+            reason: "stalled".to_owned(),
+            evidence: Some("12 answers owed".to_owned()),
+            ..hung(ClaimState::Withheld)
+        };
+        let over =
+            ClaimRow { until: Some(at(0)), ..claim("cluster-file", Cause::Operator, ClaimState::Over) };
+        for (claim, text) in [
+            (hung(ClaimState::Enforced), "hung (enforced)"),
+            (external, "external:cloud (observed) until 1970-01-01T00:01:00Z, by npd: KernelDeadlock"),
+            (whole, "hung (withheld: all nodes, zone x): stalled, 12 answers owed"),
+            (hung(ClaimState::Off), "hung (not carried out: --auto off)"),
+            (hung(ClaimState::Unknown), "hung (no such node)"),
+            (over, "cluster-file (over)"),
+        ] {
+            assert_eq!(claim_text(&claim), text);
+        }
+    }
+
+    #[test]
+    fn what_else_is_claimed_stands_behind_the_flag() {
+        let cli = claim("cli", Cause::Operator, ClaimState::Enforced);
+        let file = claim("cluster-file", Cause::Operator, ClaimState::Enforced);
+        let hung = claim("hung", Cause::Hung, ClaimState::Observed);
+        let flagged = |origin| Some(flag(origin, None, ""));
+        assert_eq!(all_text(&node(None, &[])), None);
+        let text = |flag, claims: &[ClaimRow]| all_text(&node(flag, claims)).unwrap();
+        // A flag alone reads as it always did.
+        assert_eq!(text(flagged(Origin::Cli), std::slice::from_ref(&cli)), "flagged until unflagged");
+        assert_eq!(
+            text(flagged(Origin::Cli), &[cli, file.clone(), hung.clone()]),
+            "flagged until unflagged; cluster-file (enforced); hung (observed)"
+        );
+        assert_eq!(
+            text(flagged(Origin::ClusterFile), &[file, hung.clone()]),
+            "flagged by the cluster file; hung (observed)"
+        );
+        assert_eq!(text(None, &[hung]), "hung (observed)");
+    }
+
+    #[test]
+    fn each_node_has_its_lines() {
+        let none = BTreeMap::new();
+        let flags_unknown = BTreeMap::from([("y".into(), flag(Origin::Cli, None, "disk"))]);
+        let hung = claim("hung", Cause::Hung, ClaimState::Observed);
+        let unreachable = claim("unreachable", Cause::Unreachable, ClaimState::Observed);
+        let claims_unknown =
+            BTreeMap::from([("z".into(), vec![claim("hung", Cause::Hung, ClaimState::Unknown)])]);
+        let lines = |nodes: &[NodeRow],
+                     flags: &BTreeMap<NodeName, FlagRow>,
+                     claims: &BTreeMap<NodeName, Vec<ClaimRow>>| {
+            let lines = held_lines(nodes, flags, claims);
+            lines.iter().map(|(name, text)| format!("{name}|{text}")).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&[], &none, &BTreeMap::new()), ["Flagged|none"]);
+        let cli = claim("cli", Cause::Operator, ClaimState::Enforced);
+        let both = node(Some(flag(Origin::Cli, None, "")), &[cli.clone(), hung.clone(), unreachable.clone()]);
+        let found = node(None, &[hung, unreachable]);
+        assert_eq!(
+            lines(&[both.clone(), found.clone()], &flags_unknown, &claims_unknown),
+            [
+                "Flagged|y (not in the cluster file): flagged until unflagged: disk",
+                "Flagged|b (refuse): flagged until unflagged",
+                "|hung (observed)",
+                "|unreachable (observed)",
+                "Claimed|b (refuse): hung (observed)",
+                "|unreachable (observed)",
+                "Claimed|z (not in the cluster file): hung (no such node)",
+            ]
+        );
+        // A claim alone is no flag.
+        assert_eq!(lines(std::slice::from_ref(&found), &none, &BTreeMap::new())[0], "Flagged|none");
+        let flagged = node(Some(flag(Origin::Cli, None, "")), &[cli]);
+        assert!(!has_automatic(&[flagged], &BTreeMap::new()));
+        assert!(has_automatic(&[both], &BTreeMap::new()) && has_automatic(&[], &claims_unknown));
+        assert_eq!(
+            automatic_text("observe", "1/3"),
+            "observe, at most 1/3 of all nodes and of each zone (claims that no person made)"
+        );
+    }
+
+    #[test]
+    fn a_limit_that_is_exceeded_is_said() {
+        let row = |counted, allowed| WithheldRow {
+            scope: "zone x".to_owned(),
+            since: at(0),
+            until: at(300),
+            counted,
+            allowed,
+        };
+        assert_eq!(
+            withheld_text(&row(3, 2)),
+            "of zone x 3 are claimed and 2 may be: no claim that no person made is enforced there since 1970-01-01T00:00:00Z; \
+             up to 1970-01-01T00:05:00Z only those count that are raised after that"
+        );
+        let taken_over = withheld_text(&row(0, 0));
+        assert!(taken_over.starts_with("of zone x more are claimed than may be: no claim "), "{taken_over}");
+    }
+}

@@ -1,0 +1,150 @@
+//! What options may be given, and what is said of one that is not that.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::enforce::Share;
+
+/// What is done about claims that no person made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AutoArg {
+    /// They are shown.
+    Off,
+    /// What they would cut is counted.
+    Observe,
+    /// They are enforced as an operator's flags are, within the limit.
+    Enforce,
+}
+
+/// Whether and how XDP is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum XdpArg {
+    /// Not at all.
+    Off,
+    /// By the driver.
+    Native,
+    /// By the stack; slows the healthy path.
+    Generic,
+}
+
+/// How TC programs are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TcArg {
+    /// tcx on Linux 6.6 and later, else clsact.
+    Auto,
+    /// clsact.
+    Clsact,
+}
+
+/// How the agent logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// After how long a difference is a fault.
+pub(super) fn patience(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "expected a number with its unit (s, m, h), as in 60s or 5m".to_owned())?;
+    if time < Duration::from_secs(1) || time > Duration::from_secs(24 * 3_600) {
+        return Err("between 1s and 24h: kube-proxy needs its time, and what is older is of no use".into());
+    }
+    Ok(time)
+}
+
+/// Ten years: what is longer was meant otherwise.
+const LONGEST_FLAG: Duration = Duration::from_secs(3_650 * 24 * 3_600);
+
+/// How long a flag lasts: a second at least, since verdicts are renewed once a second.
+pub(super) fn lasting(text: &str) -> Result<Duration, String> {
+    let expected = "expected numbers with their units (s, m, h, d), as in 90s, 10m or 1h 30m";
+    let lasts = humantime::parse_duration(text).map_err(|_| expected.to_owned())?;
+    if lasts > LONGEST_FLAG {
+        return Err("at most 3650d; without --for a flag holds until it is taken back".into());
+    }
+    if lasts < Duration::from_secs(1) {
+        return Err("a flag lasts one second at least (to end it at once: `nodefence unflag NODE`)".into());
+    }
+    Ok(lasts)
+}
+
+/// A part of the nodes.
+pub(super) fn share(text: &str) -> Result<Share, String> {
+    let number = |text: &str| text.parse::<u32>().ok();
+    let share =
+        text.split_once('/').and_then(|(part, of)| Some(Share { part: number(part)?, of: number(of)? }));
+    let Some(share) = share else {
+        return Err("expected a part of the nodes as PART/OF in whole numbers, as in 1/3".into());
+    };
+    if share.part == 0 {
+        return Err(
+            "a limit is one node at least, so PART must be 1 or more (to cut none: --auto observe)".into()
+        );
+    }
+    if share.part > share.of {
+        return Err("expected a part of the nodes: PART must not be more than OF".into());
+    }
+    Ok(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+
+    use super::*;
+    use crate::cli::args::{AgentArgs, Cli, Verb};
+
+    fn agent(more: &[&str]) -> Result<AgentArgs, String> {
+        let args = ["nodefence", "agent", "--cluster-file", "x", "--interface", "y"];
+        match Cli::try_parse_from(args.iter().chain(more)).map(|cli| cli.verb) {
+            Ok(Verb::Agent(args)) => Ok(*args),
+            Ok(verb) => panic!("{verb:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn claims_that_no_person_made_are_observed_by_default_and_limited_to_a_third() {
+        let args = agent(&[]).unwrap();
+        assert_eq!((args.auto, args.auto_limit), (AutoArg::Observe, Share { part: 1, of: 3 }));
+        assert_eq!(args.auto_limit, Share::default());
+        let args = agent(&["--auto", "enforce", "--auto-limit", "2/7"]).unwrap();
+        assert_eq!((args.auto, args.auto_limit), (AutoArg::Enforce, Share { part: 2, of: 7 }));
+        assert_eq!(agent(&["--auto", "off"]).unwrap().auto, AutoArg::Off);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_value_is_said() {
+        let wrong = |args: &[&str]| agent(args).map(drop).unwrap_err();
+        let error = wrong(&["--auto", "maybe"]);
+        assert!(
+            error.contains("'maybe' for '--auto <AUTO>'") && error.contains("off, observe, enforce"),
+            "{error}"
+        );
+        for text in ["", "3", "1/", "/3", "a/3", "1/3/5", "0.5/1", "-1/3", "1 / 3", "1/4294967296"] {
+            let error = share(text).unwrap_err();
+            assert!(error.ends_with("as PART/OF in whole numbers, as in 1/3"), "{text}: {error}");
+        }
+        for text in ["0/3", "0/0"] {
+            assert!(share(text).unwrap_err().contains("PART must be 1 or more"), "{text}");
+        }
+        for text in ["4/3", "1/0"] {
+            assert!(share(text).unwrap_err().contains("PART must not be more than OF"), "{text}");
+        }
+        assert_eq!(share("5/5"), Ok(Share { part: 5, of: 5 }));
+        let error = wrong(&["--auto-limit", "4/3"]);
+        assert!(
+            error.contains("'4/3' for '--auto-limit <PART/OF>': expected a part of the nodes"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! What the text of the flags file says. Version 2 is written. Version 1, which had the CLI's flags alone, is read too: an upgrade
+//! must not let a node go.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    cluster::NodeName,
+    enforce::{Claim, LimitScope, Now, Saved, Source},
+};
+
+const VERSION: u32 = 2;
+
+/// What every version has.
+#[derive(Deserialize)]
+struct Header {
+    version: u32,
+}
+
+/// Version 1.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Flags {
+    #[serde(rename = "version")]
+    _version: u32,
+    boot_id: String,
+    flags: Vec<Flag>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Flag {
+    node: NodeName,
+    reason: String,
+    since: Timestamp,
+    ends_boot_ms: Option<u64>,
+}
+
+/// Version 2. To the nanosecond: limits tell claims apart by when they were raised.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    version: u32,
+    /// CLOCK_BOOTTIME means nothing after another boot.
+    boot_id: String,
+    claims: Vec<StoredClaim>,
+    released: Vec<Released>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredClaim {
+    node: NodeName,
+    source: StoredSource,
+    by: String,
+    reason: String,
+    evidence: Option<String>,
+    since: Timestamp,
+    raised_boot_ns: u64,
+    ends_boot_ns: Option<u64>,
+    until: Option<Timestamp>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum StoredSource {
+    Cli,
+    ClusterFile,
+    External(String),
+    Hung,
+    Unreachable,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Released {
+    scope: StoredScope,
+    since_boot_ns: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum StoredScope {
+    Whole,
+    Zone(String),
+    Pool(String),
+}
+
+/// What the text says of this boot.
+///
+/// # Errors
+/// Why it cannot be believed, for after the file's name.
+pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String> {
+    let stored = match parse::<Header>(text)?.version {
+        1 => parse::<Flags>(text)?.upgraded(now),
+        VERSION => parse::<Stored>(text)?,
+        other => return Err(format!("is of version {other}, expected {VERSION}")),
+    };
+    if stored.boot_id != boot_id {
+        return Err("is from before the machine booted".into());
+    }
+    // One of the cluster file that is over stays, as it does in memory: the file may say it still, and a wall clock that was set
+    // back must not give it new time.
+    let holds = |claim: &Claim| claim.source == Source::File || !claim.ended(now);
+    let claims = stored.claims.into_iter().map(StoredClaim::read).filter(|(_, claim)| holds(claim));
+    let released = stored
+        .released
+        .into_iter()
+        .map(|released| (released.scope.read(), Duration::from_nanos(released.since_boot_ns)));
+    Ok(Saved { claims: claims.collect(), released: released.collect() })
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| format!("is damaged: {error}"))
+}
+
+/// The text, with a line feed at its end.
+///
+/// # Errors
+/// Where it cannot be put into JSON.
+pub(super) fn write(saved: &Saved, boot_id: &str) -> serde_json::Result<Vec<u8>> {
+    let released = saved
+        .released
+        .iter()
+        .map(|(scope, since)| Released { scope: StoredScope::of(scope), since_boot_ns: nanoseconds(*since) });
+    let stored = Stored {
+        version: VERSION,
+        boot_id: boot_id.to_owned(),
+        claims: saved.claims.iter().map(|(node, claim)| StoredClaim::of(node, claim)).collect(),
+        released: released.collect(),
+    };
+    let mut text = serde_json::to_vec_pretty(&stored)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Enough for 584 years of uptime.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Flags {
+    /// As version 2 says it.
+    fn upgraded(self, now: Now) -> Stored {
+        let claim = |flag: Flag| StoredClaim {
+            node: flag.node,
+            source: StoredSource::Cli,
+            by: String::new(),
+            reason: flag.reason,
+            evidence: None,
+            since: flag.since,
+            // It was not noted. The limits ask for it, and these concern nothing that a person flagged.
+            raised_boot_ns: nanoseconds(now.boot),
+            ends_boot_ns: flag.ends_boot_ms.map(|ends| ends.saturating_mul(1_000_000)),
+            until: None,
+        };
+        Stored {
+            version: VERSION,
+            boot_id: self.boot_id,
+            claims: self.flags.into_iter().map(claim).collect(),
+            released: Vec::new(),
+        }
+    }
+}
+
+impl StoredClaim {
+    fn of(node: &NodeName, claim: &Claim) -> Self {
+        Self {
+            node: node.clone(),
+            source: StoredSource::of(&claim.source),
+            by: claim.by.to_string(),
+            reason: claim.reason.to_string(),
+            evidence: claim.evidence.as_ref().map(ToString::to_string),
+            since: claim.since,
+            raised_boot_ns: nanoseconds(claim.raised),
+            ends_boot_ns: claim.ends.map(nanoseconds),
+            until: claim.until,
+        }
+    }
+
+    fn read(self) -> (NodeName, Claim) {
+        let claim = Claim {
+            source: self.source.read(),
+            by: self.by.into(),
+            reason: self.reason.into(),
+            evidence: self.evidence.map(Into::into),
+            since: self.since,
+            raised: Duration::from_nanos(self.raised_boot_ns),
+            ends: self.ends_boot_ns.map(Duration::from_nanos),
+            until: self.until,
+        };
+        (self.node, claim)
+    }
+}
+
+impl StoredSource {
+    fn of(source: &Source) -> Self {
+        match source {
+            Source::Cli => Self::Cli,
+            Source::File => Self::ClusterFile,
+            Source::External(name) => Self::External(name.to_string()),
+            Source::Hung => Self::Hung,
+            Source::Unreachable => Self::Unreachable,
+        }
+    }
+
+    fn read(self) -> Source {
+        match self {
+            Self::Cli => Source::Cli,
+            Self::ClusterFile => Source::File,
+            Self::External(name) => Source::External(name.into()),
+            Self::Hung => Source::Hung,
+            Self::Unreachable => Source::Unreachable,
+        }
+    }
+}
+
+impl StoredScope {
+    fn of(scope: &LimitScope) -> Self {
+        match scope {
+            LimitScope::Whole => Self::Whole,
+            LimitScope::Zone(zone) => Self::Zone(zone.to_string()),
+            LimitScope::Pool(pool) => Self::Pool(pool.to_string()),
+        }
+    }
+
+    fn read(self) -> LimitScope {
+        match self {
+            Self::Whole => LimitScope::Whole,
+            Self::Zone(zone) => LimitScope::Zone(zone.into()),
+            Self::Pool(pool) => LimitScope::Pool(pool.into()),
+        }
+    }
+}
