@@ -14,8 +14,10 @@ use crate::{
     proxy,
 };
 
-/// How often it looks for views that nobody reads any more.
+/// How often it looks for views that nobody reads any more, where there are such.
 const SWEEP: Duration = Duration::from_secs(1);
+/// It comes back to nothing so often.
+const IDLE: Duration = Duration::from_secs(3600);
 
 /// What it is to do.
 #[derive(Default)]
@@ -109,7 +111,8 @@ impl Builder {
     ) -> std::io::Result<()> {
         let started = thread("builder", panicked, move || {
             loop {
-                let work = builds.0.take(SWEEP, BuildWork::is_something);
+                let longest = if self.bin.len() > 1 { SWEEP } else { IDLE };
+                let work = builds.0.take(longest, BuildWork::is_something);
                 self.carry_out(work, &inbox);
                 self.sweep();
             }
