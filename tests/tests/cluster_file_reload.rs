@@ -3,6 +3,7 @@
 use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use nodefence::flags::monotonic_ns;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
     checks::{Case, SOON, reset_at_next_packet},
@@ -67,11 +68,22 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
 #[test]
 fn a_file_written_in_place_is_seen() -> Result<()> {
     let agent = start(THREE)?;
+    let before = agent.status()?["cluster"].clone();
+    let written = monotonic_ns();
     fs::write(
         agent.cluster_file(),
         THREE.replace("{address: 10.9.1.2}", "{address: 10.9.1.2}, {address: 10.9.1.3}"),
     )?;
-    wait_cluster(&agent, "four backends", |cluster| cluster["backends"] == 4)
+    wait_cluster(&agent, "four backends", |cluster| cluster["backends"] == 4)?;
+    // What `cargo xtask bench scale` goes by.
+    let after = agent.status()?["cluster"].clone();
+    let of =
+        |cluster: &Value, key: &str| cluster["reading"][key].as_u64().context("no figure of the reading");
+    let rises = |key: &str| Ok::<_, anyhow::Error>(of(&after, key)? > of(&before, key)?);
+    ensure!(rises("times")? && rises("processor_micros")?, "{before} {after}");
+    ensure!((written..monotonic_ns()).contains(&of(&after, "ended_ns")?), "{written} {after}");
+    ensure!(after["view"].as_u64() > before["view"].as_u64(), "{before} {after}");
+    Ok(())
 }
 
 #[test]

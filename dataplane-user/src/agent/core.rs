@@ -29,7 +29,7 @@ use crate::{
     cluster::NodeName,
     dataplane::{Dataplane, Injector, probe::Findings},
     plan::Policy,
-    report::{InterfaceRow, NeighbourRow},
+    report::{InterfaceRow, NeighbourRow, ReadingRow},
 };
 
 /// What becomes of the source of views, for `status`.
@@ -39,6 +39,8 @@ pub(super) struct SourceRow {
     pub(super) error: Option<String>,
     /// Why the file's folder is not watched.
     pub(super) unwatched: Option<String>,
+    /// What reading it has cost since the agent began to follow it.
+    pub(super) reading: ReadingRow,
 }
 
 /// Devices as last looked at, for `status`.

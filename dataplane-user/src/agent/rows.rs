@@ -331,6 +331,8 @@ fn cluster_row(core: &Core, world: &World) -> ClusterRow {
         error: source.error,
         flags: world.held.dangers.iter().map(danger).collect(),
         watch: source.unwatched,
+        view: world.held.view.as_ref().map_or(0, |view| view.epoch.0),
+        reading: source.reading,
     }
 }
 

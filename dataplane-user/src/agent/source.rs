@@ -1,14 +1,18 @@
 //! Follows the cluster file: reads it again where it may have changed, and hands it to the builder.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use nix::time::{ClockId, clock_gettime};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     core::Core,
     own_node::{local_addresses, refuse_local},
 };
-use crate::cluster::{ClusterView, FileSource, Watch};
+use crate::{
+    cluster::{ClusterView, FileSource, Watch},
+    flags::monotonic_ns,
+};
 
 /// Follows it until `stop`. What is wrong with it is kept for `status`; the last good view stays then.
 pub(super) async fn follow(
@@ -24,7 +28,12 @@ pub(super) async fn follow(
             () = watch.changed() => {}
         }
         let read = Arc::clone(&source);
-        let loaded = tokio::task::spawn_blocking(move || load(&read)).await?;
+        let (loaded, took) = tokio::task::spawn_blocking(move || timed(|| load(&read))).await?;
+        core.rows.source.send_modify(|row| {
+            row.reading.times += 1;
+            row.reading.processor_micros += took.as_micros() as u64;
+            row.reading.ended_ns = monotonic_ns();
+        });
         let taken = match loaded {
             Ok(view) => take(&core, view, &stop).await,
             Err(error) => Err(error),
@@ -37,6 +46,15 @@ pub(super) async fn follow(
             }
         }
     }
+}
+
+/// Does something, and tells how long this thread had a processor for it.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    // The clock exists on every kernel that can run this.
+    let used = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
+    let before = used();
+    let done = work();
+    (done, used().saturating_sub(before))
 }
 
 fn load(source: &FileSource) -> Result<ClusterView, String> {

@@ -172,7 +172,7 @@ pub(super) fn open(
         follow_up: FollowUp::default(),
         bells,
         rows: Rows {
-            source: watch::Sender::new(SourceRow { error: None, unwatched }),
+            source: watch::Sender::new(SourceRow { unwatched, ..SourceRow::default() }),
             tables,
             flags_problem: inherited.store.problem.clone(),
             routes: watch::Sender::default(),

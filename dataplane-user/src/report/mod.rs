@@ -15,6 +15,6 @@ pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
     AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow,
-    KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
+    KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, ReadingRow, RescueRow, Status, UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};

@@ -263,6 +263,21 @@ pub struct ClusterRow {
     pub flags: Vec<String>,
     /// Why the file's folder is not watched; it is then looked at every few seconds.
     pub watch: Option<String>,
+    /// Number of the view that holds: rises with each one that was worked out.
+    pub view: u64,
+    /// What reading the file has cost since the agent runs, but for the first time.
+    pub reading: ReadingRow,
+}
+
+/// What reading the cluster file costs: what follows from it apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadingRow {
+    /// How often it was read.
+    pub times: u64,
+    /// Microseconds of a processor that this took, all times together.
+    pub processor_micros: u64,
+    /// When the last one ended: CLOCK_MONOTONIC nanoseconds, the clock of the datapath; 0 before.
+    pub ended_ns: u64,
 }
 
 /// The pinned tables.
