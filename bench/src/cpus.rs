@@ -1,6 +1,7 @@
 //! Which CPU does what, so that a load does not run on the CPU that is measured.
 use anyhow::Context as _;
 use nix::{
+    errno::Errno,
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
@@ -14,9 +15,30 @@ pub(crate) fn allowed() -> Vec<usize> {
 
 /// Keeps the calling thread, and the threads and processes it starts from here on, on these CPUs.
 pub(crate) fn stay_on(cpus: &[usize]) -> anyhow::Result<()> {
+    sched_setaffinity(Pid::from_raw(0), &set(cpus)?).with_context(|| format!("cannot stay on CPUs {cpus:?}"))
+}
+
+/// Keeps all threads of a process, and those that they start from here on, on these CPUs.
+pub(crate) fn keep(process: Pid, cpus: &[usize]) -> anyhow::Result<()> {
+    let set = set(cpus)?;
+    let folder = format!("/proc/{process}/task");
+    for thread in std::fs::read_dir(&folder).with_context(|| folder.clone())? {
+        let thread: i32 = thread?.file_name().to_string_lossy().parse()?;
+        match sched_setaffinity(Pid::from_raw(thread), &set) {
+            // It ended since the folder was listed.
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot keep thread {thread} on CPUs {cpus:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn set(cpus: &[usize]) -> anyhow::Result<CpuSet> {
     let mut set = CpuSet::new();
     for cpu in cpus {
         set.set(*cpu)?;
     }
-    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("cannot stay on CPUs {cpus:?}"))
+    Ok(set)
 }

@@ -47,7 +47,7 @@ fn round(number: f64) -> f64 {
     (number * scale).round() / scale
 }
 
-/// One object of `datapath.json` or `ipvs.json`.
+/// One object of `datapath.json`, `ipvs.json` or `scale.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     pub(crate) figure: String,
@@ -113,7 +113,7 @@ impl Figure {
     }
 }
 
-/// Writes the figures (`datapath.json`, `ipvs.json`) and `machine.json` (where and how they were taken) into `out`.
+/// Writes the figures (`datapath.json`, `ipvs.json`, `scale.json`) and `machine.json` (where and how they were taken) into `out`.
 pub(crate) fn write(
     out: &Path,
     name: &str,

@@ -1,4 +1,4 @@
-//! Benchmarks of nodefence against its peers, side by side in one run on one machine.
+//! Benchmarks of nodefence against its peers, side by side in one run on one machine, and against its promises.
 mod cluster;
 mod cost;
 mod cpus;
@@ -11,11 +11,12 @@ mod plot;
 mod progress;
 mod rescue;
 mod sandbox;
+mod scale;
 mod stats;
 mod tables;
 mod throughput;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -35,6 +36,8 @@ enum Verb {
     Datapath(Box<Datapath>),
     /// Rescue: new connections while half of the endpoints hang. With `cargo xtask bench ipvs` large IPVS tables too, in a VM.
     Ipvs(Ipvs),
+    /// The agent in a large cluster: at rest, when endpoints change, when nodes are flagged; each figure beside its promise.
+    Scale(Box<scale::Scale>),
     /// Large IPVS tables, on a kernel that has IPVS loaded: `cargo xtask bench ipvs` runs it in a VM.
     IpvsTables(IpvsTables),
     /// kube-proxy's syncs while IPVS tables are read back; it needs an API server outside: `cargo xtask bench ipvs` runs it in a VM.
@@ -172,26 +175,36 @@ struct Ipvs {
     agent: Option<PathBuf>,
 }
 
-fn main() -> anyhow::Result<()> {
+/// Measured, and a promise that was to hold is missed.
+const MISSED: u8 = 3;
+
+fn main() -> anyhow::Result<ExitCode> {
     nodefence_tests::watch::off();
     match Cli::parse().verb {
         Verb::Datapath(args) => {
             sandbox::enter()?;
-            datapath(&args)
+            datapath(&args)?;
         }
         Verb::Ipvs(args) => {
             sandbox::enter()?;
-            ipvs(&args)
+            ipvs(&args)?;
+        }
+        Verb::Scale(args) => {
+            sandbox::enter()?;
+            if !scale::run(&args)? {
+                return Ok(ExitCode::from(MISSED));
+            }
         }
         Verb::IpvsTables(args) => {
             sandbox::enter()?;
-            ipvs::run(args.quick, &machine::agent(args.agent.as_deref())?)
+            ipvs::run(args.quick, &machine::agent(args.agent.as_deref())?)?;
         }
         // No sandbox: the way to the API server is the guest's own.
-        Verb::IpvsSync { quick } => ipvs::run_sync(quick),
-        Verb::Serve { flows } => flows::server::serve(flows),
-        Verb::Greet => flows::server::greet(),
+        Verb::IpvsSync { quick } => ipvs::run_sync(quick)?,
+        Verb::Serve { flows } => flows::server::serve(flows)?,
+        Verb::Greet => flows::server::greet()?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What each program of the VM's half prints.

@@ -27,8 +27,16 @@ impl Progress {
     }
 
     pub(crate) fn step(&mut self) {
-        self.done = (self.done + 1).min(self.of);
-        self.show();
+        self.at(self.done + 1);
+    }
+
+    /// So much of it is done.
+    pub(crate) fn at(&mut self, done: u32) {
+        let done = done.min(self.of);
+        if done != self.done {
+            self.done = done;
+            self.show();
+        }
     }
 
     fn show(&self) {

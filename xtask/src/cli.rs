@@ -97,8 +97,9 @@ enum Verb {
         #[arg(short, long, default_value = "table")]
         output: Output,
     },
-    /// Run the benchmarks against peers on this machine; table, plot and JSON go to target/bench/.
-    #[command(after_help = "Examples:\n  cargo xtask bench datapath\n  cargo xtask bench ipvs --quick")]
+    /// Run the benchmarks on this machine, against peers or promises; table, plot and JSON go to target/bench/.
+    #[command(after_help = "Examples:\n  cargo xtask bench datapath\n  cargo xtask bench ipvs --quick\n  \
+        cargo xtask bench scale --only rest,change\n  cargo xtask bench scale --help")]
     Bench {
         /// Which benchmark, and its options; `-- --help` lists benchmarks, `datapath --help` the options of one.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "datapath")]

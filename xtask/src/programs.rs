@@ -21,7 +21,7 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     run_as_root(workspace, "nodefence-demo", args)
 }
 
-/// The benchmarks against peers. Of `ipvs` one half runs in a VM, and first.
+/// The benchmarks. Of `ipvs` one half runs in a VM, and first.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     const NAME: &str = "nodefence-bench";
     setup::ensure(workspace, &[Need::Build, Need::Bench])?;
@@ -74,7 +74,9 @@ mod tests {
         for line in ["ipvs", "ipvs --quick", "ipvs --only tables", "ipvs --only=tables --quick"] {
             assert!(has(line), "{line}");
         }
-        for line in ["datapath", "ipvs --help", "ipvs --only rescue", "ipvs --quick --only=rescue", ""] {
+        for line in
+            ["datapath", "ipvs --help", "ipvs --only rescue", "ipvs --quick --only=rescue", "scale", ""]
+        {
             assert!(!has(line), "{line}");
         }
     }

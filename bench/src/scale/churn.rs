@@ -1,0 +1,219 @@
+//! (4) A thousand endpoints that change each second, beside a cause that flags and releases ten nodes a second.
+use std::{
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use nodefence::{flags::monotonic_ns, report::ClusterRow};
+use nodefence_common::Verdict;
+use nodefence_tests::load::{repeat, under};
+
+use super::{
+    asks::{client, flag, unflag},
+    meter::Spent,
+    view::{Moved, View},
+    world::{Maps, World, rewrite},
+};
+use crate::{
+    figure::{Figure, Value},
+    progress::Progress,
+};
+
+/// Endpoints that change with each writing of the file, and how often that is done: a thousand a second, where the machine can.
+const CHANGES: usize = 20;
+const WRITES: Duration = Duration::from_millis(20);
+/// How often a node is flagged.
+const FLAGS: Duration = Duration::from_millis(100);
+/// A node is released when so many others were flagged after it: verdicts are renewed meanwhile.
+const HELD: usize = 30;
+/// How often all verdicts are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Percent of a processor.
+const SHARE: f64 = 50.0;
+/// Seconds by which each verdict is ahead of now.
+const AHEAD: f64 = 1.0;
+/// Milliseconds until the last change lies in the maps.
+const LAST_MS: f64 = 500.0;
+/// Views a second.
+const VIEWS: f64 = 10.0;
+/// By how much memory may grow once it has settled.
+const GROWTH: f64 = 1.1;
+
+/// What goes on until it is told to stop; how often it was done.
+type Load<'a> = Box<dyn FnOnce(&AtomicBool) -> anyhow::Result<u64> + Send + 'a>;
+
+/// What was seen of it.
+struct Seen {
+    spent: Spent,
+    before: ClusterRow,
+    after: ClusterRow,
+    /// Changes a second, and how often a second the file was written.
+    changes: f64,
+    writes: f64,
+    /// Nodes flagged a second.
+    flags: f64,
+    /// Milliseconds from the request until a flag was seen in the map: the last one, and the slowest.
+    last_flag_ms: f64,
+    slowest_flag_ms: f64,
+    /// Milliseconds from the last writing of the file, and from the end of its reading, until the map had it.
+    last_write_ms: f64,
+    last_read_ms: f64,
+    /// Seconds that the verdict which was least ahead was ahead.
+    ahead: f64,
+    /// Resident memory once it had settled, and at the end, in MiB.
+    settled: f64,
+    end: f64,
+}
+
+/// `time`: how long it goes on; `settle`: after how long memory is looked at first.
+pub(super) fn run(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Vec<Figure>> {
+    let seen = see(world, time, settle)?;
+    Ok(figures(&seen, settle))
+}
+
+fn see(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Seen> {
+    let before = world.status()?.cluster;
+    world.settle()?;
+    let mut asks = client(world)?;
+    let file = world.agent.cluster_file();
+    let begun = world.meter.now()?;
+    let World { view, maps, agent, meter, .. } = &mut *world;
+    let nodes = view.sizes.nodes;
+    let process = agent.proc()?;
+    let mut last = Last::default();
+    let mut ahead = f64::INFINITY;
+    let writer = |stop: &AtomicBool| write(stop, view, &file, &mut last);
+    let looker = |stop: &AtomicBool| look(stop, maps, nodes, &mut ahead);
+    let clients: [Load<'_>; 2] = [Box::new(writer), Box::new(looker)];
+    let (flagged, clients) = under(clients, || -> anyhow::Result<_> {
+        let mut progress = Progress::start("churn", u32::try_from(time.as_secs())?);
+        let started = Instant::now();
+        let mut flags_ms = Vec::new();
+        let mut settled = None;
+        while started.elapsed() < time {
+            let next = started.elapsed() + FLAGS;
+            // Not node 0, which is the agent's own.
+            let asked = monotonic_ns();
+            let report = flag(&mut asks, 1 + flags_ms.len() % (nodes - 1))?;
+            flags_ms.push(maps.wait_for_verdict(report.index)?.saturating_sub(asked) as f64 / 1e6);
+            if let Some(held) = flags_ms.len().checked_sub(HELD + 1) {
+                unflag(&mut asks, 1 + held % (nodes - 1))?;
+            }
+            if settled.is_none() && started.elapsed() >= settle {
+                settled = Some(process.memory("VmRSS")?);
+            }
+            std::thread::sleep(next.saturating_sub(started.elapsed()));
+            progress.at(u32::try_from(started.elapsed().as_secs())?);
+        }
+        let settled = settled.context("it was over before memory had settled")?;
+        Ok((flags_ms, settled, process.memory("VmRSS")?, meter.now()? - begun))
+    });
+    let mut counts = Vec::new();
+    for client in clients {
+        counts.push(client?);
+    }
+    let (flags_ms, settled, end, spent) = flagged?;
+    let in_map = world.maps.wait(&last.changes)?;
+    world.settle()?;
+    let after = world.status()?.cluster;
+    for node in flags_ms.len().saturating_sub(HELD)..flags_ms.len() {
+        unflag(&mut asks, 1 + node % (nodes - 1))?;
+    }
+    ensure!(after.error.is_none(), "{after:?}");
+    ensure!(ahead.is_finite(), "no verdict was seen in the maps");
+    let milliseconds = |from: u64| in_map.saturating_sub(from) as f64 / 1e6;
+    let writes = counts.first().copied().unwrap_or(0) as f64 / spent.seconds;
+    Ok(Seen {
+        changes: writes * CHANGES as f64,
+        writes,
+        flags: flags_ms.len() as f64 / spent.seconds,
+        last_flag_ms: flags_ms.last().copied().context("no flags")?,
+        slowest_flag_ms: flags_ms.iter().copied().fold(0.0, f64::max),
+        last_write_ms: milliseconds(last.written),
+        last_read_ms: milliseconds(after.reading.ended_ns),
+        spent,
+        before,
+        after,
+        ahead,
+        settled,
+        end,
+    })
+}
+
+/// The last writing of the file.
+#[derive(Default)]
+struct Last {
+    changes: Vec<Moved>,
+    /// CLOCK_MONOTONIC, in ns.
+    written: u64,
+}
+
+fn write(stop: &AtomicBool, view: &mut View, file: &std::path::Path, last: &mut Last) -> anyhow::Result<u64> {
+    repeat(stop, || {
+        let begun = Instant::now();
+        last.changes = (0..CHANGES).map(|_| view.change_any()).collect();
+        rewrite(file, view)?;
+        last.written = monotonic_ns();
+        Ok(WRITES.saturating_sub(begun.elapsed()))
+    })
+}
+
+/// Looks at all entries; keeps by how much the verdict that was least ahead was so.
+fn look(stop: &AtomicBool, maps: &Maps, nodes: usize, ahead: &mut f64) -> anyhow::Result<u64> {
+    repeat(stop, || {
+        for index in 0..u32::try_from(nodes)? {
+            let entry = maps.node(index)?;
+            if entry.verdict != Verdict::Healthy as u32 {
+                let seconds = (entry.until as f64 - monotonic_ns() as f64) / 1e9;
+                *ahead = ahead.min(seconds);
+            }
+        }
+        Ok(LOOK)
+    })
+}
+
+fn figures(seen: &Seen, settle: Duration) -> Vec<Figure> {
+    let Seen { spent, before, after, .. } = seen;
+    let load = format!(
+        "{:.0} endpoints changed a second (the file was written {:.1} times a second), {:.1} nodes flagged and released a second, for {:.0} s",
+        seen.changes, seen.writes, seen.flags, spent.seconds
+    );
+    // What was read and worked out after the load had ended is counted too: in both, a little of it.
+    let reading_ms = (after.reading.processor_micros - before.reading.processor_micros) as f64 / 1e3;
+    let without = Spent { processor_ms: spent.processor_ms - reading_ms, ..*spent };
+    let views = (after.view - before.view) as f64 / spent.seconds;
+    let growth = seen.end / seen.settled;
+    let number = Value::Number;
+    vec![
+        Figure::new("churn, share of a processor", "%", number(without.share()))
+            .peer("with the file's reading", number(spent.share()))
+            .goal(format!("at most {SHARE} %, the file's reading apart"), without.share() <= SHARE)
+            .note(load),
+        Figure::new("churn, views a second", "views", number(views))
+            .peer("the file was written, times a second", number(seen.writes))
+            .goal(format!("at most {VIEWS}"), views <= VIEWS + 1.0 / spent.seconds)
+            .note(format!("the file was read {} times", after.reading.times - before.reading.times)),
+        Figure::new("churn, the verdict that was least ahead", "s", number(seen.ahead))
+            .goal(format!("at least {AHEAD} s at each look"), seen.ahead >= AHEAD)
+            .note(format!("all entries of `nodes` were looked at each {} ms", LOOK.as_millis())),
+        Figure::new(
+            "churn, the last change in the maps",
+            "ms",
+            number(seen.last_read_ms.max(seen.last_flag_ms)),
+        )
+        .peer("endpoint, from the file's writing", number(seen.last_write_ms))
+        .peer("endpoint, once the file was read", number(seen.last_read_ms))
+        .peer("flag, from the request", number(seen.last_flag_ms))
+        .peer("slowest of all flags", number(seen.slowest_flag_ms))
+        .goal(
+            format!("after {LAST_MS} ms, the file's reading apart"),
+            seen.last_read_ms.max(seen.last_flag_ms) <= LAST_MS,
+        ),
+        Figure::new("churn, resident memory at the end", "MiB", number(seen.end))
+            .peer(&format!("after {} s", settle.as_secs()), number(seen.settled))
+            .ratio(growth)
+            .goal(format!("at most {GROWTH} times that after {} s", settle.as_secs()), growth <= GROWTH),
+    ]
+}

@@ -1,0 +1,136 @@
+//! (3) From the request that flags a node to the RST at a client, while a third of the nodes is flagged already and views come.
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use anyhow::Context as _;
+use nodefence::flags::monotonic_ns;
+use nodefence_tests::load::{repeat, under};
+
+use super::{
+    asks::{client, flag, unflag},
+    flow::{Flow, PACE, serve},
+    world::{World, rewrite},
+};
+use crate::{
+    cpus,
+    figure::{Figure, Value},
+    progress::Progress,
+    stats::{percentile, summary},
+};
+
+/// Microseconds at p99.
+const GOAL: f64 = 1_000.0;
+/// How often the file changes meanwhile.
+const VIEWS: Duration = Duration::from_millis(100);
+/// A RST that has not come by then counts as one that took so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the flags took, in microseconds.
+struct Flags {
+    /// From the request's sending.
+    sent: Vec<f64>,
+    /// From the agent's reading of it.
+    read: Vec<f64>,
+    /// How long at once the flow had no processor.
+    still: Vec<f64>,
+}
+
+pub(super) fn run(world: &mut World, samples: u32) -> anyhow::Result<Vec<Figure>> {
+    // The flow stands for another machine: it spins on a processor of its own, and the agent and whoever changes the file share the rest.
+    let all = cpus::allowed();
+    let (rest, last) = match all.split_last() {
+        Some((last, rest)) if !rest.is_empty() => (rest, *last),
+        _ => (all.as_slice(), all.first().copied().unwrap_or(0)),
+    };
+    let agent = world.agent.proc()?.pid();
+    cpus::keep(agent, rest)?;
+    cpus::stay_on(rest)?;
+    let measured = measure(world, samples, last);
+    cpus::stay_on(&all)?;
+    cpus::keep(agent, &all)?;
+    measured
+}
+
+fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Figure>> {
+    let nodes = world.view.sizes.nodes;
+    // Not node 0, which is the agent's own. Of each Service's endpoints two thirds stay.
+    let flagged: Vec<usize> = (1..nodes).step_by(3).collect();
+    let candidates: Vec<usize> = (2..nodes).step_by(3).collect();
+    let mut asks = client(world)?;
+    let mut progress = Progress::start("latency: a third of the nodes is flagged", flagged.len().try_into()?);
+    for node in &flagged {
+        flag(&mut asks, *node)?;
+        progress.step();
+    }
+    drop(progress);
+    world.settle()?;
+    serve(&world.servers)?;
+    let before = world.status()?.cluster.view;
+    let file = world.agent.cluster_file();
+    let World { view, client: from, .. } = world;
+    let to: Vec<_> = candidates.iter().map(|node| (*node, view.address(*node))).collect();
+    let begun = monotonic_ns();
+    let views = |stop: &AtomicBool| {
+        repeat(stop, || {
+            view.change_any();
+            rewrite(&file, view)?;
+            Ok(VIEWS)
+        })
+    };
+    let (flags, rewritten) = under([views], || -> anyhow::Result<Flags> {
+        let mut progress = Progress::start("latency: flag to RST", samples);
+        let mut flags = Flags { sent: Vec::new(), read: Vec::new(), still: Vec::new() };
+        for (sample, (node, address)) in (0..samples).zip(to.iter().cycle()) {
+            let flow = Flow::start(from, *address, cpu)?;
+            // Another moment of the agent's second, and of its views, each time.
+            std::thread::sleep(Duration::from_millis(20 + u64::from(sample) * 7 % 53));
+            let sent = monotonic_ns();
+            let report = flag(&mut asks, *node)?;
+            let reset = flow.wait(PATIENCE)?;
+            let at = reset.map_or(sent + PATIENCE.as_nanos() as u64, |reset| reset.at);
+            flags.sent.push(at.saturating_sub(sent) as f64 / 1e3);
+            flags.read.push(at.saturating_sub(report.received_ns) as f64 / 1e3);
+            flags.still.extend(reset.map(|reset| reset.still));
+            drop(flow);
+            unflag(&mut asks, *node)?;
+            progress.step();
+        }
+        Ok(flags)
+    });
+    let flags = flags?;
+    let seconds = monotonic_ns().saturating_sub(begun) as f64 / 1e9;
+    let mut rewritten_times = 0;
+    for writer in rewritten {
+        rewritten_times += writer.context("whoever changes the file failed")?;
+    }
+    let came = world.status()?.cluster.view - before;
+    let mut progress = Progress::start("latency: all are released", flagged.len().try_into()?);
+    for node in flagged {
+        unflag(&mut asks, node)?;
+        progress.step();
+    }
+    figures(&flags, rewritten_times as f64 / seconds, came as f64 / seconds)
+}
+
+fn figures(flags: &Flags, rewritten: f64, views: f64) -> anyhow::Result<Vec<Figure>> {
+    let spread = summary(&flags.sent).context("no flags")?;
+    let never = flags.sent.len() - flags.still.len();
+    [("p50", 50.0), ("p99", 99.0)]
+        .into_iter()
+        .map(|(name, p)| {
+            let of = |samples: &[f64]| percentile(samples, p).context("no flags");
+            let value = of(&flags.sent)?;
+            let label = format!("flag to RST, a third of the nodes flagged, views coming, {name}");
+            let figure = Figure { ours: Value::Number(value), ..Figure::of(label, "us", &spread) }
+                .peer("from the agent's reading of the request", Value::Number(of(&flags.read)?))
+                .peer("the flow had no processor for, at most", Value::Number(of(&flags.still)?))
+                .note(format!(
+                    "{} flags by the socket, {never} without a RST within {} s; each to the end of a TCP connection that sends each {} us; the file was changed {rewritten:.1} \
+                     times a second, {views:.1} views a second came of it",
+                    flags.sent.len(),
+                    PATIENCE.as_secs(),
+                    PACE.as_micros()
+                ));
+            Ok(if p > 90.0 { figure.goal("under 1 ms", value < GOAL) } else { figure })
+        })
+        .collect()
+}

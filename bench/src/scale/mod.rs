@@ -1,0 +1,178 @@
+//! The agent in a large cluster: what it costs at rest and when something changes, and what its promises are worth then.
+//!
+//! One agent on a generated cluster, in namespaces of its own; the parts follow each other. The file's reading is no part of what is promised and is taken
+//! off by the agent's own figure of it.
+mod asks;
+mod calls;
+mod change;
+mod churn;
+mod flow;
+mod latency;
+mod meter;
+mod rest;
+mod view;
+mod world;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use self::{view::Sizes, world::World};
+use crate::{
+    figure::{self, Figure, Value},
+    machine,
+};
+
+/// File of figures.
+const SCALE: &str = "scale.json";
+
+const HELP: &str = "Parts (--only):
+  rest     nothing changes, nobody is flagged: share of a processor, resident memory
+  change   one endpoint changes, and a hundred at once: processor time, calls of bpf(2) and netlink
+  latency  a request that flags a node to the RST at a client, a third of the nodes flagged already, views coming
+  churn    1,000 endpoints a second change and 10 nodes a second are flagged and released: processor, verdicts' ends, memory
+
+What is measured is the agent's process: its processor clock, and its calls as programs on the kernel's tracepoints count them (some tenths of a microsecond
+each, the agent's included). Reading the cluster file is taken off where the promise says so; the agent itself tells what it took.
+Load of other programs on the machine shows in what is timed (latency, the last change) and hardly in processor time.
+
+Exit codes:
+  0  measured; with --hold: all promises held
+  1  something failed
+  2  the command line is wrong
+  3  measured, and a promise is missed (only with --hold)
+
+Examples:
+  cargo xtask bench scale                        # some 15 minutes
+  cargo xtask bench scale --quick                # a small cluster, a minute: does it work at all
+  cargo xtask bench scale --only rest,change --hold
+  cargo xtask bench scale --nodes 1000 --services 2000 --backends 30000";
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Rest,
+    Change,
+    Latency,
+    Churn,
+}
+
+/// What is measured, and how much of it.
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Scale {
+    /// Only these parts, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "rest,change,latency,churn",
+        hide_possible_values = true
+    )]
+    only: Vec<Part>,
+    /// A small cluster and short runs, for a quick trial: no figures to hold against promises.
+    #[arg(long)]
+    quick: bool,
+    /// End with exit code 3 where a promise is missed.
+    #[arg(long)]
+    hold: bool,
+    /// Nodes [default: 5000, quick: 100].
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// Services [default: 10000, quick: 200].
+    #[arg(long)]
+    services: Option<usize>,
+    /// Backends, each an endpoint of one Service [default: 150000, quick: 3000].
+    #[arg(long)]
+    backends: Option<usize>,
+    /// (rest) Seconds after the load until memory is looked at and it begins [default: 60, quick: 5].
+    #[arg(long)]
+    settle: Option<u64>,
+    /// (rest) Seconds [default: 60, quick: 10].
+    #[arg(long)]
+    rest: Option<u64>,
+    /// (change) Changes of each kind [default: 15, quick: 3].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    changes: Option<u32>,
+    /// (latency) Flags [default: 400, quick: 20].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    flags: Option<u32>,
+    /// (churn) Seconds [default: 60, quick: 9].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(3..))]
+    churn: Option<u64>,
+    /// How kube-proxy forwards, as the agent's --proxy.
+    #[arg(long, default_value = "nftables")]
+    proxy: String,
+    /// Folder for scale.json and machine.json.
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+    /// The agent's binary [default: `nodefence` beside this program].
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
+impl Scale {
+    /// What quick trials have less of.
+    fn or<T>(&self, asked: Option<T>, usual: T, quick: T) -> T {
+        asked.unwrap_or(if self.quick { quick } else { usual })
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            nodes: self.or(self.nodes, 5_000, 100),
+            services: self.or(self.services, 10_000, 200),
+            backends: self.or(self.backends, 150_000, 3_000),
+        }
+    }
+}
+
+/// Measures and writes what was found; whether what was asked to hold does.
+pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
+    let sizes = args.sizes();
+    sizes.check()?;
+    std::fs::create_dir_all(&args.out)?;
+    let mut machine = machine::facts(&std::env::args().collect::<Vec<_>>());
+    let Sizes { nodes, services, backends } = sizes;
+    eprintln!("{nodes} nodes, {services} Services, {backends} backends");
+    let mut world = World::new(&machine::agent(args.agent.as_deref())?, sizes, &args.proxy)?;
+    machine["scale"] = json!({ "nodes": nodes, "services": services, "backends": backends, "file_bytes": world.view.text().len() });
+    let start = Figure::new("start, until it serves", "s", Value::Number(world.start.as_secs_f64())).note(
+        "for its own sake: reading the file, loading programs, writing all tables, the first look at routes",
+    );
+    let mut figures = vec![start];
+    for part in [Part::Rest, Part::Change, Part::Latency, Part::Churn] {
+        if args.only.contains(&part) {
+            figures.extend(one(args, part, &mut world)?);
+            // After each part, so that a later one's failure loses nothing.
+            figure::write(&args.out, SCALE, &figures, &machine)?;
+        }
+    }
+    world.agent.end()?;
+    tell(&figures, &args.out);
+    Ok(!args.hold || figures.iter().all(|figure| figure.met != Some(false)))
+}
+
+fn one(args: &Scale, part: Part, world: &mut World) -> anyhow::Result<Vec<Figure>> {
+    match part {
+        Part::Rest => {
+            let settle = Duration::from_secs(args.or(args.settle, 60, 5));
+            rest::run(world, settle, Duration::from_secs(args.or(args.rest, 60, 10)))
+        }
+        Part::Change => change::run(world, args.or(args.changes, 15, 3)),
+        Part::Latency => latency::run(world, args.or(args.flags, 400, 20)),
+        Part::Churn => {
+            let time = args.or(args.churn, 60, 9);
+            churn::run(world, Duration::from_secs(time), Duration::from_secs((time / 3).min(10)))
+        }
+    }
+}
+
+fn tell(figures: &[Figure], out: &Path) {
+    println!("{}", figure::table(figures));
+    let missed = figures.iter().filter(|figure| figure.met == Some(false)).count();
+    let promised = figures.iter().filter(|figure| figure.met.is_some()).count();
+    println!("\n{missed} of {promised} promises missed; {}", out.join(SCALE).display());
+}

@@ -1,0 +1,184 @@
+//! The namespaces, and the agent on node 0 beside the generated cluster.
+//!
+//! client - router (the agent) - a namespace that has the address of every endpoint.
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use aya::maps::{Array, HashMap, Map, MapData};
+use nodefence::{
+    flags::monotonic_ns,
+    report::{Request, Status},
+};
+use nodefence_common::{Addr, BackendEntry, NodeEntry, Verdict};
+use nodefence_tests::{Agent, Netns, agent::PINNED_MAPS};
+
+use super::{
+    meter::Meter,
+    view::{self, Moved, Sizes, View},
+};
+use crate::progress::Progress;
+
+/// The router's address towards the endpoints: node 0's.
+const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
+const UPLINK: &str = "uplink";
+/// How long a change may take to lie in the maps.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How often it is looked for there.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long readers of what the agent made known may be at it after a change, while it does not show; longer where the agent is busy then.
+const READERS: Duration = Duration::from_millis(500);
+const READERS_AT_MOST: Duration = Duration::from_secs(20);
+/// An agent that has a processor for a smaller part (in percent) of so long is not busy.
+const BUSY: f64 = 50.0;
+const SLICE: Duration = Duration::from_millis(100);
+
+/// All of it, with the agent that runs.
+pub(super) struct World {
+    pub(super) client: Netns,
+    pub(super) servers: Netns,
+    pub(super) agent: Agent,
+    pub(super) meter: Meter,
+    pub(super) view: View,
+    pub(super) maps: Maps,
+    /// From the agent's start until it served, with the first tables written.
+    pub(super) start: Duration,
+    _router: Arc<Netns>,
+}
+
+impl World {
+    /// Makes it, and waits until the agent serves. `proxy`: the agent's `--proxy`.
+    pub(super) fn new(program: &Path, sizes: Sizes, proxy: &str) -> anyhow::Result<Self> {
+        let view = View::new(sizes, OWN)?;
+        let client = Netns::new("client")?;
+        let router = Arc::new(Netns::new("router")?);
+        let servers = Netns::new("servers")?;
+        client.veth("eth0", &router, "downlink")?;
+        router.veth(UPLINK, &servers, "eth0")?;
+        client.ip("addr add 192.168.1.2/24 dev eth0\nroute add default via 192.168.1.1")?;
+        router.ip(&format!(
+            "addr add 192.168.1.1/24 dev downlink
+             addr add {OWN}/24 dev {UPLINK}
+             route add 10.0.0.0/8 via 192.168.2.2
+             route add 172.16.0.0/12 via 192.168.2.2"
+        ))?;
+        // Each segment is acknowledged at once: a client that waits for a delayed acknowledgement (40 ms) sends nothing that could be cut.
+        servers.ip("addr add 192.168.2.2/24 dev eth0
+             route add default via 192.168.2.1 quickack 1
+             route add local 10.0.0.0/8 dev lo")?;
+        router.sysctl("ipv4/ip_forward", "1")?;
+        // A rule of NAT, as kube-proxy has them: conntrack works, and the agent has flows to ask for.
+        router.nft(
+            "table ip kube-proxy {\n chain nat-postrouting {\n  type nat hook postrouting priority srcnat\n }\n}\n",
+        )?;
+        let text = String::from_utf8(view.text().to_vec())?;
+        let started = Instant::now();
+        let progress = Progress::start("the agent's start", 1);
+        let agent = Agent::of(program, &router, &view::name(0), &[UPLINK], &text, &["--proxy", proxy])?;
+        drop(progress);
+        let start = started.elapsed();
+        let meter = Meter::of(agent.proc()?.pid())?;
+        let maps = router.run(Maps::open)?;
+        let world = Self { client, servers, agent, meter, view, maps, start, _router: router };
+        let status = world.status()?;
+        ensure!(
+            status.cluster.backends == sizes.backends
+                && status.dataplane.error.is_none()
+                && status.dataplane.left_out == 0,
+            "the agent has not loaded the cluster: {:?} {:?}",
+            status.cluster,
+            status.dataplane
+        );
+        Ok(world)
+    }
+
+    /// What the agent says of itself. It costs some milliseconds: outside of what is measured.
+    pub(super) fn status(&self) -> anyhow::Result<Status> {
+        self.agent.ask(&Request::Status)
+    }
+
+    /// Waits until the readers of what the agent last made known are done with it, as far as that shows.
+    pub(super) fn settle(&self) -> anyhow::Result<()> {
+        let started = Instant::now();
+        std::thread::sleep(READERS);
+        let mut before = self.meter.now()?;
+        loop {
+            std::thread::sleep(SLICE);
+            let now = self.meter.now()?;
+            if (now - before).share() < BUSY || started.elapsed() > READERS_AT_MOST {
+                return Ok(());
+            }
+            before = now;
+        }
+    }
+
+    /// Puts the file as it is now in the place of the one that lies there.
+    pub(super) fn rewrite(&self) -> anyhow::Result<()> {
+        rewrite(&self.agent.cluster_file(), &self.view)
+    }
+}
+
+/// Puts a file in the place of the one that lies there, at once.
+pub(super) fn rewrite(file: &Path, view: &View) -> anyhow::Result<()> {
+    let aside = file.with_extension("new");
+    std::fs::write(&aside, view.text()).with_context(|| format!("cannot write {}", aside.display()))?;
+    Ok(std::fs::rename(aside, file)?)
+}
+
+/// The agent's maps: who looks into them costs it nothing.
+pub(super) struct Maps {
+    backends: HashMap<MapData, Addr, BackendEntry>,
+    nodes: Array<MapData, NodeEntry>,
+}
+
+impl Maps {
+    /// In the namespace whose BPF filesystem has the pins.
+    fn open() -> anyhow::Result<Self> {
+        let open = |name: &str| {
+            let path = Path::new(PINNED_MAPS).join(name);
+            MapData::from_pin(&path).with_context(|| format!("cannot open {}", path.display()))
+        };
+        Ok(Self {
+            backends: Map::HashMap(open("backends")?).try_into()?,
+            nodes: Map::Array(open("nodes")?).try_into()?,
+        })
+    }
+
+    /// A node's entry, by its index.
+    pub(super) fn node(&self, index: u32) -> anyhow::Result<NodeEntry> {
+        self.nodes.get(&index, 0).with_context(|| format!("cannot read entry {index} of the map `nodes`"))
+    }
+
+    /// Waits until a node's entry has a verdict. When that was seen: CLOCK_MONOTONIC, in ns.
+    pub(super) fn wait_for_verdict(&self, index: u32) -> anyhow::Result<u64> {
+        let started = Instant::now();
+        while self.node(index)?.verdict == Verdict::Healthy as u32 {
+            ensure!(
+                started.elapsed() < PATIENCE,
+                "entry {index} of `nodes` has no verdict after {PATIENCE:?}"
+            );
+            std::thread::sleep(LOOK);
+        }
+        Ok(monotonic_ns())
+    }
+
+    fn has(&self, address: Ipv4Addr) -> bool {
+        self.backends.get(&Addr::from(IpAddr::from(address)), 0).is_ok()
+    }
+
+    /// Waits until these changes lie in the map. When that was seen: CLOCK_MONOTONIC, in ns.
+    pub(super) fn wait(&self, changes: &[Moved]) -> anyhow::Result<u64> {
+        let started = Instant::now();
+        for change in changes {
+            while !self.has(change.to) || self.has(change.from) {
+                ensure!(started.elapsed() < PATIENCE, "{change:?} is not in the map after {PATIENCE:?}");
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(monotonic_ns())
+    }
+}
