@@ -33,7 +33,10 @@ impl Workspace {
     /// Asks the cargo that runs us, since the pinned one may not be there yet.
     pub(crate) fn find() -> Result<Self> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        // `cargo run` says where it found this package. What the compiler was told is where the clone lay then: cargo takes a copy of it, target folder and
+        // all, for built.
+        let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let manifest = Path::new(&folder).join("Cargo.toml");
         let mut command = process::command(cargo);
         command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest);
         let metadata: Value =

@@ -170,7 +170,8 @@ impl Record {
         }
         for (parser, end) in self.tries.iter().zip(&self.ends) {
             match *end {
-                End::Code(Some(0)) => {}
+                End::Code(Some(0)) if parser.is_counted() => {}
+                End::Code(Some(0)) => stage.fail(format!("{title}: ended before libtest had counted")),
                 FAILED if !parser.failed().is_empty() => {}
                 // A crash outside any test, or an abort in the middle of one.
                 End::Code(Some(code)) => stage.fail(format!("{title}: ended with code {code}")),
@@ -236,9 +237,12 @@ mod tests {
         echo '@@watched {\"test\":\"two\",\"still_ms\":1500,\"waited_ms\":0}' >&2; \
         echo '---- two stdout ----'; echo 'Error: a cut (missed bound: 1000 ms)'; exit 101";
 
+    /// The second call, where all is well.
+    const PASSED: &str = "echo 'test two ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
+
     #[test]
     fn what_was_held_up_is_run_again() {
-        let stage = run(true, HELD_UP, "echo 'test two ... ok'");
+        let stage = run(true, HELD_UP, PASSED);
         assert_eq!((stage.passed, stage.failures.len()), (2, 0), "{:?}", stage.failures);
         assert_eq!(
             stage.again,
@@ -254,7 +258,7 @@ mod tests {
         let for_no_bound = HELD_UP.replace(" (missed bound: 1000 ms)", "");
         let unseen = HELD_UP.replace("\"two\"", "\"one\"");
         for (again, first) in [(true, &*longer), (false, HELD_UP), (true, &for_no_bound), (true, &unseen)] {
-            let stage = run(again, first, "echo 'test two ... ok'");
+            let stage = run(again, first, PASSED);
             assert_eq!((stage.passed, stage.again.len()), (1, 0), "{first}");
             assert_eq!(stage.failures, ["tests::file::two"], "{first}");
         }
@@ -263,7 +267,7 @@ mod tests {
     #[test]
     fn a_crash_is_not_run_again_and_a_failure_without_a_test_is_one() {
         let crashed = HELD_UP.replace("exit 101", "exit 7");
-        let stage = run(true, &crashed, "echo 'test two ... ok'");
+        let stage = run(true, &crashed, PASSED);
         assert_eq!(stage.failures, ["tests::file::two", "tests::file: ended with code 7"]);
         let stage = run(true, HELD_UP, "echo 'test two ... ok'; exit 101");
         assert_eq!(stage.failures, ["tests::file: ended with code 101"]);
@@ -273,8 +277,15 @@ mod tests {
     fn a_crash_and_a_missing_result_fail() {
         let stage = run(false, "echo 'test one ... ok'; echo 'test two ... ok'; exit 7", "true");
         assert_eq!(stage.failures, ["tests::file: ended with code 7"]);
-        let stage = run(false, "echo 'test one ... ok'", "true");
+        let stage = run(
+            false,
+            "echo 'test one ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'",
+            "true",
+        );
         assert_eq!(stage.failures, ["tests::file::two: no result"]);
+        // A test that ends its process, and a child of it that prints what libtest would have.
+        let stage = run(false, "echo 'test one ... ok'; echo 'test two ... ok'; exit 0", "true");
+        assert_eq!(stage.failures, ["tests::file: ended before libtest had counted"]);
         let stage = run(false, "echo 'test one ... ok'; echo 'test two ... ok'; exit 101", "true");
         assert_eq!(stage.failures, ["tests::file: ended with code 101"]);
     }

@@ -106,6 +106,11 @@ impl Parser {
         ))
     }
 
+    /// Whether libtest came to its own end, which is a count: a test that ends its process has none.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted.is_some()
+    }
+
     /// Names of those that failed.
     pub(crate) fn failed(&self) -> Vec<String> {
         let failed = self.outcomes.iter().filter(|(_, outcome)| **outcome == Outcome::Failed);

@@ -1,7 +1,7 @@
 //! How a run ends: its summary, and the results file, which has what was found for programs; figures and what passing tests printed among it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -12,21 +12,29 @@ use super::tally::{self, Stage};
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Writes the results file and prints the summary; the exit code says whether anything failed.
+/// Writes the results file and prints the summary, also where the file cannot be written; the exit code says whether anything failed.
 pub(crate) fn finish(workspace: &Workspace, stages: &[Stage]) -> Result<ExitCode> {
-    say!("results: {}", write(workspace, stages)?.display());
+    let written = write(&workspace.target.join("test"), stages);
+    if let Ok(file) = &written {
+        say!("results: {}", file.display());
+    }
     print!("{}", tally::summary(stages));
+    written?;
     Ok(if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes the results file; gives where.
-fn write(workspace: &Workspace, stages: &[Stage]) -> Result<PathBuf> {
-    let folder = workspace.target.join("test");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+/// Writes the results file; gives where. Whole or not at all: half of one would be read as what was found.
+fn write(folder: &Path, stages: &[Stage]) -> Result<PathBuf> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let file = folder.join("results.json");
     let stages: Vec<Value> = stages.iter().map(stage).collect();
     let text = serde_json::to_string_pretty(&json!({ "stages": stages }))?;
-    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    let aside = folder.join(format!("results-{}", std::process::id()));
+    let put = fs::write(&aside, text).and_then(|()| fs::rename(&aside, &file));
+    if put.is_err() {
+        let _nothing_there = fs::remove_file(&aside);
+    }
+    put.with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
 }
 

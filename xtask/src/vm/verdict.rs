@@ -120,11 +120,11 @@ mod tests {
         stage
     }
 
-    const B: &str = "@@begin tests::b\ntest three ... ok\n@@end tests::b\t0\n@@done\n";
+    const B: &str = "@@begin tests::b\ntest three ... ok\ntest result: ok. 1 passed; 0 failed\n@@end tests::b\t0\n@@done\n";
 
     #[test]
     fn a_clean_run_passes() {
-        let a = "@@begin tests::a\ntest one ... ok\ntest two ... ok\n@@end tests::a\t0\n";
+        let a = "@@begin tests::a\ntest one ... ok\ntest two ... ok\ntest result: ok. 2 passed; 0 failed\n@@end tests::a\t0\n";
         let stage = verdict(&format!("{a}{B}"), "[    1.0] Linux version");
         assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
     }
@@ -133,7 +133,12 @@ mod tests {
     fn what_the_guest_ran_again_is_named_with_the_reason() {
         let first = "@@begin tests::a\ntest one ... FAILED\ntest two ... ok\n@@end tests::a\t101\n";
         let again = "@@again tests::a\tone: the machine stood still 3 s\n";
-        let stage = verdict(&format!("{first}{again}test one ... ok\n@@end tests::a\t0\n{B}"), "");
+        let stage = verdict(
+            &format!(
+                "{first}{again}test one ... ok\ntest result: ok. 1 passed; 0 failed\n@@end tests::a\t0\n{B}"
+            ),
+            "",
+        );
         assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
         assert_eq!(stage.again, ["tests::a::one (one: the machine stood still 3 s)"]);
         for second in ["", &format!("{again}test one ... FAILED\n@@end tests::a\t101\n")] {
