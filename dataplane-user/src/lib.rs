@@ -21,5 +21,6 @@ pub mod plan;
 pub mod proxy;
 pub mod report;
 pub mod rescue;
+pub mod routes;
 mod sysctl;
 pub mod takeout;

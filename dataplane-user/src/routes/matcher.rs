@@ -1,0 +1,260 @@
+//! Which devices packets to an address may leave by: the rules in their order, and what the tables have.
+//!
+//! What a rule asks for beside the destination (source, mark, device, user, ports) differs from packet to packet: such a rule may hold, and may
+//! not, so both are gone into. Read in `fib_rules_lookup` (net/core/fib_rules.c), `fib4_rule_action` and `fib_table_lookup` (net/ipv4), and
+//! `__fib6_rule_action` (net/ipv6/fib6_rules.c), Linux 6.18.
+use std::collections::{BTreeSet, HashMap};
+
+use super::{
+    model::{Action, Fate, Hop, Object, Route, Rule, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN, Ways},
+    prefix::Family,
+    table::{Sure, Tables},
+};
+
+/// All that decides.
+#[derive(Debug)]
+pub(super) struct Matcher {
+    /// Of each family in their order.
+    rules: HashMap<Family, Vec<Rule>>,
+    tables: Tables,
+    objects: HashMap<u32, Object>,
+    /// Tables of VRF devices.
+    vrfs: Vec<u32>,
+    /// While nobody touched the rules, IPv4's local and main table are one (`fib_trie_unmerge`, net/ipv4/fib_trie.c).
+    merged: bool,
+}
+
+/// What a rule came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Nobody asks the next rule.
+    Ends,
+    /// Some packets do.
+    MayGoOn,
+    /// The next rule is asked.
+    GoesOn,
+}
+
+/// Ways as they are found.
+#[derive(Default)]
+struct Found {
+    main: Option<Hop>,
+    /// The first one that only some packets take.
+    other: Option<Hop>,
+    devices: BTreeSet<u32>,
+    local: bool,
+    unknown: Option<String>,
+}
+
+impl Matcher {
+    pub(super) fn new(
+        mut rules: Vec<Rule>,
+        tables: Tables,
+        objects: HashMap<u32, Object>,
+        vrfs: Vec<u32>,
+    ) -> Self {
+        // Stable: those of one priority stay as they were listed.
+        rules.sort_by_key(|rule| rule.priority);
+        let of = |family| rules.iter().filter(|rule| rule.family == family).cloned().collect::<Vec<_>>();
+        let rules = HashMap::from([(Family::V4, of(Family::V4)), (Family::V6, of(Family::V6))]);
+        let defaults = Rule::defaults();
+        let merged = rules[&Family::V4].iter().eq(defaults.iter().filter(|rule| rule.family == Family::V4));
+        Self { rules, tables, objects, vrfs, merged }
+    }
+
+    pub(super) fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    pub(super) fn rules(&self, family: Family) -> &[Rule] {
+        &self.rules[&family]
+    }
+
+    /// Where packets to this address may go.
+    pub(super) fn ways(&self, family: Family, to: u128) -> Ways {
+        let rules = self.rules(family);
+        let mut found = Found::default();
+        // Whether packets come to each rule: all that no earlier rule treats apart, or some.
+        let mut come: Vec<Option<Sure>> = vec![None; rules.len()];
+        if let Some(first) = come.first_mut() {
+            *first = Some(Sure::Yes);
+        }
+        for (at, rule) in rules.iter().enumerate() {
+            let Some(here) = come[at] else { continue };
+            let next = at + 1;
+            let holds = holds(rule, to);
+            if holds != Some(Sure::Yes) {
+                reach(&mut come, next, here);
+            }
+            let Some(holds) = holds else { continue };
+            let here = here.min(holds);
+            if let Some(what) = &rule.unknown {
+                found.do_not_know(format!("policy rule {} asks for {what}", rule.priority));
+            }
+            let outcome = match rule.action {
+                // One that does not exist (yet) is passed over.
+                Action::Goto(priority) => {
+                    let target = rules.iter().skip(next).position(|other| other.priority == priority);
+                    reach(&mut come, target.map_or(next, |skipped| next + skipped), here);
+                    Outcome::Ends
+                }
+                Action::Nop => Outcome::GoesOn,
+                Action::Refuse => Outcome::Ends,
+                Action::VrfTable => {
+                    self.look_into_vrfs(rule, to, &mut found);
+                    Outcome::GoesOn
+                }
+                Action::Table(table) => self.look_into(rule, table, to, here, &mut found),
+            };
+            match outcome {
+                Outcome::Ends => {}
+                Outcome::MayGoOn => reach(&mut come, next, Sure::Maybe),
+                Outcome::GoesOn => reach(&mut come, next, here),
+            }
+        }
+        found.into()
+    }
+
+    /// Only packets of a VRF go there, and nobody tells from here which these are.
+    fn look_into_vrfs(&self, rule: &Rule, to: u128, found: &mut Found) {
+        for vrf in &self.vrfs {
+            let candidates = self.tables.candidates(rule.family, &[*vrf], to);
+            if candidates.iter().any(|(route, _)| matches!(route.fate, Fate::Leaves | Fate::Unknown(_))) {
+                found.do_not_know(format!(
+                    "policy rule {} has packets of a VRF go by that one's own table {vrf}",
+                    rule.priority
+                ));
+            }
+        }
+    }
+
+    fn look_into(&self, rule: &Rule, table: u32, to: u128, here: Sure, found: &mut Found) -> Outcome {
+        let tables: &[u32] = match (self.merged && rule.family == Family::V4, table) {
+            (true, TABLE_LOCAL) => &[TABLE_LOCAL, TABLE_MAIN],
+            (true, TABLE_MAIN) => &[],
+            (true, TABLE_DEFAULT) => &[TABLE_DEFAULT],
+            _ => &[table],
+        };
+        let (mut outcome, mut ends) = (Outcome::GoesOn, false);
+        for (route, sure) in self.tables.candidates(rule.family, tables, to) {
+            let taken = self.take(rule, route, here.min(sure), found);
+            ends |= taken == Outcome::Ends && sure == Sure::Yes;
+            if taken != Outcome::GoesOn {
+                outcome = Outcome::MayGoOn;
+            }
+        }
+        if ends { Outcome::Ends } else { outcome }
+    }
+
+    /// Takes a route's ways.
+    fn take(&self, rule: &Rule, route: &Route, sure: Sure, found: &mut Found) -> Outcome {
+        let suppressed = rule.suppressed_len.is_some_and(|len| route.to.bits() <= len);
+        match route.fate {
+            // What is refused is not looked at by `suppress`.
+            Fate::Refused => return Outcome::Ends,
+            Fate::NextRule => return Outcome::GoesOn,
+            _ if suppressed => return Outcome::GoesOn,
+            // By a mark packets are handed to a proxy of this machine: these do not leave.
+            Fate::Local => found.local |= sure == Sure::Yes,
+            Fate::Unknown(kind) => found.do_not_know(format!("a route is of the unknown type {kind}")),
+            Fate::Leaves => {
+                for hop in &route.hops {
+                    found.take(hop, sure);
+                }
+                if let Some(object) = route.object {
+                    self.take_object(object, sure, found);
+                }
+            }
+        }
+        if rule.suppresses_group { Outcome::MayGoOn } else { Outcome::Ends }
+    }
+
+    fn take_object(&self, number: u32, sure: Sure, found: &mut Found) {
+        match self.objects.get(&number) {
+            Some(Object::Hop(hop)) => found.take(hop, sure),
+            Some(Object::Blackhole) => {}
+            Some(Object::Group(members)) => {
+                for member in members {
+                    // A group has no groups in it (`nh_check_attr_group`, net/ipv4/nexthop.c).
+                    match self.objects.get(member) {
+                        Some(Object::Hop(hop)) => found.take(hop, sure),
+                        Some(Object::Blackhole) => {}
+                        Some(Object::Group(_)) | None => found.lacks_object(*member),
+                    }
+                }
+            }
+            None => found.lacks_object(number),
+        }
+    }
+}
+
+/// Has packets come to the rule at this place, more surely than they did.
+fn reach(come: &mut [Option<Sure>], at: usize, sure: Sure) {
+    if let Some(place) = come.get_mut(at) {
+        *place = (*place).max(Some(sure));
+    }
+}
+
+/// Whether a rule holds for packets to this address: for all, for some, or for none.
+fn holds(rule: &Rule, to: u128) -> Option<Sure> {
+    let matches = match rule.to {
+        _ if rule.detached => None,
+        Some(range) if !range.has(to) => None,
+        _ if rule.only_some || rule.unknown.is_some() => Some(Sure::Maybe),
+        _ => Some(Sure::Yes),
+    };
+    match (rule.inverted, matches) {
+        (true, None) => Some(Sure::Yes),
+        (true, Some(Sure::Yes)) => None,
+        _ => matches,
+    }
+}
+
+impl Found {
+    fn take(&mut self, hop: &Hop, sure: Sure) {
+        if let Some(kind) = hop.encap {
+            self.do_not_know(format!("a route wraps packets ({})", encap(kind)));
+        }
+        if hop.ifindex == 0 {
+            return;
+        }
+        self.devices.insert(hop.ifindex);
+        let place = if sure == Sure::Yes && !hop.dead { &mut self.main } else { &mut self.other };
+        if place.is_none() {
+            *place = Some(hop.clone());
+        }
+    }
+
+    fn do_not_know(&mut self, what: String) {
+        self.unknown.get_or_insert(what);
+    }
+
+    fn lacks_object(&mut self, number: u32) {
+        self.do_not_know(format!("a route has the nexthop object {number}, which the kernel did not list"));
+    }
+}
+
+impl From<Found> for Ways {
+    fn from(found: Found) -> Self {
+        let Found { main, other, devices, local, unknown } = found;
+        let main = main.or(other).map(|hop| (hop.ifindex, hop.gateway));
+        Self { main, devices: devices.into_iter().collect(), local, unknown }
+    }
+}
+
+/// `enum lwtunnel_encap_types` (include/uapi/linux/lwtunnel.h).
+fn encap(kind: u16) -> String {
+    match kind {
+        1 => "mpls".to_owned(),
+        2 => "ip".to_owned(),
+        3 => "ila".to_owned(),
+        4 => "ip6".to_owned(),
+        5 => "seg6".to_owned(),
+        6 => "bpf".to_owned(),
+        7 => "seg6local".to_owned(),
+        8 => "rpl".to_owned(),
+        9 => "ioam6".to_owned(),
+        10 => "xfrm".to_owned(),
+        other => format!("encapsulation {other}"),
+    }
+}

@@ -1,0 +1,17 @@
+//! Which devices packets to an address may leave by: pure, of policy rules, routes and nexthop objects as they were read.
+
+mod blocks;
+mod decode;
+mod map;
+mod matcher;
+mod model;
+mod prefix;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use blocks::Blocks;
+pub use decode::{Changed, changed, object, route, rule};
+pub use map::{Dump, RouteMap};
+pub use model::{Action, Fate, Hop, Object, Route, Rule, Ways};
+pub use prefix::{Family, Prefix};

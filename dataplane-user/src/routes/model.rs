@@ -1,0 +1,154 @@
+//! What the kernel's routing is made of, as far as it decides by which device a packet leaves.
+use std::net::IpAddr;
+
+use super::prefix::{Family, Prefix};
+
+/// Numbers of tables that the kernel makes itself (include/uapi/linux/rtnetlink.h).
+pub(super) const TABLE_DEFAULT: u32 = 253;
+pub(super) const TABLE_MAIN: u32 = 254;
+pub(super) const TABLE_LOCAL: u32 = 255;
+
+/// One way on.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Hop {
+    /// Index of the device; 0 where there is none.
+    pub ifindex: u32,
+    /// The router, where the address is not on the link.
+    pub gateway: Option<IpAddr>,
+    /// Not used: its device is down (`RTNH_F_DEAD`).
+    pub dead: bool,
+    /// Its device has no carrier (`RTNH_F_LINKDOWN`): a sysctl decides whether it is used.
+    pub linkdown: bool,
+    /// Packets are changed or wrapped on this way (`lwtunnel_encap_types`, include/uapi/linux/lwtunnel.h).
+    pub encap: Option<u16>,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fate {
+    /// It leaves.
+    Leaves,
+    /// It is this machine's.
+    Local,
+    /// It is refused or dropped (unreachable, prohibit, blackhole).
+    Refused,
+    /// The next rule is asked (throw).
+    NextRule,
+    /// Unknown here: a type of route (`RTN_*`).
+    Unknown(u8),
+}
+
+/// A route. Of those with the same range the ones of the lowest metric go first, as the kernel listed them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Where to.
+    pub to: Prefix,
+    /// In which table.
+    pub table: u32,
+    /// Lower goes first.
+    pub metric: u32,
+    /// Whether it holds only for some packets: of a type of service, or (IPv6) from some sources.
+    pub only_some: bool,
+    /// What it does.
+    pub fate: Fate,
+    /// None where it refuses.
+    pub hops: Vec<Hop>,
+    /// The nexthop object that has its ways, where the kernel does not say them in the route
+    /// (`net.ipv4.nexthop_compat_mode` 0).
+    pub object: Option<u32>,
+}
+
+/// A nexthop object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Object {
+    /// One way.
+    Hop(Hop),
+    /// Drops.
+    Blackhole,
+    /// Several others, by their numbers.
+    Group(Vec<u32>),
+}
+
+/// What a rule does with what it matches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Looks into a table; where that has nothing the next rule is asked.
+    Table(u32),
+    /// Looks into the table of the VRF that the packet is in.
+    VrfTable,
+    /// Goes on with the rule of this priority.
+    Goto(u32),
+    /// Nothing.
+    Nop,
+    /// Refuses or drops.
+    Refuse,
+}
+
+/// A policy rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Whose packets.
+    pub family: Family,
+    /// Lower goes first; those with the same one as the kernel lists them.
+    pub priority: u32,
+    /// Where to; everywhere where there is none.
+    pub to: Option<Prefix>,
+    /// Whether it also asks for what differs from packet to packet: source, mark, device, user, ports, type of service.
+    pub only_some: bool,
+    /// Whether it asks for a device that does not exist: no packet has come by it.
+    pub detached: bool,
+    /// What it asks for that this matcher does not know.
+    pub unknown: Option<String>,
+    /// Whether it holds for what does *not* match.
+    pub inverted: bool,
+    /// Whether routes of this length and shorter ones do not count.
+    pub suppressed_len: Option<u8>,
+    /// Whether routes by a group of devices do not count.
+    pub suppresses_group: bool,
+    /// What it does.
+    pub action: Action,
+}
+
+impl Rule {
+    /// A rule for all packets.
+    pub fn for_all(family: Family, priority: u32, action: Action) -> Self {
+        Self {
+            family,
+            priority,
+            to: None,
+            only_some: false,
+            detached: false,
+            unknown: None,
+            inverted: false,
+            suppressed_len: None,
+            suppresses_group: false,
+            action,
+        }
+    }
+
+    /// What the kernel has where nobody changed anything (`fib_default_rules_init`, net/ipv4/fib_rules.c; `fib6_rules_net_init`,
+    /// net/ipv6/fib6_rules.c), and what holds where it was built without policy rules.
+    pub fn defaults() -> Vec<Self> {
+        let of = |family, priority, table| Self::for_all(family, priority, Action::Table(table));
+        vec![
+            of(Family::V4, 0, TABLE_LOCAL),
+            of(Family::V4, 32766, TABLE_MAIN),
+            of(Family::V4, 32767, TABLE_DEFAULT),
+            of(Family::V6, 0, TABLE_LOCAL),
+            of(Family::V6, 32766, TABLE_MAIN),
+        ]
+    }
+}
+
+/// Where packets to an address may go.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ways {
+    /// The way of a packet that no rule treats apart; where there is none, the first that some packet may take.
+    pub main: Option<(u32, Option<IpAddr>)>,
+    /// Every device that some packet may leave by, in order, each once.
+    pub devices: Vec<u32>,
+    /// The address is this machine's own.
+    pub local: bool,
+    /// Why not all ways are known.
+    pub unknown: Option<String>,
+}

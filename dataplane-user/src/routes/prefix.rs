@@ -1,0 +1,133 @@
+//! Ranges of addresses, of both families alike.
+use std::net::IpAddr;
+
+/// An IP version.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// An address's.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// Bits of an address.
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
+
+/// An address as a number, its first bit the highest whatever its family is.
+pub(super) fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Prefix {
+    family: Family,
+    first: u128,
+    len: u8,
+}
+
+impl Prefix {
+    /// The range of `len` bits that `address` is in; `None` where that is more than it has.
+    pub fn new(address: IpAddr, len: u8) -> Option<Self> {
+        let family = Family::of(address);
+        (len <= family.bits()).then(|| Self { family, first: number(address) & mask(len), len })
+    }
+
+    /// All addresses of a family.
+    pub fn all(family: Family) -> Self {
+        Self { family, first: 0, len: 0 }
+    }
+
+    /// The range of `len` bits that an address of this family is in. `len` is one that the family has.
+    pub(super) fn of_number(family: Family, number: u128, len: u8) -> Self {
+        Self { family, first: number & mask(len), len }
+    }
+
+    /// Its IP version.
+    pub fn family(self) -> Family {
+        self.family
+    }
+
+    /// Its length in bits.
+    pub fn bits(self) -> u8 {
+        self.len
+    }
+
+    /// Its first address.
+    pub fn address(self) -> IpAddr {
+        match self.family {
+            Family::V4 => IpAddr::V4(((self.first >> 96) as u32).into()),
+            Family::V6 => IpAddr::V6(self.first.into()),
+        }
+    }
+
+    /// Its first address, as a number.
+    pub(super) fn first(self) -> u128 {
+        self.first
+    }
+
+    /// Its last one. Behind the 32 bits of an IPv4 address all are set: what lies between two of them does not matter.
+    pub(super) fn last(self) -> u128 {
+        self.first | !mask(self.len)
+    }
+
+    /// Whether an address of its family is in it.
+    pub(super) fn has(self, number: u128) -> bool {
+        (number ^ self.first) & mask(self.len) == 0
+    }
+
+    /// Whether both have an address in common: one is in the other then.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.family == other.family && (self.first ^ other.first) & mask(self.len.min(other.len)) == 0
+    }
+}
+
+fn mask(len: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        let (address, len) = text.split_once('/').unwrap();
+        Prefix::new(address.parse().unwrap(), len.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn ranges_have_what_begins_with_their_bits() {
+        let has = |range: &str, address: &str| prefix(range).has(number(address.parse().unwrap()));
+        assert!(has("10.1.0.0/16", "10.1.255.255") && !has("10.1.0.0/16", "10.2.0.0"));
+        assert!(has("0.0.0.0/0", "255.255.255.255") && has("10.0.0.1/32", "10.0.0.1"));
+        assert!(!has("10.0.0.1/32", "10.0.0.0"));
+        assert!(has("fd00::/8", "fdff::1") && !has("fd00::1/128", "fd00::2"));
+        assert_eq!(prefix("10.1.2.3/16"), prefix("10.1.0.0/16"));
+        assert_eq!(Prefix::new([10, 0, 0, 1].into(), 33), None);
+        assert_eq!(prefix("10.1.0.0/16").last(), prefix("10.2.0.0/16").first() - 1);
+        assert_eq!(prefix("::/0").last(), u128::MAX);
+    }
+
+    #[test]
+    fn ranges_overlap_where_one_is_in_the_other() {
+        assert!(prefix("10.0.0.0/8").overlaps(prefix("10.3.0.0/24")));
+        assert!(prefix("10.3.0.0/24").overlaps(prefix("10.0.0.0/8")));
+        assert!(!prefix("10.3.0.0/24").overlaps(prefix("10.4.0.0/24")));
+        assert!(!prefix("0.0.0.0/0").overlaps(prefix("::/0")));
+    }
+}
