@@ -31,6 +31,7 @@ mod preflight;
 mod records;
 mod refusals;
 mod rescue;
+mod routing;
 mod rows;
 mod run;
 mod serve;

@@ -38,7 +38,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// A socket of one netlink protocol (`NETLINK_NETFILTER`, `NETLINK_GENERIC`).
+    /// A socket of one netlink protocol (`NETLINK_NETFILTER`, `NETLINK_GENERIC`, `NETLINK_ROUTE`).
     pub(crate) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
@@ -47,6 +47,11 @@ impl Channel {
         let _ = socket.set_cap_ack(true);
         setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
         Ok(Self { socket, buffer: Vec::with_capacity(BUFFER_LEN), sequence: 0 })
+    }
+
+    /// Has route netlink look at what a list is asked for (`NETLINK_GET_STRICT_CHK`, 4.20 and later).
+    pub(crate) fn set_strict(&self) -> io::Result<()> {
+        self.socket.set_netlink_get_strict_chk(true)
     }
 
     /// The sequence number of the next request.

@@ -1,21 +1,22 @@
 //! Which backends' packets leave by an attached device.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
 };
 
 use crate::{
     cluster::{ClusterView, Node, NodeIx},
-    dataplane::{Error, Interface, InterfaceStatus, LinkLayer, route},
+    dataplane::{Interface, InterfaceStatus, LinkLayer},
+    routes::{RouteMap, Ways},
 };
 
 /// Where packets to the nodes and backends leave, and on which of these devices we are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
-    /// A few routes lead to a hundred thousand addresses.
-    routes: HashMap<IpAddr, Option<Arc<route::Route>>>,
+    /// `None` before routes were first read.
+    map: Option<Arc<RouteMap>>,
     devices: BTreeMap<u32, Interface>,
     attached: BTreeSet<u32>,
 }
@@ -33,42 +34,46 @@ pub(super) struct Way {
 const MAX_TAGS: usize = 2;
 
 impl Coverage {
-    /// Looks up where packets to nodes and their backends leave; to all of them but `skipped`.
-    ///
-    /// # Errors
-    /// Where the kernel cannot be asked.
-    pub(super) fn look_up(
-        view: &ClusterView,
-        skipped: Option<NodeIx>,
-        devices: &[Interface],
-    ) -> Result<Self, Error> {
-        let mut lookup = route::Lookup::open()?;
-        let (mut this, mut known) = (Self::default(), HashSet::new());
-        for (_, node) in view.indexed().filter(|(at, _)| Some(*at) != skipped) {
-            for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
-                if let Entry::Vacant(unknown) = this.routes.entry(address) {
-                    let route = lookup.route(address)?.map(Arc::new);
-                    unknown.insert(route.map(|route| match known.get(&route) {
-                        Some(same) => Arc::clone(same),
-                        None => {
-                            known.insert(Arc::clone(&route));
-                            route
-                        }
-                    }));
-                }
-            }
-        }
-        this.devices = devices.iter().map(|device| (device.ifindex, device.clone())).collect();
-        Ok(this)
+    /// Of routes and devices as they were read; attached to none.
+    pub(super) fn new(map: Arc<RouteMap>, devices: &[Interface]) -> Self {
+        let devices = devices.iter().map(|device| (device.ifindex, device.clone())).collect();
+        Self { map: Some(map), devices, attached: BTreeSet::new() }
     }
 
-    /// Names of the devices by which packets leave, for `--interface auto`.
-    pub(super) fn devices(&self) -> Vec<String> {
-        let routes = self.routes.values().flatten().filter(|route| !route.local);
-        let used: BTreeSet<u32> = routes
-            .flat_map(|route| std::iter::once(route.ifindex).chain(route.others.iter().copied()))
-            .collect();
-        used.iter().filter_map(|ifindex| Some(self.devices.get(ifindex)?.name.clone())).collect()
+    /// Whether the other says the same of all addresses.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.has_same_routes(other) && self.devices == other.devices && self.attached == other.attached
+    }
+
+    /// Whether both were made of one reading of the routes.
+    pub(super) fn has_same_routes(&self, other: &Self) -> bool {
+        match (&self.map, &other.map) {
+            (Some(ours), Some(others)) => Arc::ptr_eq(ours, others),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Indexes of all devices by which packets to nodes and their backends may leave; to all of them but `skipped`. For `--interface auto`.
+    pub(super) fn needed(&self, view: &ClusterView, skipped: Option<NodeIx>) -> BTreeSet<u32> {
+        let Some(map) = &self.map else { return BTreeSet::new() };
+        let (mut needed, mut last) = (BTreeSet::new(), None);
+        for (_, node) in view.indexed().filter(|(at, _)| Some(*at) != skipped) {
+            for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
+                let ways = map.ways(address);
+                // A node's backends mostly have one range.
+                if !last.is_some_and(|last| Arc::ptr_eq(last, ways)) && !ways.local {
+                    needed.extend(&ways.devices);
+                }
+                last = Some(ways);
+            }
+        }
+        needed
+    }
+
+    /// Names of the devices of these indexes that exist.
+    pub(super) fn names(&self, ifindexes: &BTreeSet<u32>) -> Vec<String> {
+        ifindexes.iter().filter_map(|ifindex| Some(self.devices.get(ifindex)?.name.clone())).collect()
     }
 
     /// Takes note of the devices that we are attached to.
@@ -102,10 +107,9 @@ impl Coverage {
     /// # Errors
     /// Why there is none, for whoever asks.
     pub(super) fn of(&self, address: IpAddr) -> Result<Way, String> {
-        match self.routes.get(&address) {
+        match &self.map {
             None => Err("not looked up yet".into()),
-            Some(None) => Err("no route".into()),
-            Some(Some(route)) => self.way(route),
+            Some(map) => self.way(map.ways(address)),
         }
     }
 
@@ -114,28 +118,50 @@ impl Coverage {
         node.backends.iter().any(|b| self.of(b.address).is_ok() && before.of(b.address).is_err())
     }
 
-    /// The way by which packets with this route leave, where the cut covers it.
+    /// The way by which packets leave that may go these ways, where the cut covers all of them.
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn way(&self, route: &route::Route) -> Result<Way, String> {
-        if route.local {
+    pub(super) fn way(&self, ways: &Ways) -> Result<Way, String> {
+        if ways.local {
             return Err("an address of this machine".into());
         }
-        let mut ways = std::iter::once(&route.ifindex).chain(&route.others);
-        if let Some(ifindex) = ways.find(|ifindex| self.attached_below(**ifindex).is_none()) {
-            let attached = self.ports(*ifindex).any(|port| self.attached.contains(&port));
-            let what = if attached { "not all of whose ports are attached" } else { "which is not attached" };
-            return Err(format!("leaves by {}, {what}", self.name(*ifindex)));
+        if let Some(why) = &ways.unknown {
+            return Err(format!("by which device it leaves is not known: {why}"));
         }
-        let attached = self.attached_below(route.ifindex).unwrap_or(route.ifindex);
-        Ok(Way { device: route.ifindex, attached })
+        let Some((main, _)) = ways.main else { return Err("no route".into()) };
+        for device in std::iter::once(main).chain(ways.devices.iter().copied()) {
+            let leaves = if device == main { "leaves by" } else { "may leave by" };
+            if let Some(who) = self.handed_to(device) {
+                return Err(format!(
+                    "{leaves} {}, and {who} sends it on by another device",
+                    self.name(device)
+                ));
+            }
+            if self.attached_below(device).is_none() {
+                let attached = self.ports(device).any(|port| self.attached.contains(&port));
+                let what =
+                    if attached { "not all of whose ports are attached" } else { "which is not attached" };
+                return Err(format!("{leaves} {}, {what}", self.name(device)));
+            }
+        }
+        Ok(Way { device: main, attached: self.attached_below(main).unwrap_or(main) })
+    }
+
+    /// Who takes packets from this device to another one, past the stack, so that what the cut sees there is not all that leaves.
+    fn handed_to(&self, device: u32) -> Option<&'static str> {
+        let device = self.devices.get(&device)?;
+        match device.name.as_str() {
+            "cilium_host" | "cilium_net" => Some("Cilium"),
+            _ => device.ovs.then_some("Open vSwitch"),
+        }
     }
 
     /// The next hop to this address and the device it is reached by.
     pub(super) fn next_hop(&self, address: IpAddr) -> Option<(u32, IpAddr)> {
-        let route = self.routes.get(&address)?.as_ref().filter(|route| !route.local)?;
-        Some((route.ifindex, route.gateway.unwrap_or(address)))
+        let ways = self.map.as_ref()?.ways(address);
+        let (device, gateway) = ways.main.filter(|_| !ways.local)?;
+        Some((device, gateway.unwrap_or(address)))
     }
 
     /// A device's name.
@@ -155,7 +181,10 @@ impl Coverage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Backend, Scope};
+    use crate::{
+        cluster::{Backend, Scope},
+        routes::{Dump, Family, Fate, Hop, Prefix, Route, Rule},
+    };
 
     fn device(ifindex: u32, parent: Option<u32>) -> Interface {
         let name = format!("dev{ifindex}");
@@ -169,27 +198,41 @@ mod tests {
             master: None,
             vlans: false,
             veth: false,
+            ovs: false,
+            vrf: None,
             xdp: None,
         }
+    }
+
+    /// A route to everywhere by these devices.
+    fn map(devices: &[u32]) -> Arc<RouteMap> {
+        let hop = |ifindex: &u32| Hop {
+            ifindex: *ifindex,
+            gateway: None,
+            dead: false,
+            linkdown: false,
+            encap: None,
+        };
+        let route = Route {
+            to: Prefix::all(Family::V4),
+            table: 254,
+            metric: 0,
+            only_some: false,
+            fate: Fate::Leaves,
+            hops: devices.iter().map(hop).collect(),
+            object: None,
+        };
+        Arc::new(RouteMap::new(Dump { rules: Rule::defaults(), routes: vec![route], ..Dump::default() }))
     }
 
     #[test]
     fn a_vlan_is_covered_by_the_device_below_it() {
         let to = IpAddr::from([10, 0, 0, 2]);
         let coverage = |route: u32, attached: &[u32]| {
-            let route = route::Route {
-                ifindex: route,
-                others: Vec::new(),
-                gateway: None,
-                source: None,
-                local: false,
-            };
             let devices = [device(2, None), device(5, Some(2)), device(7, Some(5)), device(9, Some(7))];
-            Coverage {
-                routes: HashMap::from([(to, Some(Arc::new(route)))]),
-                devices: devices.into_iter().map(|device| (device.ifindex, device)).collect(),
-                attached: attached.iter().copied().collect(),
-            }
+            let mut coverage = Coverage::new(map(&[route]), &devices);
+            coverage.attached = attached.iter().copied().collect();
+            coverage
         };
         assert_eq!(coverage(5, &[2]).of(to), Ok(Way { device: 5, attached: 2 }));
         assert_eq!(coverage(7, &[2]).of(to), Ok(Way { device: 7, attached: 2 }));
@@ -220,5 +263,44 @@ mod tests {
         assert!(reaches(&coverage(2, &[2]), &Coverage::default()));
         assert!(!reaches(&coverage(5, &[2]), &coverage(2, &[2])));
         assert!(!reaches(&coverage(2, &[5]), &coverage(2, &[2])));
+    }
+
+    #[test]
+    fn all_ways_must_be_covered() {
+        let to = IpAddr::from([10, 0, 0, 2]);
+        let coverage = |attached: &[u32]| {
+            let others = [
+                Interface { name: "cilium_host".into(), ..device(4, None) },
+                Interface { ovs: true, ..device(5, None) },
+            ];
+            let devices: Vec<Interface> =
+                [device(2, None), device(3, None)].into_iter().chain(others).collect();
+            let mut coverage = Coverage::new(map(&[2, 3]), &devices);
+            coverage.attached = attached.iter().copied().collect();
+            coverage
+        };
+        assert_eq!(coverage(&[2, 3]).of(to), Ok(Way { device: 2, attached: 2 }));
+        assert_eq!(coverage(&[2]).of(to), Err("may leave by dev3, which is not attached".into()));
+        assert_eq!(coverage(&[3]).of(to), Err("leaves by dev2, which is not attached".into()));
+        let by = |device: u32| {
+            let mut coverage = coverage(&[2, 3, 4, 5]);
+            coverage.map = Some(map(&[device]));
+            coverage.of(to).unwrap_err()
+        };
+        assert_eq!(by(4), "leaves by cilium_host, and Cilium sends it on by another device");
+        assert_eq!(by(5), "leaves by dev5, and Open vSwitch sends it on by another device");
+        let mut unknown = Ways { main: Some((2, None)), devices: vec![2], ..Ways::default() };
+        assert!(coverage(&[2]).way(&unknown).is_ok());
+        unknown.unknown = Some("policy rule 9 asks for a tunnel's key".into());
+        assert_eq!(
+            coverage(&[2]).way(&unknown),
+            Err("by which device it leaves is not known: policy rule 9 asks for a tunnel's key".into())
+        );
+        assert_eq!(Coverage::default().of(to), Err("not looked up yet".into()));
+        let one = coverage(&[2]);
+        let mut other = one.clone();
+        assert!(one.is_same(&other));
+        other.attached.insert(3);
+        assert!(!one.is_same(&other) && !one.is_same(&coverage(&[2])), "another reading is another map");
     }
 }

@@ -160,7 +160,7 @@ impl Ground<'_> {
             self.lookup = route::Lookup::open().ok();
         }
         let route = self.lookup.as_mut()?.route(backend).ok()??;
-        Some(self.coverage.way(&route).ok()?.device)
+        Some(self.coverage.way(&route.into()).ok()?.device)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Follows devices and routes: attaches, and looks up which backends the cut reaches.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,22 +14,24 @@ use super::{
     core::{Core, RoutesRow},
     coverage::Coverage,
     looks::Looks,
+    routing::Routing,
     rows,
     settings::Wanted,
     world::World,
 };
 use crate::{
-    cluster::NodeName,
+    cluster::{ClusterView, NodeName},
     dataplane::{self, InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
     enforce::Input,
     report::{InterfaceRow, ProgramRow},
+    routes::Blocks,
 };
 
 /// How often devices are looked at without any event: programs of others come and go without one.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Quiet time after an event: many come at once.
 const SETTLE: Duration = Duration::from_millis(100);
-/// A look costs a route lookup for each backend: at most one part in this many of the time goes into it, but for
+/// A look costs in proportion to devices, routes and a view that changed: at most one part in this many of the time goes into it, but for
 /// clusters so large that devices would be followed too late.
 const SHARE: u32 = 20;
 /// Longest pause.
@@ -52,11 +55,16 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
     loop {
         let begun = Instant::now();
         let looked = Arc::clone(&core);
+        drain(&mut changes, &looking.routing.blocks()).await;
+        if changes.take_routes() {
+            looking.routing.changed();
+        }
         looking = tokio::task::spawn_blocking(move || {
             looking.look(&looked);
             looking
         })
         .await?;
+        let blocks = looking.routing.blocks();
         let pause = (begun.elapsed() * SHARE).clamp(SETTLE, LATEST);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -66,23 +74,34 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = looks.asked() => continue,
-            change = changes.next() => change?,
+            change = changes.next(&blocks) => change?,
             () = core.bells.view_changed.notified() => {}
             () = sleep(LOOK_EVERY) => {}
         }
-        drain(&mut changes).await;
     }
 }
 
 /// What came meanwhile is one look's matter.
-async fn drain(changes: &mut route::Changes) {
-    while let Ok(Ok(())) = tokio::time::timeout(Duration::from_millis(1), changes.next()).await {}
+async fn drain(changes: &mut route::Changes, blocks: &Blocks) {
+    while let Ok(Ok(())) = tokio::time::timeout(Duration::from_millis(1), changes.next(blocks)).await {}
+}
+
+/// What a look was about.
+struct Looked {
+    view: Arc<ClusterView>,
+    /// With the own node's pods.
+    own: bool,
+    coverage: Arc<Coverage>,
+    /// Devices by which packets may leave.
+    needed: BTreeSet<u32>,
 }
 
 /// The memory of who looks.
 #[derive(Default)]
 struct Looking {
     auto: Auto,
+    routing: Routing,
+    last: Option<Looked>,
     /// Devices as they were found last, and how many backends none of them covered.
     before: RoutesRow,
     /// What the owner of verdicts was told last of the own node's pods.
@@ -107,19 +126,32 @@ impl Looking {
         let devices = interfaces::list()?;
         // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
         let skipped = world.view.index(&core.own_node).filter(|_| !own);
-        let mut coverage = Coverage::look_up(&world.view, skipped, &devices)?;
-        let statuses = self.attach(core, &coverage, &devices)?;
+        let mut coverage = Coverage::new(self.routing.look(&world.view, &devices)?, &devices);
+        // Of a large cluster it costs some milliseconds each time.
+        let same_view =
+            self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.view, &world.view) && last.own == own);
+        let needed = match self.last.take() {
+            Some(last) if same_view && coverage.has_same_routes(&last.coverage) => last.needed,
+            _ => coverage.needed(&world.view, skipped),
+        };
+        let statuses = self.attach(core, coverage.names(&needed), &devices)?;
         coverage.set_attached(&statuses);
-        let reached = reached(&world, &coverage);
         let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
-        core.published.change(|world| world.coverage = Arc::new(coverage));
-        core.follow_up.reached(reached);
+        let same = coverage.is_same(&world.coverage);
+        let coverage = if same { Arc::clone(&world.coverage) } else { Arc::new(coverage) };
+        if !same {
+            let reached = reached(&world, &coverage);
+            core.published.change(|world| world.coverage = Arc::clone(&coverage));
+            core.follow_up.reached(reached);
+        }
         core.bells.flagged.notify_one();
         if own != self.own_attached {
             self.own_attached = own;
             core.verdicts.tell(Input::Routes { own_attached: own });
         }
-        let uncovered = tell_uncovered(core, self.before.uncovered);
+        let before = self.before.uncovered;
+        let uncovered = if same && same_view { before } else { tell_uncovered(core, before) };
+        self.last = Some(Looked { view: Arc::clone(&world.view), own, coverage, needed });
         let now = RoutesRow { interfaces, uncovered };
         core.rows.routes.send_replace(now.clone());
         let before = std::mem::replace(&mut self.before, now);
@@ -133,7 +165,7 @@ impl Looking {
     fn attach(
         &mut self,
         core: &Core,
-        coverage: &Coverage,
+        needed: Vec<String>,
         devices: &[interfaces::Interface],
     ) -> Result<Vec<InterfaceStatus>, dataplane::Error> {
         let Wanted { names: named, auto } = &core.settings.interfaces;
@@ -150,7 +182,7 @@ impl Looking {
             let attached: Vec<String> =
                 attached.iter().filter_map(names).map(|device| device.name.clone()).collect();
             let exists = |name: &str| devices.iter().any(|device| device.name == name);
-            let found = self.auto.wanted(coverage.devices(), &attached, exists, Instant::now());
+            let found = self.auto.wanted(needed, &attached, exists, Instant::now());
             wanted.extend(found.into_iter().filter(|name| !named.contains(name)));
         }
         let same = self.before.interfaces.iter().map(|row| &row.name).eq(&wanted);

@@ -31,7 +31,7 @@ const EXIT_CODES: &str = "Exit codes:
   6  another agent runs on this node";
 
 const EXAMPLES: &str = "Examples:
-  # Run the agent on this node; the devices are found by route lookups.
+  # Run the agent on this node; the devices are found by routes and policy rules.
   nodefence agent --cluster-file /etc/nodefence/cluster.yaml --interface auto
 
   # Node-b hangs: refuse to send it anything, for ten minutes at most.
@@ -269,7 +269,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "FILE")]
     pub cluster_file: PathBuf,
 
-    /// A device by which packets leave to backends (repeatable), and `auto`: those that route lookups give
+    /// A device by which packets leave to backends (repeatable), and `auto`: those that routes and policy rules give
     #[arg(long = "interface", value_name = "NAME", required = true)]
     pub interfaces: Vec<String>,
 

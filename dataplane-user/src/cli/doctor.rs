@@ -278,9 +278,15 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
         ));
     }
     if status.uncovered != 0 {
+        let first = status.uncovered_examples.first();
+        let why = first.and_then(|row| Some(format!(" ({}: {})", row.address, row.uncovered.as_ref()?)));
         checks.push(Check::warn(
             "coverage",
-            format!("no attached device covers {} backends; traffic to them is not cut", status.uncovered),
+            format!(
+                "{} backends are not covered{}; traffic to them is not cut",
+                status.uncovered,
+                why.unwrap_or_default()
+            ),
             "nodefence backends  # attach to their devices with --interface, or use --interface auto",
         ));
     }

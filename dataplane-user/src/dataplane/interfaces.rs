@@ -11,6 +11,8 @@ const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VRF_TABLE: u16 = 1;
 /// The parent is in another network namespace.
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
@@ -51,6 +53,10 @@ pub struct Interface {
     pub vlans: bool,
     /// Whether it is one end of a veth pair.
     pub veth: bool,
+    /// Whether it is a device of Open vSwitch: its datapath (`ovs-system`), or a bridge's own port.
+    pub ovs: bool,
+    /// The table that packets of its ports are routed by: it is a VRF.
+    pub vrf: Option<u32>,
     /// The XDP program on it: mode (1 native, 2 generic, 3 hardware, 4 several; `IFLA_XDP_ATTACHED`) and id.
     pub xdp: Option<(u8, u32)>,
 }
@@ -108,6 +114,8 @@ fn parse(body: &[u8]) -> Option<Interface> {
         master: None,
         vlans: false,
         veth: false,
+        ovs: false,
+        vrf: None,
         xdp: None,
     };
     let (mut link, mut elsewhere, mut vlan) = (None, false, false);
@@ -123,6 +131,10 @@ fn parse(body: &[u8]) -> Option<Interface> {
             IFLA_LINKINFO => {
                 let is = |name| attrs(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text(v) == name);
                 (vlan, interface.veth) = (is("vlan"), is("veth"));
+                interface.ovs = is("openvswitch");
+                let data = attrs(value).find(|(kind, _)| is("vrf") && *kind == IFLA_INFO_DATA);
+                let table = data.and_then(|(_, data)| attrs(data).find(|(kind, _)| *kind == IFLA_VRF_TABLE));
+                interface.vrf = table.and_then(|(_, table)| u32_at(table, 0));
             }
             _ => {}
         }
@@ -182,6 +194,8 @@ mod tests {
             master,
             vlans: false,
             veth: false,
+            ovs: false,
+            vrf: None,
             xdp: None,
         });
         mark_vlans(&mut devices);

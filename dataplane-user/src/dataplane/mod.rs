@@ -30,6 +30,7 @@ pub mod probe;
 mod programs;
 mod rescue;
 pub mod route;
+pub mod route_table;
 mod staging;
 pub mod sweep;
 mod sys;

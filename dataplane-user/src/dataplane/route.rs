@@ -1,4 +1,4 @@
-//! Which device packets to an address leave by, and when that may have changed: for `--interface auto`.
+//! Which device packets to one address leave by, as the kernel answers, and when that may have changed for any.
 use std::{
     collections::BTreeSet,
     io,
@@ -11,6 +11,7 @@ use super::{
     error::Error,
     netlink::{Netlink, RTM_GETROUTE, Request, attrs, u16_at, u32_at},
 };
+use crate::routes::{self, Blocks, Changed, Ways};
 
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -35,6 +36,17 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// Whether the address is this machine's own.
     pub local: bool,
+}
+
+impl From<Route> for Ways {
+    fn from(route: Route) -> Self {
+        let Route { ifindex, others, gateway, source: _, local } = route;
+        let mut devices = others;
+        devices.push(ifindex);
+        devices.sort_unstable();
+        devices.dedup();
+        Self { main: Some((ifindex, gateway)), devices, local, unknown: None }
+    }
 }
 
 /// Looks up routes in the network namespace of the thread that opened it.
@@ -144,16 +156,26 @@ fn next_hops(body: &[u8]) -> BTreeSet<u32> {
     devices
 }
 
-/// Tells when devices, addresses, routes or rules of the network namespace change.
+/// Tells when devices, addresses, routes, nexthop objects or rules of the network namespace change.
 pub struct Changes {
     socket: TokioSocket,
+    buffer: bytes::BytesMut,
+    /// What decides where packets go changed since it was asked for last.
+    routes: bool,
 }
 
 /// RTNLGRP_ LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE, NEXTHOP.
 const GROUPS: [u32; 8] = [1, 5, 7, 8, 9, 11, 19, 32];
+/// What does not fit is cut off: of a message about a device, which alone is so long, only the beginning matters.
+const RECORD: usize = 4096;
+/// Length of `struct nlmsghdr`.
+const HEADER: usize = 16;
 
 impl Changes {
     /// Begins to listen. Must be called in a tokio runtime, on a thread in the network namespace that is meant.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
     pub fn open() -> Result<Self, Error> {
         let open = || {
             let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
@@ -163,20 +185,49 @@ impl Changes {
             }
             Ok(socket)
         };
-        Ok(Self { socket: open().map_err(Error::call("listen to route netlink"))? })
+        let socket = open().map_err(Error::call("listen to route netlink"))?;
+        Ok(Self { socket, buffer: bytes::BytesMut::with_capacity(RECORD), routes: false })
     }
 
-    /// Returns after at least one change; what changed must be looked up. Several changes may come as one or as many.
-    pub async fn next(&mut self) -> Result<(), Error> {
-        // The record itself does not matter, and what does not fit into the buffer is cut off.
-        let mut buffer = bytes::BytesMut::with_capacity(4096);
-        match self.socket.recv(&mut buffer).await {
-            Ok(()) => Ok(()),
-            // Records were lost: something changed.
-            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(e) => Err(Error::call("listen to route netlink")(e)),
+    /// Returns after at least one change that has to do with `blocks`; what changed must be looked up. Several changes may come as one or as many.
+    /// May be given up at any time: nothing that came is lost.
+    ///
+    /// # Errors
+    /// Where the socket fails.
+    pub async fn next(&mut self, blocks: &Blocks) -> Result<(), Error> {
+        loop {
+            self.buffer.clear();
+            self.buffer.reserve(RECORD);
+            let changed = match self.socket.recv(&mut self.buffer).await {
+                Ok(()) => what_changed(&self.buffer),
+                // Records were lost: anything may have changed.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Changed::Any,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => Changed::Nothing,
+                Err(e) => return Err(Error::call("listen to route netlink")(e)),
+            };
+            match changed {
+                Changed::Nothing => {}
+                Changed::Device => return Ok(()),
+                Changed::Route(range) if !blocks.touch(range) => {}
+                Changed::Route(_) | Changed::Any => {
+                    self.routes = true;
+                    return Ok(());
+                }
+            }
         }
+    }
+
+    /// Whether what decides where packets go changed since this was asked last.
+    pub fn take_routes(&mut self) -> bool {
+        std::mem::take(&mut self.routes)
+    }
+}
+
+/// Notifications come one a datagram.
+fn what_changed(datagram: &[u8]) -> Changed {
+    match (u16_at(datagram, 4), datagram.get(HEADER..)) {
+        (Some(kind), Some(body)) => routes::changed(kind, body),
+        _ => Changed::Any,
     }
 }
 

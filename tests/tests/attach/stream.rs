@@ -6,7 +6,10 @@ use std::{
 };
 
 use etherparse::PacketBuilder;
-use nodefence::dataplane::{Dataplane, Options, route};
+use nodefence::{
+    dataplane::{Dataplane, Options, route},
+    routes::Blocks,
+};
 use nodefence_common::{EventKind, Reason};
 
 use super::support::{PEERS, Pair, ifindex, one_flagged, sh, up0};
@@ -109,15 +112,22 @@ fn route_changes_are_told() {
     Pair::new("changes").near.run(|| {
         runtime().block_on(async {
             let mut changes = route::Changes::open().unwrap();
+            let mut blocks = Blocks::default();
+            blocks.add([10, 80, 3, 4].into());
             // New devices settle first: IPv6 addresses and routes come up to two seconds late.
             let quiet = Duration::from_secs(3);
-            while let Ok(changed) = tokio::time::timeout(quiet, changes.next()).await {
+            while let Ok(changed) = tokio::time::timeout(quiet, changes.next(&blocks)).await {
                 changed.unwrap();
             }
+            changes.take_routes();
+            // What has to do with no node and no backend is passed over, as most of a full table is.
+            sh("ip route add 10.90.0.0/16 via 10.77.0.2");
+            assert!(tokio::time::timeout(Duration::from_millis(300), changes.next(&blocks)).await.is_err());
             for change in ["ip route add 10.80.0.0/16 via 10.77.0.2", "ip link add x0 type veth peer name x1"]
             {
                 sh(change);
-                tokio::time::timeout(Duration::from_secs(10), changes.next()).await.unwrap().unwrap();
+                tokio::time::timeout(Duration::from_secs(10), changes.next(&blocks)).await.unwrap().unwrap();
+                assert!(changes.take_routes(), "{change}");
             }
         });
     });

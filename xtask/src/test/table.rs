@@ -131,6 +131,7 @@ pub(crate) const FILES: &[File] = &[
     file("net_link_down", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
     file("net_rescue", NATIVE_AND_OLDEST, 10).is(&[MakesLoad]),
     file("net_rescue::stopped", NATIVE_AND_OLDEST, 5).is(&[Timed, MakesLoad]),
+    file("net_routes", NATIVE_AND_OLDEST, 10),
     file("net_topology", NATIVE_AND_OLDEST, 10),
     file("net_xdp", ENDS, 5),
     file("packets_fuzz", ALL, 5).never_again(),

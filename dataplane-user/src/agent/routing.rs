@@ -1,0 +1,92 @@
+//! The kernel's routing as it was last read, and when it is to be read anew.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    cluster::ClusterView,
+    dataplane::{self, Interface, route_table},
+    routes::{Blocks, RouteMap},
+};
+
+/// Reading anew takes at most one part in this many of the time, however often routes change: a full table has a million.
+const SHARE: u32 = 20;
+/// Without any change it is read anew this seldom, in case that one was not told: at most one part in [`AT_REST`] of the time.
+const AGAIN: Duration = Duration::from_secs(60);
+const AT_REST: u32 = 2000;
+
+/// The memory of whoever reads it.
+#[derive(Default)]
+pub(super) struct Routing {
+    /// Whose addresses are in `blocks`.
+    view: Option<Arc<ClusterView>>,
+    blocks: Arc<Blocks>,
+    map: Option<Arc<RouteMap>>,
+    /// Something changed since it was read.
+    stale: bool,
+    /// When it was read, and how long that took.
+    read: Option<(Instant, Duration)>,
+}
+
+impl Routing {
+    /// What part of the address space matters.
+    pub(super) fn blocks(&self) -> Arc<Blocks> {
+        Arc::clone(&self.blocks)
+    }
+
+    /// What was read may not be true any more.
+    pub(super) fn changed(&mut self) {
+        self.stale = true;
+    }
+
+    /// Where packets to the addresses of this view go: read anew where that is due. Blocking.
+    ///
+    /// # Errors
+    /// Where the kernel cannot be asked.
+    pub(super) fn look(
+        &mut self,
+        view: &Arc<ClusterView>,
+        devices: &[Interface],
+    ) -> Result<Arc<RouteMap>, dataplane::Error> {
+        if !self.view.as_ref().is_some_and(|known| Arc::ptr_eq(known, view)) {
+            let blocks = blocks_of(view);
+            if !self.blocks.have(&blocks) {
+                self.blocks = Arc::new(blocks);
+                self.stale = true;
+            }
+            self.view = Some(Arc::clone(view));
+        }
+        match &self.map {
+            Some(map) if !self.is_due() => Ok(Arc::clone(map)),
+            _ => {
+                let begun = Instant::now();
+                let map = Arc::new(route_table::read(&self.blocks, devices)?);
+                let took = begun.elapsed();
+                tracing::debug!(routes = map.routes(), ?took, "routes were read");
+                self.read = Some((Instant::now(), took));
+                self.stale = false;
+                self.map = Some(Arc::clone(&map));
+                Ok(map)
+            }
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        let Some((at, took)) = self.read else { return true };
+        let pause = if self.stale { took * SHARE } else { AGAIN.max(took * AT_REST) };
+        at.elapsed() >= pause
+    }
+}
+
+fn blocks_of(view: &ClusterView) -> Blocks {
+    let mut blocks = Blocks::default();
+    for (_, node) in view.indexed() {
+        blocks.add(node.address);
+        for backend in &node.backends {
+            blocks.add(backend.address);
+        }
+    }
+    blocks
+}
