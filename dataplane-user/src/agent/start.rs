@@ -33,7 +33,7 @@ use super::{
 use crate::{
     cluster::{ClusterView, NodeName},
     dataplane::{Dataplane, EventStream, NodeWriter, probe::Findings},
-    enforce::{Enforcer, Input, Source},
+    enforce::{Enforcer, InMaps, Input, Source},
     flags::{FlagStore, now},
     plan::Indices,
     proxy::Judgement,
@@ -132,6 +132,7 @@ pub(super) fn open(
     let exempt = dataplane.kept()?.into_iter().collect();
     // Before anything is attached: it writes the maps that devices still read.
     let writer = Box::new(dataplane.node_writer()?);
+    let maps = dataplane.table_maps()?;
     let events = dataplane.events()?;
     let injector = dataplane.injector()?;
     let dataplane = Arc::new(Mutex::new(dataplane));
@@ -143,7 +144,10 @@ pub(super) fn open(
         Outlets { world: Arc::clone(&published), tables: Arc::new(Slot::default()), bells: bells.clone() };
     let (row, tables) = watch::channel(TablesRow::default());
     let writes = Tables {
+        maps,
+        in_maps: InMaps::default(),
         dataplane: Arc::clone(&dataplane),
+        filled: false,
         work: Arc::clone(&outlets.tables),
         inbox: Arc::clone(&inbox),
         row,

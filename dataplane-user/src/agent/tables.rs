@@ -1,4 +1,4 @@
-//! The thread that writes tables: whole maps, which may take seconds.
+//! The thread that writes tables: what changed, and where it is not known what lies in the maps all of it, which may take seconds.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{inbox::Inbox, outlets::TablesWork, slot::Slot, threads::thread};
 use crate::{
-    dataplane::{Dataplane, WriteReport},
-    enforce::{Input, TablesPlan},
+    dataplane::{self, Dataplane, TableMaps, WriteReport},
+    enforce::{InMaps, Input, TablesPlan},
 };
 
 /// It comes back to nothing so often.
@@ -28,17 +28,24 @@ pub(super) struct TablesRow {
 
 /// Writes tables, and tells what became of them.
 pub(super) struct Tables {
+    /// Where they are written.
+    pub(super) maps: TableMaps,
+    /// What is known of that.
+    pub(super) in_maps: InMaps,
+    /// Told once the first tables are written: devices may be switched to the maps.
     pub(super) dataplane: Arc<Mutex<Dataplane>>,
     pub(super) work: Arc<Slot<TablesWork>>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) row: watch::Sender<TablesRow>,
+    /// The dataplane was told.
+    pub(super) filled: bool,
     /// How many backends fit, for the log.
     pub(super) max_backends: u32,
 }
 
 impl Tables {
     /// Starts the thread.
-    pub(super) fn start(self, panicked: CancellationToken) -> std::io::Result<()> {
+    pub(super) fn start(mut self, panicked: CancellationToken) -> std::io::Result<()> {
         let started = thread("tables", panicked, move || {
             loop {
                 let work = self.work.take(IDLE, |work| work.plan.is_some());
@@ -50,13 +57,18 @@ impl Tables {
         started.map(drop)
     }
 
-    fn write(&self, plan: &TablesPlan) {
-        let mut dataplane = self.dataplane.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = dataplane.write(&plan.tables);
+    fn write(&mut self, plan: &TablesPlan) {
+        let written = self.try_write(plan);
         let result = written.as_ref().map(|_| ()).map_err(|error| error.to_string().into());
-        // While the tables are still this thread's: whoever gets them next and waits for the owner of verdicts finds verdicts beside them.
+        // Devices are switched to maps that were just filled by whoever has this lock, once the owner of verdicts has done all that it was told: it must have
+        // been told of these by then.
+        let mut filling = (!self.filled && written.is_ok()).then(|| {
+            let mut dataplane = self.dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+            dataplane.filled();
+            dataplane
+        });
         self.inbox.tell(Input::Written { epoch: plan.epoch, result });
-        drop(dataplane);
+        self.filled |= filling.take().is_some();
         if let Ok(report) = &written {
             self.log(report);
         }
@@ -66,6 +78,14 @@ impl Tables {
                 row.report = report;
             }
         });
+    }
+
+    fn try_write(&mut self, plan: &TablesPlan) -> Result<WriteReport, dataplane::Error> {
+        let Self { maps, in_maps, .. } = self;
+        let delta = in_maps.begin(plan, || maps.read())?;
+        let (report, left_out) = maps.write(&delta)?;
+        in_maps.written(plan, left_out);
+        Ok(report)
     }
 
     fn log(&self, report: &WriteReport) {

@@ -16,9 +16,9 @@ use super::{
     programs::Programs,
     rescue::Rescues,
     staging::Staged,
-    write::{self, WriteReport},
+    write::{self, Both, WriteReport},
 };
-use crate::plan::Tables;
+use crate::plan::{Delta, LeftOut, Tables};
 
 /// The loaded dataplane. Calls are short and synchronous; all must come from a thread in the network namespace whose
 /// devices are meant.
@@ -57,14 +57,22 @@ impl Dataplane {
         Ok(dataplane)
     }
 
-    /// Brings these tables into the maps, and into the new ones alone where maps are staged. A full map is no error: what does not fit is
+    /// Brings these tables into the maps, and into the new ones alone where maps are staged, whatever lies there. A full map is no error: what does not fit is
     /// reported and passes. Every generation that they name must lie in `nodes` before ([`super::NodeWriter`]).
     pub fn write(&mut self, tables: &Tables) -> Result<WriteReport, Error> {
-        let report = write::write(&mut self.maps, tables)?;
+        let Maps { backends, ports, .. } = &mut self.maps;
+        let mut both = Both { backends, ports };
+        let delta = Delta::between(&write::read(&both)?, &LeftOut::default(), tables);
+        let (report, _) = write::write(&mut both, &delta)?;
+        self.filled();
+        Ok(report)
+    }
+
+    /// The maps hold tables ([`Dataplane::table_maps`]): where they are staged, devices may be switched to them.
+    pub const fn filled(&mut self) {
         if let Some(staged) = &mut self.staged {
             staged.filled = true;
         }
-        Ok(report)
     }
 
     /// Whether devices may still read maps of another size, layout or version: until all of them are switched.
@@ -79,31 +87,30 @@ impl Dataplane {
 
     /// Every backend in the map.
     pub fn backends(&self) -> Result<Vec<(Addr, BackendEntry)>, Error> {
-        self.maps.backends.iter().collect::<Result<_, _>>().map_err(Error::map(names::BACKENDS))
+        let mut backends = Vec::new();
+        write::each(&self.maps.backends, names::BACKENDS, |addr, entry| backends.push((addr, entry)))?;
+        Ok(backends)
     }
 
     /// Hands over every backend in the map, one by one.
-    pub fn each_backend(&self, mut each: impl FnMut(Addr, BackendEntry)) -> Result<(), Error> {
-        let entries = self.maps.backends.iter();
-        let handed = entries.map(|entry| entry.map(|(addr, entry)| each(addr, entry)));
-        handed.collect::<Result<(), _>>().map_err(Error::map(names::BACKENDS))
+    pub fn each_backend(&self, each: impl FnMut(Addr, BackendEntry)) -> Result<(), Error> {
+        write::each(&self.maps.backends, names::BACKENDS, each)
     }
 
     /// Hands over every port in the map, those that are kept too.
-    pub fn each_port(&self, mut each: impl FnMut(PortKey, u32)) -> Result<(), Error> {
-        let entries = self.maps.ports.iter();
-        let handed = entries.map(|entry| entry.map(|(key, flags)| each(key, flags)));
-        handed.collect::<Result<(), _>>().map_err(Error::map(names::PORTS))
+    pub fn each_port(&self, each: impl FnMut(PortKey, u32)) -> Result<(), Error> {
+        write::each(&self.maps.ports, names::PORTS, each)
     }
 
     /// What the map keeps, whatever the verdicts say.
     pub fn kept(&self) -> Result<BTreeSet<PortKey>, Error> {
-        let keys = self
-            .maps
-            .ports
-            .keys()
-            .filter(|key| key.as_ref().map_or(true, |key| key.kind == port_kinds::KEPT));
-        keys.collect::<Result<_, _>>().map_err(Error::map(names::PORTS))
+        let mut kept = BTreeSet::new();
+        write::each(&self.maps.ports, names::PORTS, |key, _| {
+            if key.kind == port_kinds::KEPT {
+                kept.insert(key);
+            }
+        })?;
+        Ok(kept)
     }
 
     /// Packets and bytes since the maps were made, one pair for each reason, summed over the CPUs.

@@ -108,7 +108,7 @@ fn generations(owned: &[(u32, NodeEntry)]) -> BTreeMap<u32, u32> {
 }
 
 /// The map that stays, and where it is staged the one that devices read which are not switched yet.
-fn open_both<T>(dataplane: &Dataplane, name: &'static str) -> Result<(T, Option<T>), Error>
+pub(super) fn open_both<T>(dataplane: &Dataplane, name: &'static str) -> Result<(T, Option<T>), Error>
 where
     T: TryFrom<Map, Error = MapError>,
 {

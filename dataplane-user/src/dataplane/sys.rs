@@ -1,5 +1,5 @@
 //! The few bpf(2) commands that aya does not offer, or not in the way needed here: links by pin with their device and
-//! program, links that never fall back to netlink, lists of programs on a hook, test runs without an allocation, and arrays read at once.
+//! program, links that never fall back to netlink, lists of programs on a hook, test runs without an allocation, and many entries of a map read at once.
 #![expect(unsafe_code, reason = "raw bpf(2)")]
 use std::{
     ffi::CString,
@@ -13,7 +13,7 @@ use std::{
 
 use aya::{
     Pod,
-    maps::{Array, IterableMap as _, MapData},
+    maps::{Array, HashMap, IterableMap as _, MapData},
 };
 
 const BPF_OBJ_PIN: libc::c_long = 6;
@@ -137,24 +137,26 @@ pub(super) fn map_info(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
     })
 }
 
+/// What BPF_MAP_LOOKUP_BATCH takes.
+#[repr(C)]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
 /// BPF_MAP_LOOKUP_BATCH (5.6 and later): every value of an array, by one call. `zero`: what each is until it is read.
 pub(super) fn values<V: Pod>(array: &Array<MapData, V>, zero: V) -> io::Result<Vec<V>> {
-    #[repr(C)]
-    struct Attr {
-        in_batch: u64,
-        out_batch: u64,
-        keys: u64,
-        values: u64,
-        count: u32,
-        map: u32,
-        element_flags: u64,
-        flags: u64,
-    }
     // The kernel writes as many bytes for each as the map's keys and values have: aya held these against the types when it opened the map.
     let mut keys = vec![0_u32; array.len() as usize];
     let mut values = vec![zero; keys.len()];
     let mut last = 0_u32;
-    let mut attr = Attr {
+    let mut attr = BatchAttr {
         in_batch: 0,
         out_batch: std::ptr::from_mut(&mut last) as u64,
         keys: keys.as_mut_ptr() as u64,
@@ -171,6 +173,71 @@ pub(super) fn values<V: Pod>(array: &Array<MapData, V>, zero: V) -> io::Result<V
         Err(io::Error::other(format!("{} of {} values were read", attr.count, array.len())))
     }
 }
+
+/// Some entries of a hash map.
+pub(super) struct Page<K, V> {
+    pub(super) entries: Vec<(K, V)>,
+    /// Where to go on; `None` where these were the last.
+    pub(super) next: Option<u32>,
+}
+
+/// BPF_MAP_LOOKUP_BATCH (5.6 and later): the entries of some buckets of a hash map, some `at_most` of them, by one call. `from`: where the page before ended.
+/// An entry that lies there all the while is in one page of all exactly: it stays in its bucket, whose number is the place (`__htab_map_lookup_and_delete_batch`,
+/// kernel/bpf/hashtab.c).
+pub(super) fn page<K: Pod, V: Pod>(
+    map: &HashMap<MapData, K, V>,
+    from: Option<u32>,
+    at_most: u32,
+) -> io::Result<Page<K, V>> {
+    let (mut room, mut tries) = (at_most, 0);
+    loop {
+        let mut keys: Vec<K> = Vec::with_capacity(room as usize);
+        let mut values: Vec<V> = Vec::with_capacity(room as usize);
+        let first = from.unwrap_or_default();
+        let mut next = first;
+        let mut attr = BatchAttr {
+            in_batch: from.map_or(0, |_| std::ptr::from_ref(&first) as u64),
+            out_batch: std::ptr::from_mut(&mut next) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: room,
+            map: map.map().fd().as_fd().as_raw_fd() as u32,
+            element_flags: 0,
+            flags: 0,
+        };
+        let over = match bpf(BPF_MAP_LOOKUP_BATCH, &mut attr) {
+            Ok(_) => false,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT) => true,
+                // One bucket has more.
+                Some(libc::ENOSPC) if room < u32::MAX / 2 => {
+                    room *= 2;
+                    continue;
+                }
+                // A bucket was locked, or there was no memory: for the moment only.
+                Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) if tries < BATCH_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(BATCH_PAUSE);
+                    continue;
+                }
+                _ => return Err(error),
+            },
+        };
+        let count = attr.count.min(room) as usize;
+        // SAFETY: there is room for so many, and the kernel has just written as many keys and values, of the sizes that aya held against the types when it
+        // opened the map.
+        unsafe {
+            keys.set_len(count);
+            values.set_len(count);
+        }
+        let next = (!over).then_some(next);
+        return Ok(Page { entries: keys.into_iter().zip(values).collect(), next });
+    }
+}
+
+/// How often a page is read that could not be for the moment only, and how long each time waits.
+const BATCH_TRIES: u32 = 20;
+const BATCH_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// Id and name of a program, by descriptor.
 pub(super) fn program_info(fd: BorrowedFd<'_>) -> io::Result<(u32, String)> {

@@ -9,6 +9,7 @@ mod claim;
 mod claims;
 mod exempt;
 mod failures;
+mod in_maps;
 mod index;
 mod input;
 mod limits;
@@ -34,6 +35,7 @@ mod world;
 mod tests;
 
 pub use claim::{AUTOMATIC_LASTS, Claim, ClaimCause, NewClaim, Saved, Source};
+pub use in_maps::InMaps;
 pub use index::{ExemptIndex, Target};
 pub use input::{Change, Input};
 pub use limits::{WITHHELD_FOR, Withheld};

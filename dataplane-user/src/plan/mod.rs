@@ -2,6 +2,7 @@
 
 mod addresses;
 pub mod audit;
+mod delta;
 mod indices;
 mod keep;
 mod tables;
@@ -10,6 +11,8 @@ mod usable;
 mod wanted;
 
 #[cfg(test)]
+mod delta_tests;
+#[cfg(test)]
 mod keep_tests;
 #[cfg(test)]
 mod tests;
@@ -17,6 +20,7 @@ mod tests;
 mod usable_tests;
 
 pub use addresses::{Place, VirtualAddresses};
+pub use delta::{Delta, LeftOut, Step};
 pub use indices::{Full, Indices, Slot, name_field};
 pub use keep::{Keep, KeepIndex, KeptFor, KeptPort, Why, keep};
 pub use tables::Tables;

@@ -18,6 +18,7 @@ struct Seen {
     take_overs: u64,
     bridged: u64,
     two_views: u64,
+    by_delta: u64,
     lapsed: u64,
     live: u64,
 }
@@ -37,6 +38,7 @@ impl Seen {
                 Saw::TakeOver => &mut self.take_overs,
                 Saw::Bridged => &mut self.bridged,
                 Saw::TwoViews => &mut self.two_views,
+                Saw::ByDelta => &mut self.by_delta,
                 Saw::Lapsed => &mut self.lapsed,
                 Saw::Live => &mut self.live,
             };
@@ -102,6 +104,7 @@ fn never_a_wrong_cut() {
         assert!(at_least(seen.take_overs, 20), "{seen:?}");
         assert!(at_least(seen.bridged, 10), "{seen:?}");
         assert!(at_least(seen.two_views, 20), "{seen:?}");
+        assert!(at_least(seen.by_delta, 40), "{seen:?}");
         assert!(at_least(seen.lapsed, 10), "{seen:?}");
         assert!(at_least(seen.observed, 10), "{seen:?}");
         assert!(at_least(seen.live, 30), "{seen:?}");

@@ -38,6 +38,7 @@ pub(super) enum Saw {
     TakeOver,
     Bridged,
     TwoViews,
+    ByDelta,
     Lapsed,
     Live,
 }
@@ -236,6 +237,9 @@ impl History {
         }
         if self.rig.maps.views.len() > 1 && !cut.is_empty() {
             self.saw.insert(Saw::TwoViews);
+        }
+        if self.rig.deltas > 0 {
+            self.saw.insert(Saw::ByDelta);
         }
         if self.oracle.exceeded > 0 {
             self.saw.insert(Saw::Exceeded);

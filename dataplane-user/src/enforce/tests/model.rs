@@ -5,12 +5,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags};
+use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
 
 use crate::{
     cluster::{ClusterView, NodeIx, NodeSet, parse},
     enforce::{NewView, place::cuts},
-    plan::{KeepIndex, KeptPort, Slot, keep},
+    plan::{KeepIndex, KeptPort, Slot, Step, Tables, keep},
 };
 
 /// The node on which the agent runs.
@@ -113,6 +113,29 @@ impl Maps {
             }
         }
         Ok(())
+    }
+
+    /// What tables have in them.
+    pub(super) fn tables(&self) -> Tables {
+        let ports = self.endpoints.iter().map(|key| (*key, port_flags::CUT)).collect();
+        Tables { backends: self.backends.clone(), ports }
+    }
+
+    /// One write of the tables' writer.
+    pub(super) fn write(&mut self, step: Step) {
+        let lay = match step {
+            Step::DropPort(key) => self.endpoints.remove(&key),
+            Step::DropBackend(addr) => self.backends.remove(&addr).is_some(),
+            Step::PutBackend(addr, entry, lies) => {
+                assert_eq!(self.backends.insert(addr, entry).is_some(), lies, "{step:?}");
+                true
+            }
+            Step::PutPort(key, _, lies) => {
+                assert_eq!(!self.endpoints.insert(key), lies, "{step:?}");
+                true
+            }
+        };
+        assert!(lay, "{step:?} of what did not lie there");
     }
 
     /// The name in an entry.

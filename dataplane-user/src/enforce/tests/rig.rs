@@ -1,6 +1,6 @@
 //! Drives an Enforcer against the model of the maps.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use nodefence_common::{NodeEntry, PortKey};
@@ -9,10 +9,10 @@ use super::model::{Cluster, Known, Maps, OWN, Slots, word};
 use crate::{
     cluster::Node,
     enforce::{
-        Answer, Auto, Change, Enforcer, Epoch, Event, Input, NewClaim, NewView, Now, Output, Saved, Share,
-        Source, TablesPlan, Ticket, Told, World,
+        Answer, Auto, Change, Enforcer, Epoch, Event, InMaps, Input, NewClaim, NewView, Now, Output, Saved,
+        Share, Source, TablesPlan, Ticket, Told, World,
     },
-    plan::{self, Mode, Policy},
+    plan::{self, LeftOut, Mode, Policy, Step},
 };
 
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -43,6 +43,12 @@ pub(super) struct Rig {
     pub(super) log: Vec<String>,
     /// Tables that were handed out and not written.
     pub(super) tables: Option<TablesPlan>,
+    /// What the writer of tables knows of the maps.
+    pub(super) in_maps: InMaps,
+    /// What is left to be written of those that are on their way.
+    pub(super) writing: Option<Vec<Step>>,
+    /// How many plans were written by what changed.
+    pub(super) deltas: u64,
     /// Whether they are written at once.
     pub(super) writes_tables: bool,
     /// What was handed out to be saved.
@@ -116,6 +122,9 @@ impl Rig {
             fates: Box::new(|_| Fate::Done),
             log: Vec::new(),
             tables: None,
+            in_maps: InMaps::default(),
+            writing: None,
+            deltas: 0,
             writes_tables: true,
             saving: None,
             saves: true,
@@ -228,6 +237,10 @@ impl Rig {
     pub(super) fn write_tables(&mut self) {
         let Some(plan) = self.tables.take() else { return };
         self.write_part(&plan, usize::MAX);
+        self.writing = None;
+        self.in_maps.written(&plan, LeftOut::default());
+        let lie = self.maps.tables();
+        assert!(lie == *plan.tables, "{lie:?} in place of {plan:?}\n{}", self.log.join("\n"));
         let known = self.known[&plan.epoch].clone();
         self.maps.views = vec![known];
         self.check();
@@ -238,44 +251,44 @@ impl Rig {
     pub(super) fn fail_tables(&mut self, entries: usize) {
         let Some(plan) = self.tables.take() else { return };
         self.write_part(&plan, entries);
+        self.writing = None;
         let result = Err("it failed".into());
         self.enforcer.handle(Input::Written { epoch: plan.epoch, result }, self.now);
     }
 
-    /// Deletes what is not wanted, then inserts and updates.
-    pub(super) fn write_part(&mut self, plan: &TablesPlan, mut entries: usize) {
+    /// Goes on by so many entries, by the code that works out what the kernel's maps get.
+    pub(super) fn write_part(&mut self, plan: &TablesPlan, entries: usize) {
         let known = &self.known[&plan.epoch];
         if !self.maps.views.iter().any(|there| Arc::ptr_eq(&there.new, &known.new)) {
             self.maps.views.push(known.clone());
         }
-        let mut gone: Vec<_> = self
-            .maps
-            .backends
-            .keys()
-            .filter(|addr| !plan.tables.backends.contains_key(*addr))
-            .copied()
-            .collect();
-        gone.sort_unstable();
-        for addr in gone {
-            let Some(left) = entries.checked_sub(1) else { return };
-            entries = left;
-            self.maps.backends.remove(&addr);
+        let mut steps = self.writing.take().unwrap_or_else(|| self.begin(plan));
+        for step in steps.drain(..entries.min(steps.len())) {
+            self.maps.write(step);
             self.check();
         }
-        self.maps.endpoints.retain(|key| plan.tables.ports.contains_key(key));
-        let mut wanted: Vec<_> = plan.tables.backends.iter().collect();
-        wanted.sort_unstable_by_key(|(addr, _)| **addr);
-        for (addr, entry) in wanted {
-            if self.maps.backends.get(addr) == Some(entry) {
-                continue;
-            }
-            let Some(left) = entries.checked_sub(1) else { return };
-            entries = left;
-            self.maps.backends.insert(*addr, *entry);
-            self.check();
-        }
-        self.maps.endpoints.extend(plan.tables.ports.keys());
-        self.check();
+        self.writing = Some(steps);
+    }
+
+    /// In an order that is the same each time.
+    fn begin(&mut self, plan: &TablesPlan) -> Vec<Step> {
+        let maps = &self.maps;
+        let mut whole = false;
+        let read = || {
+            whole = true;
+            Ok::<_, Infallible>(maps.tables())
+        };
+        let Ok(delta) = self.in_maps.begin(plan, read);
+        self.deltas += u64::from(!whole);
+        let mut steps: Vec<Step> = delta.steps().collect();
+        // As it is, but for what is in no order.
+        steps.sort_by_key(|step| match step {
+            Step::DropPort(key) => (0, key.addr, *key),
+            Step::DropBackend(addr) => (1, *addr, PortKey::kept_address(*addr)),
+            Step::PutBackend(addr, ..) => (2, *addr, PortKey::kept_address(*addr)),
+            Step::PutPort(key, ..) => (3, key.addr, *key),
+        });
+        steps
     }
 
     /// What was handed out to be saved is, or is not.

@@ -1,0 +1,80 @@
+//! What must be written to get from one set of tables to another, and in which order.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::Hash,
+};
+
+use nodefence_common::{Addr, BackendEntry, PortKey};
+
+use super::Tables;
+
+/// What changes in one map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Changes<K, V> {
+    /// Keys that must not lie there any more.
+    gone: Vec<K>,
+    /// Entries that must lie there, with whether their key lies there with another value.
+    put: Vec<(K, V, bool)>,
+}
+
+impl<K: Copy + Ord + Hash, V: Copy + PartialEq> Changes<K, V> {
+    fn between(before: &HashMap<K, V>, left_out: &BTreeSet<K>, after: &HashMap<K, V>) -> Self {
+        let lies = |key: &K| !left_out.contains(key);
+        let gone = before.keys().filter(|key| !after.contains_key(*key) && lies(key)).copied().collect();
+        let put = after.iter().filter_map(|(key, value)| {
+            let there = before.get(key).filter(|_| lies(key));
+            (there != Some(value)).then_some((*key, *value, there.is_some()))
+        });
+        Self { gone, put: put.collect() }
+    }
+}
+
+/// What did not fit into the maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Of `backends`.
+    pub backends: BTreeSet<Addr>,
+    /// Of `ports`.
+    pub ports: BTreeSet<PortKey>,
+}
+
+/// What changes from one set of tables to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delta {
+    backends: Changes<Addr, BackendEntry>,
+    ports: Changes<PortKey, u32>,
+}
+
+/// One map write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// This key must not lie in `ports`.
+    DropPort(PortKey),
+    /// This key must not lie in `backends`.
+    DropBackend(Addr),
+    /// This must lie in `backends`; whether the key lies there with another value.
+    PutBackend(Addr, BackendEntry, bool),
+    /// The same for `ports`.
+    PutPort(PortKey, u32, bool),
+}
+
+impl Delta {
+    /// From what lies in the maps, but for what did not fit, to what is to.
+    pub fn between(before: &Tables, left_out: &LeftOut, after: &Tables) -> Self {
+        Self {
+            backends: Changes::between(&before.backends, &left_out.backends, &after.backends),
+            ports: Changes::between(&before.ports, &left_out.ports, &after.ports),
+        }
+    }
+
+    /// The writes in the order in which they must be made ([`Tables`]): what is not wanted any more is to pass, and makes room.
+    pub fn steps(&self) -> impl Iterator<Item = Step> {
+        let Self { backends, ports } = self;
+        let gone = ports.gone.iter().map(|key| Step::DropPort(*key));
+        let gone = gone.chain(backends.gone.iter().map(|addr| Step::DropBackend(*addr)));
+        let put = backends.put.iter().map(|(addr, entry, there)| Step::PutBackend(*addr, *entry, *there));
+        let put = put.chain(ports.put.iter().map(|(key, flags, there)| Step::PutPort(*key, *flags, *there)));
+        gone.chain(put)
+    }
+}
