@@ -9,6 +9,7 @@ mod bell;
 mod builder;
 mod chain;
 mod claim_rows;
+mod compare;
 mod core;
 mod coverage;
 mod desk;

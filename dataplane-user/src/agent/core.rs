@@ -1,7 +1,7 @@
 //! What the agent's tasks and threads share.
 //!
-//! Who only reads takes no lock: [`Core::world`]. Of the locks that are left `audit` (readings of all tables) and `dataplane` (whole tables, attaching: seconds) are
-//! held for long, the latter under the former where `repair` needs it. Each other one belongs to a file that holds it for a moment and takes nothing else under it. The
+//! Who only reads takes no lock: [`Core::world`]. Of the locks that are left `audit` (readings of all tables) and `dataplane` (attaching: seconds) are
+//! held for long. Each other one belongs to a file that holds it for a moment and takes nothing else under it. The
 //! thread that owns verdicts takes none of the long ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,7 +76,7 @@ pub(super) struct Core {
     pub(super) verdicts: Arc<Inbox>,
     /// Where views are handed in.
     pub(super) builds: Arc<Builds>,
-    /// For the slow work: whole tables, attaching.
+    /// For the slow work: attaching.
     pub(super) dataplane: Arc<Mutex<Dataplane>>,
     pub(super) injector: Injector,
     /// What the thread that rescues makes known.

@@ -23,8 +23,6 @@ const REQUESTS: usize = 256;
 pub(super) enum Asked {
     /// A claim on a node.
     Claim(NodeName, Change),
-    /// The maps may hold anything: they are to hold what they should.
-    Mend,
     /// Another agent takes over.
     HandOver,
 }

@@ -36,9 +36,6 @@ pub(super) fn failure(refusal: &Refusal, node: &str) -> Failure {
         Refusal::NotTakenBack(error) => Failure::failed(format_args!(
             "the verdict on `{node}` could not be taken back, it lapses in 3 s: {error}"
         )),
-        Refusal::NotMended(error) => {
-            Failure::failed(format_args!("the maps could not be written again: {error}"))
-        }
         Refusal::NotSaved(error) => Failure::failed(unsaved(error)),
     }
 }
@@ -126,11 +123,6 @@ mod tests {
                 Refusal::NotTakenBack(full.into()),
                 ErrorKind::Failed,
                 "the verdict on `node-b` could not be taken back, it lapses in 3 s: map ports: no space",
-            ),
-            (
-                Refusal::NotMended(full.into()),
-                ErrorKind::Failed,
-                "the maps could not be written again: map ports: no space",
             ),
             (
                 Refusal::NotSaved("flags file /run/x: full".into()),

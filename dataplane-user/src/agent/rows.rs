@@ -16,6 +16,7 @@ use super::{
     coverage::Coverage,
     kept_rows::kept_rows,
     records::danger,
+    tables::TablesRow,
     world::World,
 };
 use crate::{
@@ -337,7 +338,7 @@ fn cluster_row(core: &Core, world: &World) -> ClusterRow {
 }
 
 fn dataplane_row(core: &Core, world: &World) -> DataplaneRow {
-    let report = core.rows.tables.borrow().report.clone();
+    let TablesRow { report, compared, .. } = core.rows.tables.borrow().clone();
     let renewed = Duration::from_nanos(monotonic_ns().saturating_sub(core.beat.renewed()));
     let failed = world.held.failed.iter().next();
     DataplaneRow {
@@ -347,6 +348,10 @@ fn dataplane_row(core: &Core, world: &World) -> DataplaneRow {
         left_out_ports: report.left_out_ports,
         left_out_first: report.left_out_first,
         error: world.held.tables.error.as_ref().map(ToString::to_string),
+        compared: compared.times,
+        compared_last: compared.last.map(whole_seconds),
+        differed: compared.differed,
+        compare_error: compared.error,
         renewed_seconds_ago: renewed.as_secs_f64(),
         renew_error: failed.map(|(node, error)| format!("{node}: {error}")),
     }

@@ -82,7 +82,7 @@ impl Desk {
         flagged(&node, &reason, lasts);
         let replaced = match done.changed {
             Changed::Raised { before } => before,
-            Changed::Withdrawn { .. } | Changed::HandedOver | Changed::Mended => None,
+            Changed::Withdrawn { .. } | Changed::HandedOver => None,
         };
         let mut warnings: Vec<String> = save_warning(&done.saved).into_iter().collect();
         let mut report = rows::flag_report(&self.core, &node, lasts, replaced.as_ref(), NAMED)

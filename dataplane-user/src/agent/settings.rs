@@ -65,6 +65,8 @@ pub struct Settings {
     pub proxy: proxy::Wanted,
     /// How the tables are watched for what differs.
     pub audit: AuditSettings,
+    /// How often all that lies in the maps is compared.
+    pub compare_every: Duration,
     /// How the dataplane is opened.
     pub options: dataplane::Options,
     /// Folder of the lock and the flags.

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     builder::{Builder, Builds, flags_of},
+    compare::Comparing,
     core::{Core, Rows, SourceRow},
     follow_up::FollowUp,
     inbox::Opened,
@@ -148,6 +149,12 @@ pub(super) fn open(
         in_maps: InMaps::default(),
         dataplane: Arc::clone(&dataplane),
         filled: false,
+        comparing: Comparing::new(
+            settings.compare_every,
+            Arc::clone(&inbox),
+            Arc::clone(&inherited.verdicts.beat),
+            Arc::clone(&published),
+        ),
         work: Arc::clone(&outlets.tables),
         inbox: Arc::clone(&inbox),
         row,

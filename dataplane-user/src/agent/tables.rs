@@ -1,21 +1,21 @@
 //! The thread that writes tables: what changed, and where it is not known what lies in the maps all of it, which may take seconds.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{inbox::Inbox, outlets::TablesWork, slot::Slot, threads::thread};
+use super::{
+    compare::{ComparedRow, Comparing},
+    inbox::Inbox,
+    outlets::TablesWork,
+    slot::Slot,
+    threads::thread,
+};
 use crate::{
     dataplane::{self, Dataplane, TableMaps, WriteReport},
     enforce::{InMaps, Input, TablesPlan},
 };
-
-/// It comes back to nothing so often.
-const IDLE: Duration = Duration::from_secs(3600);
 
 /// What became of tables, for `status`.
 #[derive(Clone, Default)]
@@ -24,9 +24,11 @@ pub(super) struct TablesRow {
     pub(super) tries: u64,
     /// What the last write did that did not fail.
     pub(super) report: WriteReport,
+    /// What comparisons gave.
+    pub(super) compared: ComparedRow,
 }
 
-/// Writes tables, and tells what became of them.
+/// Writes tables, holds the maps against them, and tells what became of that.
 pub(super) struct Tables {
     /// Where they are written.
     pub(super) maps: TableMaps,
@@ -39,6 +41,8 @@ pub(super) struct Tables {
     pub(super) row: watch::Sender<TablesRow>,
     /// The dataplane was told.
     pub(super) filled: bool,
+    /// Holds all of it against that now and then.
+    pub(super) comparing: Comparing,
     /// How many backends fit, for the log.
     pub(super) max_backends: u32,
 }
@@ -48,9 +52,13 @@ impl Tables {
     pub(super) fn start(mut self, panicked: CancellationToken) -> std::io::Result<()> {
         let started = thread("tables", panicked, move || {
             loop {
-                let work = self.work.take(IDLE, |work| work.plan.is_some());
+                let work = self.work.take(self.comparing.pause(), |work| work.plan.is_some());
                 if let Some(plan) = work.plan {
                     self.write(&plan);
+                    self.comparing.written();
+                }
+                if let Some(compared) = self.comparing.go_on(&mut self.maps, &self.in_maps) {
+                    self.row.send_modify(|row| row.compared = compared);
                 }
             }
         });

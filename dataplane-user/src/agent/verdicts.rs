@@ -198,7 +198,6 @@ impl Driver {
                     self.waiting.insert(self.tickets, answer);
                     let input = match asked {
                         Asked::Claim(node, change) => Input::Claim { node, change, ticket: Some(ticket) },
-                        Asked::Mend => Input::Mend(ticket),
                         Asked::HandOver => Input::HandOver(ticket),
                     };
                     self.enforcer.handle(input, now());

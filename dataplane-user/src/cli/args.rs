@@ -186,7 +186,7 @@ pub enum Verb {
     )]
     Status,
 
-    /// Show what differs between endpoints, IPVS, conntrack and our maps, for how long, and what to do about it
+    /// Show what differs between endpoints, IPVS and conntrack, for how long, and what to do about it
     #[command(
         after_help = "A difference is a fault once it has been there for two of kube-proxy's syncs (--fault-after of the agent). Exit code 1 \
                             where there are faults.\n\nExample:\n  nodefence audit -o json"
@@ -308,6 +308,10 @@ pub struct AgentArgs {
     /// After how long a difference is a fault for `audit` and `repair`: two of kube-proxy's syncs
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience)]
     pub fault_after: Duration,
+
+    /// How often all that lies in the maps is compared; for tests
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = patience, hide = true)]
+    pub compare_every: Duration,
 
     /// Virtual servers of others, which no Service has (repeatable): kube-proxy's ipvs.excludeCIDRs
     #[arg(long = "exclude-cidr", value_name = "CIDR")]

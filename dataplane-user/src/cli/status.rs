@@ -95,6 +95,16 @@ pub(super) fn status(status: &Status) -> String {
     for problem in plane.error.iter().chain(&plane.renew_error) {
         line("", format!("problem: {problem}"));
     }
+    if let Some(error) = &plane.compare_error {
+        line("", format!("problem: the maps could not be compared: {error}"));
+    }
+    if plane.differed != 0 {
+        let differed = plane.differed;
+        line(
+            "",
+            format!("problem: {differed} entries were changed by somebody else, and mended (see the log)"),
+        );
+    }
     if plane.left_out != 0 {
         let first: Vec<String> = plane.left_out_first.iter().map(ToString::to_string).collect();
         line(

@@ -203,6 +203,7 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
             repair: args.repair.iter().copied().collect(),
             excluded: args.excluded.clone(),
         },
+        compare_every: args.compare_every,
         options,
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),

@@ -92,16 +92,6 @@ impl Dataplane {
         Ok(backends)
     }
 
-    /// Hands over every backend in the map, one by one.
-    pub fn each_backend(&self, each: impl FnMut(Addr, BackendEntry)) -> Result<(), Error> {
-        write::each(&self.maps.backends, names::BACKENDS, each)
-    }
-
-    /// Hands over every port in the map, those that are kept too.
-    pub fn each_port(&self, each: impl FnMut(PortKey, u32)) -> Result<(), Error> {
-        write::each(&self.maps.ports, names::PORTS, each)
-    }
-
     /// What the map keeps, whatever the verdicts say.
     pub fn kept(&self) -> Result<BTreeSet<PortKey>, Error> {
         let mut kept = BTreeSet::new();

@@ -7,6 +7,7 @@ mod ahead;
 pub mod answer;
 mod attach;
 mod clsact;
+mod compare;
 mod detach;
 mod error;
 mod events;
@@ -42,6 +43,7 @@ mod xdp;
 
 pub use ahead::ProgramAhead;
 pub use attach::InterfaceStatus;
+pub use compare::Comparison;
 pub use detach::{DetachReport, detach};
 pub use error::{Error, OLDEST};
 pub use events::EventStream;

@@ -1,22 +1,25 @@
 //! Handles of their own for the one who writes tables: whatever is attached meanwhile does not hold it up.
 
-use aya::maps::{HashMap, MapData};
-use nodefence_common::{Addr, BackendEntry, PortKey};
+use aya::maps::{Array, HashMap, MapData};
+use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, port_kinds};
 
 use super::{
+    compare::Comparison,
     error::Error,
     handle::Dataplane,
     names,
     node_writer::open_both,
+    sys,
     write::{self, Both, WriteReport},
 };
 use crate::plan::{Delta, LeftOut, Tables};
 
-/// The maps that tables lie in, to be written by one thread. Independent of the [`Dataplane`] that it was made from;
+/// The maps that tables lie in, to be written by one thread, and the other ones beside them, to be read. Independent of the [`Dataplane`] that it was made from;
 /// where maps are staged, these are the new ones.
 pub struct TableMaps {
     backends: HashMap<MapData, Addr, BackendEntry>,
     ports: HashMap<MapData, PortKey, u32>,
+    nodes: Array<MapData, NodeEntry>,
 }
 
 impl Dataplane {
@@ -27,7 +30,8 @@ impl Dataplane {
     pub fn table_maps(&self) -> Result<TableMaps, Error> {
         let (backends, _) = open_both(self, names::BACKENDS)?;
         let (ports, _) = open_both(self, names::PORTS)?;
-        Ok(TableMaps { backends, ports })
+        let (nodes, _) = open_both(self, names::NODES)?;
+        Ok(TableMaps { backends, ports, nodes })
     }
 }
 
@@ -51,5 +55,41 @@ impl TableMaps {
     /// Where a map cannot be written. What lies in the maps is not known then.
     pub fn write(&mut self, delta: &Delta) -> Result<(WriteReport, LeftOut), Error> {
         write::write(&mut self.both(), delta)
+    }
+
+    /// Goes on with a comparison by some entries, and mends what differs. `tables`, but for what did not fit, were written last. Whether all were compared.
+    ///
+    /// # Errors
+    /// Where a map cannot be read or written.
+    pub fn compare(
+        &mut self,
+        comparison: &mut Comparison,
+        tables: &Tables,
+        left_out: &LeftOut,
+    ) -> Result<bool, Error> {
+        comparison.go_on(&mut self.both(), tables, left_out)
+    }
+
+    /// Every entry of `nodes`, by its index.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn nodes(&self) -> Result<Vec<NodeEntry>, Error> {
+        let empty = NodeEntry { verdict: 0, action: 0, until: 0, generation: 0, name: [0; 28] };
+        sys::values(&self.nodes, empty).map_err(Error::call("read the map nodes"))
+    }
+
+    /// What the map keeps, and how.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn kept(&self) -> Result<Vec<(PortKey, u32)>, Error> {
+        let mut kept = Vec::new();
+        write::each(&self.ports, names::PORTS, |key, flags| {
+            if key.kind == port_kinds::KEPT {
+                kept.push((key, flags));
+            }
+        })?;
+        Ok(kept)
     }
 }

@@ -69,8 +69,6 @@ pub enum Input {
         /// These are all that lie in the maps.
         whole: bool,
     },
-    /// What lies in the maps may be anything: the tables are to be written anew, every entry compared. Answered once all is there that must be.
-    Mend(Ticket),
     /// What became of [`super::Output::Save`].
     Saved {
         /// Which.

@@ -99,7 +99,6 @@ impl Enforcer {
             Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(at),
             Input::Written { epoch, result } => self.tables_written(epoch, result),
             Input::Found { nodes, exempt, whole } => self.found(nodes, &exempt, whole),
-            Input::Mend(ticket) => self.mend(ticket),
             Input::Saved { serial, result } => self.saved(serial, result),
             Input::SaveAnew => self.claims.bump(),
             Input::HandOver(ticket) => self.hand_over(ticket),

@@ -7,6 +7,7 @@ mod bridge;
 mod build;
 mod claim;
 mod claims;
+mod differing;
 mod exempt;
 mod failures;
 mod in_maps;
@@ -35,6 +36,7 @@ mod world;
 mod tests;
 
 pub use claim::{AUTOMATIC_LASTS, Claim, ClaimCause, NewClaim, Saved, Source};
+pub use differing::Differing;
 pub use in_maps::InMaps;
 pub use index::{ExemptIndex, Target};
 pub use input::{Change, Input};

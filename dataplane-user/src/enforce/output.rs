@@ -80,8 +80,6 @@ pub enum Changed {
     },
     /// Everything is saved for another agent.
     HandedOver,
-    /// All lies in the maps that must.
-    Mended,
 }
 
 /// Whether a change outlives the agent.
@@ -132,9 +130,6 @@ pub enum Refusal {
     /// The verdict could not be taken back; it lapses. The claim is gone.
     #[error("the verdict could not be taken back: {0}")]
     NotTakenBack(Arc<str>),
-    /// The tables could not be written.
-    #[error("the tables were not written: {0}")]
-    NotMended(Arc<str>),
     /// What another agent must know could not be saved.
     #[error("the claims were not saved: {0}")]
     NotSaved(Arc<str>),

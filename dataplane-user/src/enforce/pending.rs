@@ -18,8 +18,6 @@ pub(super) enum Wish {
     Withdraw { was: bool },
     /// Another agent takes over.
     HandOver,
-    /// What lies in the maps is to be as it should.
-    Mend,
 }
 
 /// A request that waits for an answer.

@@ -20,8 +20,6 @@ const fn too_many(flagged: usize, all: usize) -> bool {
 
 /// For how long a request waits for the map, and then for the disk, in ns.
 const PATIENCE: u64 = SECOND;
-/// For how long whoever wants the maps mended waits, in ns.
-const MENDED: u64 = 60 * SECOND;
 
 impl Enforcer {
     /// A source raises its claim on a node, or takes it back.
@@ -141,7 +139,6 @@ impl Enforcer {
         let attaching = if node == self.told.own { SECOND } else { 0 };
         let by = match wish {
             Wish::HandOver => u64::MAX,
-            Wish::Mend => self.now.mono.saturating_add(MENDED),
             Wish::Raise { .. } | Wish::Withdraw { .. } => self.now.mono.saturating_add(PATIENCE + attaching),
         };
         let settled = wish == Wish::HandOver;
@@ -178,23 +175,6 @@ impl Enforcer {
             let its = matches!(pending.wish, Wish::Withdraw { .. }) && pending.node == *node;
             if its && !pending.settled {
                 self.reply(pending.ticket, Err(Refusal::NotTakenBack(Arc::clone(error))));
-            } else {
-                self.requests.waiting.push(pending);
-            }
-        }
-    }
-
-    /// What lies in the maps may be anything: the tables are written anew.
-    pub(super) fn mend(&mut self, ticket: Ticket) {
-        self.views.write_anew();
-        self.wait(ticket, NodeName::default(), Wish::Mend);
-    }
-
-    /// Tells those who want the maps mended that the tables could not be written.
-    pub(super) fn not_mended(&mut self, error: &Arc<str>) {
-        for pending in std::mem::take(&mut self.requests.waiting) {
-            if pending.wish == Wish::Mend {
-                self.reply(pending.ticket, Err(Refusal::NotMended(Arc::clone(error))));
             } else {
                 self.requests.waiting.push(pending);
             }
@@ -245,9 +225,6 @@ impl Enforcer {
 
     /// Whether nothing is to be written any more for a request.
     fn is_settled(&self, pending: &Pending) -> bool {
-        if pending.wish == Wish::Mend {
-            return self.views.is_written() && self.exempt.whole() && self.work.is_empty();
-        }
         let Some((index, place)) = self.place_of(&pending.node) else { return true };
         let waits = place.want.is_none() && self.claims.decision(&pending.node).is_some();
         // The last write counts once nobody said that it failed.
@@ -259,11 +236,6 @@ impl Enforcer {
         let changed = match pending.wish {
             Wish::Raise { before, .. } => Changed::Raised { before },
             Wish::Withdraw { was } => Changed::Withdrawn { was },
-            Wish::Mend if pending.settled => Changed::Mended,
-            Wish::Mend => {
-                let late = Refusal::NotMended("it takes longer than a minute".into());
-                return self.reply(pending.ticket, Err(late));
-            }
             Wish::HandOver => {
                 if let SaveState::Failed(error) = saved {
                     self.closing = false;

@@ -119,9 +119,6 @@ impl Enforcer {
                 let news = self.views.error.as_ref() != Some(&error);
                 let again = self.now.mono.saturating_add(SECOND);
                 let ours = self.views.failed(epoch, Arc::clone(&error), again);
-                if ours {
-                    self.not_mended(&error);
-                }
                 if ours && news {
                     self.out.push_back(Output::Record(Event::TablesFailed(error)));
                 }
@@ -175,7 +172,9 @@ impl Enforcer {
         for (index, entry) in nodes {
             let place = self.places.entry(index).or_insert_with(|| Place::found(index, entry, now));
             if place.entry != entry {
-                differ += 1;
+                // It may have been renewed since.
+                let renewed = NodeEntry { until: place.entry.until, ..entry } == place.entry;
+                differ += usize::from(!renewed);
                 place.differs(&entry);
             }
             if place.owner.is_none() && !place.vacant {

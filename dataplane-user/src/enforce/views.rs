@@ -33,8 +33,6 @@ pub(super) struct Views {
     step: Step,
     /// A write failed since: what lies in the maps is not known.
     unsure: bool,
-    /// Once those that are on their way are written, they are to be handed out again.
-    anew: bool,
     /// To be taken once the tables are not on their way.
     next: Option<Arc<NewView>>,
     pub(super) error: Option<Arc<str>>,
@@ -49,7 +47,6 @@ impl Default for Views {
             step: Step::Written,
             // What an earlier agent left is not known either.
             unsure: true,
-            anew: false,
             next: None,
             error: None,
         }
@@ -109,21 +106,6 @@ impl Views {
         (before, never)
     }
 
-    /// What lies in the maps is not known any more: the tables are to be handed out again, also where some are on their way, which may have passed what differs.
-    pub(super) fn write_anew(&mut self) {
-        self.unsure = true;
-        match self.step {
-            Step::Written if self.latest.is_some() => self.step = Step::Due,
-            Step::Out => self.anew = true,
-            Step::Written | Step::Due | Step::Failed(_) => {}
-        }
-    }
-
-    /// Whether the latest tables are written, and no others wait.
-    pub(super) fn is_written(&self) -> bool {
-        self.step == Step::Written && self.next.is_none()
-    }
-
     /// Whether the tables are to be handed out.
     pub(super) fn is_due(&self) -> bool {
         self.step == Step::Due
@@ -145,11 +127,10 @@ impl Views {
         if self.step != Step::Out || self.latest.as_ref().is_none_or(|view| view.epoch != epoch) {
             return false;
         }
-        let anew = std::mem::take(&mut self.anew);
-        self.step = if anew { Step::Due } else { Step::Written };
+        self.step = Step::Written;
         self.written = Some(epoch);
         self.handed.clear();
-        self.unsure = anew;
+        self.unsure = false;
         self.error = None;
         true
     }

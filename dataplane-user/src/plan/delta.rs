@@ -19,14 +19,23 @@ struct Changes<K, V> {
 }
 
 impl<K: Copy + Ord + Hash, V: Copy + PartialEq> Changes<K, V> {
+    /// `left_out`: keys of `before` that do not lie there.
     fn between(before: &HashMap<K, V>, left_out: &BTreeSet<K>, after: &HashMap<K, V>) -> Self {
         let lies = |key: &K| !left_out.contains(key);
-        let gone = before.keys().filter(|key| !after.contains_key(*key) && lies(key)).copied().collect();
-        let put = after.iter().filter_map(|(key, value)| {
+        let (mut put, mut stay) = (Vec::new(), 0);
+        for (key, value) in after {
             let there = before.get(key).filter(|_| lies(key));
-            (there != Some(value)).then_some((*key, *value, there.is_some()))
-        });
-        Self { gone, put: put.collect() }
+            stay += usize::from(there.is_some());
+            if there != Some(value) {
+                put.push((*key, *value, there.is_some()));
+            }
+        }
+        // There may be hundreds of thousands: where all stay that lie there, none of them is gone.
+        let gone = match stay + left_out.len() == before.len() {
+            true => Vec::new(),
+            false => before.keys().filter(|key| !after.contains_key(*key) && lies(key)).copied().collect(),
+        };
+        Self { gone, put }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod addresses;
 pub mod audit;
+mod compare;
 mod delta;
 mod indices;
 mod keep;
@@ -10,6 +11,8 @@ pub mod takeout;
 mod usable;
 mod wanted;
 
+#[cfg(test)]
+mod compare_tests;
 #[cfg(test)]
 mod delta_tests;
 #[cfg(test)]
@@ -20,6 +23,7 @@ mod tests;
 mod usable_tests;
 
 pub use addresses::{Place, VirtualAddresses};
+pub use compare::{Fix, Pass};
 pub use delta::{Delta, LeftOut, Step};
 pub use indices::{Full, Indices, Slot, name_field};
 pub use keep::{Keep, KeepIndex, KeptFor, KeptPort, Why, keep};

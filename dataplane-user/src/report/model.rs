@@ -295,6 +295,14 @@ pub struct DataplaneRow {
     pub left_out_first: Vec<IpAddr>,
     /// Why the last write failed.
     pub error: Option<String>,
+    /// How often all entries were compared with what was written, since the agent began; the next time after ten minutes.
+    pub compared: u64,
+    /// When they were last.
+    pub compared_last: Option<Timestamp>,
+    /// Entries that somebody else had changed, since the agent began; they were mended.
+    pub differed: u64,
+    /// Why the last comparison was given up.
+    pub compare_error: Option<String>,
     /// Seconds since the verdicts were last renewed.
     pub renewed_seconds_ago: f64,
     /// Why the last renewal failed; verdicts lapse 3 s after the last good one.

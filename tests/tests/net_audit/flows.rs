@@ -35,7 +35,7 @@ fn a_clean_node_has_nothing_to_tell() -> Result<()> {
     let audit = Audit::of(&agent)?;
     let why = audit.not_looked_at("missing-service").context("no reason")?;
     ensure!(why.contains("does not forward by IPVS: nftables"), "{why}");
-    ensure!(audit.not_looked_at("stale-udp").is_none() && audit.not_looked_at("map-entry").is_none());
+    ensure!(audit.not_looked_at("stale-udp").is_none());
     let table = agent.expect(&["audit"])?;
     ensure!(table.contains("0 faults, 0 younger than that, 0 draining (a fault after 2s)"), "{table}");
     ensure!(table.contains("not looked at: stale-destination, missing-destination"), "{table}");
@@ -67,7 +67,8 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
     ensure!(table.contains("stale-udp -> nodefence repair --kind stale-udp"), "{table}");
 
     let (before, theirs) = (count_to_b(&cluster)?, others(&cluster)?);
-    let other_kinds = ["--kind", "flagged-flow,map-entry", "--kind", "sysctl", "--kind", "stale-destination"];
+    let other_kinds =
+        ["--kind", "flagged-flow,stray-weight", "--kind", "sysctl", "--kind", "stale-destination"];
     ensure!(repair(&agent, &other_kinds)? == outcomes([]));
     ensure!(
         repair(&agent, &["--kind", "stale-udp", "--dry-run"])? == outcomes([("stale-udp planned", before)])

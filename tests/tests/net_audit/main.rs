@@ -1,7 +1,6 @@
-//! `nodefence audit` and `repair` beside nftables as kube-proxy lays them out: conntrack's entries, our maps, sysctls and counters. What is of IPVS is
+//! `nodefence audit` and `repair` beside nftables as kube-proxy lays them out: conntrack's entries, sysctls and counters. What is of IPVS is
 //! in `vm_audit`.
 
 mod common;
 mod flows;
-mod maps;
 mod system;

@@ -22,7 +22,7 @@ fn a_sysctl_that_breaks_the_promise() -> Result<()> {
     wait_faults(&agent, &[FAULT], LIMIT)?;
     let read = || cluster.a.ns.exec(&format!("cat /proc/sys/net/{LOOSE}"));
     ensure!(repair(&agent, &["--kind", "sysctl", "--dry-run"])? == outcomes([("sysctl planned", 1)]));
-    ensure!(repair(&agent, &["--kind", "map-entry"])? == outcomes([]));
+    ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([]));
     ensure!(read()?.trim() == "0");
     ensure!(repair(&agent, &["--kind", "sysctl"])? == outcomes([("sysctl mended", 1)]));
     ensure!(read()?.trim() == "1");

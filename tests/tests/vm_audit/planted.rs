@@ -100,7 +100,6 @@ fn others(kind: &str) -> String {
         "flagged-destination",
         "stale-udp",
         "flagged-flow",
-        "map-entry",
         "conntrack-full",
         "conntrack-drops",
         "sysctl",
@@ -139,7 +138,7 @@ fn each_is_found_alone_and_mended_alone() -> Result<()> {
     let (mut conns, datagrams) = traffic(&cluster)?;
     nothing_for_a_while(&agent)?;
     let audit = Audit::of(&agent)?;
-    for kind in ["missing-service", "stale-udp", "map-entry", "sysctl"] {
+    for kind in ["missing-service", "stale-udp", "sysctl"] {
         ensure!(audit.not_looked_at(kind).is_none(), "{kind}: {:?}", audit.not_looked_at(kind));
     }
     let (before, set) = (saved(ns)?, sysctls(ns)?);

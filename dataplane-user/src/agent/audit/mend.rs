@@ -5,13 +5,10 @@ use std::{
     path::Path,
 };
 
-use nodefence_common::{PortKey, port_flags, port_kinds};
-
 use super::{
     super::{
         chain::chain,
         core::Core,
-        inbox::{Asked, NoAnswer},
         watched::{Watch, now},
     },
     look::look,
@@ -20,7 +17,6 @@ use super::{
 };
 use crate::{
     conntrack::{Conntrack, Flow},
-    enforce::Input,
     ipvs::{self, Change, Ipvs, ServiceKey},
     ledger::{Ledger, Turn},
     plan::{
@@ -124,7 +120,6 @@ fn action(mend: &Mend) -> String {
         Mend::Ipvs(Change::SetDestination(_, new)) => format!("set its weight to {}", new.weight),
         Mend::Ipvs(_) => "delete it".to_owned(),
         Mend::Forget(_) => "delete its conntrack entry".to_owned(),
-        Mend::Write => "write the maps again".to_owned(),
         Mend::Set(_, value) => format!("set it to {value}"),
     }
 }
@@ -132,7 +127,7 @@ fn action(mend: &Mend) -> String {
 /// Does what is to be done; gives what went wrong.
 fn carry_out(core: &Core, differences: &[&Difference]) -> Vec<String> {
     let (mut servers, mut flows) = (BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new(), Vec::new());
-    let (mut write, mut problems) = (false, Vec::new());
+    let mut problems = Vec::new();
     let mut sysctls = BTreeMap::new();
     for difference in differences {
         tracing::info!(kind = %difference.kind, subject = %difference.subject, service = difference.service, "audit: mends");
@@ -141,7 +136,6 @@ fn carry_out(core: &Core, differences: &[&Difference]) -> Vec<String> {
                 servers.entry(pair.service).or_default().insert((difference.kind, difference.subject));
             }
             (Some(Mend::Forget(flow)), _) => flows.push(*flow),
-            (Some(Mend::Write), _) => write = true,
             (Some(Mend::Set(path, value)), _) => drop(sysctls.insert(*path, *value)),
             (Some(Mend::Ipvs(_)) | None, _) => {}
         }
@@ -151,9 +145,6 @@ fn carry_out(core: &Core, differences: &[&Difference]) -> Vec<String> {
     }
     if !flows.is_empty() {
         problems.extend(forget(&flows).err());
-    }
-    if write {
-        problems.extend(write_maps(core).err());
     }
     for (path, value) in sysctls {
         let written = fs::write(Path::new("/proc/sys").join(path), value.to_string());
@@ -210,28 +201,5 @@ fn forget(flows: &[Flow]) -> Result<(), String> {
     match deleted.refused {
         0 => Ok(()),
         count => Err(format!("the kernel would not delete {count} conntrack entries")),
-    }
-}
-
-/// Tells the owner of verdicts what lies in the maps, and has all tables written again; waits until both are as they should be.
-fn write_maps(core: &Core) -> Result<(), String> {
-    let (nodes, ports) = {
-        let dataplane = core.dataplane();
-        let mut ports = Vec::new();
-        dataplane.each_port(|key, flags| ports.push((key, flags))).map_err(chain)?;
-        (dataplane.nodes().map_err(chain)?, ports)
-    };
-    let wanted = core.world().keep().keys();
-    // What is wanted and has another value is written again, as if it were missing.
-    let there = |(key, flags): &(PortKey, u32)| {
-        key.kind == port_kinds::KEPT && (*flags == port_flags::KEEP || !wanted.contains(key))
-    };
-    let exempt = ports.iter().filter(|port| there(port)).map(|(key, _)| *key).collect();
-    core.verdicts.tell(Input::Found { nodes, exempt, whole: true });
-    let mended = core.verdicts.ask(Asked::Mend).map_err(chain)?;
-    match mended.blocking_recv() {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(refusal)) => Err(chain(refusal)),
-        Err(_) => Err(chain(NoAnswer::Ended)),
     }
 }

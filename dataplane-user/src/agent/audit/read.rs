@@ -15,14 +15,11 @@ use super::super::{
 use crate::{
     cluster::{ClusterView, NodeName, NodeSet},
     conntrack::{Conntrack, Family},
-    flags::monotonic_ns,
     ipvs::{Ipvs, is_loaded},
     ledger::{Entry, Ledger, Pair},
     plan::{
         Keep, Mode, Proxy,
-        audit::{
-            Addresses, Cluster, Drops, Found, Kind, LetGo, Maps, Part, Pins, Servers, System, judge_system,
-        },
+        audit::{Addresses, Cluster, Drops, Found, Kind, LetGo, Part, Pins, Servers, System, judge_system},
     },
     proxy::Mode as ProxyMode,
     sysctl,
@@ -38,7 +35,6 @@ pub(super) fn read(core: &Core, part: Part, drops: &mut Drops, window: Duration)
     let found = match part {
         Part::Ipvs => ipvs(&scene, core)?,
         Part::Conntrack => conntrack(&scene)?,
-        Part::Maps => Some(maps(core)?),
         Part::System => Some(system(&scene, drops, window)),
     };
     if scene.view.services.is_none() && part == Part::Conntrack {
@@ -171,27 +167,6 @@ fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {
         whole &= !dump.map_err(chain)?.incomplete;
     }
     Ok(whole.then_some(found))
-}
-
-fn maps(core: &Core) -> Result<Found, String> {
-    let dataplane = core.dataplane();
-    let world = core.world();
-    let policy = core.settings.policy(&core.own_node);
-    let verdict = |name: &str| match () {
-        () if world.enforces(name) => Some(Mode::Enforce),
-        () if world.observes(name) => Some(Mode::Observe),
-        () => None,
-    };
-    let slots = |name: &str| world.slot(name);
-    let mut maps = Maps::new(&world.view, slots, &policy, verdict, &world.keep().keys(), monotonic_ns());
-    let mut found = Found::default();
-    dataplane.each_backend(|addr, entry| maps.backend(addr, entry, &mut found)).map_err(chain)?;
-    dataplane.each_port(|key, flags| maps.port(key, flags, &mut found)).map_err(chain)?;
-    for (index, entry) in dataplane.nodes().map_err(chain)? {
-        maps.node(index, &entry, &mut found);
-    }
-    maps.finish(&mut found);
-    Ok(found)
 }
 
 fn system(scene: &Scene, drops: &mut Drops, window: Duration) -> Found {

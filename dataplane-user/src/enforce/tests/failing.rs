@@ -9,7 +9,7 @@ use super::{
     rig::{Fate, Rig, SECOND, claim, told},
     texts::text,
 };
-use crate::enforce::{Change, Changed, Event, Input, Output, Refusal, Share, Source, Ticket, Told};
+use crate::enforce::{Change, Event, Input, Output, Refusal, Share, Source, Told};
 
 fn wide() -> Told {
     Told { limit: Share { part: 1, of: 1 }, ..told() }
@@ -237,24 +237,4 @@ fn what_differs_is_mended() {
     rig.tell(cut_c);
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
     assert!(rig.events.contains(&Event::Mended(1, 2)), "{:?}", rig.events);
-}
-
-/// Where the maps may hold anything the tables are written once more, those too that were on their way.
-#[test]
-fn tables_are_written_anew_where_that_is_asked_for() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
-    rig.tell(Input::Mend(Ticket(900)));
-    assert!(rig.did().contains(&"tables 1".to_owned()));
-    assert_eq!(rig.answers[&900].as_ref().unwrap().changed, Changed::Mended);
-    rig.writes_tables = false;
-    rig.tell(Input::Mend(Ticket(901)));
-    rig.tell(Input::Mend(Ticket(902)));
-    rig.write_tables();
-    rig.run();
-    assert!(!rig.answers.contains_key(&901), "these may have passed what differs");
-    rig.fail_tables(0);
-    rig.run();
-    for ticket in [901, 902] {
-        assert_eq!(rig.answers[&ticket], Err(Refusal::NotMended("it failed".into())));
-    }
 }

@@ -30,8 +30,7 @@ impl History {
             46..52 => self.any_file(),
             52..74 => self.any_tables(),
             74..78 => self.any_save(),
-            78..80 => self.any_found(),
-            80..81 => self.mend(),
+            78..81 => self.any_found(),
             81..83 => {
                 let own_attached = self.random.percent(50);
                 self.note(format!("routes {own_attached}"));
@@ -157,14 +156,6 @@ impl History {
         self.note(format!("found {whole}"));
         let exempt = self.rig.maps.exempt.iter().copied().collect();
         self.tell(Input::Found { nodes: self.rig.maps.pinned(), exempt, whole });
-    }
-
-    /// The tables are to be written anew.
-    fn mend(&mut self) {
-        self.note("mend");
-        self.rig.tickets += 1;
-        self.asked.insert(self.rig.tickets, NodeName::default());
-        self.tell(Input::Mend(Ticket(self.rig.tickets)));
     }
 
     /// Another agent takes over, with what was saved.

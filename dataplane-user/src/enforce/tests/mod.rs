@@ -3,6 +3,7 @@
 mod automatic;
 mod bridged;
 mod claimed;
+mod differing;
 mod exempted;
 mod failing;
 mod happening;

@@ -23,8 +23,6 @@ pub enum Kind {
     StaleUdp,
     /// A translated flow to a flagged node
     FlaggedFlow,
-    /// An entry of our maps that differs from what was planned
-    MapEntry,
     /// Conntrack's table is nearly full
     ConntrackFull,
     /// Conntrack drops packets, or cannot insert entries
@@ -40,15 +38,13 @@ pub enum Part {
     Ipvs,
     /// Conntrack's entries.
     Conntrack,
-    /// Our own maps.
-    Maps,
     /// Sysctls and counters.
     System,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Ipvs, Self::Conntrack, Self::Maps, Self::System];
+    pub const ALL: [Self; 3] = [Self::Ipvs, Self::Conntrack, Self::System];
 
     /// What is found in it.
     pub const fn kinds(self) -> &'static [Kind] {
@@ -62,7 +58,6 @@ impl Part {
                 Kind::FlaggedDestination,
             ],
             Self::Conntrack => &[Kind::StaleUdp, Kind::FlaggedFlow],
-            Self::Maps => &[Kind::MapEntry],
             Self::System => &[Kind::ConntrackFull, Kind::ConntrackDrops, Kind::Sysctl],
         }
     }
@@ -94,7 +89,6 @@ impl Kind {
             Self::FlaggedDestination => "see `IPVS` in nodefence status",
             Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
             Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",
-            Self::MapEntry => "nodefence repair --kind map-entry",
             Self::ConntrackFull => {
                 "raise net.netfilter.nf_conntrack_max (kube-proxy: conntrack.maxPerCore), or find who opens so many flows"
             }

@@ -1,4 +1,4 @@
-//! Every difference between the endpoints that kube-proxy ought to use, the kernel's tables and our own maps. Pure: readings in, differences out.
+//! Every difference between the endpoints that kube-proxy ought to use and the kernel's tables. Pure: readings in, differences out.
 //!
 //! kube-proxy changes its tables all the time, and what it has not got round to is no fault: a [`Tracker`] says how long a difference has been
 //! there. What is a fault at all is what neither kube-proxy's own way (graceful termination) nor the ledger of the take-out explains.
@@ -7,26 +7,18 @@ mod addresses;
 mod cidr;
 mod flows;
 mod kind;
-mod maps;
 mod servers;
 mod system;
 #[cfg(test)]
 mod tests;
 mod tracker;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
-
-use nodefence_common::{Addr, PortKey, port_kinds};
+use std::{collections::BTreeMap, fmt};
 
 pub use addresses::Addresses;
 pub use cidr::Cidr;
 pub use flows::{LetGo, Pins};
 pub use kind::{Kind, Part};
-pub use maps::Maps;
 pub use servers::{Cluster, Servers};
 pub use system::{Drops, System, judge as judge_system};
 pub use tracker::{Observed, State, Tracker};
@@ -46,12 +38,6 @@ pub enum Subject {
     Server(ServiceKey),
     /// A conntrack entry; only what tells it from others.
     Flow(Flow),
-    /// A key of `backends`.
-    Backend(Addr),
-    /// A key of `ports`.
-    Port(PortKey),
-    /// An index of `nodes`.
-    Node(u32),
     /// A sysctl or a counter, by its name.
     Named(&'static str),
 }
@@ -69,13 +55,6 @@ impl fmt::Display for Subject {
             Self::Pair(pair) => pair.fmt(f),
             Self::Server(key) => key.fmt(f),
             Self::Flow(flow) => flow.fmt(f),
-            Self::Backend(addr) => write!(f, "backend {}", IpAddr::from(*addr)),
-            Self::Port(key) => {
-                let what = if key.kind == port_kinds::KEPT { "kept" } else { "port" };
-                let socket = SocketAddr::new(key.addr.into(), key.port);
-                write!(f, "{what} {socket} (protocol {})", key.protocol)
-            }
-            Self::Node(index) => write!(f, "node index {index}"),
             Self::Named(name) => f.write_str(name),
         }
     }
@@ -99,8 +78,6 @@ pub enum Mend {
     Ipvs(Change),
     /// This conntrack entry is deleted.
     Forget(Flow),
-    /// The maps are written again.
-    Write,
     /// A sysctl, as a path below `/proc/sys`, gets a value.
     Set(&'static str, u32),
 }

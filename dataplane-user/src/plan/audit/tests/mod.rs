@@ -1,5 +1,4 @@
 mod flows;
-mod maps;
 mod servers;
 mod system;
 mod tracker;

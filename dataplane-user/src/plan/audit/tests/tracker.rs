@@ -51,7 +51,7 @@ fn a_difference_is_a_fault_once_it_has_been_there_long_enough() {
     assert_eq!(state(220), [State::Draining, State::Fault, State::Fault]);
     assert_eq!(state(100_000)[0], State::Draining);
     assert_eq!(tracker.watched(Part::Ipvs), Some(at(100)));
-    assert_eq!(tracker.watched(Part::Maps), None);
+    assert_eq!(tracker.watched(Part::Conntrack), None);
 }
 
 /// kube-proxy's sync period can be configured, its graceful termination cannot.
@@ -79,12 +79,12 @@ fn what_was_away_begins_anew() {
     tracker.note(Part::Ipvs, found(&[(Kind::StrayWeight, "x", Grace::Sync)]), at(80));
     assert_eq!(states(&tracker, 80), [("x".into(), 0, State::New)]);
     // A part that was not read says nothing of others.
-    tracker.note(Part::Maps, Found::default(), at(200));
+    tracker.note(Part::Conntrack, Found::default(), at(200));
     assert_eq!(states(&tracker, 200), [("x".into(), 120, State::Fault)]);
     tracker.forget(Part::Ipvs);
     assert_eq!(states(&tracker, 200), []);
     assert_eq!(tracker.watched(Part::Ipvs), None);
-    assert_eq!(tracker.watched(Part::Maps), Some(at(200)));
+    assert_eq!(tracker.watched(Part::Conntrack), Some(at(200)));
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn what_no_longer_drains_has_its_time_from_then_on() {
 fn there_is_room_for_so_many_and_the_rest_is_counted() {
     let mut many = Found::default();
     for index in 0..AT_MOST as u32 + 5 {
-        many.add(Kind::MapEntry, || Difference {
-            kind: Kind::MapEntry,
-            subject: Subject::Node(index),
+        many.add(Kind::StaleUdp, || Difference {
+            kind: Kind::StaleUdp,
+            subject: Subject::Named(index.to_string().leak()),
             service: None,
             detail: String::new(),
             grace: Grace::Sync,
@@ -114,10 +114,10 @@ fn there_is_room_for_so_many_and_the_rest_is_counted() {
         });
     }
     let mut tracker = Tracker::new(FAULT_AFTER);
-    tracker.note(Part::Maps, many, at(0));
+    tracker.note(Part::Conntrack, many, at(0));
     assert_eq!(tracker.observed(at(0)).count(), AT_MOST);
-    assert_eq!(tracker.left_out().get(&Kind::MapEntry), Some(&5));
-    tracker.note(Part::Maps, Found::default(), at(1));
+    assert_eq!(tracker.left_out().get(&Kind::StaleUdp), Some(&5));
+    tracker.note(Part::Conntrack, Found::default(), at(1));
     assert!(tracker.left_out().is_empty());
 }
 

@@ -1,0 +1,162 @@
+//! Holds all that lies in the maps against what was written, every few minutes and some entries at a time: somebody else may have changed it. The thread that writes
+//! tables does it, which alone writes most of it; what the owner of verdicts writes is shown to that.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use nix::time::{ClockId, clock_gettime};
+use nodefence_common::{NodeEntry, PortKey, port_flags};
+
+use super::{beat::Beat, chain::chain, inbox::Inbox, world::Published};
+use crate::{
+    dataplane::{Comparison, TableMaps},
+    enforce::{Differing, InMaps, Input},
+    flags::monotonic_ns,
+};
+
+/// How many times as long as a step it rests after it: 0.2 % of a processor.
+const REST: u32 = 499;
+/// What of verdicts differs is looked at once more so much later: it may have been on its way into the map.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What comparisons gave, for `status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ComparedRow {
+    /// How often all was compared.
+    pub(super) times: u64,
+    /// When it was last.
+    pub(super) last: Option<Timestamp>,
+    /// Entries that were not as they were written, since the agent began.
+    pub(super) differed: u64,
+    /// Why the last one was given up.
+    pub(super) error: Option<String>,
+}
+
+/// What is to be done next.
+enum Step {
+    /// The tables' entries, some at a time.
+    Tables(Comparison),
+    /// Entries of nodes and exempted ports, with what differed the first time.
+    Verdicts(Option<Differing>),
+}
+
+/// Compares, when it is time.
+pub(super) struct Comparing {
+    every: Duration,
+    /// Nothing is done before (CLOCK_MONOTONIC).
+    next: Duration,
+    going: Option<Step>,
+    row: ComparedRow,
+    inbox: Arc<Inbox>,
+    beat: Arc<Beat>,
+    world: Arc<Published>,
+}
+
+impl Comparing {
+    /// The first time after one period: the first write compares all that the tables have.
+    pub(super) fn new(every: Duration, inbox: Arc<Inbox>, beat: Arc<Beat>, world: Arc<Published>) -> Self {
+        let next = now() + every;
+        Self { every, next, going: None, row: ComparedRow::default(), inbox, beat, world }
+    }
+
+    /// How long nothing is to be done.
+    pub(super) fn pause(&self) -> Duration {
+        self.next.saturating_sub(now())
+    }
+
+    /// Tables were written, or could not be.
+    pub(super) const fn written(&mut self) {
+        if let Some(Step::Tables(comparison)) = &mut self.going {
+            comparison.changed();
+        }
+    }
+
+    /// Does a step where it is time. Gives what is new for `status`.
+    pub(super) fn go_on(&mut self, maps: &mut TableMaps, in_maps: &InMaps) -> Option<ComparedRow> {
+        if now() < self.next {
+            return None;
+        }
+        let before = self.row.clone();
+        let begun = processor_time();
+        let result = match self.going.take().unwrap_or_else(|| Step::Tables(Comparison::default())) {
+            Step::Tables(comparison) => self.tables(comparison, maps, in_maps),
+            Step::Verdicts(first) => self.verdicts(first, maps),
+        };
+        let rest = match result {
+            Ok(rest) => rest,
+            Err(error) => {
+                tracing::warn!(error, "the maps could not be compared; tried again");
+                self.row.error = Some(error);
+                self.going = None;
+                self.every
+            }
+        };
+        let worked = processor_time().saturating_sub(begun);
+        self.next = now() + rest.max(worked * REST);
+        (self.row != before).then(|| self.row.clone())
+    }
+
+    /// Gives for how long to rest at least.
+    fn tables(
+        &mut self,
+        mut comparison: Comparison,
+        maps: &mut TableMaps,
+        in_maps: &InMaps,
+    ) -> Result<Duration, String> {
+        // A write failed: the next one compares all of it.
+        let Some((tables, left_out)) = in_maps.tables() else { return Ok(LOOK_AGAIN) };
+        let before = comparison.mended();
+        let over = maps.compare(&mut comparison, tables, left_out);
+        self.row.differed += comparison.mended() - before;
+        self.going = Some(if over.map_err(chain)? { Step::Verdicts(None) } else { Step::Tables(comparison) });
+        Ok(Duration::ZERO)
+    }
+
+    fn verdicts(&mut self, first: Option<Differing>, maps: &TableMaps) -> Result<Duration, String> {
+        let world = Arc::clone(&self.world.now().held);
+        let is_there = self.beat.done() >= world.number;
+        let (nodes, kept) = (maps.nodes().map_err(chain)?, maps.kept().map_err(chain)?);
+        if !is_there || self.world.now().held.number != world.number {
+            // What was told was not all written yet, or is not what is told now.
+            self.going = Some(Step::Verdicts(first));
+            return Ok(LOOK_AGAIN);
+        }
+        let mut differing = world.differing(&nodes, &kept, monotonic_ns());
+        match first {
+            Some(first) => differing = differing.both(&first),
+            None if differing.is_empty() => {}
+            None => {
+                self.going = Some(Step::Verdicts(Some(differing)));
+                return Ok(LOOK_AGAIN);
+            }
+        }
+        if !differing.is_empty() {
+            tracing::warn!(nodes = ?differing.nodes, ports = ?differing.ports, "verdicts were not as they were written; written again");
+            self.row.differed += differing.len() as u64;
+            self.inbox.tell(found(nodes, kept, &world.exempt.keep().keys()));
+        }
+        self.row.times += 1;
+        self.row.last = Some(Timestamp::now());
+        self.row.error = None;
+        Ok(self.every)
+    }
+}
+
+/// What the owner of verdicts is to hold against what it wrote.
+fn found(nodes: Vec<NodeEntry>, kept: Vec<(PortKey, u32)>, wanted: &BTreeSet<PortKey>) -> Input {
+    let nodes = (0..).zip(nodes).filter(|(_, entry)| entry.generation != 0).collect();
+    // What is wanted and has another value is written again, as if it were missing.
+    let there = |(key, flags): &(PortKey, u32)| *flags == port_flags::KEEP || !wanted.contains(key);
+    let exempt = kept.into_iter().filter(there).map(|(key, _)| key).collect();
+    Input::Found { nodes, exempt, whole: true }
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(monotonic_ns())
+}
+
+/// What this thread has had of processors.
+fn processor_time() -> Duration {
+    // The clock exists on every kernel that can run this; an error cannot come back.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}

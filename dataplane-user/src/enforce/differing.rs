@@ -1,0 +1,92 @@
+//! Nodes' entries and exempted ports as they were read in the maps, beside what everybody was told of them.
+
+use std::collections::BTreeSet;
+
+use nodefence_common::{NodeEntry, PortKey, Verdict, port_flags};
+
+use super::world::{Bearer, World};
+use crate::plan::{Slot, name_field};
+
+/// What is not as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differing {
+    /// Places.
+    pub nodes: BTreeSet<u32>,
+    /// Keys of exempted ports.
+    pub ports: BTreeSet<PortKey>,
+}
+
+impl Differing {
+    /// What differs here and there. A verdict that is on its way into the map differs once.
+    pub fn both(&self, other: &Self) -> Self {
+        Self {
+            nodes: self.nodes.intersection(&other.nodes).copied().collect(),
+            ports: self.ports.intersection(&other.ports).copied().collect(),
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.nodes.len() + self.ports.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl World {
+    /// Holds what was read against this. `nodes`: every entry, by its place; `kept`: every exempted port with its flags; `now`: CLOCK_MONOTONIC, ns. Nodes whose entry
+    /// could not be written are tried again as it is, and left out.
+    pub fn differing(&self, nodes: &[NodeEntry], kept: &[(PortKey, u32)], now: u64) -> Differing {
+        let mut differing = Differing::default();
+        let Some(view) = &self.view else { return differing };
+        let mut owned = BTreeSet::new();
+        for (name, member) in view.members.iter() {
+            owned.insert(member.slot.index);
+            if self.failed.contains_key(name) || find(&self.lapsing, member.slot).is_some() {
+                continue;
+            }
+            let entry = nodes.get(member.slot.index as usize);
+            let as_told = entry.is_some_and(|entry| {
+                entry.generation == member.slot.generation
+                    && entry.name == name_field(name)
+                    && verdict(entry, now) == self.told(member.slot)
+            });
+            if !as_told {
+                differing.nodes.insert(member.slot.index);
+            }
+        }
+        for (index, entry) in (0..).zip(nodes).filter(|(index, _)| !owned.contains(index)) {
+            let slot = Slot { index, generation: entry.generation };
+            let is_told = self.told(slot).is_some() || find(&self.lapsing, slot).is_some();
+            if verdict(entry, now).is_some() && !is_told {
+                differing.nodes.insert(index);
+            }
+        }
+        let wanted = self.exempt.keep().keys();
+        let there = kept.iter().filter(|(_, flags)| *flags == port_flags::KEEP).map(|(key, _)| *key);
+        let there: BTreeSet<PortKey> = there.collect();
+        let wrong = kept.iter().filter(|(_, flags)| *flags != port_flags::KEEP).map(|(key, _)| *key);
+        differing.ports = wanted.symmetric_difference(&there).copied().chain(wrong).collect();
+        differing
+    }
+
+    /// The action of the verdict that a place bears by what everybody was told.
+    fn told(&self, slot: Slot) -> Option<u32> {
+        let bearer = find(&self.enforced, slot).or_else(|| find(&self.observed, slot));
+        bearer.map(|bearer| bearer.action as u32)
+    }
+}
+
+/// They are in the order of their places.
+fn find(bearers: &[Bearer], slot: Slot) -> Option<&Bearer> {
+    let at = bearers.binary_search_by_key(&slot, |bearer| bearer.slot).ok()?;
+    bearers.get(at)
+}
+
+/// The action of a verdict that holds.
+fn verdict(entry: &NodeEntry, now: u64) -> Option<u32> {
+    (entry.verdict == Verdict::Flagged as u32 && entry.until > now).then_some(entry.action)
+}
