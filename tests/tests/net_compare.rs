@@ -7,8 +7,8 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, port_flags, port_kinds};
 use nodefence_tests::{Agent, Cluster, Family, Options, agent::PINNED_MAPS, client::wait_until};
 
-/// Generous: guests stand still now and then.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Generous: after each step the agent rests some 600 times as long as it took, and on an emulated processor a step takes tens of milliseconds.
+const LIMIT: Duration = Duration::from_secs(300);
 
 struct Maps {
     backends: HashMap<MapData, Addr, BackendEntry>,
@@ -81,7 +81,7 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
     // Both nodes: something is kept.
     agent.expect(&["flag", "node-b", "--force"])?;
     agent.expect(&["flag", "node-c", "--force"])?;
-    ensure!(after(&agent, 3)? == 0, "{}", agent.log());
+    ensure!(after(&agent, 1)? == 0, "{}", agent.log());
     let before = contents(&cluster)?;
     let of_own = agent.node("node-a")?["index"].as_u64().context("an index")?;
     let (b, c) = (cluster.b.pod_address(Family::V4), cluster.c.pod_address(Family::V4));
@@ -142,6 +142,6 @@ fn maps_that_somebody_empties_are_filled_again() -> Result<()> {
     ensure!(lost >= 4, "{before:#?}");
     wait_until("all is as it was", LIMIT, || contents(&cluster).is_ok_and(|there| there == before))
         .with_context(|| format!("{:#?}\n{before:#?}\n{}", contents(&cluster), agent.log()))?;
-    ensure!(after(&agent, 2)? == lost, "{:?}\n{}", compared(&agent)?, agent.log());
+    ensure!(after(&agent, 1)? == lost, "{:?}\n{}", compared(&agent)?, agent.log());
     Ok(())
 }

@@ -124,7 +124,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_usable", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
-    file("net_compare", ENDS, 5).is(&[Waits]),
+    file("net_compare", ENDS, 20).is(&[Waits]),
     file("net_cut", NATIVE_AND_OLDEST, 10).is(&[Timed, MakesLoad]),
     file("net_keep", NATIVE_REST_IN_ALL, 5),
     file("net_kernel", ENDS, 10).is(&[MakesLoad]),
