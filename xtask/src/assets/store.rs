@@ -6,8 +6,6 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 
 use super::{golang, pins};
 use crate::cache::{self, SCRATCH, Scratch};
@@ -30,7 +28,7 @@ fn ensure_in(home: &Path, pins: &str, build: impl FnOnce(&Path) -> Result<()>) -
         used(&folder);
         return Ok(folder);
     }
-    let _lock = lock(home)?;
+    let _lock = cache::lock(&home.join(LOCK), "another run builds these programs: waiting for it")?;
     // Another run may have built it while this one waited.
     if complete(&folder) {
         used(&folder);
@@ -47,6 +45,7 @@ fn ensure_in(home: &Path, pins: &str, build: impl FnOnce(&Path) -> Result<()>) -
         bail!("the build left no {}", missing.join(", "));
     }
     fs::write(made.join("pins"), pins)?;
+    cache::seal(&made, &pins::names().collect::<Vec<_>>())?;
     for entry in fs::read_dir(&made)? {
         // The name must not become durable before what it names.
         File::open(entry?.path())?.sync_all()?;
@@ -73,33 +72,13 @@ fn key(pins: &str, home: &Path) -> Result<String> {
 }
 
 fn complete(folder: &Path) -> bool {
-    pins::names().all(|name| process::is_program(&folder.join(name)))
+    pins::names().all(|name| process::is_program(&folder.join(name))) && cache::is_whole(folder)
 }
 
 /// Notes that somebody asked for it.
 fn used(folder: &Path) {
     // Another user's cache may be read only: then it is not ours to tidy either.
     let _refused = File::open(folder).and_then(|file| file.set_modified(SystemTime::now()));
-}
-
-/// Waits until nobody else builds.
-fn lock(home: &Path) -> Result<Flock<File>> {
-    let path = home.join(LOCK);
-    let mut file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    let mut said = false;
-    loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((back, Errno::EWOULDBLOCK)) => file = back,
-            Err((_, error)) => return Err(error).with_context(|| format!("cannot lock {}", path.display())),
-        }
-        if !said {
-            say!("another run builds these programs: waiting for it");
-            said = true;
-        }
-        process::check_interrupt()?;
-        thread::sleep(Duration::from_millis(200));
-    }
 }
 
 /// Removes what a killed run left (nobody else builds: the lock is ours) and what nobody has used for long.
@@ -155,6 +134,8 @@ mod tests {
         assert_eq!(fs::read_to_string(one.join("pins")).expect("pins"), "one");
         fs::remove_file(one.join("etcd")).expect("there");
         assert_eq!((ensure("one") == one, count.get()), (true, 3), "what is not whole is built anew");
+        fs::write(one.join("etcd"), "").expect("there");
+        assert_eq!((ensure("one") == one, count.get()), (true, 4), "what was truncated is built anew");
         assert!(complete(&one));
     }
 

@@ -10,6 +10,7 @@ use super::job::Record;
 use super::plan::{Place, Plan, Planned, Scope};
 use super::table::File;
 use super::tally::Stage;
+use crate::process;
 use crate::say::say;
 
 /// Environment of the packet fuzz: how many packets it tries.
@@ -79,7 +80,11 @@ where
     let mut stage = Stage::new(name);
     let started = Instant::now();
     for row in rows {
-        run(row, scope, &mut stage)?;
+        // Where one cannot be run the others still count.
+        if let Err(error) = run(row, scope, &mut stage) {
+            process::check_interrupt()?;
+            stage.fail(format!("{}: {error:#}", row.job.title));
+        }
     }
     stage.took = started.elapsed();
     Ok(stage)

@@ -65,10 +65,13 @@ pub(crate) fn read(line: &str) -> Option<(&str, Told)> {
     })
 }
 
-/// The bound that a test missed, by what it printed when it failed; of several the longest.
+/// The bound that a test missed, by the error or panic that it failed for, which comes last of what it printed; of several the longest.
 pub(crate) fn missed(printed: &str) -> Option<Duration> {
-    let bounds = printed.split(MISSED).skip(1).filter_map(|rest| rest.split_once(" ms)")?.0.parse().ok());
-    bounds.max().map(Duration::from_millis)
+    let begins_error = |line: &str| line.starts_with("Error: ") || line.contains(" panicked at ");
+    let lines: Vec<&str> = printed.lines().collect();
+    let error = lines.iter().rposition(|line| begins_error(line))?;
+    let bound = |line: &&str| line.rsplit_once(MISSED)?.1.split_once(" ms)")?.0.parse().ok();
+    lines[error..].iter().filter_map(bound).max().map(Duration::from_millis)
 }
 
 /// Why a test that failed for a bound is run again: what was measured exceeds that bound. `None` where it has failed. `makes_load`: that the agent waits for a
@@ -110,10 +113,12 @@ mod tests {
     fn a_missed_bound_is_read_from_what_a_test_printed() {
         let printed = "connected\nError: the cut\n\nCaused by:\n    RSTs: 2s; promised are 1s (missed bound: 1000 ms)\n";
         assert_eq!(missed(printed), Some(Duration::from_secs(1)));
-        assert_eq!(
-            missed(&format!("{printed}{}", printed.replace("1000", "250"))),
-            Some(Duration::from_secs(1))
-        );
+        let twice = format!("{printed}{}", printed.replace("1000", "250"));
+        assert_eq!(missed(&twice), Some(Duration::from_millis(250)), "the last error counts");
+        let panicked = "thread 'a' (7) panicked at tests/a.rs:1:1:\nlate (missed bound: 20 ms)\n";
+        assert_eq!(missed(panicked), Some(Duration::from_millis(20)));
+        let logged = "a try was late (missed bound: 1000 ms)\nError: a kept flow was cut\n";
+        assert_eq!(missed(logged), None, "it failed for something else");
         for other in ["", "Error: a kept flow was cut\n", "(missed bound: ms)", "(missed bound: 1000"] {
             assert_eq!(missed(other), None, "{other}");
         }

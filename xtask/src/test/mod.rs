@@ -8,6 +8,7 @@ pub(crate) mod plan;
 pub(crate) mod results;
 pub(crate) mod table;
 pub(crate) mod tally;
+pub(crate) mod ticker;
 
 mod checks;
 mod documentation;

@@ -34,7 +34,7 @@ pub(crate) enum Kernel {
 /// Follows the newest build of the cloud flavour in its suite; smaller than the generic one, same networking.
 const PACKAGE: &str = "linux-image-cloud-amd64";
 /// Raise when what is made of a package changes, so that older results are made anew.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// How long a resolved version is taken as current.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
 
@@ -199,18 +199,18 @@ fn make(tree: &Path, made: &Path) -> Result<()> {
     archive.finish()?;
     fs::remove_dir_all(small)?;
     fs::write(made.join("release"), &release)?;
-    Ok(())
+    cache::seal(made, &["vmlinuz", "modules.cpio", "release"])
 }
 
 fn depmod(root: &Path, release: &str) -> Result<()> {
     process::output(process::command("depmod").arg("-b").arg(root).arg(release)).map(drop)
 }
 
-/// A build in the cache, if nothing of it is missing. The release is written last.
+/// A build in the cache, if nothing of it is missing or was changed.
 fn load(home: &Path) -> Option<Prepared> {
     let release = fs::read_to_string(home.join("release")).ok()?;
     let (image, modules) = (home.join("vmlinuz"), home.join("modules.cpio"));
-    (image.is_file() && modules.is_file()).then_some(Prepared { release, image, modules })
+    cache::is_whole(home).then_some(Prepared { release, image, modules })
 }
 
 fn fresh(file: &Path) -> bool {

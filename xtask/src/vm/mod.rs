@@ -38,7 +38,7 @@ use crate::test::results;
 use crate::test::table::Kind;
 use crate::test::tally::Stage;
 use crate::workspace::Workspace;
-use crate::{process, setup};
+use crate::{cache, process, setup};
 
 /// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
 pub(crate) const THREADS: usize = 2;
@@ -74,6 +74,9 @@ pub(crate) fn matrix(
     }
     let folder = workspace.target.join("vm-test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    // Guests of another run would lie in the same files.
+    let lock = folder.join("lock");
+    let _lock = cache::lock(&lock, "another run boots guests from this target folder: waiting for it")?;
     let base = folder.join("base.cpio");
     let mut executables: Vec<&PathBuf> =
         guests.iter().flat_map(|guest| guest.jobs.iter().map(|job| &job.program)).collect();
@@ -97,7 +100,8 @@ pub(crate) fn matrix(
     stages.extend(queue::run(&alone, 1, run));
     process::check_interrupt()?;
     if !options.keep {
-        fs::remove_file(&base)?;
+        // What was found counts, whatever lies around.
+        let _leftover = fs::remove_file(&base);
     }
     Ok(stages)
 }

@@ -1,0 +1,56 @@
+//! How long the machine, or the guest, stood still: gaps of a thread of the runner that ticks. What a test's own watchdog tells counts no further than this: a
+//! process that is stopped alone finds gaps too.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(20);
+
+/// A thread that ticks until it is asked.
+#[derive(Debug)]
+pub(crate) struct Ticker {
+    end: Sender<()>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Ticker {
+    /// Begins to tick.
+    pub(crate) fn start() -> Self {
+        let (end, ended) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            loop {
+                let before = Instant::now();
+                let over = ended.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout);
+                longest = longest.max(before.elapsed());
+                if over {
+                    return longest;
+                }
+            }
+        });
+        Self { end, thread }
+    }
+
+    /// Ends it. The longest gap.
+    pub(crate) fn end(self) -> Duration {
+        drop(self.end);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_stand_still_is_seen() {
+        let ticker = Ticker::start();
+        let script = "kill -STOP $PPID; sleep 0.3; kill -CONT $PPID";
+        assert!(Command::new("sh").args(["-c", script]).status().expect("sh").success());
+        let longest = ticker.end();
+        assert!(longest > Duration::from_millis(250), "{longest:?}");
+    }
+}
