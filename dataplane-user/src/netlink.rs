@@ -1,20 +1,24 @@
 //! What every netlink socket of the table rooms needs: requests out, whole messages in, and what ends an exchange. Knows no family.
 use std::io;
 
-use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK, NLM_F_DUMP_INTR, NetlinkBuffer};
+use netlink_packet_core::{NLM_F_DUMP_INTR, NetlinkBuffer};
 use netlink_sys::{Socket, SocketAddr};
 use nix::sys::{
     socket::{setsockopt, sockopt::ReceiveTimeout},
     time::TimeVal,
 };
 
+mod wire;
+
+pub(crate) use wire::{
+    HEADER_LEN, address_of, attributes, message, messages, nest, put, put_text, split_attribute, text_of,
+    u16_of, u32_of,
+};
+
 /// Receive buffer of a dump. The kernel sizes its own buffers by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
 const BUFFER_LEN: usize = 64 * 1024;
 /// Seconds without an answer after which the kernel is not waited for any longer.
 const TIMEOUT_SECONDS: i64 = 5;
-
-/// Length of `struct nlmsghdr`.
-const HEADER_LEN: usize = 16;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -30,11 +34,21 @@ pub(crate) enum Broken {
     Io(io::Error),
 }
 
+/// What the kernel answered in place of what it was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    /// Error number, positive.
+    pub(crate) errno: i32,
+    /// The kernel's own words, where it was asked for them and has any.
+    pub(crate) words: Option<String>,
+}
+
 /// A blocking netlink socket in the network namespace that it was opened in; one exchange at a time.
 pub(crate) struct Channel {
     socket: Socket,
     buffer: Vec<u8>,
     sequence: u32,
+    refusal: Option<Refusal>,
 }
 
 impl Channel {
@@ -46,7 +60,17 @@ impl Channel {
         // Only makes errors shorter: without the request that they answer.
         let _ = socket.set_cap_ack(true);
         setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
-        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER_LEN), sequence: 0 })
+        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER_LEN), sequence: 0, refusal: None })
+    }
+
+    /// Has the kernel say in words why it refuses (`NETLINK_EXT_ACK`).
+    pub(crate) fn set_words(&self) -> io::Result<()> {
+        self.socket.set_ext_ack(true)
+    }
+
+    /// Why the last exchange was refused, also where it is to be begun anew for that.
+    pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
+        self.refusal.take()
     }
 
     /// Has route netlink look at what a list is asked for (`NETLINK_GET_STRICT_CHK`, 4.20 and later).
@@ -69,9 +93,11 @@ impl Channel {
         mut each: impl FnMut(u16, &[u8]),
     ) -> Result<usize, Broken> {
         let sequence = self.sequence;
+        self.refusal = None;
         self.send(request).map_err(Broken::Io)?;
-        let (mut lost, mut datagrams) = (false, 0);
-        loop {
+        let mut lost = false;
+        let mut datagrams = 0;
+        let refusal = 'refused: loop {
             let bytes = match self.receive(0) {
                 Ok(bytes) => bytes,
                 // The rest must be read all the same: one socket runs one dump at a time.
@@ -95,14 +121,20 @@ impl Channel {
                 }
                 // Newer kernels end a failed dump with its error; NLMSG_DONE of old ones carries nothing.
                 let done = kind == NLMSG_DONE && message.payload().is_empty();
-                return match if done { 0 } else { errno(message.payload()) } {
-                    ..=0 => Ok(datagrams + usize::from(carries)),
-                    libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY => Err(Broken::Retry),
-                    errno => Err(Broken::Refused(errno)),
-                };
+                let errno = if done { 0 } else { errno(message.payload()) };
+                if errno <= 0 {
+                    return Ok(datagrams + usize::from(carries));
+                }
+                break 'refused Refusal { errno, words: words(&message) };
             }
             datagrams += usize::from(carries);
-        }
+        };
+        let errno = refusal.errno;
+        self.refusal = Some(refusal);
+        Err(match errno {
+            libc::ENOBUFS | libc::EINTR | libc::EAGAIN | libc::EBUSY => Broken::Retry,
+            errno => Broken::Refused(errno),
+        })
     }
 
     /// Sends `count` requests at once, whose sequence numbers are consecutive and end with the last one given, and hands over
@@ -161,32 +193,17 @@ impl Channel {
     }
 }
 
-/// The whole messages of a datagram; ends at the first malformed one. The crate's own check looks at the header more than once.
-pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
-    std::iter::from_fn(move || {
-        let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-        let this = bytes.get(..len).filter(|this| this.len() >= HEADER_LEN)?;
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some(NetlinkBuffer::new(this))
-    })
-}
-
-/// The first attribute of `bytes` (`struct nlattr`, include/uapi/linux/netlink.h), its type with the flags in it, and what follows; `None` where it
-/// is malformed. By hand, since a large table has millions of them and the crate's iterator took twice as long.
-pub(crate) fn split_attribute(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
-    let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?);
-    let value = bytes.get(NLA_HEADER_SIZE..len)?;
-    Some((kind, value, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
-}
-
-/// The attributes of `bytes`, without flags in their types; ends at the first malformed one.
-pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let (kind, value, rest) = split_attribute(bytes)?;
-        bytes = rest;
-        Some((kind & NLA_TYPE_MASK, value))
-    })
+/// The text that the kernel adds to an error: after the code (end of a list), or after the code and the request's header (an acknowledgement).
+fn words(message: &NetlinkBuffer<&[u8]>) -> Option<String> {
+    /// `NLM_F_ACK_TLVS`, `NLMSGERR_ATTR_MSG`.
+    const HAS_WORDS: u16 = 0x200;
+    const WORDS: u16 = 1;
+    if message.flags() & HAS_WORDS == 0 {
+        return None;
+    }
+    let at = if message.message_type() == NLMSG_ERROR { 4 + HEADER_LEN } else { 4 };
+    let mut said = attributes(message.payload().get(at..)?);
+    said.find(|(kind, _)| *kind == WORDS).map(|(_, value)| text_of(value))
 }
 
 /// Whether a message of this type ends an exchange.
@@ -221,15 +238,29 @@ mod tests {
 
     /// `body` behind a header that has the next sequence number.
     fn request(channel: &mut Channel, kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-        let len = u32::try_from(16 + body.len()).expect("short");
-        let sequence = channel.next_sequence();
-        let kind = [kind, NLM_F_REQUEST | flags].map(u16::to_ne_bytes).concat();
-        [&len.to_ne_bytes()[..], &kind, &sequence.to_ne_bytes(), &[0; 4], body].concat()
+        message(kind, NLM_F_REQUEST | flags, channel.next_sequence(), |out| out.extend_from_slice(body))
     }
 
     /// What does nothing and is acknowledged (`netlink_rcv_skb`), so often that not all of it fits.
     fn too_many(channel: &mut Channel) -> Vec<u8> {
         (0..AT_ONCE).flat_map(|_| request(channel, NLMSG_NOOP, NLM_F_ACK, &[])).collect()
+    }
+
+    #[test]
+    fn the_kernel_says_why_it_refuses() {
+        let mut channel = Channel::open(NETLINK_ROUTE).expect("rtnetlink");
+        channel.set_words().expect("extended acknowledgements");
+        channel.set_strict().expect("requests are looked at");
+        // `struct ifinfomsg` with a type of hardware, which is no question (`rtnl_valid_getlink_req`, net/core/rtnetlink.c).
+        let mut header = [0; 16];
+        header[2] = 1;
+        let request = request(&mut channel, RTM_GETLINK, NLM_F_ACK, &header);
+        let ended = channel.exchange(&request, |_, _| {});
+        assert!(matches!(ended, Err(Broken::Refused(libc::EINVAL))), "{ended:?}");
+        let refusal = channel.take_refusal().expect("a refusal");
+        assert_eq!(refusal.errno, libc::EINVAL);
+        let words = refusal.words.expect("words");
+        assert!(words.contains("link"), "{words}");
     }
 
     #[test]

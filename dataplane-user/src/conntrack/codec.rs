@@ -5,7 +5,8 @@ use nodefence_common::Addr;
 use super::{Flow, TcpState, Tuple, Zone, family::Family, flow::TCP};
 use crate::{
     netlink::attributes,
-    nfnetlink::{message, nest, put},
+    netlink::{nest, put},
+    nfnetlink::message,
 };
 
 pub(super) const SUBSYS_CTNETLINK: u16 = 1 << 8;

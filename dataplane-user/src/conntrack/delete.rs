@@ -12,7 +12,10 @@ use super::{
     family::Family,
     flow::{TCP, UDP},
 };
-use crate::nfnetlink::{message, nest, put};
+use crate::{
+    netlink::{nest, put},
+    nfnetlink::message,
+};
 
 const IPCTNL_MSG_CT_DELETE: u16 = 2;
 const CTA_FILTER: u16 = 25;

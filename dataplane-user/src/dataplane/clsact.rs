@@ -6,15 +6,18 @@ use std::{
     path::Path,
 };
 
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+
 use super::{
     error::Error,
     folders,
     names::{self, FILTER_HANDLE, FILTER_PREFIX, FILTER_PRIORITY, Hook},
     netlink::{
-        CREATE, DUMP, EXCL, Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_GETQDISC, RTM_GETTFILTER,
-        RTM_NEWQDISC, RTM_NEWTFILTER, Refused, Request, attrs, text, u32_at,
+        Netlink, RTM_DELQDISC, RTM_DELTFILTER, RTM_GETQDISC, RTM_GETTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER,
+        Request,
     },
 };
+use crate::netlink::{self, Refusal, attributes, text_of, u32_of};
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
@@ -78,17 +81,18 @@ fn tcmsg(ifindex: u32, handle: u32, parent: u32, info: u32) -> [u8; 20] {
 /// Devices that have a clsact qdisc.
 pub(super) fn devices(netlink: &mut Netlink) -> Result<Vec<u32>, Error> {
     let answers = netlink
-        .ask(&Request::new(RTM_GETQDISC, DUMP, &tcmsg(0, 0, 0, 0)))
+        .ask(&Request::list(RTM_GETQDISC, &tcmsg(0, 0, 0, 0)))
         .map_err(|e| e.into_error("list the qdiscs"))?;
     let is_clsact = |body: &&Vec<u8>| {
-        body.get(20..).is_some_and(|rest| attrs(rest).any(|(k, v)| k == TCA_KIND && text(v) == "clsact"))
+        body.get(20..)
+            .is_some_and(|rest| attributes(rest).any(|(k, v)| k == TCA_KIND && text_of(v) == "clsact"))
     };
-    Ok(answers.iter().filter(is_clsact).filter_map(|body| u32_at(body, 4)).collect())
+    Ok(answers.iter().filter(is_clsact).filter_map(|body| body.get(4..).and_then(u32_of)).collect())
 }
 
 /// Every filter of a hook; none where the device or the qdisc does not exist.
 pub(super) fn filters(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result<Vec<Filter>, Error> {
-    match netlink.ask(&Request::new(RTM_GETTFILTER, DUMP, &tcmsg(ifindex, 0, parent(hook), 0))) {
+    match netlink.ask(&Request::list(RTM_GETTFILTER, &tcmsg(ifindex, 0, parent(hook), 0))) {
         Ok(answers) => Ok(answers.iter().filter_map(|body| parse(body)).collect()),
         Err(e) if [libc::EINVAL, libc::ENOENT, libc::ENODEV].contains(&e.errno) => Ok(Vec::new()),
         Err(e) => Err(e.into_error(format!("list the {} filters of interface {ifindex}", hook.name()))),
@@ -96,28 +100,28 @@ pub(super) fn filters(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result
 }
 
 fn parse(body: &[u8]) -> Option<Filter> {
-    let info = u32_at(body, 16)?;
+    let info = body.get(16..).and_then(u32_of)?;
     let mut filter = Filter {
         priority: (info >> 16) as u16,
         protocol: info as u16,
-        handle: u32_at(body, 8)?,
+        handle: body.get(8..).and_then(u32_of)?,
         chain: 0,
         kind: String::new(),
         name: String::new(),
         program: 0,
     };
     let mut has_options = false;
-    for (kind, value) in attrs(body.get(20..)?) {
+    for (kind, value) in attributes(body.get(20..)?) {
         match kind {
-            TCA_KIND => filter.kind = text(value),
-            TCA_CHAIN => filter.chain = u32_at(value, 0)?,
+            TCA_KIND => filter.kind = text_of(value),
+            TCA_CHAIN => filter.chain = u32_of(value)?,
             TCA_OPTIONS => {
                 has_options = true;
                 if filter.kind == "bpf" {
-                    for (kind, value) in attrs(value) {
+                    for (kind, value) in attributes(value) {
                         match kind {
-                            TCA_BPF_NAME => filter.name = text(value),
-                            TCA_BPF_ID => filter.program = u32_at(value, 0)?,
+                            TCA_BPF_NAME => filter.name = text_of(value),
+                            TCA_BPF_ID => filter.program = u32_of(value)?,
                             _ => {}
                         }
                     }
@@ -150,7 +154,7 @@ pub(super) fn ensure(
     add_qdisc(netlink, pin_dir, ifindex)?;
     let mut refused = None;
     for priority in (FILTER_PRIORITY..).take(usize::from(PRIORITIES)) {
-        match put(netlink, ifindex, hook, priority, CREATE | EXCL, fd, name) {
+        match put(netlink, ifindex, hook, priority, NLM_F_CREATE | NLM_F_EXCL, fd, name) {
             Ok(()) => return Ok(()),
             // Others have a filter of another kind or protocol at this priority, or one with our handle.
             Err(e) if [libc::EINVAL, libc::EEXIST, libc::ENOENT].contains(&e.errno) => refused = Some(e),
@@ -161,7 +165,7 @@ pub(super) fn ensure(
         }
     }
     let what = format!("add a {} filter to the clsact qdisc of interface {ifindex}", hook.name());
-    Err(refused.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EEXIST).into()).into_error(what))
+    Err(refused.unwrap_or(Refusal { errno: libc::EEXIST, words: None }).into_error(what))
 }
 
 fn put(
@@ -172,14 +176,14 @@ fn put(
     flags: u16,
     program: BorrowedFd<'_>,
     name: &str,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let info = u32::from(priority) << 16 | u32::from(ETH_P_ALL.to_be());
     let request = Request::new(RTM_NEWTFILTER, flags, &tcmsg(ifindex, FILTER_HANDLE, parent(hook), info))
         .text(TCA_KIND, "bpf")
-        .nest(TCA_OPTIONS, |r| {
-            r.attr(TCA_BPF_FD, &(program.as_raw_fd() as u32).to_ne_bytes())
-                .text(TCA_BPF_NAME, &format!("{FILTER_PREFIX}{name}"))
-                .attr(TCA_BPF_FLAGS, &DIRECT_ACTION.to_ne_bytes())
+        .nest(TCA_OPTIONS, |options| {
+            netlink::put(options, TCA_BPF_FD, &(program.as_raw_fd() as u32).to_ne_bytes());
+            netlink::put_text(options, TCA_BPF_NAME, &format!("{FILTER_PREFIX}{name}"));
+            netlink::put(options, TCA_BPF_FLAGS, &DIRECT_ACTION.to_ne_bytes());
         });
     netlink.ask(&request).map(drop)
 }
@@ -211,8 +215,9 @@ fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), 
     }
     let mark = names::qdisc(pin_dir, ifindex);
     fs::create_dir_all(&mark).map_err(Error::file(&mark, "remember that the clsact qdisc is ours"))?;
-    let request = Request::new(RTM_NEWQDISC, CREATE | EXCL, &tcmsg(ifindex, CLSACT_HANDLE, CLSACT, 0))
-        .text(TCA_KIND, "clsact");
+    let request =
+        Request::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &tcmsg(ifindex, CLSACT_HANDLE, CLSACT, 0))
+            .text(TCA_KIND, "clsact");
     match netlink.ask(&request) {
         Ok(_) => Ok(()),
         Err(e) => {

@@ -1,8 +1,9 @@
 //! Network devices as the kernel lists them, and which of them can be attached to.
 use super::{
     error::Error,
-    netlink::{DUMP, Netlink, RTM_GETLINK, Request, attrs, text, u16_at, u32_at},
+    netlink::{Netlink, RTM_GETLINK, Request},
 };
+use crate::netlink::{attributes, text_of, u16_of, u32_of};
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -88,7 +89,7 @@ fn link_layer(hardware: u16) -> Result<LinkLayer, String> {
 pub fn list() -> Result<Vec<Interface>, Error> {
     let mut netlink = Netlink::open()?;
     let answers = netlink
-        .ask(&Request::new(RTM_GETLINK, DUMP, &[0; 16]))
+        .ask(&Request::list(RTM_GETLINK, &[0; 16]))
         .map_err(|e| e.into_error("list the network interfaces"))?;
     let mut devices = answers.iter().filter_map(|body| parse(body)).collect::<Vec<_>>();
     mark_vlans(&mut devices);
@@ -105,9 +106,9 @@ fn mark_vlans(devices: &mut [Interface]) {
 /// `struct ifinfomsg` (family, padding, type, index, flags, change) and its attributes.
 fn parse(body: &[u8]) -> Option<Interface> {
     let mut interface = Interface {
-        ifindex: u32_at(body, 4)?,
+        ifindex: body.get(4..).and_then(u32_of)?,
         name: String::new(),
-        hardware: u16_at(body, 2)?,
+        hardware: body.get(2..).and_then(u16_of)?,
         mac: None,
         mtu: 0,
         parent: None,
@@ -119,22 +120,24 @@ fn parse(body: &[u8]) -> Option<Interface> {
         xdp: None,
     };
     let (mut link, mut elsewhere, mut vlan) = (None, false, false);
-    for (kind, value) in attrs(body.get(16..)?) {
+    for (kind, value) in attributes(body.get(16..)?) {
         match kind {
-            IFLA_IFNAME => interface.name = text(value),
+            IFLA_IFNAME => interface.name = text_of(value),
             IFLA_ADDRESS => interface.mac = value.try_into().ok(),
-            IFLA_MTU => interface.mtu = u32_at(value, 0)?,
+            IFLA_MTU => interface.mtu = u32_of(value)?,
             IFLA_XDP => interface.xdp = parse_xdp(value),
-            IFLA_LINK => link = u32_at(value, 0),
-            IFLA_MASTER => interface.master = u32_at(value, 0),
+            IFLA_LINK => link = u32_of(value),
+            IFLA_MASTER => interface.master = u32_of(value),
             IFLA_LINK_NETNSID => elsewhere = true,
             IFLA_LINKINFO => {
-                let is = |name| attrs(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text(v) == name);
+                let is =
+                    |name| attributes(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text_of(v) == name);
                 (vlan, interface.veth) = (is("vlan"), is("veth"));
                 interface.ovs = is("openvswitch");
-                let data = attrs(value).find(|(kind, _)| is("vrf") && *kind == IFLA_INFO_DATA);
-                let table = data.and_then(|(_, data)| attrs(data).find(|(kind, _)| *kind == IFLA_VRF_TABLE));
-                interface.vrf = table.and_then(|(_, table)| u32_at(table, 0));
+                let data = attributes(value).find(|(kind, _)| is("vrf") && *kind == IFLA_INFO_DATA);
+                let table =
+                    data.and_then(|(_, data)| attributes(data).find(|(kind, _)| *kind == IFLA_VRF_TABLE));
+                interface.vrf = table.and_then(|(_, table)| u32_of(table));
             }
             _ => {}
         }
@@ -146,10 +149,10 @@ fn parse(body: &[u8]) -> Option<Interface> {
 fn parse_xdp(nested: &[u8]) -> Option<(u8, u32)> {
     let mut mode = 0;
     let mut id = 0;
-    for (kind, value) in attrs(nested) {
+    for (kind, value) in attributes(nested) {
         match kind {
             IFLA_XDP_ATTACHED => mode = value.first().copied()?,
-            IFLA_XDP_PROG_ID => id = u32_at(value, 0)?,
+            IFLA_XDP_PROG_ID => id = u32_of(value)?,
             _ => {}
         }
     }

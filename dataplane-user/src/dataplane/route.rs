@@ -1,17 +1,16 @@
 //! Which device packets to one address leave by, as the kernel answers, and when that may have changed for any.
-use std::{
-    collections::BTreeSet,
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::{collections::BTreeSet, io, net::IpAddr};
 
 use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE};
 
 use super::{
     error::Error,
-    netlink::{Netlink, RTM_GETROUTE, Request, attrs, u16_at, u32_at},
+    netlink::{Netlink, RTM_GETROUTE, Request},
 };
-use crate::routes::{self, Blocks, Changed, Ways};
+use crate::{
+    netlink::{HEADER_LEN, address_of, attributes, u16_of, u32_of},
+    routes::{self, Blocks, Changed, Ways},
+};
 
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -105,13 +104,6 @@ impl Lookup {
     }
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
-        return Some(IpAddr::V4(Ipv4Addr::from(v4)));
-    }
-    <[u8; 16]>::try_from(bytes).ok().map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
-}
-
 fn parse(body: &[u8]) -> Option<Route> {
     let mut route = Route {
         ifindex: 0,
@@ -120,13 +112,13 @@ fn parse(body: &[u8]) -> Option<Route> {
         source: None,
         local: *body.get(7)? == RTN_LOCAL,
     };
-    for (kind, value) in attrs(body.get(12..)?) {
+    for (kind, value) in attributes(body.get(12..)?) {
         match kind {
-            RTA_OIF => route.ifindex = u32_at(value, 0)?,
-            RTA_GATEWAY => route.gateway = address(value),
+            RTA_OIF => route.ifindex = u32_of(value)?,
+            RTA_GATEWAY => route.gateway = address_of(value),
             // A router of the other family: `struct rtvia` is the family and the address.
-            RTA_VIA => route.gateway = address(value.get(2..)?),
-            RTA_PREFSRC => route.source = address(value),
+            RTA_VIA => route.gateway = address_of(value.get(2..)?),
+            RTA_PREFSRC => route.source = address_of(value),
             _ => {}
         }
     }
@@ -136,12 +128,12 @@ fn parse(body: &[u8]) -> Option<Route> {
 /// The devices of a route's next hops: `struct rtnexthop` is its length, flags, hops and ifindex.
 fn next_hops(body: &[u8]) -> BTreeSet<u32> {
     let mut devices = BTreeSet::new();
-    for (kind, value) in attrs(body.get(12..).unwrap_or_default()) {
+    for (kind, value) in attributes(body.get(12..).unwrap_or_default()) {
         match kind {
-            RTA_OIF => devices.extend(u32_at(value, 0)),
+            RTA_OIF => devices.extend(u32_of(value)),
             RTA_MULTIPATH => {
                 let mut rest = value;
-                while let (Some(len), Some(ifindex)) = (u16_at(rest, 0), u32_at(rest, 4)) {
+                while let (Some(len), Some(ifindex)) = (u16_of(rest), rest.get(4..).and_then(u32_of)) {
                     devices.insert(ifindex);
                     let len = usize::from(len).next_multiple_of(4);
                     match rest.get(len..) {
@@ -168,8 +160,6 @@ pub struct Changes {
 const GROUPS: [u32; 8] = [1, 5, 7, 8, 9, 11, 19, 32];
 /// What does not fit is cut off: of a message about a device, which alone is so long, only the beginning matters.
 const RECORD: usize = 4096;
-/// Length of `struct nlmsghdr`.
-const HEADER: usize = 16;
 
 impl Changes {
     /// Begins to listen. Must be called in a tokio runtime, on a thread in the network namespace that is meant.
@@ -225,7 +215,7 @@ impl Changes {
 
 /// Notifications come one a datagram.
 fn what_changed(datagram: &[u8]) -> Changed {
-    match (u16_at(datagram, 4), datagram.get(HEADER..)) {
+    match (datagram.get(4..).and_then(u16_of), datagram.get(HEADER_LEN..)) {
         (Some(kind), Some(body)) => routes::changed(kind, body),
         _ => Changed::Any,
     }
@@ -233,6 +223,8 @@ fn what_changed(datagram: &[u8]) -> Changed {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]

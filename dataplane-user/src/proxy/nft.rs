@@ -7,8 +7,9 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Error;
 use crate::{
+    netlink::put,
     netlink::{Broken, Channel, attributes},
-    nfnetlink::{message, put},
+    nfnetlink::message,
     nftables::{
         DEL_SET_ELEM, GET_CHAIN, GET_SET, GET_SET_ELEM, GET_TABLE, NEW_SET, NEW_SET_ELEM, NFGEN_LEN,
         transaction,

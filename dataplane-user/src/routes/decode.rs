@@ -1,12 +1,10 @@
 //! rtnetlink messages about rules, routes and nexthop objects, as numbers and attributes (include/uapi/linux/rtnetlink.h, fib_rules.h, nexthop.h).
 //! What is unknown here is passed over where it decides nothing, and named where it may.
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use super::{
     model::{Action, Fate, Hop, Object, Route, Rule},
     prefix::{Family, Prefix},
 };
-use crate::netlink::attributes;
+use crate::netlink::{address_of, attributes, u16_of, u32_of};
 
 /// `RTM_F_CLONED`: what the kernel remembers of one address (its path's MTU), no route.
 const CLONED: u32 = 0x200;
@@ -47,21 +45,6 @@ pub fn changed(kind: u16, body: &[u8]) -> Changed {
     }
 }
 
-fn u32_of(value: &[u8]) -> Option<u32> {
-    Some(u32::from_ne_bytes(*value.first_chunk()?))
-}
-
-fn u16_of(value: &[u8]) -> Option<u16> {
-    Some(u16::from_ne_bytes(*value.first_chunk()?))
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
-        return Some(Ipv4Addr::from(v4).into());
-    }
-    <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
-}
-
 fn family(number: u8) -> Option<Family> {
     match i32::from(number) {
         libc::AF_INET => Some(Family::V4),
@@ -80,7 +63,7 @@ fn destination(body: &[u8]) -> Option<(Prefix, u32)> {
         return Some((Prefix::all(family), flags));
     }
     let to = attributes(body.get(12..)?).find(|(kind, _)| *kind == RTA_DST)?.1;
-    Some((Prefix::new(address(to)?, len)?, flags))
+    Some((Prefix::new(address_of(to)?, len)?, flags))
 }
 
 /// A route whose range is `wanted`; `None` for others, and for what is no route.
@@ -108,9 +91,9 @@ pub fn route(body: &[u8], wanted: impl FnOnce(Prefix) -> bool) -> Option<Route> 
     for (kind, value) in attributes(body.get(12..)?) {
         match kind {
             RTA_OIF => hop.ifindex = u32_of(value)?,
-            RTA_GATEWAY => hop.gateway = address(value),
+            RTA_GATEWAY => hop.gateway = address_of(value),
             // A router of the other family: `struct rtvia` is the family and the address.
-            RTA_VIA => hop.gateway = address(value.get(2..)?),
+            RTA_VIA => hop.gateway = address_of(value.get(2..)?),
             RTA_PRIORITY => route.metric = u32_of(value)?,
             RTA_TABLE => route.table = u32_of(value)?,
             RTA_ENCAP_TYPE => hop.encap = u16_of(value),
@@ -167,8 +150,8 @@ fn hops(mut bytes: &[u8]) -> Vec<Hop> {
         let mut hop = Hop { ifindex, ..hop(u32::from(*flags)) };
         for (kind, value) in attributes(rest) {
             match kind {
-                5 => hop.gateway = address(value),
-                18 => hop.gateway = value.get(2..).and_then(address),
+                5 => hop.gateway = address_of(value),
+                18 => hop.gateway = value.get(2..).and_then(address_of),
                 21 => hop.encap = u16_of(value),
                 _ => {}
             }
@@ -201,7 +184,7 @@ pub fn object(body: &[u8]) -> Option<(u32, Object)> {
             }
             NHA_BLACKHOLE => other = Some(Object::Blackhole),
             NHA_OIF => hop.ifindex = u32_of(value)?,
-            NHA_GATEWAY => hop.gateway = address(value),
+            NHA_GATEWAY => hop.gateway = address_of(value),
             NHA_ENCAP_TYPE => hop.encap = u16_of(value),
             _ => {}
         }
@@ -222,7 +205,7 @@ pub fn rule(body: &[u8]) -> Option<Rule> {
     for (kind, value) in attributes(body.get(12..)?) {
         match kind {
             // FRA_DST.
-            1 => rule.to = Some(Prefix::new(address(value)?, to_len)?),
+            1 => rule.to = Some(Prefix::new(address_of(value)?, to_len)?),
             // FRA_IIFNAME, FRA_OIFNAME.
             3 | 17 => rule.only_some = true,
             // FRA_GOTO.

@@ -1,20 +1,19 @@
 //! The neighbour and forwarding tables over route netlink (`struct ndmsg`, include/uapi/linux/neighbour.h).
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::{collections::HashMap, net::IpAddr};
 
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use serde::Serialize;
 
-use crate::dataplane::{
-    error::Error,
-    netlink::{CREATE, DUMP, Netlink, Request, attrs, u16_at, u32_at},
+use crate::{
+    dataplane::{
+        error::Error,
+        netlink::{Netlink, Request},
+    },
+    netlink::{address_of, attributes, u16_of, u32_of},
 };
 
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
-/// `NLM_F_REPLACE`: an address that differs may be written over.
-const REPLACE: u16 = 0x100;
 const NDMSG_LEN: usize = 12;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
@@ -84,7 +83,7 @@ fn dump(netlink: &mut Netlink, family: i32) -> Result<Vec<Vec<u8>>, Error> {
     let mut header = [0; NDMSG_LEN];
     header[0] = family as u8;
     netlink
-        .ask(&Request::new(RTM_GETNEIGH, DUMP, &header))
+        .ask(&Request::list(RTM_GETNEIGH, &header))
         .map_err(|refused| refused.into_error("list the neighbour table"))
 }
 
@@ -101,7 +100,8 @@ pub(super) fn set(
     header[4..8].copy_from_slice(&hop.ifindex.to_ne_bytes());
     header[8..10].copy_from_slice(&state.0.to_ne_bytes());
     header[10] = if router { NTF_ROUTER } else { 0 };
-    let request = Request::new(RTM_NEWNEIGH, CREATE | REPLACE, &header);
+    // An address that differs may be written over.
+    let request = Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &header);
     let request = match hop.address {
         IpAddr::V4(address) => request.attr(NDA_DST, &address.octets()),
         IpAddr::V6(address) => request.attr(NDA_DST, &address.octets()),
@@ -113,7 +113,8 @@ pub(super) fn set(
 }
 
 fn parse(body: &[u8]) -> Option<(Hop, Neighbour)> {
-    let (ifindex, state, flags) = (u32_at(body, 4)?, State(u16_at(body, 8)?), *body.get(10)?);
+    let (ifindex, state, flags) =
+        (body.get(4..).and_then(u32_of)?, State(body.get(8..).and_then(u16_of)?), *body.get(10)?);
     let (destination, mac) = addresses(body)?;
     let neighbour = Neighbour {
         state,
@@ -126,20 +127,14 @@ fn parse(body: &[u8]) -> Option<(Hop, Neighbour)> {
 
 fn parse_forwarding(body: &[u8]) -> Option<((u32, Vec<u8>), IpAddr)> {
     let (destination, mac) = addresses(body)?;
-    Some(((u32_at(body, 4)?, mac?), destination?))
+    Some(((body.get(4..).and_then(u32_of)?, mac?), destination?))
 }
 
 fn addresses(body: &[u8]) -> Option<(Option<IpAddr>, Option<Vec<u8>>)> {
     let (mut destination, mut mac) = (None, None);
-    for (kind, value) in attrs(body.get(NDMSG_LEN..)?) {
+    for (kind, value) in attributes(body.get(NDMSG_LEN..)?) {
         match kind {
-            NDA_DST => {
-                destination = match value.len() {
-                    4 => value.first_chunk::<4>().map(|&octets| Ipv4Addr::from(octets).into()),
-                    16 => value.first_chunk::<16>().map(|&octets| Ipv6Addr::from(octets).into()),
-                    _ => None,
-                }
-            }
+            NDA_DST => destination = address_of(value),
             NDA_LLADDR => mac = Some(value.to_vec()),
             _ => {}
         }

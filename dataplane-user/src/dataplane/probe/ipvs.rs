@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use nix::{
     mount::{MsFlags, mount},
     time::{ClockId, clock_gettime},
@@ -17,10 +18,10 @@ use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
 use crate::{
     dataplane::{
         Dataplane, Options,
-        netlink::{CREATE, EXCL, Netlink, Request},
+        netlink::{Netlink, Request},
     },
     ipvs::{BadName, Change, Destination, Ipvs, Outcome, Protocol, Service, ServiceKey},
-    nfnetlink::put,
+    netlink::{nest, put, put_text},
     plan::Tables,
 };
 
@@ -101,18 +102,17 @@ fn devices() -> Result<(), String> {
         header[12..16].copy_from_slice(&up.to_ne_bytes());
         header
     };
-    let pair = Request::new(RTM_NEWLINK, CREATE | EXCL, &link(0, false)).text(IFLA_IFNAME, DEVICE).nest(
-        IFLA_LINKINFO,
-        |info| {
-            info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
+    let pair = Request::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &link(0, false))
+        .text(IFLA_IFNAME, DEVICE)
+        .nest(IFLA_LINKINFO, |info| {
+            put_text(info, IFLA_INFO_KIND, "veth");
+            nest(info, IFLA_INFO_DATA, |data| {
                 // The peer's own header and attributes.
                 let mut peer = link(0, false).to_vec();
-                let name = [PEER.as_bytes(), &[0]].concat();
-                put(&mut peer, IFLA_IFNAME, &name);
-                data.attr(VETH_INFO_PEER, &peer)
-            })
-        },
-    );
+                put_text(&mut peer, IFLA_IFNAME, PEER);
+                put(data, VETH_INFO_PEER, &peer);
+            });
+        });
     ask(&pair, "make a veth pair")?;
     ask(&Request::new(RTM_NEWLINK, 0, &link(1, true)), "set the loopback device up")?;
     let index = nix::net::if_::if_nametoindex(DEVICE).map_err(|errno| format!("{DEVICE}: {errno}"))?;
@@ -125,14 +125,14 @@ fn devices() -> Result<(), String> {
         // struct ifaddrmsg: family, prefix length, flags, scope, index; IFA_ADDRESS and IFA_LOCAL.
         let mut header = vec![libc::AF_INET as u8, bits, 0, 0];
         header.extend_from_slice(&index.to_ne_bytes());
-        let request = Request::new(RTM_NEWADDR, CREATE | EXCL, &header);
+        let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &header);
         ask(&request.attr(1, &address.octets()).attr(2, &address.octets()), "add an address")?;
     }
     let mut header = vec![libc::AF_INET as u8, 0, 0, 0];
     header.extend_from_slice(&index.to_ne_bytes());
     header.extend_from_slice(&NUD_PERMANENT.to_ne_bytes());
     header.extend_from_slice(&[0, 0]);
-    let neighbour = Request::new(RTM_NEWNEIGH, CREATE, &header).attr(1, &REAL.octets());
+    let neighbour = Request::new(RTM_NEWNEIGH, NLM_F_CREATE, &header).attr(1, &REAL.octets());
     ask(&neighbour.attr(2, &[2, 0, 0, 0, 0, 1]), "add a neighbour")
 }
 

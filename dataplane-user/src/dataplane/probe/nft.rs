@@ -4,7 +4,8 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkBuffer}
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
 use crate::{
-    nfnetlink::{message, nest, put},
+    netlink::{nest, put},
+    nfnetlink::message,
     nftables::{NEW_CHAIN, NEW_RULE, NEW_TABLE, transaction},
 };
 
