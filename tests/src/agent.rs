@@ -323,8 +323,8 @@ impl Agent {
         self.ends_within(Duration::from_secs(10))
     }
 
-    /// Ends it and unpins what it left, so that the namespace is as it was. One that is killed may leave a guard, which puts back what it remembers once the
-    /// run folder is gone.
+    /// Ends it and unpins what it left, so that the namespace is as it was. One that is killed may leave a guard, which ends
+    /// once nothing is left to be put back.
     ///
     /// # Errors
     /// Where it does not end, or its pins stay.

@@ -1,6 +1,6 @@
 //! The agent from its start to its end: in which order things are checked, taken, started and given up.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use nix::sys::stat::{Mode as FileMode, umask};
@@ -30,6 +30,8 @@ use crate::{
     report::Server,
 };
 
+/// How often it is looked whether somebody removed the socket or the run folder.
+const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 /// How long tasks may take to end in order.
 const WIND_UP: Duration = Duration::from_secs(1);
 
@@ -85,7 +87,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         Some(lock) => lock,
         None => take_over(&settings)?,
     };
-    let mut server = Server::bind(settings.socket.clone())?;
+    let server = Server::bind(settings.socket.clone())?;
     let inherited = match inherited {
         Some(inherited) => inherited,
         None => {
@@ -146,26 +148,20 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         "the agent runs"
     );
     let desk = Arc::new(Desk::new(Arc::clone(&core), stop.clone()));
-    let ended = loop {
-        let ended = tokio::select! {
-            // In this order: once the end was asked for, tasks end too.
-            biased;
-            why = signals.come() => Ok(why),
-            () = stop.cancelled() => Ok("another agent takes over"),
-            () = server.serve(Arc::clone(&desk)) => Ok("the socket is gone"),
-            () = server.lost() => match again_in_place(&core, &mut server, &mut lock) {
-                Ok(()) => continue,
-                Err(error) => Err(error),
-            },
-            () = panicked.cancelled() => Err(anyhow::anyhow!("a thread panicked; see above")),
-            () = verdicts.ended() => Err(anyhow::anyhow!("the thread that renews verdicts ended; they lapse in 3 s")),
-            Some(ended) = tasks.join_next() => match ended {
-                Ok(Ok(())) => Ok("a task ended"),
-                Ok(Err(error)) => Err(error),
-                Err(panic) => Err(panic.into()),
-            },
-        };
-        break ended;
+    let ended = tokio::select! {
+        // In this order: once the end was asked for, tasks end too.
+        biased;
+        why = signals.come() => Ok(why),
+        () = stop.cancelled() => Ok("another agent takes over"),
+        () = server.serve(Arc::clone(&desk)) => Ok("the socket is gone"),
+        () = lost(&server, &lock, &core.settings.run_dir) => Err(write_down(&core, &mut lock).await),
+        () = panicked.cancelled() => Err(anyhow::anyhow!("a thread panicked; see above")),
+        () = verdicts.ended() => Err(anyhow::anyhow!("the thread that renews verdicts ended; they lapse in 3 s")),
+        Some(ended) = tasks.join_next() => match ended {
+            Ok(Ok(())) => Ok("a task ended"),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Err(panic.into()),
+        },
     };
     stop.cancel();
     taking_out.end();
@@ -192,14 +188,28 @@ async fn tables_written(core: &Core) {
     let _ended = core.verdicts.settled().await.is_err();
 }
 
-/// Makes lock, socket and flags file anew where somebody removed the run folder, or the socket: without them nobody could take a flag back.
-fn again_in_place(core: &Core, server: &mut Server, lock: &mut Lock) -> anyhow::Result<()> {
-    let Settings { run_dir, socket, .. } = &core.settings;
-    tracing::error!(socket = %socket.display(), "the socket's file is gone; the run folder is made anew");
-    if !lock.is_in(run_dir) {
-        *lock = Lock::take(run_dir, ADVICE).context("the run folder is gone, and cannot be made anew")?;
+/// Returns once somebody removed the socket, or the run folder with the lock.
+async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
+    while server.is_there() && lock.is_in(run_dir) {
+        tokio::time::sleep(LOOK_FOR_FILES).await;
     }
-    server.bind_again()?;
+}
+
+/// Writes what is flagged where somebody removed the run folder, or the socket: nobody can take a flag back any more, and whoever is started next must know of
+/// it. Gives why the agent ends.
+async fn write_down(core: &Core, lock: &mut Lock) -> anyhow::Error {
+    let Settings { run_dir, socket, .. } = &core.settings;
+    // Another agent's folder by now: what it knows is not written over.
+    if !lock.is_in(run_dir) {
+        match Lock::take(run_dir, ADVICE) {
+            Ok(again) => *lock = again,
+            Err(error) => {
+                return anyhow::Error::new(error).context("the run folder is gone, and cannot be made anew");
+            }
+        }
+    }
     core.verdicts.tell(Input::SaveAnew);
-    Ok(())
+    // What it gives out is given before it says that it has settled; the store ends once it lies there.
+    let _ended = core.verdicts.settled().await.is_err();
+    anyhow::anyhow!("the socket {} was removed, or all of its folder; start the agent anew", socket.display())
 }

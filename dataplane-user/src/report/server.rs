@@ -48,9 +48,6 @@ const SPARED: Duration = Duration::from_secs(1);
 /// How long one who may not ask is heard out.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 
-/// How often to look whether the socket's file is still there.
-const LOOK_FOR_THE_FILE: Duration = Duration::from_secs(1);
-
 /// Who carries requests out.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request.
@@ -66,7 +63,7 @@ pub struct ServerError {
     source: io::Error,
 }
 
-/// The agent's end of the socket. Dropping it removes the socket's file.
+/// The agent's end of the socket. Dropping it removes the socket's file, where it is still its own.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
@@ -97,24 +94,9 @@ impl Server {
         Ok(this)
     }
 
-    /// Returns once the socket's file is gone, or is another one: nobody finds this end any more.
-    pub async fn lost(&self) {
-        let there = || std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode);
-        while there() {
-            tokio::time::sleep(LOOK_FOR_THE_FILE).await;
-        }
-    }
-
-    /// Listens anew at the same place, in the stead of a file that is gone.
-    ///
-    /// # Errors
-    /// As [`Self::bind`].
-    pub fn bind_again(&mut self) -> Result<(), ServerError> {
-        let mut fresh = Self::bind(self.path.clone())?;
-        std::mem::swap(self, &mut fresh);
-        // What would remove the file that was just made.
-        fresh.path.clear();
-        Ok(())
+    /// Whether the socket's file is still there, and this end's own: otherwise nobody finds it any more.
+    pub fn is_there(&self) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode)
     }
 
     /// Removes a socket that nobody listens on. What is no socket stays.
@@ -192,7 +174,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _gone = std::fs::remove_file(&self.path);
+        // Another agent's may lie there by now.
+        if self.is_there() {
+            let _gone = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -66,7 +66,7 @@ impl Ledgers {
         self.guard.runs()
     }
 
-    /// Ends the guard, where nothing is ours any more: it may remember otherwise.
+    /// Ends the guard, where nothing is ours any more.
     pub fn dismiss_guard(&mut self) {
         if let Some(mut child) = self.guard.child.take() {
             let _ended_already = child.kill();
@@ -79,8 +79,8 @@ impl Ledgers {
         self.until = until;
     }
 
-    /// The turn, and the lease prolonged; `None` where it has lapsed, or where others do not find ledger and lease any more: the guard would put back what
-    /// it remembers.
+    /// The turn, and the lease prolonged; `None` where it has lapsed, or where others do not find ledger and lease any more: nobody would put back what is
+    /// taken out from then on.
     fn turn(&mut self) -> Result<Option<Turn>, Error> {
         if !self.ledger.is_there() || !self.held.is_there() || !self.owner.is_in(&self.run_dir) {
             return Ok(None);

@@ -13,7 +13,7 @@ use nix::{
     unistd::{getppid, setsid},
 };
 
-use super::{Kernel, memory::Memory, restore};
+use super::{Kernel, restore};
 use crate::{
     flags::monotonic_ns,
     ipvs,
@@ -26,12 +26,6 @@ const TICK: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long another agent must have had the ledger before the guard of a dead one leaves it to that agent's guard, which is started within that time.
 const RIVAL: Duration = Duration::from_secs(1);
-
-/// How long the agent may take to make a ledger anew that somebody removed, before the guard puts back what it remembers of it.
-const REMADE: Duration = Duration::from_secs(1);
-/// How long whoever removes the ledger waits until the guard of an agent that is no more has seen that nothing is left: it looks every [`TICK`], and after [`AGAIN`]
-/// where something could not be put back.
-const LEAVES: Duration = Duration::from_secs(3);
 
 /// Starts a guard for the ledger in a run folder, from this very program.
 ///
@@ -61,26 +55,12 @@ pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
     ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     let _not_blocked = ends.thread_block();
     let mut watch = Watch { run_dir, parent, lock: None, rival_since: None, told: String::new() };
-    let mut memory = Memory::default();
     loop {
-        let step = match memory.look(run_dir) {
-            None => watch.step(),
-            // Another agent's guard came before this one, and remembers it.
-            Some(_) if watch.lock.is_none() && watch.is_orphaned() => return Ok(()),
-            Some(since) if watch.lock.is_some() && since.elapsed() > REMADE => {
-                // Without the turn: there is no folder for its file, or the agent makes it anew and then finds all of it put back.
-                match memory.put_back(put_back) {
-                    Ok(left) if left.is_empty() && watch.is_orphaned() => return Ok(()),
-                    Ok(left) => Ok(Some(watch.left(&left))),
-                    Err(error) => Ok(Some(watch.failed(error))),
-                }
-            }
-            Some(_) => Ok(Some(TICK)),
-        };
-        match step {
+        match watch.step() {
             Ok(None) => return Ok(()),
             Ok(Some(pause)) => thread::sleep(pause),
-            Err(error) if memory.is_empty() => return Err(error),
+            // Without agent and ledger nobody says what there is to be put back.
+            Err(error) if watch.is_orphaned() && !Ledger::path(run_dir).exists() => return Err(error),
             Err(error) => thread::sleep(watch.failed(error)),
         }
     }
@@ -205,21 +185,10 @@ pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
             anyhow::bail!("{} destinations cannot be put back into IPVS: {pair} ...", left.len());
         }
     }
+    // A guard that still runs finds nothing there any more, and ends.
+    Ledger::remove(run_dir)?;
     drop(turn);
-    remove(run_dir)?;
     Ok(entries.len())
-}
-
-/// Removes a ledger of which all is put back. First a guard sees that nothing stands in it any more, and ends: it would put back what it remembers. Where it
-/// does not end in time, as one that is stopped, the empty ledger stays for it.
-fn remove(run_dir: &Path) -> Result<(), ledger::Error> {
-    if Ledger::path(run_dir).exists() {
-        Ledger::open(run_dir)?.0.rewrite(&BTreeMap::new())?;
-    }
-    if let Some(_guard) = Owner::take_guard(run_dir, LEAVES)? {
-        Ledger::remove(run_dir)?;
-    }
-    Ok(())
 }
 
 /// Puts everything back; gives what could not be, with the kernel's error number where there is one. Without IPVS there is nothing to put back.
@@ -234,61 +203,4 @@ fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32
         tracing::warn!(changes, left, "put back into IPVS what had been taken out and has lapsed");
     }
     Ok(restored.left)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-    use crate::{
-        ipvs::{Destination, Family, ServiceKey},
-        ledger::Phase,
-    };
-
-    /// A ledger in which something stands.
-    fn ledger() -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        let original = Destination::new(([10, 244, 2, 1], 8080).into(), 1);
-        let service = ServiceKey::Mark { family: Family::V4, mark: 7 };
-        let pair = Pair { service, destination: original.address };
-        let entry = Entry { node: "node-b".into(), phase: Phase::Lowered, original };
-        Ledger::open(dir.path()).unwrap().0.rewrite(&[(pair, entry)].into()).unwrap();
-        dir
-    }
-
-    #[test]
-    fn a_guard_sees_that_nothing_is_left_before_the_ledger_goes() {
-        let dir = ledger();
-        let guard = Owner::take_guard(dir.path(), Duration::ZERO).unwrap().unwrap();
-        let path = dir.path().to_owned();
-        let (tell, told) = std::sync::mpsc::channel();
-        let watch = thread::spawn(move || {
-            tell.send(()).unwrap();
-            while !Ledger::is_empty(&path).unwrap() {
-                thread::sleep(Duration::from_millis(1));
-            }
-            // It ends at its next look.
-            thread::sleep(TICK);
-            let there = Ledger::path(&path).exists();
-            drop(guard);
-            there
-        });
-        told.recv().unwrap();
-        remove(dir.path()).unwrap();
-        assert!(watch.join().unwrap(), "it was gone before the guard was");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_guard_that_stands_still_finds_an_empty_ledger() {
-        let dir = ledger();
-        let _guard = Owner::take_guard(dir.path(), Duration::ZERO).unwrap().unwrap();
-        remove(dir.path()).unwrap();
-        assert!(Ledger::path(dir.path()).exists() && Ledger::is_empty(dir.path()).unwrap());
-        // Without any, nothing is made only to be removed.
-        let none = tempfile::tempdir().unwrap();
-        remove(none.path()).unwrap();
-        assert_eq!(fs::read_dir(none.path()).unwrap().count(), 0);
-    }
 }

@@ -7,7 +7,6 @@ mod ending;
 mod guard;
 mod hands;
 mod kernel;
-mod memory;
 mod restore;
 #[cfg(test)]
 mod tests;

@@ -321,22 +321,21 @@ fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
 }
 
 #[test]
-fn a_run_folder_that_is_removed_is_made_anew() -> Result<()> {
-    let (ns, agent) = start(&[])?;
+fn a_run_folder_that_is_removed_ends_the_agent_which_writes_its_flags_first() -> Result<()> {
+    let (_ns, mut agent) = start(&[])?;
     agent.flag("node-b")?;
     let run_dir = agent.socket().parent().context("no folder")?.to_owned();
     fs::remove_dir_all(&run_dir)?;
-    wait_until("the agent answers again", Duration::from_secs(20), || {
-        agent.node("node-b").is_ok_and(|node| node["flag"]["reason"].is_string() || !node["flag"].is_null())
-    })
-    .with_context(|| agent.log())?;
-    let flags = run_dir.join("flags.json");
-    wait_until("the flags file is back", Duration::from_secs(20), || {
-        fs::read_to_string(&flags).is_ok_and(|text| text.contains("node-b"))
-    })?;
-    let mut command = another(&agent, &[])?;
-    let output = ns.run(move || command.output())?;
-    ensure!(output.status.code() == Some(6), "{}: two agents", output.status);
+    wait_until("the agent has ended", Duration::from_secs(20), || agent.log().contains("the agent ends;"))
+        .with_context(|| agent.log())?;
+    let log = agent.log();
+    ensure!(log.contains("was removed, or all of its folder; start the agent anew"), "{log}");
+    agent.terminate()?;
+    let saved = fs::read_to_string(run_dir.join("flags.json"))?;
+    ensure!(saved.contains("node-b"), "{saved}");
+    agent.restart(&[])?;
+    let node = agent.node("node-b")?;
+    ensure!(!node["flag"].is_null(), "{node}");
     agent.unflag("node-b")
 }
 
