@@ -18,15 +18,17 @@ impl Ticker {
     /// Begins to tick.
     pub(crate) fn start() -> Self {
         let (end, ended) = mpsc::channel();
+        // From here on, not from the thread's first turn: a stand-still may come before that.
+        let mut before = Instant::now();
         let thread = thread::spawn(move || {
             let mut longest = Duration::ZERO;
             loop {
-                let before = Instant::now();
                 let over = ended.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout);
                 longest = longest.max(before.elapsed());
                 if over {
                     return longest;
                 }
+                before = Instant::now();
             }
         });
         Self { end, thread }
