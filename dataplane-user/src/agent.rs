@@ -55,3 +55,4 @@ pub use lock::{Lock, LockError};
 pub use own_node::{OwnNodeError, own_node};
 pub use run::run;
 pub use settings::{AuditSettings, Settings, Wanted};
+pub use threads::runtime;

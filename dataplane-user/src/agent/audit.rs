@@ -28,8 +28,9 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(pause) => {}
         }
+        let crew = core.crew.clone();
         let core = Arc::clone(&core);
-        pause = tokio::task::spawn_blocking(move || {
+        let looking = crew.blocking("audit", move || {
             let mut watch = core.audit.watch();
             let due = watch.due();
             look(&mut watch, &core, due);
@@ -38,8 +39,7 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
                 mend::mend(&core, &mut watch, kinds);
             }
             watch.pause()
-        })
-        .await?
-        .max(SOONEST / 5);
+        });
+        pause = looking.await?.max(SOONEST / 5);
     }
 }

@@ -4,9 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
-use super::{inbox::Inbox, slot::Slot, threads::thread};
+use super::{
+    inbox::Inbox,
+    slot::Slot,
+    threads::{Crew, Nice},
+};
 use crate::{
     cluster::{ClusterView, NodeName},
     enforce::{Epoch, NewClaim, NewView},
@@ -107,9 +110,9 @@ impl Builder {
         mut self,
         builds: Arc<Builds>,
         inbox: Arc<Inbox>,
-        panicked: CancellationToken,
+        crew: &Crew,
     ) -> std::io::Result<()> {
-        let started = thread("builder", panicked, move || {
+        let started = crew.thread("builder", Nice::Usual, move || {
             loop {
                 let longest = if self.bin.len() > 1 { SWEEP } else { IDLE };
                 let work = builds.0.take(longest, BuildWork::is_something);

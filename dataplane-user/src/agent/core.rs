@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     beat::Beat,
@@ -20,7 +19,7 @@ use super::{
     outlets::Bells,
     settings::Settings,
     tables::TablesRow,
-    threads::EndsTheAgent,
+    threads::Crew,
     turns::Turns,
     watched::Audit,
     world::{Published, World},
@@ -90,16 +89,11 @@ pub(super) struct Core {
     /// Rung when verdicts, exemptions or backends may have changed, or devices are to be looked at.
     pub(super) bells: Bells,
     pub(super) rows: Rows,
-    /// Cancelled where a thread of the agent's panicked.
-    pub(super) panicked: CancellationToken,
+    /// Whoever else works.
+    pub(super) crew: Crew,
 }
 
 impl Core {
-    /// For a thread to hold as long as it works.
-    pub(super) fn or_end(&self) -> EndsTheAgent {
-        EndsTheAgent(self.panicked.clone())
-    }
-
     pub(super) fn dataplane(&self) -> MutexGuard<'_, Dataplane> {
         self.dataplane.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,10 +27,10 @@ pub(super) async fn follow(
         if !core.world().findings.outdated(then, now) {
             continue;
         }
-        let findings = tokio::task::spawn_blocking(Findings::gather).await?;
+        let findings = core.crew.blocking("findings", Findings::gather).await?;
         tracing::info!(milliseconds = findings.milliseconds, "looked again: {findings}");
-        let core = Arc::clone(&core);
-        if tokio::task::spawn_blocking(move || core.set_findings(findings)).await? {
+        let told = Arc::clone(&core);
+        if core.crew.blocking("findings", move || told.set_findings(findings)).await? {
             then = now;
         }
     }

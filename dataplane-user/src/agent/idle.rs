@@ -31,9 +31,8 @@ async fn ask_in_turn(core: Arc<Core>, round: Round) {
     let turns = if requests.is_empty() { &core.turns.others } else { &core.turns.requests };
     // Nobody closes it.
     let Ok(turn) = Arc::clone(turns).acquire_owned().await else { return };
-    let or_end = core.or_end();
-    let asking = tokio::task::spawn_blocking(move || {
-        let _or_end = or_end;
+    let crew = core.crew.clone();
+    let asking = crew.blocking("follow-up", move || {
         if node == core.own_node {
             // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
             core.bells.looks.look();
@@ -47,9 +46,8 @@ async fn ask_in_turn(core: Arc<Core>, round: Round) {
             let _gone = request.send(row.clone());
         }
     });
-    if let Err(error) = asking.await {
-        std::panic::resume_unwind(error.into_panic());
-    }
+    // Where it panicked the agent ends.
+    let _told = asking.await;
 }
 
 /// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
@@ -66,10 +64,10 @@ fn ask_where_reached_late(core: &Core, node: &str, row: AskRow) -> Outcome {
 
 /// Asks the idle clients of nodes that are cut from now on (by a request, the cluster file, a flag adopted from an agent that ended), or that the cut reaches better
 /// than before, until `stop`.
-pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) {
+pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
     loop {
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => return Ok(()),
             () = core.bells.flagged.notified() => {}
         }
         let world = core.world();
@@ -78,7 +76,7 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) {
             continue;
         }
         for round in core.follow_up.due(&world) {
-            tokio::spawn(ask_in_turn(Arc::clone(&core), round));
+            core.crew.errand("follow-up", ask_in_turn(Arc::clone(&core), round));
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use tokio_util::sync::CancellationToken;
-
-use super::{records::record, threads::thread};
+use super::{
+    records::record,
+    threads::{Crew, Nice},
+};
 use crate::enforce::Event;
 
 /// Lines that wait at most.
@@ -19,9 +20,9 @@ pub(super) enum Line {
 }
 
 /// Starts it. It ends once nobody has anything to say any more.
-pub(super) fn start(panicked: CancellationToken) -> std::io::Result<SyncSender<Line>> {
+pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
     let (lines, said) = sync_channel(MOST);
-    thread("log", panicked, move || {
+    crew.hand("log", Nice::Usual, move || {
         for line in said {
             match line {
                 Line::Event(event) => record(&event),

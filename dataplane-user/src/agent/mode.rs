@@ -47,12 +47,12 @@ pub(super) async fn follow(core: Arc<Core>, mut look: Look, stop: CancellationTo
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        let core = Arc::clone(&core);
-        look = tokio::task::spawn_blocking(move || {
-            again(&core, &mut look);
+        let looked = Arc::clone(&core);
+        let looking = core.crew.blocking("kube-proxy", move || {
+            again(&looked, &mut look);
             look
-        })
-        .await?;
+        });
+        look = looking.await?;
     }
 }
 

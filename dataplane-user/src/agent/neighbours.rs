@@ -28,11 +28,11 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
             _ = tick.tick() => {}
         }
         let flagged = flagged(&core);
-        let (held, result) = tokio::task::spawn_blocking(move || {
+        let ticking = core.crew.blocking("neighbours", move || {
             let result = hold.tick(&flagged);
             (hold, result)
-        })
-        .await?;
+        });
+        let (held, result) = ticking.await?;
         hold = held;
         let problem = match result {
             Ok(report) => {

@@ -59,11 +59,11 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
         if changes.take_routes() {
             looking.routing.changed();
         }
-        looking = tokio::task::spawn_blocking(move || {
+        let look = core.crew.blocking("routes", move || {
             looking.look(&looked);
             looking
-        })
-        .await?;
+        });
+        looking = look.await?;
         let blocks = looking.routing.blocks();
         let pause = (begun.elapsed() * SHARE).clamp(SETTLE, LATEST);
         tokio::select! {

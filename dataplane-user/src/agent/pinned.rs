@@ -157,8 +157,8 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
             () = tokio::time::sleep(pause) => {}
         }
         let start = Instant::now();
-        let core = Arc::clone(&core);
-        tokio::task::spawn_blocking(move || again(&core)).await?;
+        let letting_go = Arc::clone(&core);
+        core.crew.blocking("pinned", move || again(&letting_go)).await?;
         pause = AGAIN_EVERY.max(start.elapsed() * PAUSE);
     }
 }

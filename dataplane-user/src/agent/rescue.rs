@@ -10,7 +10,7 @@ use std::{
 
 use nodefence_common::RESCUE_LEASE_NS;
 
-use super::{core::Core, threads::urgent_thread};
+use super::{core::Core, threads::Nice};
 use crate::{
     dataplane::Rescues,
     flags::monotonic_ns,
@@ -52,14 +52,9 @@ impl Rescue {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let stop = Arc::clone(&stop);
-            urgent_thread("rescue", core.panicked.clone(), move || {
-                let desk = Arc::clone(&core.rescue);
-                // Without this thread the lease lapses: what would be rescued is refused.
-                if let Err(error) = (Worker { core, rescues }).run(&stop) {
-                    tracing::error!(%error, "nothing is rescued any more");
-                    desk.set_idle(Some(error.to_string()));
-                }
-            })?
+            let crew = core.crew.clone();
+            // Without this thread the lease lapses: what would be rescued is refused.
+            crew.thread("rescue", Nice::First, move || (Worker { core, rescues }).run(&stop))?
         };
         Ok(Self { stop, thread })
     }

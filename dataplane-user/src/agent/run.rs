@@ -4,7 +4,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use nix::sys::stat::{Mode as FileMode, umask};
-use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -22,6 +21,7 @@ use super::{
     source,
     start::{Inherited, Known, open, take_over},
     takeout::TakingOut,
+    threads::Crew,
 };
 use crate::{
     cluster::{FileSource, Watch},
@@ -51,10 +51,10 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         Err(LockError::Busy { .. }) if settings.take_over => None,
         taken => Some(taken?),
     };
-    let panicked = CancellationToken::new();
+    let crew = Crew::default();
     // Where an agent runs, it goes on to renew its verdicts until all is ready; where none does, what an earlier one left is renewed from now on.
     let inherited = match &held {
-        Some(_) => Some(Inherited::take(&settings, &panicked)?),
+        Some(_) => Some(Inherited::take(&settings, &crew)?),
         None => None,
     };
     let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
@@ -68,17 +68,17 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         inherited.know_flags(&view);
     }
     let present = Present::now();
-    let findings = tokio::task::spawn_blocking(Findings::gather).await?;
+    let findings = crew.blocking("findings", Findings::gather).await?;
     tracing::info!(milliseconds = findings.milliseconds, "{findings}");
     settings.options.config = settings.config(&findings);
     let wanted = settings.proxy;
     let services = view.services.is_some();
-    let (look, proxy) = tokio::task::spawn_blocking(move || {
+    let looking = crew.blocking("kube-proxy", move || {
         let mut look = mode::Look::default();
         let proxy = look.look(wanted, services).clone();
         (look, proxy)
-    })
-    .await?;
+    });
+    let (look, proxy) = looking.await?;
     if let Some(why) = signals.came().await {
         tracing::info!(why, "told to end before the agent ran; nothing was changed");
         return Ok(());
@@ -87,59 +87,53 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         Some(lock) => lock,
         None => take_over(&settings)?,
     };
-    let server = Server::bind(settings.socket.clone())?;
+    let server = Arc::new(Server::bind(settings.socket.clone())?);
     let inherited = match inherited {
         Some(inherited) => inherited,
         None => {
-            let inherited = Inherited::take(&settings, &panicked)?;
+            let inherited = Inherited::take(&settings, &crew)?;
             inherited.know_flags(&view);
             inherited
         }
     };
     let known = Known { own_node, view, findings, proxy, unwatched: watch.degraded.clone() };
-    let (core, events) = open(settings, known, &inherited, panicked.clone())?;
+    let (core, events) = open(settings, known, &inherited, crew.clone())?;
     let Inherited { verdicts, store } = inherited;
     tokio::select! {
         biased;
         () = tables_written(&core) => {}
-        () = panicked.cancelled() => anyhow::bail!("a thread panicked; see above"),
+        fallen = crew.falls() => return Err(fallen.into()),
         why = signals.come() => {
             tracing::info!(why, "told to end before the agent ran; the dataplane stays, verdicts lapse in 3 s");
             return Ok(());
         }
     }
-    let stop = CancellationToken::new();
-    let mut tasks = JoinSet::new();
     let first = core.bells.looks.ask();
-    tasks.spawn(network::follow(Arc::clone(&core), stop.clone()));
+    crew.task("routes", network::follow(Arc::clone(&core), crew.stop()));
     // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
     let taking_out = TakingOut::start(&core)?;
     let rescue = Rescue::start(&core)?;
     {
         let core = Arc::clone(&core);
-        tokio::task::spawn_blocking(move || core.bells.looks.wait(first)).await?;
+        crew.blocking("start", move || core.bells.looks.wait(first)).await?;
     }
-    tasks.spawn(source::follow(Arc::clone(&core), source, watch, stop.clone()));
-    tasks.spawn(answers::follow(events, core.injector.clone(), stop.clone()));
-    tasks.spawn(findings::follow(Arc::clone(&core), present, stop.clone()));
-    tasks.spawn(mode::follow(Arc::clone(&core), look, stop.clone()));
-    tasks.spawn(pinned::follow(Arc::clone(&core), stop.clone()));
-    tasks.spawn(audit::follow(Arc::clone(&core), stop.clone()));
-    tasks.spawn(neighbours::follow(Arc::clone(&core), stop.clone()));
+    crew.task("source", source::follow(Arc::clone(&core), source, watch, crew.stop()));
+    crew.task("answers", answers::follow(events, core.injector.clone(), crew.stop()));
+    crew.task("findings", findings::follow(Arc::clone(&core), present, crew.stop()));
+    crew.task("kube-proxy", mode::follow(Arc::clone(&core), look, crew.stop()));
+    crew.task("pinned", pinned::follow(Arc::clone(&core), crew.stop()));
+    crew.task("audit", audit::follow(Arc::clone(&core), crew.stop()));
+    crew.task("neighbours", neighbours::follow(Arc::clone(&core), crew.stop()));
     if core.settings.options.log_cuts {
-        let (mut log, stop) = (core.dataplane().cut_log()?, stop.clone());
-        tasks.spawn(async move {
+        let (mut log, stop) = (core.dataplane().cut_log()?, crew.stop());
+        crew.task("cut-log", async move {
             tokio::select! {
                 () = stop.cancelled() => Ok(()),
                 ended = log.follow() => Ok(ended?),
             }
         });
     }
-    let asking = idle::follow(Arc::clone(&core), stop.clone());
-    tasks.spawn(async {
-        asking.await;
-        Ok(())
-    });
+    crew.task("follow-up", idle::follow(Arc::clone(&core), crew.stop()));
     tracing::info!(
         node = core.own_node.as_str(),
         socket = %core.settings.socket.display(),
@@ -147,37 +141,49 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         version = env!("CARGO_PKG_VERSION"),
         "the agent runs"
     );
-    let desk = Arc::new(Desk::new(Arc::clone(&core), stop.clone()));
+    let handed_over = CancellationToken::new();
+    let desk = Desk::new(Arc::clone(&core), handed_over.clone());
+    crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));
     let ended = tokio::select! {
-        // In this order: once the end was asked for, tasks end too.
+        // In this order: what ends once the end was asked for is no fault.
         biased;
         why = signals.come() => Ok(why),
-        () = stop.cancelled() => Ok("another agent takes over"),
-        () = server.serve(Arc::clone(&desk)) => Ok("the socket is gone"),
+        () = handed_over.cancelled() => Ok("another agent takes over"),
         () = lost(&server, &lock, &core.settings.run_dir) => Err(write_down(&core, &mut lock).await),
-        () = panicked.cancelled() => Err(anyhow::anyhow!("a thread panicked; see above")),
-        () = verdicts.ended() => Err(anyhow::anyhow!("the thread that renews verdicts ended; they lapse in 3 s")),
-        Some(ended) = tasks.join_next() => match ended {
-            Ok(Ok(())) => Ok("a task ended"),
-            Ok(Err(error)) => Err(error),
-            Err(panic) => Err(panic.into()),
-        },
+        fallen = crew.falls() => Err(fallen.into()),
     };
-    stop.cancel();
+    crew.end();
     taking_out.end();
     rescue.end();
     // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
     drop(verdicts);
     store.end(WIND_UP);
-    let _late = timeout(WIND_UP, async { while tasks.join_next().await.is_some() {} }).await;
+    crew.wind_up(WIND_UP).await;
     // The socket goes before the lock: whoever has the lock may take what lies there for stale.
-    drop(server);
+    server.remove();
+    // Also who fell on the way to the end: what it was to do was not done.
+    let ended = match crew.fallen() {
+        Some(fallen) if ended.is_ok() => Err(fallen.into()),
+        _ => ended,
+    };
     match &ended {
         Ok(why) => tracing::info!(why, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
         Err(error) => tracing::error!(%error, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
     }
     drop(lock);
     ended.map(drop)
+}
+
+/// Serves until the agent ends. A client's request that panics ends the agent, as everybody's panic does: what it had in its hands is the agent's, and may be half
+/// changed. What a client sends that is no request is answered, and panics nowhere.
+async fn serve(server: Arc<Server>, desk: Desk, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
+    let serving = server.serve(Arc::new(desk), |talk| crew.errand("api", talk));
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = serving => {}
+    }
+    Ok(())
 }
 
 /// Waits until the first tables were written, or could not be, and until all is in the maps that follows from it.

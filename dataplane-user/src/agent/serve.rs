@@ -40,12 +40,13 @@ struct Flag {
 /// Carries out what comes over the socket.
 pub(super) struct Desk {
     core: Arc<Core>,
-    stop: CancellationToken,
+    /// Cancelled once another agent takes over.
+    handed_over: CancellationToken,
 }
 
 impl Desk {
-    pub(super) fn new(core: Arc<Core>, stop: CancellationToken) -> Self {
-        Self { core, stop }
+    pub(super) fn new(core: Arc<Core>, handed_over: CancellationToken) -> Self {
+        Self { core, handed_over }
     }
 
     /// Asks the owner of verdicts for something on a node.
@@ -136,18 +137,13 @@ impl Desk {
         work: impl FnOnce(&Core) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let core = Arc::clone(&self.core);
-        let blocking = tokio::task::spawn_blocking(move || {
-            let _or_end = core.or_end();
-            work(&core)
-        });
-        blocking.await.map_err(Failure::failed)
+        self.core.crew.blocking("api", move || work(&core)).await.map_err(Failure::failed)
     }
 }
 
 impl Handler for Desk {
     async fn handle(&self, request: Request) -> Reply {
         let begun = Instant::now();
-        let _or_end = self.core.or_end();
         match request {
             Request::Flag { node, for_ms, reason, force, wait } => {
                 let lasts = for_ms.map(Duration::from_millis);
@@ -174,10 +170,10 @@ impl Handler for Desk {
                     return Reply::Error(failure);
                 }
                 // The answer is on its way before anything ends.
-                let stop = self.stop.clone();
-                tokio::spawn(async move {
+                let handed_over = self.handed_over.clone();
+                self.core.crew.errand("hand-over", async move {
                     tokio::time::sleep(Duration::from_millis(20)).await;
-                    stop.cancel();
+                    handed_over.cancel();
                 });
                 Reply::ok(&std::process::id())
             }

@@ -28,7 +28,7 @@ pub(super) async fn follow(
             () = watch.changed() => {}
         }
         let read = Arc::clone(&source);
-        let (loaded, took) = tokio::task::spawn_blocking(move || timed(|| load(&read))).await?;
+        let (loaded, took) = core.crew.blocking("source", move || timed(|| load(&read))).await?;
         core.rows.source.send_modify(|row| {
             row.reading.times += 1;
             row.reading.processor_micros += took.as_micros() as u64;

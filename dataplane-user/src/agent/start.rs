@@ -9,7 +9,6 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use nodefence_common::NodeEntry;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     builder::{Builder, Builds, flags_of},
@@ -25,6 +24,7 @@ use super::{
     slot::Slot,
     store::Store,
     tables::{Tables, TablesRow},
+    threads::Crew,
     turns::Turns,
     verdicts::{Beginning, Verdicts},
     watched::Audit,
@@ -53,7 +53,7 @@ pub(super) struct Inherited {
 impl Inherited {
     /// Begins to renew the verdicts of an agent that ended: all that follows may take seconds, a large cluster file for one, and an upgrade must not let a node go.
     /// Only verdicts that are alive, on nodes that are claimed still.
-    pub(super) fn take(settings: &Settings, panicked: &CancellationToken) -> anyhow::Result<Self> {
+    pub(super) fn take(settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
         let adopted = FlagStore::new(&settings.run_dir).adopt(now())?;
         records::adopted(&adopted);
         let (writer, pinned) = pinned(settings);
@@ -61,12 +61,11 @@ impl Inherited {
         let told = settings.told(NodeName::default());
         let enforcer = Enforcer::bridge(pinned, adopted.saved, told, now());
         let work = Arc::new(Slot::default());
-        let lines = lines::start(panicked.clone())?;
+        let lines = lines::start(crew)?;
         let store = Arc::clone(&work);
-        let verdicts =
-            Verdicts::start(Beginning { enforcer, writer, store, lines, panicked: panicked.clone() })?;
+        let verdicts = Verdicts::start(Beginning { enforcer, writer, store, lines, crew: crew.clone() })?;
         let inbox = Arc::clone(&verdicts.inbox);
-        let store = Store::start(&settings.run_dir, &work, inbox, adopted.problem, panicked.clone())?;
+        let store = Store::start(&settings.run_dir, &work, inbox, adopted.problem, crew)?;
         Ok(Self { verdicts, store })
     }
 
@@ -122,7 +121,7 @@ pub(super) fn open(
     settings: Settings,
     known: Known,
     inherited: &Inherited,
-    panicked: CancellationToken,
+    crew: Crew,
 ) -> anyhow::Result<(Arc<Core>, EventStream)> {
     let Known { own_node, view, findings, proxy, unwatched } = known;
     let mut dataplane = Dataplane::open(&settings.options)?;
@@ -160,8 +159,8 @@ pub(super) fn open(
         row,
         max_backends: settings.options.max_backends,
     };
-    writes.start(panicked.clone())?;
-    builder.start(Arc::clone(&builds), Arc::clone(&inbox), panicked.clone())?;
+    writes.start(&crew)?;
+    builder.start(Arc::clone(&builds), Arc::clone(&inbox), &crew)?;
     inbox.open(Opened { own: own_node.clone(), writer, outlets });
     // What was renewed so far may be a map that devices are about to leave.
     inbox.tell(Input::Found { nodes, exempt, whole: true });
@@ -189,7 +188,7 @@ pub(super) fn open(
             routes: watch::Sender::default(),
             neighbours: watch::Sender::default(),
         },
-        panicked,
+        crew,
     };
     Ok((Arc::new(core), events))
 }

@@ -10,9 +10,13 @@ use std::{
 };
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use super::{inbox::Inbox, refusals::unsaved, slot::Slot, threads::thread};
+use super::{
+    inbox::Inbox,
+    refusals::unsaved,
+    slot::Slot,
+    threads::{Crew, Nice},
+};
 use crate::{
     enforce::{Input, Saved, Source},
     flags::{FlagStore, monotonic_ns},
@@ -53,7 +57,7 @@ impl Store {
         work: &Arc<Slot<StoreWork>>,
         inbox: Arc<Inbox>,
         problem: Option<String>,
-        panicked: CancellationToken,
+        crew: &Crew,
     ) -> std::io::Result<Self> {
         let (told, problem_now) = watch::channel(problem.clone());
         let (ending, ended) = channel();
@@ -65,10 +69,11 @@ impl Store {
             lost: problem,
             told,
         };
-        thread("store", panicked, move || {
+        crew.thread("store", Nice::Usual, move || {
             keeper.run();
             // Nobody may wait any more.
             let _gone = ending.send(());
+            Ok(())
         })?;
         Ok(Self { work: Arc::clone(work), problem: problem_now, ended })
     }
@@ -147,8 +152,7 @@ mod tests {
         let work = Arc::new(Slot::default());
         let inbox = Arc::new(Inbox::default());
         let lost = Some("lost".to_owned());
-        let store =
-            Store::start(folder.path(), &work, Arc::clone(&inbox), lost, CancellationToken::new()).unwrap();
+        let store = Store::start(folder.path(), &work, Arc::clone(&inbox), lost, &Crew::default()).unwrap();
         let answer = |wanted: Option<(u64, Arc<Saved>)>| {
             work.post(|work| work.save = wanted);
             inbox.wait(Duration::from_secs(60));

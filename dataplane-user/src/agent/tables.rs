@@ -3,14 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     compare::{ComparedRow, Comparing},
     inbox::Inbox,
     outlets::TablesWork,
     slot::Slot,
-    threads::thread,
+    threads::{Crew, Nice},
 };
 use crate::{
     dataplane::{self, Dataplane, TableMaps, WriteReport},
@@ -49,8 +48,8 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Starts the thread.
-    pub(super) fn start(mut self, panicked: CancellationToken) -> std::io::Result<()> {
-        let started = thread("tables", panicked, move || {
+    pub(super) fn start(mut self, crew: &Crew) -> std::io::Result<()> {
+        let started = crew.thread("tables", Nice::Usual, move || {
             loop {
                 let work = self.work.take(self.comparing.pause(), |work| work.plan.is_some());
                 if let Some(plan) = work.plan {

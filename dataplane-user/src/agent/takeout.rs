@@ -11,7 +11,7 @@ use std::{
 
 use nodefence_common::VERDICT_LIFETIME_NS;
 
-use super::{bell::Ending, chain::chain, core::Core, idle, threads::urgent_thread};
+use super::{bell::Ending, chain::chain, core::Core, idle, threads::Nice};
 use crate::{
     cluster::{ClusterView, NodeName},
     flags::{monotonic_ns, now},
@@ -43,8 +43,11 @@ pub(super) struct TakingOut {
 impl TakingOut {
     pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let working = Arc::clone(core);
-        let work = || Work::new(working).run();
-        let thread = urgent_thread("takeout", core.panicked.clone(), work)?;
+        let work = || {
+            Work::new(working).run();
+            Ok(())
+        };
+        let thread = core.crew.thread("takeout", Nice::First, work)?;
         Ok(Self { core: Arc::clone(core), thread })
     }
 

@@ -1,45 +1,249 @@
-//! What threads and tasks of the agent's need: names, precedence, and an end of the agent where one of them panics. All threads are started here.
+//! The one place where threads and tasks of the agent's begin. Each has a name, which `ps` shows, and is watched: where one panics, or ends that is to go on for as long
+//! as the agent does, the log is told who, and the agent ends in order. Nobody else would do its work, and `status` would go on to show what it last did.
 
-use std::{io, thread::JoinHandle};
+use std::{
+    ffi::CString,
+    future::Future,
+    io,
+    sync::{Arc, OnceLock},
+    thread::JoinHandle,
+    time::Duration,
+};
 
-use tokio_util::sync::CancellationToken;
+use nix::sys::prctl;
+use tokio::{runtime::Runtime, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Has the agent end where the thread or task that holds it panics: nobody else would do its work, and `status` would go on to show what it last did.
-pub(super) struct EndsTheAgent(pub(super) CancellationToken);
-
-impl Drop for EndsTheAgent {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.cancel();
-        }
-    }
-}
+use super::chain::chain;
 
 /// The nice value of threads that do little and that senders wait for.
 const PRECEDENCE: i32 = -20;
 
-/// Starts a thread. `ps` shows 15 bytes of its name. Where it panics the agent ends.
-pub(super) fn thread(
-    name: &str,
-    panicked: CancellationToken,
-    work: impl FnOnce() + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.into()).spawn(move || {
-        let _or_end = EndsTheAgent(panicked);
-        work();
-    })
+/// What the threads of the runtime are called while they do nobody's work.
+const WORKER: &str = "nodefence-rt";
+
+/// Whose end it was, and how. Names are those that `ps` shows, of 15 bytes at most.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Fallen {
+    /// It panicked, and what it had in its hands may be half done.
+    #[error("`{0}` panicked; see above")]
+    Panicked(&'static str),
+    /// It gave up.
+    #[error("`{0}`: {1}")]
+    Failed(&'static str, String),
+    /// It ended without a reason.
+    #[error("`{0}` ended, which nobody asked for")]
+    Ended(&'static str),
 }
 
-/// The same with precedence: on a machine that has more to do than processors to do it, packets would wait for it.
-pub(super) fn urgent_thread(
-    name: &str,
-    panicked: CancellationToken,
-    work: impl FnOnce() + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    thread(name, panicked, || {
-        precedence();
-        work();
-    })
+/// Whether others on the machine wait for a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nice {
+    /// It takes its turn.
+    Usual,
+    /// Packets wait for it where the machine has more to do than processors to do it.
+    First,
+}
+
+/// All who do the agent's work.
+#[derive(Clone, Default)]
+pub(super) struct Crew(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// The agent ends: who goes on for as long as it does is to end too.
+    stop: CancellationToken,
+    /// Somebody fell.
+    fell: CancellationToken,
+    /// The first of them.
+    first: OnceLock<Fallen>,
+    /// Tasks that go on for as long as the agent does.
+    tasks: TaskTracker,
+}
+
+impl Crew {
+    /// For whoever goes on for as long as the agent does.
+    pub(super) fn stop(&self) -> CancellationToken {
+        self.0.stop.clone()
+    }
+
+    /// The agent ends. From now on nobody's end is told, but for a panic.
+    pub(super) fn end(&self) {
+        self.0.stop.cancel();
+    }
+
+    /// Returns once somebody fell.
+    pub(super) async fn falls(&self) -> Fallen {
+        self.0.fell.cancelled().await;
+        // Set before.
+        self.fallen().unwrap_or(Fallen::Ended("nobody"))
+    }
+
+    /// Who fell first.
+    pub(super) fn fallen(&self) -> Option<Fallen> {
+        self.0.first.get().cloned()
+    }
+
+    /// Waits for the tasks that were to end with the agent, so long at most.
+    pub(super) async fn wind_up(&self, patience: Duration) {
+        self.0.tasks.close();
+        let _late = timeout(patience, self.0.tasks.wait()).await;
+    }
+
+    /// Starts a thread that goes on until the agent ends.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for it.
+    pub(super) fn thread(
+        &self,
+        name: &'static str,
+        nice: Nice,
+        work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        self.start(self.watch(name, Stays::WithTheAgent), nice, work)
+    }
+
+    /// Starts a thread that works for one other, and ends when that one gives it no more to do.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for it.
+    pub(super) fn hand(
+        &self,
+        name: &'static str,
+        nice: Nice,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let work = || {
+            work();
+            Ok(())
+        };
+        self.start(self.watch(name, Stays::AsLongAsItLikes), nice, work)
+    }
+
+    fn start(
+        &self,
+        watch: Watch,
+        nice: Nice,
+        work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name(watch.name.into()).spawn(move || {
+            if nice == Nice::First {
+                precedence();
+            }
+            let result = work();
+            watch.over(result);
+        })
+    }
+
+    /// Starts a task that goes on until the agent ends.
+    pub(super) fn task(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        let watch = self.watch(name, Stays::WithTheAgent);
+        self.0.tasks.spawn(async move {
+            let watch = watch;
+            let result = work.await;
+            watch.over(result);
+        });
+    }
+
+    /// Starts a task that ends when its work is done: a round of asking, a talk with a client.
+    pub(super) fn errand(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        let watch = self.watch(name, Stays::AsLongAsItLikes);
+        tokio::spawn(async move {
+            let _watch = watch;
+            work.await;
+        });
+    }
+
+    /// Does what may block, on a thread that bears this name meanwhile. It is done to its end also where nobody waits for it any more.
+    ///
+    /// # Errors
+    /// Where it panicked, or the runtime ended before it began.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Fallen> {
+        let watch = self.watch(name, Stays::AsLongAsItLikes);
+        let done = tokio::task::spawn_blocking(move || {
+            let _watch = watch;
+            let _named = Named::now(name);
+            work()
+        });
+        done.await.map_err(|error| match error.is_panic() {
+            true => Fallen::Panicked(name),
+            false => Fallen::Ended(name),
+        })
+    }
+
+    fn watch(&self, name: &'static str, stays: Stays) -> Watch {
+        Watch { crew: self.clone(), name, stays }
+    }
+
+    fn falls_by(&self, fallen: Fallen) {
+        tracing::error!("{fallen}; the agent ends");
+        // Others may fall because this one did.
+        let _later = self.0.first.set(fallen);
+        self.0.fell.cancel();
+    }
+}
+
+/// How long somebody is to go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    WithTheAgent,
+    AsLongAsItLikes,
+}
+
+/// Held by whoever works, for as long as that goes on.
+struct Watch {
+    crew: Crew,
+    name: &'static str,
+    stays: Stays,
+}
+
+impl Watch {
+    /// The work is over.
+    fn over(self, result: anyhow::Result<()>) {
+        if let Err(error) = result {
+            self.crew.falls_by(Fallen::Failed(self.name, chain(error)));
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let is_asked_for = self.stays == Stays::AsLongAsItLikes || self.crew.0.stop.is_cancelled();
+        if std::thread::panicking() {
+            self.crew.falls_by(Fallen::Panicked(self.name));
+        } else if !is_asked_for && self.crew.fallen().is_none() {
+            self.crew.falls_by(Fallen::Ended(self.name));
+        }
+    }
+}
+
+/// Has the calling thread bear a name as long as this lives.
+struct Named;
+
+impl Named {
+    fn now(name: &str) -> Self {
+        set_name(name);
+        Self
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        set_name(WORKER);
+    }
+}
+
+fn set_name(name: &str) {
+    // Without it `ps` shows another name, and nothing else is lost.
+    let _unnamed = CString::new(name).map(|name| prctl::set_name(&name));
 }
 
 /// Gives the calling thread precedence.
@@ -49,44 +253,13 @@ fn precedence() {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_task_that_panics_ends_the_agent_and_one_that_ends_does_not() {
-        let panicked = CancellationToken::new();
-        let guard = EndsTheAgent(panicked.clone());
-        tokio::spawn(async move { drop(guard) }).await.unwrap();
-        assert!(!panicked.is_cancelled());
-        let guard = EndsTheAgent(panicked.clone());
-        let task = tokio::spawn(async move {
-            let _guard = guard;
-            tokio::task::yield_now().await;
-            panic!("on purpose");
-        });
-        assert!(task.await.is_err_and(|error| error.is_panic()));
-        assert!(panicked.is_cancelled());
-    }
-
-    #[test]
-    fn a_thread_that_panics_ends_the_agent_and_one_that_ends_does_not() {
-        let panicked = CancellationToken::new();
-        thread("ends", panicked.clone(), || ()).unwrap().join().unwrap();
-        assert!(!panicked.is_cancelled());
-        let panics = urgent_thread("panics", panicked.clone(), || panic!("on purpose")).unwrap();
-        assert!(panics.join().is_err() && panicked.is_cancelled());
-    }
-
-    #[tokio::test]
-    async fn what_panics_on_a_blocking_thread_ends_the_agent() {
-        let panicked = CancellationToken::new();
-        let guard = EndsTheAgent(panicked.clone());
-        let work = tokio::task::spawn_blocking(move || {
-            let _guard = guard;
-            panic!("on purpose");
-        });
-        assert!(work.await.is_err_and(|error: tokio::task::JoinError| error.is_panic()));
-        assert!(panicked.is_cancelled());
-    }
+/// The threads that tasks run on.
+///
+/// # Errors
+/// Where the kernel has no room for them.
+pub fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name(WORKER).build()
 }
+
+#[cfg(test)]
+mod tests;

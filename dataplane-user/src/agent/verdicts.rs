@@ -13,7 +13,6 @@ use std::{
 
 use nodefence_common::VERDICT_LIFETIME_NS;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     beat::Beat,
@@ -23,7 +22,7 @@ use super::{
     outlets::Outlets,
     slot::Slot,
     store::StoreWork,
-    threads::urgent_thread,
+    threads::{Crew, Nice},
     writer::Writer,
 };
 use crate::{
@@ -42,8 +41,8 @@ pub(super) struct Beginning {
     pub(super) store: Arc<Slot<StoreWork>>,
     /// What is to be said in the log.
     pub(super) lines: SyncSender<Line>,
-    /// Ends the agent where this panics.
-    pub(super) panicked: CancellationToken,
+    /// Learns where this ends that nobody asked for.
+    pub(super) crew: Crew,
 }
 
 /// The thread.
@@ -51,8 +50,7 @@ pub(super) struct Verdicts {
     pub(super) inbox: Arc<Inbox>,
     pub(super) beat: Arc<Beat>,
     thread: Option<JoinHandle<()>>,
-    /// Cancelled when the thread ends, in whatever way.
-    ended: CancellationToken,
+    crew: Crew,
 }
 
 impl Verdicts {
@@ -60,8 +58,7 @@ impl Verdicts {
     pub(super) fn start(beginning: Beginning) -> std::io::Result<Self> {
         let inbox = Arc::new(Inbox::default());
         let beat = Arc::new(Beat::new(now().mono));
-        let ended = CancellationToken::new();
-        let Beginning { enforcer, writer, store, lines, panicked } = beginning;
+        let Beginning { enforcer, writer, store, lines, crew } = beginning;
         let driver = Driver {
             enforcer,
             writer,
@@ -81,24 +78,20 @@ impl Verdicts {
             told: Told::default(),
             ending: false,
         };
-        let end = ended.clone().drop_guard();
         // Those that rescue and take out have precedence too: on one processor they would hold up what they follow.
-        let thread = urgent_thread("verdicts", panicked, move || {
-            let _end = end;
+        let thread = crew.thread("verdicts", Nice::First, move || {
             driver.run();
+            Ok(())
         })?;
-        Ok(Self { inbox, beat, thread: Some(thread), ended })
-    }
-
-    /// Returns once it has ended, which nobody asked for.
-    pub(super) async fn ended(&self) {
-        self.ended.cancelled().await;
+        Ok(Self { inbox, beat, thread: Some(thread), crew })
     }
 }
 
 impl Drop for Verdicts {
     /// Verdicts are renewed once more: whoever takes over has their whole lifetime. Nothing is written any more once this returns.
     fn drop(&mut self) {
+        // Without it nobody goes on.
+        self.crew.end();
         self.inbox.end();
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();

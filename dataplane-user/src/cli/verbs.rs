@@ -37,7 +37,7 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Agent(ref args) => {
             let settings = settings(args, &cli);
             init_log(args.log_format);
-            let runtime = tokio::runtime::Runtime::new().context("start the agent's threads")?;
+            let runtime = agent::runtime().context("start the agent's threads")?;
             let ended = runtime.block_on(agent::run(settings));
             // A slow write in the background must not hold the end up.
             runtime.shutdown_background();

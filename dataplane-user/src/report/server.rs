@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{SinkExt as _, StreamExt as _};
+use futures::{SinkExt as _, StreamExt as _, future::BoxFuture};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{getsockopt, sockopt::PeerCredentials},
@@ -99,6 +99,14 @@ impl Server {
         std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode)
     }
 
+    /// Removes the socket's file, where it is still its own: nobody finds it any more.
+    pub fn remove(&self) {
+        // Another agent's may lie there by now.
+        if self.is_there() {
+            let _gone = std::fs::remove_file(&self.path);
+        }
+    }
+
     /// Removes a socket that nobody listens on. What is no socket stays.
     ///
     /// # Errors
@@ -136,8 +144,8 @@ impl Server {
         }
     }
 
-    /// Serves until the future is dropped.
-    pub async fn serve<H: Handler>(&self, handler: Arc<H>) {
+    /// Serves until the future is dropped. `begin` has a talk with one client go on beside all others; it ends by itself, and goes on after this one is dropped.
+    pub async fn serve<H: Handler>(&self, handler: Arc<H>, begin: impl Fn(BoxFuture<'static, ()>)) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let silent = Arc::new(Silent::default());
         loop {
@@ -156,12 +164,12 @@ impl Server {
                         },
                     };
                     let (handler, silent) = (Arc::clone(&handler), Arc::clone(&silent));
-                    tokio::spawn(async move {
+                    begin(Box::pin(async move {
                         if let Err(error) = talk(stream, &*handler, &silent).await {
                             tracing::debug!(%error, "a client of the socket went away");
                         }
                         drop(slot);
-                    });
+                    }));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accept on the socket");
@@ -174,10 +182,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Another agent's may lie there by now.
-        if self.is_there() {
-            let _gone = std::fs::remove_file(&self.path);
-        }
+        self.remove();
     }
 }
 

@@ -1,7 +1,8 @@
-//! How the workspace's files hang together: no two of a crate import each other in a circle.
+//! How the workspace's files hang together: no two of a crate import each other in a circle, and the agent's threads and tasks begin in one of them.
 
 mod imports;
 mod modules;
+mod spawns;
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use imports::{Edges, circles, edges};
 use modules::Crate;
+use spawns::{begins, names};
 
 /// The workspace's packages, and all that is written in Rust.
 #[derive(Default)]
@@ -245,5 +247,88 @@ fn files_are_found_where_rustc_finds_them() -> Result<()> {
     assert_eq!(pairs, expected.map(|(from, to)| (Some(from), Some(to))));
     let missing = edges_of(&[("lib.rs", "mod gone;")]).map(drop);
     assert!(missing.is_err_and(|error| error.to_string().contains("gone/mod.rs")));
+    Ok(())
+}
+
+/// The agent's package, and the one file of it that begins threads and tasks.
+const PACKAGE: &str = "dataplane-user";
+const CREW: &str = "dataplane-user/src/agent/threads.rs";
+
+/// Files that begin threads besides, and why those need nobody to watch them.
+const BESIDES: [(&str, &str); 2] = [
+    (
+        "dataplane-user/src/dataplane/sweep/live.rs",
+        "scoped: whoever begins them waits for them; what one of them did not inject is counted so",
+    ),
+    (
+        "dataplane-user/src/dataplane/probe.rs",
+        "each needs a network namespace of its own; whoever begins it waits for it, and its panic is a finding that failed",
+    ),
+];
+
+#[test]
+fn threads_and_tasks_of_the_agent_begin_in_one_file_and_bear_names() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = BTreeSet::new();
+    for root in ["lib.rs", "main.rs"] {
+        let root = Path::new(PACKAGE).join("src").join(root);
+        let of = Crate::read(&root, &|file| fs::read_to_string(workspace.join(file)).ok())?;
+        files.extend(of.modules.into_iter().map(|module| module.file));
+    }
+    let (mut beginning, mut wrong, mut named) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+    for file in &files {
+        let text = fs::read_to_string(workspace.join(file))?;
+        let begins = begins(&text)?;
+        let may = Path::new(CREW) == file || BESIDES.iter().any(|(besides, _)| Path::new(besides) == file);
+        match begins.is_empty() {
+            true => {}
+            false if may => drop(beginning.insert(file.clone())),
+            false => wrong.push(format!("{}: {}", file.display(), begins.join(", "))),
+        }
+        named.extend(names(&text)?);
+    }
+    ensure!(wrong.is_empty(), "begin threads or tasks, which {CREW} alone does:\n{}", wrong.join("\n"));
+    let may = BESIDES.iter().map(|(file, _)| *file).chain([CREW]).map(PathBuf::from).collect();
+    ensure!(beginning == may, "of {may:?} only {beginning:?} begin any");
+    // `ps` shows so much of a thread's name.
+    let long: Vec<&String> = named.iter().filter(|name| name.len() > 15).collect();
+    ensure!(long.is_empty(), "longer than 15 bytes: {long:?}");
+    ensure!(["verdicts", "routes", "audit", "api"].iter().all(|name| named.contains(*name)), "{named:?}");
+    Ok(())
+}
+
+#[test]
+fn whatever_begins_a_thread_or_a_task_is_found() -> Result<()> {
+    for text in [
+        "fn a() { std::thread::spawn(|| ()); }",
+        "use std::thread; fn a() { thread::spawn(|| ()); }",
+        "use std::thread::spawn; fn a() { spawn(b); }",
+        "use std::thread::Builder as B; fn a() { B::new(); }",
+        "fn a() { std::thread::Builder::new().name(n).spawn(b); }",
+        "fn a() { tokio::spawn(b()); }",
+        "use tokio::{task::{self}, net}; fn a() { task::spawn_blocking(b); }",
+        "use tokio::task::JoinSet;",
+        "fn a(set: &mut Set) { set.spawn(b()); }",
+        "fn a() { std::thread::scope(|scope| { scope.spawn(b); }); }",
+        "fn a() { tokio::select! { () = b() => { tokio::spawn(c()); } } }",
+        "fn a() { tokio::select! { () = b() => set.spawn(c()), } }",
+        "fn a() { tokio::runtime::Runtime::new(); }",
+        "use tokio::runtime; fn a() { runtime::Builder::new_current_thread(); }",
+    ] {
+        ensure!(!begins(text)?.is_empty(), "{text}");
+    }
+    for text in [
+        "fn a() { Command::new(b).spawn(); }",
+        "fn a() { spawn_guard(b); }",
+        "#[cfg(test)] mod tests { fn a() { std::thread::spawn(b); } }",
+        "use std::process::Builder;",
+        "fn a() { std::thread::sleep(b); }",
+    ] {
+        ensure!(begins(text)?.is_empty(), "{text}: {:?}", begins(text)?);
+    }
+    let named = names(
+        "fn a(crew: &Crew) { crew.task(\"b\", c()); self.crew.blocking(\"d\", || ()); e.push(\"f\"); }",
+    )?;
+    ensure!(named == ["b", "d"], "{named:?}");
     Ok(())
 }

@@ -165,7 +165,7 @@ fn path_of(attribute: &Attribute) -> Option<String> {
     }
 }
 
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     let mut conditions = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     conditions.any(|cfg| cfg.parse_args::<Meta>().is_ok_and(|condition| needs_test(&condition)))
 }
@@ -180,7 +180,7 @@ fn needs_test(condition: &Meta) -> bool {
     }
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
+pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

@@ -15,7 +15,7 @@ use super::{
     packets::{Helper, Keeping, refuse},
 };
 use crate::{
-    agent::{core::Core, threads::urgent_thread},
+    agent::{core::Core, threads::Nice},
     flags::monotonic_ns,
     proxy,
     rescue::Fate,
@@ -38,8 +38,8 @@ impl Lane {
     pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let (packets, from) = sync_channel(MOST);
         let core = Arc::clone(core);
-        let panicked = core.panicked.clone();
-        let thread = urgent_thread("rescue-kept", panicked, move || run(&core, &from))?;
+        let crew = core.crew.clone();
+        let thread = crew.hand("rescue-kept", Nice::First, move || run(&core, &from))?;
         Ok(Self { packets, thread })
     }
 

@@ -17,6 +17,7 @@ use crate::{
     agent::{
         builder::Builder,
         outlets::{Bells, TablesWork},
+        threads::Fallen,
         world::{Published, World},
     },
     cluster::parse,
@@ -133,7 +134,7 @@ impl Rig {
             writer: Box::new(map.clone()),
             store: Arc::clone(&store),
             lines,
-            panicked: CancellationToken::new(),
+            crew: Crew::default(),
         })
         .unwrap();
         let mut builder = Builder::new(&POLICY, None, Indices::default());
@@ -299,7 +300,7 @@ fn what_was_left_is_renewed_before_anything_else() {
         writer: Box::new(map.clone()),
         store: Arc::clone(&store),
         lines,
-        panicked: CancellationToken::new(),
+        crew: Crew::default(),
     });
     drop(verdicts.unwrap());
     let map = map.0.lock().unwrap();
@@ -334,7 +335,7 @@ fn a_panic_ends_the_agent() {
     let until = begun.mono + 1_000_000_000;
     let pinned = vec![(0, NodeEntry { verdict: 1, action: 0, until, generation: 1, name: name_field("b") })];
     let claims = vec![("b".into(), Claim::raise(claim(), None, begun))];
-    let panicked = CancellationToken::new();
+    let crew = Crew::default();
     let tried = Arc::new(AtomicBool::new(false));
     let (lines, _read) = sync_channel(1);
     let verdicts = Verdicts::start(Beginning {
@@ -342,11 +343,12 @@ fn a_panic_ends_the_agent() {
         writer: Box::new(Panics(Arc::clone(&tried))),
         store: Arc::new(Slot::default()),
         lines,
-        panicked: panicked.clone(),
+        crew: crew.clone(),
     })
     .unwrap();
     let inbox = Arc::clone(&verdicts.inbox);
     drop(verdicts);
-    assert!(tried.load(Ordering::Relaxed) && panicked.is_cancelled());
+    assert!(tried.load(Ordering::Relaxed));
+    assert_eq!(crew.fallen(), Some(Fallen::Panicked("verdicts")));
     drop(inbox);
 }

@@ -14,12 +14,16 @@ impl Handler for Echo {
     }
 }
 
+fn begin(talk: BoxFuture<'static, ()>) {
+    tokio::spawn(talk);
+}
+
 fn serve() -> (tempfile::TempDir, PathBuf, tokio::runtime::Runtime) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
-    runtime.spawn(async move { server.serve(Arc::new(Echo)).await });
+    runtime.spawn(async move { server.serve(Arc::new(Echo), begin).await });
     (dir, path, runtime)
 }
 
@@ -56,7 +60,7 @@ fn a_file_that_is_gone_is_noticed_and_another_one_s_stays() {
     let other = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
     assert!(!server.is_there());
     drop(server);
-    runtime.spawn(async move { other.serve(Arc::new(Echo)).await });
+    runtime.spawn(async move { other.serve(Arc::new(Echo), begin).await });
     let answer: String = Client::connect(&path).unwrap().ask(&Request::Nodes).unwrap();
     assert_eq!(answer, "Nodes");
 }
@@ -83,7 +87,7 @@ fn a_request_whose_sender_has_left_is_not_carried_out() {
     stream.write_all(format!("{request}\n").as_bytes()).unwrap();
     drop(stream);
     let counted = Arc::new(Counted(AtomicU64::new(0)));
-    std::thread::spawn(move || runtime.block_on(server.serve(counted)));
+    std::thread::spawn(move || runtime.block_on(server.serve(counted, begin)));
     assert_eq!(Client::connect(&path).unwrap().ask::<u64>(&Request::Nodes).unwrap(), 1);
 }
 

@@ -1,0 +1,114 @@
+use std::{fs, future::pending, sync::mpsc::channel};
+
+use super::*;
+
+/// More than any of it takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Who falls. The agent does not end by it alone: whoever runs it sees this, and ends it.
+async fn who(crew: &Crew) -> Fallen {
+    let fallen = timeout(LONG, crew.falls()).await.expect("nobody fell");
+    assert!(!crew.stop().is_cancelled());
+    fallen
+}
+
+/// The name of the calling thread, as `ps` shows it.
+fn shown() -> String {
+    fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn a_panic_is_told_whoever_it_was() {
+    let panics = || -> anyhow::Result<()> { panic!("on purpose") };
+    let thread = Crew::default();
+    assert!(thread.thread("thread", Nice::First, panics).unwrap().join().is_err());
+    assert_eq!(who(&thread).await, Fallen::Panicked("thread"));
+    let hand = Crew::default();
+    assert!(hand.hand("hand", Nice::Usual, || panic!("on purpose")).unwrap().join().is_err());
+    assert_eq!(who(&hand).await, Fallen::Panicked("hand"));
+    let task = Crew::default();
+    task.task("task", async {
+        tokio::task::yield_now().await;
+        panic!("on purpose")
+    });
+    assert_eq!(who(&task).await, Fallen::Panicked("task"));
+    let errand = Crew::default();
+    errand.errand("errand", async { panic!("on purpose") });
+    assert_eq!(who(&errand).await, Fallen::Panicked("errand"));
+    let blocking = Crew::default();
+    // Also where nobody waits for it.
+    let waits = blocking.blocking("blocking", move || panics().unwrap());
+    assert_eq!(waits.await, Err(Fallen::Panicked("blocking")));
+    assert_eq!(who(&blocking).await, Fallen::Panicked("blocking"));
+}
+
+#[tokio::test]
+async fn a_panic_is_told_also_while_the_agent_ends() {
+    let crew = Crew::default();
+    crew.end();
+    assert!(crew.thread("late", Nice::Usual, || panic!("on purpose")).unwrap().join().is_err());
+    assert_eq!(crew.fallen(), Some(Fallen::Panicked("late")));
+}
+
+#[tokio::test]
+async fn whoever_is_to_stay_does_not_end_by_itself() {
+    let crew = Crew::default();
+    crew.thread("thread", Nice::Usual, || Ok(())).unwrap().join().unwrap();
+    assert_eq!(who(&crew).await, Fallen::Ended("thread"));
+    let crew = Crew::default();
+    crew.task("task", async { Ok(()) });
+    assert_eq!(who(&crew).await, Fallen::Ended("task"));
+    let crew = Crew::default();
+    crew.task("fails", async { anyhow::bail!("no more") });
+    assert_eq!(who(&crew).await, Fallen::Failed("fails", "no more".to_owned()));
+    // Of those who fall by it only the first counts.
+    crew.task("other", async { Ok(()) });
+    crew.wind_up(LONG).await;
+    assert_eq!(crew.fallen(), Some(Fallen::Failed("fails", "no more".to_owned())));
+}
+
+#[tokio::test]
+async fn an_end_that_was_asked_for_is_none_to_tell() {
+    let crew = Crew::default();
+    crew.hand("hand", Nice::Usual, || ()).unwrap().join().unwrap();
+    crew.errand("errand", async {});
+    assert_eq!(crew.blocking("blocking", || 7).await, Ok(7));
+    let (thread, task) = (crew.stop(), crew.stop());
+    let (ended, sees) = channel();
+    let stays = crew.thread("thread", Nice::Usual, move || {
+        sees.recv()?;
+        assert!(thread.is_cancelled());
+        Ok(())
+    });
+    crew.task("task", async move {
+        task.cancelled().await;
+        Ok(())
+    });
+    crew.end();
+    ended.send(()).unwrap();
+    stays.unwrap().join().unwrap();
+    crew.wind_up(LONG).await;
+    assert_eq!(crew.fallen(), None);
+    // One that does not end is not waited for.
+    let crew = Crew::default();
+    crew.task("hangs", pending());
+    crew.end();
+    crew.wind_up(Duration::from_millis(10)).await;
+    assert_eq!(crew.fallen(), None);
+}
+
+#[test]
+fn each_bears_its_name() {
+    let crew = Crew::default();
+    let (tell, told) = channel();
+    let tells = tell.clone();
+    let thread = crew.hand("rescue-kept", Nice::Usual, move || tells.send(shown()).unwrap());
+    thread.unwrap().join().unwrap();
+    assert_eq!(told.recv().unwrap(), "rescue-kept");
+    runtime().unwrap().block_on(async {
+        assert_eq!(crew.blocking("audit", shown).await.unwrap(), "audit");
+        // The same thread, which has no other work.
+        tokio::task::spawn_blocking(move || tell.send(shown()).unwrap()).await.unwrap();
+    });
+    assert_eq!(told.recv().unwrap(), WORKER);
+}

@@ -1,0 +1,120 @@
+//! What begins a thread or a task in a file, by whatever name it is called, and what those are named that begin in the right way.
+
+use std::path::Path;
+
+use anyhow::Result;
+use syn::{
+    Expr, ExprLit, ExprMethodCall, ImplItem, Item, Lit, Macro,
+    buffer::{Cursor, TokenBuffer},
+    visit::{self, Visit},
+};
+
+use crate::modules::{Crate, attributes, is_for_tests};
+
+/// Functions and methods that begin one.
+const CALLS: [&str; 5] = ["spawn", "spawn_blocking", "spawn_local", "spawn_on", "spawn_blocking_on"];
+
+/// What only those need who do.
+const TYPES: [&str; 4] = ["JoinSet", "TaskTracker", "LocalSet", "Runtime"];
+
+/// `Builder` of these, and of nobody else.
+const BUILDERS: [&str; 2] = ["thread", "runtime"];
+
+/// Methods that have somebody watched who begins; the first argument is a name.
+const WATCHED: [&str; 5] = ["thread", "hand", "task", "errand", "blocking"];
+
+/// What begins threads or tasks in a file of this text, but for its tests.
+pub(crate) fn begins(text: &str) -> Result<Vec<String>> {
+    let alone = text.to_owned();
+    // Modules of other files are theirs.
+    let read = |file: &Path| Some(if file == Path::new("lib.rs") { alone.clone() } else { String::new() });
+    let of = Crate::read(Path::new("lib.rs"), &read)?;
+    let paths = of.modules.iter().flat_map(|module| &module.paths);
+    let mut found: Vec<String> =
+        paths.filter(|words| is_beginning(words)).map(|words| words.join("::")).collect();
+    let mut methods = Methods::default();
+    methods.visit_file(&syn::parse_file(text)?);
+    found.extend(methods.begin);
+    Ok(found)
+}
+
+/// The names of those that begin in a file as they should.
+pub(crate) fn names(text: &str) -> Result<Vec<String>> {
+    let mut methods = Methods::default();
+    methods.visit_file(&syn::parse_file(text)?);
+    Ok(methods.named)
+}
+
+fn is_beginning(words: &[String]) -> bool {
+    let is_builder = |two: &[String]| BUILDERS.contains(&two[0].as_str()) && two[1] == "Builder";
+    words.last().is_some_and(|last| CALLS.contains(&last.as_str()))
+        || words.iter().any(|word| TYPES.contains(&word.as_str()))
+        || words.windows(2).any(is_builder)
+}
+
+/// Calls of methods.
+#[derive(Default)]
+struct Methods {
+    begin: Vec<String>,
+    named: Vec<String>,
+}
+
+impl Methods {
+    /// Those among tokens that are no syntax tree.
+    fn tokens(&mut self, mut at: Cursor<'_>) {
+        let mut dot = false;
+        while !at.eof() {
+            let before = std::mem::take(&mut dot);
+            at = if let Some((word, behind)) = at.ident() {
+                let name = word.to_string();
+                let takes = behind.any_group().is_some_and(|(inside, ..)| !inside.eof());
+                if before && takes && CALLS.contains(&name.as_str()) {
+                    self.begin.push(format!(".{name}()"));
+                }
+                behind
+            } else if let Some((inside, _, _, behind)) = at.any_group() {
+                self.tokens(inside);
+                behind
+            } else if let Some((sign, behind)) = at.punct() {
+                dot = sign.as_char() == '.';
+                behind
+            } else {
+                let Some((_, behind)) = at.token_tree() else { return };
+                behind
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Methods {
+    fn visit_item(&mut self, item: &'ast Item) {
+        if !is_for_tests(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_impl_item(&mut self, item: &'ast ImplItem) {
+        match item {
+            ImplItem::Fn(method) if is_for_tests(&method.attrs) => {}
+            _ => visit::visit_impl_item(self, item),
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
+        let name = call.method.to_string();
+        // A process is begun by what takes nothing.
+        if CALLS.contains(&name.as_str()) && !call.args.is_empty() {
+            self.begin.push(format!(".{name}()"));
+        }
+        if WATCHED.contains(&name.as_str())
+            && let Some(Expr::Lit(ExprLit { lit: Lit::Str(name), .. })) = call.args.first()
+        {
+            self.named.push(name.value());
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        self.tokens(TokenBuffer::new2(call.tokens.clone()).begin());
+    }
+}
