@@ -40,6 +40,7 @@ mod settings;
 mod signals;
 mod slot;
 mod source;
+mod stages;
 mod start;
 mod store;
 mod tables;

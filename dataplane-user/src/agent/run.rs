@@ -19,9 +19,12 @@ use super::{
     settings::Settings,
     signals::Signals,
     source,
+    stages::{Stage, Stages},
     start::{Inherited, Known, open, take_over},
+    store::Store,
     takeout::TakingOut,
     threads::Crew,
+    verdicts::Verdicts,
 };
 use crate::{
     cluster::{FileSource, Watch},
@@ -42,72 +45,94 @@ const ADVICE: &str = "end it, or start this one with --take-over";
 ///
 /// # Errors
 /// Whatever keeps the agent from starting or going on, with the file, field or flag it is about.
-pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
+pub async fn run(settings: Settings) -> anyhow::Result<()> {
+    let mut stages = Stages::begin();
     // Files and the socket of the agent are its own from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     let mut signals = Signals::new()?;
+    let started = start(settings, &mut signals, &mut stages).await?;
+    stages.over();
+    match started {
+        Started::Runs(agent) => agent.run(&mut signals).await,
+        Started::Not(why) => {
+            tracing::info!(why, "told to end before the agent ran; verdicts that it renewed lapse in 3 s");
+            Ok(())
+        }
+    }
+}
+
+/// What became of a start.
+enum Started {
+    Runs(Box<Agent>),
+    /// Somebody asked for the end.
+    Not(&'static str),
+}
+
+/// An agent that runs.
+struct Agent {
+    crew: Crew,
+    core: Arc<Core>,
+    lock: Lock,
+    server: Arc<Server>,
+    verdicts: Verdicts,
+    store: Store,
+    taking_out: TakingOut,
+    rescue: Rescue,
+    handed_over: CancellationToken,
+}
+
+async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -> anyhow::Result<Started> {
+    let crew = Crew::default();
     preflight::check(&settings)?;
+    stages.enter(Stage::Lock);
     let held = match Lock::take(&settings.run_dir, ADVICE) {
         Err(LockError::Busy { .. }) if settings.take_over => None,
         taken => Some(taken?),
     };
-    let crew = Crew::default();
     // Where an agent runs, it goes on to renew its verdicts until all is ready; where none does, what an earlier one left is renewed from now on.
-    let inherited = match &held {
-        Some(_) => Some(Inherited::take(&settings, &crew)?),
+    let bridge = match &held {
+        Some(_) => {
+            stages.enter(Stage::Bridge);
+            Some(Inherited::take(&settings, &crew)?)
+        }
         None => None,
     };
-    let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
-    // Watched before it is read: a change in between is seen.
-    let watch = Watch::new(source.path());
-    let view = source.load()?;
-    let local = local_addresses().context("list this machine's addresses")?;
-    refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
-    let own_node = own_node(&view, settings.node.as_deref(), &local)?;
-    if let Some(inherited) = &inherited {
-        inherited.know_flags(&view);
+    stages.enter(Stage::View);
+    let seen = Seen::look(&settings, &crew).await?;
+    if let Some(inherited) = &bridge {
+        inherited.know_flags(&seen.known.view);
     }
-    let present = Present::now();
-    let findings = crew.blocking("findings", Findings::gather).await?;
-    tracing::info!(milliseconds = findings.milliseconds, "{findings}");
-    settings.options.config = settings.config(&findings);
-    let wanted = settings.proxy;
-    let services = view.services.is_some();
-    let looking = crew.blocking("kube-proxy", move || {
-        let mut look = mode::Look::default();
-        let proxy = look.look(wanted, services).clone();
-        (look, proxy)
-    });
-    let (look, proxy) = looking.await?;
     if let Some(why) = signals.came().await {
-        tracing::info!(why, "told to end before the agent ran; nothing was changed");
-        return Ok(());
+        return Ok(Started::Not(why));
     }
-    let mut lock = match held {
+    let lock = match held {
         Some(lock) => lock,
-        None => take_over(&settings)?,
+        None => {
+            stages.enter(Stage::Lock);
+            take_over(&settings)?
+        }
     };
     let server = Arc::new(Server::bind(settings.socket.clone())?);
-    let inherited = match inherited {
+    let inherited = match bridge {
         Some(inherited) => inherited,
         None => {
+            stages.enter(Stage::Bridge);
             let inherited = Inherited::take(&settings, &crew)?;
-            inherited.know_flags(&view);
+            inherited.know_flags(&seen.known.view);
             inherited
         }
     };
-    let known = Known { own_node, view, findings, proxy, unwatched: watch.degraded.clone() };
+    stages.enter(Stage::Dataplane);
+    let Seen { source, watch, present, look, known } = seen;
     let (core, events) = open(settings, known, &inherited, crew.clone())?;
     let Inherited { verdicts, store } = inherited;
     tokio::select! {
         biased;
         () = tables_written(&core) => {}
         fallen = crew.falls() => return Err(fallen.into()),
-        why = signals.come() => {
-            tracing::info!(why, "told to end before the agent ran; the dataplane stays, verdicts lapse in 3 s");
-            return Ok(());
-        }
+        why = signals.come() => return Ok(Started::Not(why)),
     }
+    stages.enter(Stage::Routes);
     let first = core.bells.looks.ask();
     crew.task("routes", network::follow(Arc::clone(&core), crew.stop()));
     // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
@@ -117,6 +142,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         let core = Arc::clone(&core);
         crew.blocking("start", move || core.bells.looks.wait(first)).await?;
     }
+    stages.enter(Stage::Actors);
     crew.task("source", source::follow(Arc::clone(&core), source, watch, crew.stop()));
     crew.task("answers", answers::follow(events, core.injector.clone(), crew.stop()));
     crew.task("findings", findings::follow(Arc::clone(&core), present, crew.stop()));
@@ -134,6 +160,7 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
         });
     }
     crew.task("follow-up", idle::follow(Arc::clone(&core), crew.stop()));
+    stages.enter(Stage::Serving);
     tracing::info!(
         node = core.own_node.as_str(),
         socket = %core.settings.socket.display(),
@@ -144,34 +171,79 @@ pub async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let handed_over = CancellationToken::new();
     let desk = Desk::new(Arc::clone(&core), handed_over.clone());
     crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));
-    let ended = tokio::select! {
-        // In this order: what ends once the end was asked for is no fault.
-        biased;
-        why = signals.come() => Ok(why),
-        () = handed_over.cancelled() => Ok("another agent takes over"),
-        () = lost(&server, &lock, &core.settings.run_dir) => Err(write_down(&core, &mut lock).await),
-        fallen = crew.falls() => Err(fallen.into()),
-    };
-    crew.end();
-    taking_out.end();
-    rescue.end();
-    // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
-    drop(verdicts);
-    store.end(WIND_UP);
-    crew.wind_up(WIND_UP).await;
-    // The socket goes before the lock: whoever has the lock may take what lies there for stale.
-    server.remove();
-    // Also who fell on the way to the end: what it was to do was not done.
-    let ended = match crew.fallen() {
-        Some(fallen) if ended.is_ok() => Err(fallen.into()),
-        _ => ended,
-    };
-    match &ended {
-        Ok(why) => tracing::info!(why, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
-        Err(error) => tracing::error!(%error, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
+    let agent = Agent { crew, core, lock, server, verdicts, store, taking_out, rescue, handed_over };
+    Ok(Started::Runs(Box::new(agent)))
+}
+
+/// What is found out before anything is opened, and who goes on to follow it.
+struct Seen {
+    source: FileSource,
+    watch: Watch,
+    present: Present,
+    look: mode::Look,
+    known: Known,
+}
+
+impl Seen {
+    async fn look(settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
+        let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
+        // Watched before it is read: a change in between is seen.
+        let watch = Watch::new(source.path());
+        let view = source.load()?;
+        let local = local_addresses().context("list this machine's addresses")?;
+        refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
+        let own_node = own_node(&view, settings.node.as_deref(), &local)?;
+        let present = Present::now();
+        let findings = crew.blocking("findings", Findings::gather).await?;
+        tracing::info!(milliseconds = findings.milliseconds, "{findings}");
+        let wanted = settings.proxy;
+        let services = view.services.is_some();
+        let looking = crew.blocking("kube-proxy", move || {
+            let mut look = mode::Look::default();
+            let proxy = look.look(wanted, services).clone();
+            (look, proxy)
+        });
+        let (look, proxy) = looking.await?;
+        let known = Known { own_node, view, findings, proxy, unwatched: watch.degraded.clone() };
+        Ok(Self { source, watch, present, look, known })
     }
-    drop(lock);
-    ended.map(drop)
+}
+
+impl Agent {
+    /// Runs until somebody asks for the end, or somebody fell.
+    async fn run(self, signals: &mut Signals) -> anyhow::Result<()> {
+        let Self { crew, core, mut lock, server, verdicts, store, taking_out, rescue, handed_over } = self;
+        let ended = tokio::select! {
+            // In this order: what ends once the end was asked for is no fault.
+            biased;
+            why = signals.come() => Ok(why),
+            () = handed_over.cancelled() => Ok("another agent takes over"),
+            () = lost(&server, &lock, &core.settings.run_dir) => Err(write_down(&core, &mut lock).await),
+            fallen = crew.falls() => Err(fallen.into()),
+        };
+        crew.end();
+        taking_out.end();
+        rescue.end();
+        // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
+        drop(verdicts);
+        store.end(WIND_UP);
+        crew.wind_up(WIND_UP).await;
+        // The socket goes before the lock: whoever has the lock may take what lies there for stale.
+        server.remove();
+        // Also who fell on the way to the end: what it was to do was not done.
+        let ended = match crew.fallen() {
+            Some(fallen) if ended.is_ok() => Err(fallen.into()),
+            _ => ended,
+        };
+        match &ended {
+            Ok(why) => tracing::info!(why, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
+            Err(error) => {
+                tracing::error!(%error, "the agent ends; the dataplane stays, verdicts lapse in 3 s");
+            }
+        }
+        drop(lock);
+        ended.map(drop)
+    }
 }
 
 /// Serves until the agent ends. A client's request that panics ends the agent, as everybody's panic does: what it had in its hands is the agent's, and may be half

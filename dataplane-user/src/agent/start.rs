@@ -124,6 +124,8 @@ pub(super) fn open(
     crew: Crew,
 ) -> anyhow::Result<(Arc<Core>, EventStream)> {
     let Known { own_node, view, findings, proxy, unwatched } = known;
+    let mut settings = settings;
+    settings.options.config = settings.config(&findings);
     let mut dataplane = Dataplane::open(&settings.options)?;
     let nodes = dataplane.nodes()?;
     let indices = Indices::adopt(&nodes, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
