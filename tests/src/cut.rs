@@ -36,7 +36,7 @@ impl Cut {
         let (dataplane, attached) = cluster.a.ns.run(move || {
             let mut dataplane = Dataplane::open(&Options::default()).expect("open the dataplane");
             wanted.write(&mut dataplane).expect("write the tables and the verdict");
-            let attached = dataplane.attach(&devices).into_iter().map(|status| {
+            let attached = dataplane.devices.attach(&devices).into_iter().map(|status| {
                 assert_eq!(status.error, None, "{}", status.name);
                 status.ifindex
             });

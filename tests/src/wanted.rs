@@ -24,8 +24,8 @@ impl Wanted {
     /// # Errors
     /// Where a map cannot be read or written.
     pub fn write(&self, dataplane: &mut Dataplane) -> Result<WriteReport, Error> {
-        let mut writer = dataplane.node_writer()?;
-        let mut there: BTreeMap<u32, NodeEntry> = dataplane.nodes()?.into_iter().collect();
+        let mut writer = dataplane.devices.node_writer()?;
+        let mut there: BTreeMap<u32, NodeEntry> = dataplane.tables.owned()?.into_iter().collect();
         for (index, entry) in &self.nodes {
             if there.get(index).is_none_or(|there| there.generation != entry.generation) {
                 writer.write_node(*index, &healthy(entry))?;

@@ -70,7 +70,7 @@ fn until_failed(cluster: &Cluster, case: &Case) -> Result<Duration> {
 }
 
 fn resets(cut: &Cut) -> u64 {
-    let counters = cut.dataplane.counters().unwrap();
+    let counters = cut.dataplane.counters.read().unwrap();
     counters.iter().find(|(reason, _)| *reason == Reason::Reset).map_or(0, |(_, counter)| counter.packets)
 }
 

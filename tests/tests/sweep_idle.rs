@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Sweeps node B, as the agent does on a flag.
 fn ask(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
     let (backends, attached) = (cut.backends.clone(), cut.attached.clone());
-    let injector = cut.dataplane.injector().unwrap();
+    let injector = cut.dataplane.devices.injector().unwrap();
     cluster.a.ns.run(move || {
         let mut live = Live::new(injector, &attached, Arc::default()).unwrap();
         sweep(&mut Conntrack::open().unwrap(), &backends, &manner, &mut live).unwrap()

@@ -1,10 +1,9 @@
 //! What the agent's tasks and threads share.
 //!
-//! Who only reads takes no lock: [`Core::world`]. Of the locks that are left `audit` (readings of all tables) and `dataplane` (attaching: seconds) are
-//! held for long. Each other one belongs to a file that holds it for a moment and takes nothing else under it. The
-//! thread that owns verdicts takes none of the long ones.
+//! Who only reads takes no lock: [`Core::world`]. Of the locks that are left `audit` (readings of all tables) is held for long. Each other one belongs to a file that holds it
+//! for a moment and takes nothing else under it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -26,7 +25,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    dataplane::{Dataplane, Injector, probe::Findings},
+    dataplane::{Counters, Injector},
     plan::Policy,
     report::{InterfaceRow, NeighbourRow, ReadingRow},
 };
@@ -75,8 +74,8 @@ pub(super) struct Core {
     pub(super) verdicts: Arc<Inbox>,
     /// Where views are handed in.
     pub(super) builds: Arc<Builds>,
-    /// For the slow work: attaching.
-    pub(super) dataplane: Arc<Mutex<Dataplane>>,
+    /// What the kernel programs counted.
+    pub(super) counters: Counters,
     pub(super) injector: Injector,
     /// What the thread that rescues makes known.
     pub(super) rescue: Arc<Desk>,
@@ -94,10 +93,6 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn dataplane(&self) -> MutexGuard<'_, Dataplane> {
-        self.dataplane.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What the agent knows and holds at this moment. Waits for nobody.
     pub(super) fn world(&self) -> Arc<World> {
         self.published.now()
@@ -110,15 +105,5 @@ impl Core {
 
     pub(super) fn policy(&self) -> Policy<'_> {
         self.settings.policy(&self.own_node)
-    }
-
-    /// Has the kernel programs and the rounds of asking follow what was found. Returns whether they do. Blocking.
-    pub(super) fn set_findings(&self, findings: Findings) -> bool {
-        if let Err(error) = self.dataplane().set_config(self.settings.config(&findings)) {
-            tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
-            return false;
-        }
-        self.published.change(|world| world.findings = Arc::new(findings));
-        true
     }
 }

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
-use crate::dataplane::probe::{Findings, Present};
+use crate::dataplane::{
+    Switches,
+    probe::{Findings, Present},
+};
 
 /// How often to look whether something came that the findings were gathered without.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -14,6 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// kube-proxy at every boot, and what suits a kernel without IPVS may be untranslated by it.
 pub(super) async fn follow(
     core: Arc<Core>,
+    mut switches: Switches,
     gathered_with: Present,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -29,9 +33,12 @@ pub(super) async fn follow(
         }
         let findings = core.crew.blocking("findings", Findings::gather).await?;
         tracing::info!(milliseconds = findings.milliseconds, "looked again: {findings}");
-        let told = Arc::clone(&core);
-        if core.crew.blocking("findings", move || told.set_findings(findings)).await? {
-            then = now;
+        // The kernel programs follow first.
+        if let Err(error) = switches.set(&core.settings.config(&findings)) {
+            tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
+            continue;
         }
+        core.published.change(|world| world.findings = Arc::new(findings));
+        then = now;
     }
 }

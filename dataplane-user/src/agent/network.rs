@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    dataplane::{self, InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
+    dataplane::{self, Attach, InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
     enforce::Input,
     report::{InterfaceRow, ProgramRow},
     routes::Blocks,
@@ -47,11 +47,11 @@ impl Drop for Ends {
 }
 
 /// Follows devices and routes until `stop`.
-pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+pub(super) async fn follow(core: Arc<Core>, devices: Attach, stop: CancellationToken) -> anyhow::Result<()> {
     let looks = Arc::clone(&core.bells.looks);
     let _ends = Ends(Arc::clone(&looks));
     let mut changes = route::Changes::open()?;
-    let mut looking = Looking::default();
+    let mut looking = Looking::new(devices);
     loop {
         let begun = Instant::now();
         let looked = Arc::clone(&core);
@@ -96,9 +96,9 @@ struct Looked {
     needed: BTreeSet<u32>,
 }
 
-/// The memory of who looks.
-#[derive(Default)]
+/// Who looks: what it attaches, and what it remembers.
 struct Looking {
+    attach: Attach,
     auto: Auto,
     routing: Routing,
     last: Option<Looked>,
@@ -111,6 +111,18 @@ struct Looking {
 }
 
 impl Looking {
+    fn new(attach: Attach) -> Self {
+        Self {
+            staged: attach.is_staged(),
+            attach,
+            auto: Auto::default(),
+            routing: Routing::default(),
+            last: None,
+            before: RoutesRow::default(),
+            own_attached: false,
+        }
+    }
+
     /// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.
     fn look(&mut self, core: &Core) {
         let (number, own) = core.bells.looks.begin();
@@ -134,7 +146,7 @@ impl Looking {
             Some(last) if same_view && coverage.has_same_routes(&last.coverage) => last.needed,
             _ => coverage.needed(&world.view, skipped),
         };
-        let statuses = self.attach(core, coverage.names(&needed), &devices)?;
+        let statuses = self.attach(core, &world, coverage.names(&needed), &devices)?;
         coverage.set_attached(&statuses);
         let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
         let same = coverage.is_same(&world.coverage);
@@ -165,19 +177,22 @@ impl Looking {
     fn attach(
         &mut self,
         core: &Core,
+        world: &World,
         needed: Vec<String>,
         devices: &[interfaces::Interface],
     ) -> Result<Vec<InterfaceStatus>, dataplane::Error> {
         let Wanted { names: named, auto } = &core.settings.interfaces;
-        let mut dataplane = core.dataplane();
-        if dataplane.is_staged() {
-            self.staged = true;
+        if self.attach.is_staged() {
+            // The owner of verdicts was told of them by then.
+            if world.held.tables.written.is_some() {
+                self.attach.filled();
+            }
             // Devices are about to be switched to maps that were just written: verdicts must be in them by then. Nobody who owns verdicts waits for the tables.
             let _ending = core.verdicts.settled().blocking_recv();
         }
         let mut wanted = named.clone();
         if *auto {
-            let attached = dataplane.attached()?;
+            let attached = self.attach.attached()?;
             let names = |ifindex: &u32| devices.iter().find(|device| device.ifindex == *ifindex);
             let attached: Vec<String> =
                 attached.iter().filter_map(names).map(|device| device.name.clone()).collect();
@@ -187,8 +202,8 @@ impl Looking {
         }
         let same = self.before.interfaces.iter().map(|row| &row.name).eq(&wanted);
         let statuses =
-            if same && !wanted.is_empty() { dataplane.interfaces() } else { dataplane.attach(&wanted) };
-        if self.staged && !dataplane.is_staged() {
+            if same && !wanted.is_empty() { self.attach.interfaces() } else { self.attach.attach(&wanted) };
+        if self.staged && !self.attach.is_staged() {
             self.staged = false;
             core.verdicts.forget_old();
         }

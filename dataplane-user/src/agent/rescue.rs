@@ -45,9 +45,8 @@ pub(super) struct Rescue {
 
 impl Rescue {
     /// Starts it in the calling thread's network namespace.
-    pub(super) fn start(core: &Arc<Core>) -> anyhow::Result<Self> {
+    pub(super) fn start(core: &Arc<Core>, rescues: Rescues) -> anyhow::Result<Self> {
         let core = Arc::clone(core);
-        let rescues = core.dataplane().rescues()?;
         core.rescue.set_idle(Some("about to begin".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {

@@ -253,7 +253,7 @@ pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
         bytes: counter.bytes,
         help: help.trim().to_owned(),
     };
-    let counters = core.dataplane().counters().map_err(Failure::failed)?;
+    let counters = core.counters.read().map_err(Failure::failed)?;
     let kernel = counters.into_iter().map(|(reason, counter)| row(reason.name(), reason.help(), counter));
     let unanswered = core.injector.unanswered();
     let own = unanswered.into_iter().map(|(why, counter)| row(why.name(), why.help(), counter));

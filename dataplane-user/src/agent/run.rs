@@ -20,7 +20,7 @@ use super::{
     signals::Signals,
     source,
     stages::{Stage, Stages},
-    start::{Inherited, Known, open, take_over},
+    start::{Inherited, Known, Parts, open, take_over},
     store::Store,
     takeout::TakingOut,
     threads::Crew,
@@ -124,7 +124,8 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     };
     stages.enter(Stage::Dataplane);
     let Seen { source, watch, present, look, known } = seen;
-    let (core, events) = open(settings, known, &inherited, crew.clone())?;
+    let (core, parts) = open(settings, known, &inherited, crew.clone())?;
+    let Parts { devices, switches, events, rescues, cut_log } = parts;
     let Inherited { verdicts, store } = inherited;
     tokio::select! {
         biased;
@@ -134,10 +135,10 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     }
     stages.enter(Stage::Routes);
     let first = core.bells.looks.ask();
-    crew.task("routes", network::follow(Arc::clone(&core), crew.stop()));
+    crew.task("routes", network::follow(Arc::clone(&core), devices, crew.stop()));
     // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
     let taking_out = TakingOut::start(&core)?;
-    let rescue = Rescue::start(&core)?;
+    let rescue = Rescue::start(&core, rescues)?;
     {
         let core = Arc::clone(&core);
         crew.blocking("start", move || core.bells.looks.wait(first)).await?;
@@ -145,13 +146,13 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     stages.enter(Stage::Actors);
     crew.task("source", source::follow(Arc::clone(&core), source, watch, crew.stop()));
     crew.task("answers", answers::follow(events, core.injector.clone(), crew.stop()));
-    crew.task("findings", findings::follow(Arc::clone(&core), present, crew.stop()));
+    crew.task("findings", findings::follow(Arc::clone(&core), switches, present, crew.stop()));
     crew.task("kube-proxy", mode::follow(Arc::clone(&core), look, crew.stop()));
     crew.task("pinned", pinned::follow(Arc::clone(&core), crew.stop()));
     crew.task("audit", audit::follow(Arc::clone(&core), crew.stop()));
     crew.task("neighbours", neighbours::follow(Arc::clone(&core), crew.stop()));
-    if core.settings.options.log_cuts {
-        let (mut log, stop) = (core.dataplane().cut_log()?, crew.stop());
+    if let Some(mut log) = cut_log {
+        let stop = crew.stop();
         crew.task("cut-log", async move {
             tokio::select! {
                 () = stop.cancelled() => Ok(()),

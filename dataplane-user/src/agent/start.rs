@@ -1,9 +1,6 @@
 //! How an agent begins: what an earlier one left is renewed first, and all else is opened over it.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -33,7 +30,7 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    dataplane::{Dataplane, EventStream, NodeWriter, probe::Findings},
+    dataplane::{Attach, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings},
     enforce::{Enforcer, InMaps, Input, Source},
     flags::{FlagStore, now},
     plan::Indices,
@@ -116,28 +113,38 @@ pub(super) struct Known {
     pub(super) unwatched: Option<String>,
 }
 
+/// Parts of the dataplane, each for who is to own it.
+pub(super) struct Parts {
+    pub(super) devices: Attach,
+    pub(super) switches: Switches,
+    pub(super) events: EventStream,
+    pub(super) rescues: Rescues,
+    /// Where it is wanted.
+    pub(super) cut_log: Option<CutLog>,
+}
+
 /// Opens the dataplane, and gives who renewed verdicts so far all that there is to do.
 pub(super) fn open(
     settings: Settings,
     known: Known,
     inherited: &Inherited,
     crew: Crew,
-) -> anyhow::Result<(Arc<Core>, EventStream)> {
+) -> anyhow::Result<(Arc<Core>, Parts)> {
     let Known { own_node, view, findings, proxy, unwatched } = known;
     let mut settings = settings;
     settings.options.config = settings.config(&findings);
-    let mut dataplane = Dataplane::open(&settings.options)?;
-    let nodes = dataplane.nodes()?;
-    let indices = Indices::adopt(&nodes, dataplane.backends()?.into_iter().map(|(_, entry)| entry));
+    let Dataplane { mut devices, tables: maps, counters, switches } = Dataplane::open(&settings.options)?;
+    let nodes = maps.owned()?;
+    let indices = Indices::adopt(&nodes, maps.backends()?.into_iter().map(|(_, entry)| entry));
     let mut builder = Builder::new(&settings.policy(&own_node), proxy.mode, indices);
     let first = builder.take(view)?;
-    let exempt = dataplane.kept()?.into_iter().collect();
+    let exempt = maps.kept()?.into_iter().map(|(key, _)| key).collect();
     // Before anything is attached: it writes the maps that devices still read.
-    let writer = Box::new(dataplane.node_writer()?);
-    let maps = dataplane.table_maps()?;
-    let events = dataplane.events()?;
-    let injector = dataplane.injector()?;
-    let dataplane = Arc::new(Mutex::new(dataplane));
+    let writer = Box::new(devices.node_writer()?);
+    let injector = devices.injector()?;
+    let events = devices.events()?;
+    let rescues = devices.rescues()?;
+    let cut_log = if settings.options.log_cuts { Some(devices.cut_log()?) } else { None };
     let published = Arc::new(Published::new(World::first(&first, proxy, findings)));
     let bells = Bells::default();
     let builds = Arc::new(Builds::default());
@@ -148,8 +155,6 @@ pub(super) fn open(
     let writes = Tables {
         maps,
         in_maps: InMaps::default(),
-        dataplane: Arc::clone(&dataplane),
-        filled: false,
         comparing: Comparing::new(
             settings.compare_every,
             Arc::clone(&inbox),
@@ -177,7 +182,7 @@ pub(super) fn open(
         beat: Arc::clone(&inherited.verdicts.beat),
         verdicts: inbox,
         builds,
-        dataplane,
+        counters,
         injector,
         rescue: Arc::default(),
         turns: Turns::default(),
@@ -192,5 +197,5 @@ pub(super) fn open(
         },
         crew,
     };
-    Ok((Arc::new(core), events))
+    Ok((Arc::new(core), Parts { devices, switches, events, rescues, cut_log }))
 }

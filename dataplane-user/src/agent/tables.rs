@@ -1,6 +1,6 @@
 //! The thread that writes tables: what changed, and where it is not known what lies in the maps all of it, which may take seconds.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
@@ -12,7 +12,7 @@ use super::{
     threads::{Crew, Nice},
 };
 use crate::{
-    dataplane::{self, Dataplane, TableMaps, WriteReport},
+    dataplane::{self, TableMaps, WriteReport},
     enforce::{InMaps, Input, TablesPlan},
 };
 
@@ -33,13 +33,9 @@ pub(super) struct Tables {
     pub(super) maps: TableMaps,
     /// What is known of that.
     pub(super) in_maps: InMaps,
-    /// Told once the first tables are written: devices may be switched to the maps.
-    pub(super) dataplane: Arc<Mutex<Dataplane>>,
     pub(super) work: Arc<Slot<TablesWork>>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) row: watch::Sender<TablesRow>,
-    /// The dataplane was told.
-    pub(super) filled: bool,
     /// Holds all of it against that now and then.
     pub(super) comparing: Comparing,
     /// How many backends fit, for the log.
@@ -67,15 +63,7 @@ impl Tables {
     fn write(&mut self, plan: &TablesPlan) {
         let written = self.try_write(plan);
         let result = written.as_ref().map(|_| ()).map_err(|error| error.to_string().into());
-        // Devices are switched to maps that were just filled by whoever has this lock, once the owner of verdicts has done all that it was told: it must have
-        // been told of these by then.
-        let mut filling = (!self.filled && written.is_ok()).then(|| {
-            let mut dataplane = self.dataplane.lock().unwrap_or_else(PoisonError::into_inner);
-            dataplane.filled();
-            dataplane
-        });
         self.inbox.tell(Input::Written { epoch: plan.epoch, result });
-        self.filled |= filling.take().is_some();
         if let Ok(report) = &written {
             self.log(report);
         }

@@ -1,19 +1,27 @@
 //! Bringing the devices that are attached to in line with those that are wanted.
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
+use aya::Ebpf;
 use nodefence_common::Device;
 
 use super::{
     ahead::{self, ProgramAhead},
     clsact::{self, Filter},
     error::Error,
+    events::EventStream,
     folders,
-    handle::Dataplane,
+    inject::Injector,
     interfaces::{self, Interface, LinkLayer},
     links,
-    names::Hook,
+    lock::PinLock,
+    log::CutLog,
+    maps::DeviceMap,
+    names::{self, Hook},
     netlink::Netlink,
-    options::XdpChoice,
+    options::{Options, XdpChoice},
+    programs::Programs,
+    rescue::Rescues,
+    staging::Staged,
     tc::{self, TcMode},
     xdp::{self, XdpState, XdpStatus},
 };
@@ -37,7 +45,22 @@ pub struct InterfaceStatus {
     pub error: Option<String>,
 }
 
-impl Dataplane {
+/// Programs, and the devices that they are attached to.
+pub struct Attach {
+    pub(super) options: Options,
+    pub(super) programs: Programs,
+    /// What the XDP program knows of devices.
+    pub(super) devices: DeviceMap,
+    pub(super) staged: Option<Staged>,
+    /// The names last given to [`Attach::attach`].
+    pub(super) wanted: Vec<String>,
+    /// Holds the maps that nobody has a handle of, and the programs that are loaded only where they are needed.
+    pub(super) ebpf: Ebpf,
+    /// The last to go: what is above is closed by then.
+    pub(super) _lock: Arc<PinLock>,
+}
+
+impl Attach {
     /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
     /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
     pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
@@ -50,17 +73,50 @@ impl Dataplane {
         attached_devices(&self.options.pin_dir)
     }
 
-    /// The state of the interfaces last given to [`Dataplane::attach`], looked up anew. A device that was made again under
+    /// The state of the interfaces last given to [`Attach::attach`], looked up anew. A device that was made again under
     /// its name, or from which our programs were taken, is attached to again.
     pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
         reconcile(self, false)
+    }
+
+    /// The maps hold tables: where they are staged, devices may be switched to them.
+    pub const fn filled(&mut self) {
+        if let Some(staged) = &mut self.staged {
+            staged.filled = true;
+        }
+    }
+
+    /// Whether devices may still read maps of another size, layout or version: until all of them are switched.
+    pub fn is_staged(&self) -> bool {
+        self.staged.is_some()
+    }
+
+    /// The records of the kernel programs. Must be called in a tokio runtime.
+    pub fn events(&mut self) -> Result<EventStream, Error> {
+        let map = self.ebpf.map(names::EVENTS);
+        EventStream::new(map.ok_or(Error::Missing { kind: "map", name: names::EVENTS })?)
+    }
+
+    /// The packets to rescue; to be called once.
+    pub fn rescues(&mut self) -> Result<Rescues, Error> {
+        Rescues::take(&mut self.ebpf)
+    }
+
+    /// The kernel programs' own log; to be called once, in a tokio runtime, where [`Options::log_cuts`] is set.
+    pub fn cut_log(&mut self) -> Result<CutLog, Error> {
+        CutLog::open(&mut self.ebpf)
+    }
+
+    /// A handle that puts frames in as ingress of a device.
+    pub fn injector(&self) -> Result<Injector, Error> {
+        Injector::new(&self.programs.inject)
     }
 }
 
 /// Attaches to every wanted interface. With `leave_others` also detaches from every other one, and puts staged maps in
 /// their place.
-fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<InterfaceStatus> {
-    let wanted = dataplane.wanted.clone();
+fn reconcile(ours: &mut Attach, leave_others: bool) -> Vec<InterfaceStatus> {
+    let wanted = ours.wanted.clone();
     let failed = |error: Error| {
         let status = |name: &String| InterfaceStatus {
             name: name.clone(),
@@ -74,40 +130,34 @@ fn reconcile(dataplane: &mut Dataplane, leave_others: bool) -> Vec<InterfaceStat
         Err(e) => return failed(e),
     };
     // Somebody may have removed them below us; without them nothing can be pinned.
-    if let Err(e) = folders::make_folders(&dataplane.options.pin_dir) {
+    if let Err(e) = folders::make_folders(&ours.options.pin_dir) {
         return failed(e);
     }
     let interfaces = match interfaces::list() {
         Ok(interfaces) => interfaces,
         Err(e) => return failed(e),
     };
-    let statuses: Vec<_> =
-        wanted.iter().map(|name| one(dataplane, &mut netlink, &interfaces, name)).collect();
+    let statuses: Vec<_> = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name)).collect();
     let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
     let keep = if leave_others { statuses.iter().map(|s| s.ifindex).collect() } else { existing.clone() };
-    let left = leave(dataplane, &mut netlink, &keep);
-    if let Err(error) = left.and_then(|()| clsact::forget_qdiscs(&dataplane.options.pin_dir, &existing)) {
+    let left = leave(ours, &mut netlink, &keep);
+    if let Err(error) = left.and_then(|()| clsact::forget_qdiscs(&ours.options.pin_dir, &existing)) {
         tracing::warn!(%error, "could not detach from every interface that is no longer wanted");
     }
     let mut switched = true;
     for status in statuses.iter().filter(|status| status.error.is_some() && status.ifindex != 0) {
         if let Some(interface) = interfaces.iter().find(|interface| interface.ifindex == status.ifindex) {
             // Its old programs may still run, on the old maps: these are written too until it is switched.
-            switched &= !attached(dataplane, &mut netlink, interface).unwrap_or(true);
+            switched &= !attached(ours, &mut netlink, interface).unwrap_or(true);
         }
     }
     if switched {
-        commit_staged(dataplane);
+        commit_staged(ours);
     }
     statuses
 }
 
-fn one(
-    dataplane: &mut Dataplane,
-    netlink: &mut Netlink,
-    interfaces: &[Interface],
-    name: &str,
-) -> InterfaceStatus {
+fn one(ours: &mut Attach, netlink: &mut Netlink, interfaces: &[Interface], name: &str) -> InterfaceStatus {
     let mut status = InterfaceStatus { name: name.to_owned(), ..InterfaceStatus::default() };
     let Some(interface) = interfaces.iter().find(|i| i.name == name) else {
         status.error = Some(format!("there is no interface named {name} in this network namespace"));
@@ -123,13 +173,13 @@ fn one(
     };
     status.link_layer = Some(layer);
     // While the new maps are still empty, the old programs go on with the old maps.
-    let empty = dataplane.staged.as_ref().is_some_and(|s| !s.filled);
-    let done = match empty.then(|| attached(dataplane, netlink, interface)).transpose() {
+    let empty = ours.staged.as_ref().is_some_and(|s| !s.filled);
+    let done = match empty.then(|| attached(ours, netlink, interface)).transpose() {
         Ok(Some(true)) => {
             status.error = Some("waits for the first write into the new maps".into());
             return status;
         }
-        Ok(_) => attach(dataplane, netlink, interface, layer, &mut status),
+        Ok(_) => attach(ours, netlink, interface, layer, &mut status),
         Err(error) => Err(error),
     };
     if let Err(error) = done {
@@ -154,10 +204,10 @@ fn attached_devices(pin_dir: &Path) -> Result<BTreeSet<u32>, Error> {
 }
 
 /// Whether programs of an earlier agent run on a device.
-fn attached(dataplane: &Dataplane, netlink: &mut Netlink, interface: &Interface) -> Result<bool, Error> {
+fn attached(ours: &Attach, netlink: &mut Netlink, interface: &Interface) -> Result<bool, Error> {
     let ifindex = interface.ifindex;
     for hook in Hook::TC {
-        if links::open(&dataplane.options.pin_dir, ifindex, hook)?.is_some()
+        if links::open(&ours.options.pin_dir, ifindex, hook)?.is_some()
             || clsact::filters(netlink, ifindex, hook)?.iter().any(Filter::ours)
         {
             return Ok(true);
@@ -167,13 +217,13 @@ fn attached(dataplane: &Dataplane, netlink: &mut Netlink, interface: &Interface)
 }
 
 fn attach(
-    dataplane: &mut Dataplane,
+    ours: &mut Attach,
     netlink: &mut Netlink,
     interface: &Interface,
     layer: LinkLayer,
     status: &mut InterfaceStatus,
 ) -> Result<(), Error> {
-    let Dataplane { options, programs, maps, ebpf, .. } = dataplane;
+    let Attach { options, programs, devices, ebpf, .. } = ours;
     let (pin_dir, ifindex) = (&options.pin_dir, interface.ifindex);
     let tc_programs = programs.tc(ebpf, layer)?;
     for hook in Hook::TC {
@@ -195,25 +245,25 @@ fn attach(
     };
     // Whatever program runs while they are exchanged: it answers nothing if it may run on skbs.
     if let Some(device) = device(options.xdp == XdpChoice::Generic || xdp::is_generic(interface)) {
-        maps.set_device(ifindex, device)?;
+        devices.set(ifindex, device)?;
     }
     status.xdp = xdp::ensure(pin_dir, interface, options.xdp, programs.xdp.as_ref())?;
     match (status.xdp.state, device(false)) {
-        (XdpState::Native, Some(device)) => maps.set_device(ifindex, device)?,
-        (XdpState::Off, _) => maps.remove_device(ifindex),
+        (XdpState::Native, Some(device)) => devices.set(ifindex, device)?,
+        (XdpState::Off, _) => devices.remove(ifindex),
         _ => {}
     }
     Ok(())
 }
 
 /// Detaches from every device that is not in `keep`, and forgets what was pinned for devices that are gone.
-fn leave(dataplane: &mut Dataplane, netlink: &mut Netlink, keep: &[u32]) -> Result<(), Error> {
-    let Dataplane { options, maps, .. } = dataplane;
+fn leave(ours: &mut Attach, netlink: &mut Netlink, keep: &[u32]) -> Result<(), Error> {
+    let Attach { options, devices, .. } = ours;
     let pin_dir = &options.pin_dir;
     for (ifindex, hook) in links::list(pin_dir)? {
         if !keep.contains(&ifindex) {
             links::remove(pin_dir, ifindex, hook)?;
-            maps.remove_device(ifindex);
+            devices.remove(ifindex);
         }
     }
     for ifindex in clsact::devices(netlink)? {
@@ -228,9 +278,9 @@ fn leave(dataplane: &mut Dataplane, netlink: &mut Netlink, keep: &[u32]) -> Resu
 }
 
 /// Once the new maps are full of what is wanted and every device was switched, they take the old ones' place.
-fn commit_staged(dataplane: &mut Dataplane) {
-    if let Some(staged) = dataplane.staged.take_if(|s| s.filled)
-        && let Err(error) = staged.commit(&dataplane.options.pin_dir)
+fn commit_staged(ours: &mut Attach) {
+    if let Some(staged) = ours.staged.take_if(|s| s.filled)
+        && let Err(error) = staged.commit(&ours.options.pin_dir)
     {
         tracing::warn!(%error, "the new maps are in use but could not be pinned in the old ones' place");
     }

@@ -11,10 +11,19 @@ pub(super) struct Maps {
     pub(super) backends: HashMap<MapData, Addr, BackendEntry>,
     pub(super) ports: HashMap<MapData, PortKey, u32>,
     pub(super) nodes: Array<MapData, NodeEntry>,
-    pub(super) devices: HashMap<MapData, u32, Device>,
-    counters: PerCpuArray<MapData, Counter>,
-    config: Array<MapData, Config>,
+    pub(super) devices: DeviceMap,
+    pub(super) counters: Counters,
+    pub(super) switches: Switches,
 }
+
+/// What the XDP program must know of devices.
+pub(super) struct DeviceMap(pub(super) HashMap<MapData, u32, Device>);
+
+/// What the kernel programs counted.
+pub struct Counters(PerCpuArray<MapData, Counter>);
+
+/// How the kernel programs are configured.
+pub struct Switches(Array<MapData, Config>);
 
 fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, Error>
 where
@@ -30,22 +39,33 @@ impl Maps {
             backends: take(ebpf, names::BACKENDS)?,
             ports: take(ebpf, names::PORTS)?,
             nodes: take(ebpf, names::NODES)?,
-            devices: take(ebpf, names::DEVICES)?,
-            counters: take(ebpf, names::COUNTERS)?,
-            config: take(ebpf, names::CONFIG)?,
+            devices: DeviceMap(take(ebpf, names::DEVICES)?),
+            counters: Counters(take(ebpf, names::COUNTERS)?),
+            switches: Switches(take(ebpf, names::CONFIG)?),
         })
     }
+}
 
-    pub(super) fn set_config(&mut self, config: &Config) -> Result<(), Error> {
-        self.config.set(0, config, 0).map_err(Error::map(names::CONFIG))
+impl Switches {
+    /// Changes what the kernel programs read of the configuration.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn set(&mut self, config: &Config) -> Result<(), Error> {
+        self.0.set(0, config, 0).map_err(Error::map(names::CONFIG))
     }
+}
 
-    /// Sums over the CPUs, one for each reason.
-    pub(super) fn counters(&self) -> Result<Vec<(Reason, Counter)>, Error> {
+impl Counters {
+    /// Packets and bytes since the maps were made, one pair for each reason, summed over the CPUs.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn read(&self) -> Result<Vec<(Reason, Counter)>, Error> {
         Reason::ALL
             .iter()
             .map(|reason| {
-                let values = self.counters.get(&(*reason as u32), 0).map_err(Error::map(names::COUNTERS))?;
+                let values = self.0.get(&(*reason as u32), 0).map_err(Error::map(names::COUNTERS))?;
                 let sum = values.iter().fold(Counter::default(), |sum, c| Counter {
                     packets: sum.packets.wrapping_add(c.packets),
                     bytes: sum.bytes.wrapping_add(c.bytes),
@@ -54,18 +74,20 @@ impl Maps {
             })
             .collect()
     }
+}
 
+impl DeviceMap {
     /// Writes what the XDP program must know of a device, where it is not there yet.
-    pub(super) fn set_device(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
-        if self.devices.get(&ifindex, 0).is_ok_and(|there| there == device) {
+    pub(super) fn set(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
+        if self.0.get(&ifindex, 0).is_ok_and(|there| there == device) {
             return Ok(());
         }
-        self.devices.insert(&ifindex, &device, 0).map_err(Error::map(names::DEVICES))
+        self.0.insert(&ifindex, &device, 0).map_err(Error::map(names::DEVICES))
     }
 
-    pub(super) fn remove_device(&mut self, ifindex: u32) {
+    pub(super) fn remove(&mut self, ifindex: u32) {
         // It may never have been there.
-        let _ = self.devices.remove(&ifindex);
+        let _ = self.0.remove(&ifindex);
     }
 }
 

@@ -42,7 +42,7 @@ mod write;
 mod xdp;
 
 pub use ahead::ProgramAhead;
-pub use attach::InterfaceStatus;
+pub use attach::{Attach, InterfaceStatus};
 pub use compare::Comparison;
 pub use detach::{DetachReport, detach};
 pub use error::{Error, OLDEST};
@@ -55,6 +55,7 @@ pub use inspect::inspect;
 pub use interfaces::{Interface, LinkLayer};
 pub use load::check;
 pub use log::CutLog;
+pub use maps::{Counters, Switches};
 pub use node_writer::NodeWriter;
 pub use options::{Options, TcChoice, XdpChoice, default_pin_dir};
 pub use rescue::Rescues;

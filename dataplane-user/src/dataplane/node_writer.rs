@@ -1,19 +1,19 @@
 //! The one writer of nodes' entries, and of what is kept, which must be in the map before the verdicts that need it. It has handles of its
-//! own: verdicts must be renewed while slower work has the [`super::Dataplane`].
+//! own: verdicts are renewed before anything is loaded, and while devices are attached to.
 use std::{collections::BTreeMap, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use nodefence_common::{MAX_NODES, NodeEntry, PortKey, port_flags};
 
 use super::{
+    attach::Attach,
     error::Error,
-    handle::Dataplane,
     maps::{is_other_layout, owned_nodes},
     names,
     write::insert,
 };
 
-/// Writes nodes' entries and kept ports. Independent of the [`Dataplane`] that it was made from. Only one may write at a time: it knows of
+/// Writes nodes' entries and kept ports. Independent of the [`Attach`] that it was made from. Only one may write at a time: it knows of
 /// no generation that another one wrote since it was made.
 pub struct NodeWriter {
     nodes: Array<MapData, NodeEntry>,
@@ -29,19 +29,19 @@ pub struct NodeWriter {
     old_ports: Option<HashMap<MapData, PortKey, u32>>,
 }
 
-impl Dataplane {
-    /// A writer that does not wait for this handle. Where maps are staged ([`Dataplane::is_staged`]), it writes the old ones too.
+impl Attach {
+    /// A writer that does not wait for this handle. Where maps are staged ([`Attach::is_staged`]), it writes the old ones too.
     pub fn node_writer(&self) -> Result<NodeWriter, Error> {
         NodeWriter::new(self)
     }
 }
 
 impl NodeWriter {
-    fn new(dataplane: &Dataplane) -> Result<Self, Error> {
-        let (nodes, old_nodes) = open_both(dataplane, names::NODES)?;
-        let (ports, old_ports) = open_both(dataplane, names::PORTS)?;
+    fn new(devices: &Attach) -> Result<Self, Error> {
+        let (nodes, old_nodes) = open_both(devices, names::NODES)?;
+        let (ports, old_ports) = open_both(devices, names::PORTS)?;
         // What devices stamp that are not switched yet is nobody's word any more once they are.
-        let (seen, _) = open_both(dataplane, names::SEEN)?;
+        let (seen, _) = open_both(devices, names::SEEN)?;
         let generations = generations(&owned_nodes(&nodes)?);
         Ok(Self { nodes, old_nodes, generations, seen: Some(seen), ports: Some(ports), old_ports })
     }
@@ -96,7 +96,7 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Every device is switched ([`Dataplane::is_staged`]): nobody reads the old maps any more.
+    /// Every device is switched ([`Attach::is_staged`]): nobody reads the old maps any more.
     pub fn forget_old(&mut self) {
         self.old_nodes = None;
         self.old_ports = None;
@@ -108,12 +108,12 @@ fn generations(owned: &[(u32, NodeEntry)]) -> BTreeMap<u32, u32> {
 }
 
 /// The map that stays, and where it is staged the one that devices read which are not switched yet.
-pub(super) fn open_both<T>(dataplane: &Dataplane, name: &'static str) -> Result<(T, Option<T>), Error>
+fn open_both<T>(devices: &Attach, name: &'static str) -> Result<(T, Option<T>), Error>
 where
     T: TryFrom<Map, Error = MapError>,
 {
-    let pinned = &dataplane.options.pin_dir;
-    if !dataplane.staged.as_ref().is_some_and(|staged| staged.has(name)) {
+    let pinned = &devices.options.pin_dir;
+    if !devices.staged.as_ref().is_some_and(|staged| staged.has(name)) {
         return Ok((open(pinned, name).map_err(Error::map(name))?, None));
     }
     let old = match open(pinned, name) {

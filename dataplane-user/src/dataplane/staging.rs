@@ -97,7 +97,9 @@ impl Staged {
                     HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.backends, name))
                 }
                 names::PORTS => HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.ports, name)),
-                names::DEVICES => HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.devices, name)),
+                names::DEVICES => {
+                    HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.devices.0, name))
+                }
                 names::NODES => Array::try_from(old).map(|old| copy_array(&old, &mut maps.nodes, name)),
                 // Counters start again, configuration is written at each start, the rest is of the moment.
                 _ => continue,

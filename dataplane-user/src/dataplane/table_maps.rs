@@ -1,4 +1,6 @@
-//! Handles of their own for the one who writes tables: whatever is attached meanwhile does not hold it up.
+//! For the one who writes tables: whatever is attached meanwhile does not hold it up.
+
+use std::sync::Arc;
 
 use aya::maps::{Array, HashMap, MapData};
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, port_kinds};
@@ -6,33 +8,19 @@ use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, port_kinds};
 use super::{
     compare::Comparison,
     error::Error,
-    handle::Dataplane,
-    names,
-    node_writer::open_both,
-    sys,
+    lock::PinLock,
+    maps::owned_nodes,
+    names, sys,
     write::{self, Both, WriteReport},
 };
 use crate::plan::{Delta, LeftOut, Tables};
 
-/// The maps that tables lie in, to be written by one thread, and the other ones beside them, to be read. Independent of the [`Dataplane`] that it was made from;
-/// where maps are staged, these are the new ones.
+/// The maps that tables lie in, to be written by one thread, and the other ones beside them, to be read. Where maps are staged, these are the new ones.
 pub struct TableMaps {
-    backends: HashMap<MapData, Addr, BackendEntry>,
-    ports: HashMap<MapData, PortKey, u32>,
-    nodes: Array<MapData, NodeEntry>,
-}
-
-impl Dataplane {
-    /// Handles that do not wait for this one. Once the first tables are written by them, [`Dataplane::filled`] is to be called.
-    ///
-    /// # Errors
-    /// Where a pin cannot be opened.
-    pub fn table_maps(&self) -> Result<TableMaps, Error> {
-        let (backends, _) = open_both(self, names::BACKENDS)?;
-        let (ports, _) = open_both(self, names::PORTS)?;
-        let (nodes, _) = open_both(self, names::NODES)?;
-        Ok(TableMaps { backends, ports, nodes })
-    }
+    pub(super) backends: HashMap<MapData, Addr, BackendEntry>,
+    pub(super) ports: HashMap<MapData, PortKey, u32>,
+    pub(super) nodes: Array<MapData, NodeEntry>,
+    pub(super) _lock: Arc<PinLock>,
 }
 
 impl TableMaps {
@@ -49,7 +37,7 @@ impl TableMaps {
     }
 
     /// Makes the writes in their order. A full map is no error: what does not fit is told, and passes. Every generation that is named must lie in `nodes`
-    /// before ([`super::NodeWriter`]).
+    /// before ([`super::NodeWriter`]). Once the first tables are written, [`super::Attach::filled`] is to be called.
     ///
     /// # Errors
     /// Where a map cannot be written. What lies in the maps is not known then.
@@ -68,6 +56,24 @@ impl TableMaps {
         left_out: &LeftOut,
     ) -> Result<bool, Error> {
         comparison.go_on(&mut self.both(), tables, left_out)
+    }
+
+    /// Every backend in the map.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn backends(&self) -> Result<Vec<(Addr, BackendEntry)>, Error> {
+        let mut backends = Vec::new();
+        write::each(&self.backends, names::BACKENDS, |addr, entry| backends.push((addr, entry)))?;
+        Ok(backends)
+    }
+
+    /// Every node index that has or had an owner: verdicts to adopt, and generations to go on from.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn owned(&self) -> Result<Vec<(u32, NodeEntry)>, Error> {
+        owned_nodes(&self.nodes)
     }
 
     /// Every entry of `nodes`, by its index.

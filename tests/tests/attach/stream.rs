@@ -23,9 +23,9 @@ fn a_cut_is_told() {
     Pair::new("events").near.run(|| {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
         one_flagged().write(&mut dataplane).unwrap();
-        dataplane.attach(&up0());
+        dataplane.devices.attach(&up0());
         runtime().block_on(async {
-            let mut events = dataplane.events().unwrap();
+            let mut events = dataplane.devices.events().unwrap();
             let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
             let _ = socket.send_to(b"hello", (PEERS[1], 9000));
             let event = tokio::time::timeout(Duration::from_secs(10), events.next()).await.unwrap().unwrap();
@@ -41,7 +41,7 @@ fn a_cut_is_told() {
 fn injected_frames_arrive_as_received() {
     Pair::new("inject").near.run(|| {
         let dataplane = Dataplane::open(&Options::default()).unwrap();
-        let injector = dataplane.injector().unwrap();
+        let injector = dataplane.devices.injector().unwrap();
         let socket = UdpSocket::bind("10.77.0.1:7000").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let frames: Vec<Vec<u8>> = (0..100_u8)

@@ -26,14 +26,14 @@ fn one_write_flips_a_node() {
     let pair = Pair::new("flip");
     let mut held = Held::open(&pair, Options::default());
     let mut writer = held.with(|dataplane| {
-        dataplane.attach(&up0());
+        dataplane.devices.attach(&up0());
         wanted(&[(node("a", 1, false), &PEERS[..1])]).write(dataplane).unwrap();
-        dataplane.node_writer().unwrap()
+        dataplane.devices.node_writer().unwrap()
     });
     assert!(arrives(&pair, PEERS[0]));
     writer.write_node(0, &node("a", 1, true)).unwrap();
     assert!(!arrives(&pair, PEERS[0]));
-    let counters = held.with(|dataplane| dataplane.counters().unwrap());
+    let counters = held.with(|dataplane| dataplane.counters.read().unwrap());
     let dropped = counters.iter().find(|(reason, _)| *reason == Reason::Dropped).unwrap().1.packets;
     assert!(dropped >= 20, "{dropped}");
     writer.write_node(0, &node("a", 1, false)).unwrap();
@@ -46,11 +46,11 @@ fn a_node_that_left_keeps_its_generation() {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
         wanted(&[(node("a", 7, true), &PEERS[..1])]).write(&mut dataplane).unwrap();
         wanted(&[]).write(&mut dataplane).unwrap();
-        let left = dataplane.nodes().unwrap();
+        let left = dataplane.tables.owned().unwrap();
         assert_eq!(left.len(), 1);
         assert_eq!((left[0].0, left[0].1.generation, left[0].1.verdict), (0, 7, Verdict::Healthy as u32));
         assert_eq!(NodeWriter::pinned(&pin_dir()).unwrap().1, left);
-        assert_eq!(dataplane.backends().unwrap(), []);
+        assert_eq!(dataplane.tables.backends().unwrap(), []);
     });
 }
 
@@ -60,13 +60,13 @@ fn a_new_owner_of_an_index_was_never_heard_of() {
         let dataplane = Dataplane::open(&Options::default()).unwrap();
         let mut seen: Array<MapData, u64> = open(&pin_dir(), "seen");
         let heard = |seen: &Array<MapData, u64>| [0, 1].map(|index| seen.get(&index, 0).unwrap());
-        let mut writer = dataplane.node_writer().unwrap();
+        let mut writer = dataplane.devices.node_writer().unwrap();
         for (index, name) in [(0, "a"), (1, "b")] {
             writer.write_node(index, &node(name, 1, false)).unwrap();
             seen.set(index, &5, 0).unwrap();
         }
         // The next one finds the generations in the map.
-        let mut writer = dataplane.node_writer().unwrap();
+        let mut writer = dataplane.devices.node_writer().unwrap();
         writer.write_node(0, &node("a", 1, true)).unwrap();
         writer.write_node(1, &node("c", 2, false)).unwrap();
         assert_eq!(heard(&seen), [5, 0]);
@@ -84,11 +84,11 @@ fn a_new_owner_of_an_index_was_never_heard_of() {
 fn an_index_that_does_not_fit_is_refused() {
     Pair::new("index").near.run(|| {
         let dataplane = Dataplane::open(&Options::default()).unwrap();
-        let mut writer = dataplane.node_writer().unwrap();
+        let mut writer = dataplane.devices.node_writer().unwrap();
         writer.write_node(MAX_NODES - 1, &node("last", 1, false)).unwrap();
         let refused = writer.write_node(MAX_NODES, &node("far", 1, false)).unwrap_err().to_string();
         assert!(refused.contains("16384"), "{refused}");
-        let there: Vec<u32> = dataplane.nodes().unwrap().into_iter().map(|(index, _)| index).collect();
+        let there: Vec<u32> = dataplane.tables.owned().unwrap().into_iter().map(|(index, _)| index).collect();
         assert_eq!(there, [MAX_NODES - 1]);
     });
 }
@@ -104,13 +104,13 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         Ports::create(1_000, 1).unwrap().pin(pin).unwrap();
 
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
-        assert!(dataplane.is_staged());
+        assert!(dataplane.devices.is_staged());
         let staging = pin_dir().join("staging");
         let nodes: [Nodes; 2] = [&pin_dir(), &staging].map(|folder| open(folder, "nodes"));
         let ports: [Ports; 2] = [&pin_dir(), &staging].map(|folder| open(folder, "ports"));
         let entries = |index: u32| nodes.each_ref().map(|nodes| nodes.get(&index, 0).unwrap());
         let has = |key: &PortKey| ports.each_ref().map(|ports| ports.get(key, 0).ok());
-        let mut writer = dataplane.node_writer().unwrap();
+        let mut writer = dataplane.devices.node_writer().unwrap();
         let hung = node("hung", 1, true);
         let healthy = node("hung", 1, false);
         let addr = Addr::v4(PEERS[1].octets());
@@ -127,8 +127,8 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         writer.write_node(1_000, &hung).unwrap();
         assert_eq!(nodes[1].get(&1_000, 0).unwrap(), hung);
 
-        assert_eq!(dataplane.attach(&up0())[0].error, None);
-        assert!(!dataplane.is_staged());
+        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert!(!dataplane.devices.is_staged());
         writer.forget_old();
         writer.write_node(1, &healthy).unwrap();
         writer.let_go_of_port(&kept).unwrap();
@@ -145,11 +145,11 @@ fn an_old_map_of_another_layout_is_left_alone() {
         replace_nodes::<u64>(MAX_NODES);
         assert!(NodeWriter::pinned(&pin_dir()).is_none());
         let dataplane = Dataplane::open(&Options::default()).unwrap();
-        assert!(dataplane.is_staged());
-        dataplane.node_writer().unwrap().write_node(1, &node("hung", 1, true)).unwrap();
+        assert!(dataplane.devices.is_staged());
+        dataplane.devices.node_writer().unwrap().write_node(1, &node("hung", 1, true)).unwrap();
         let old: Array<MapData, u64> = open(&pin_dir(), "nodes");
         assert_eq!(old.get(&1, 0).unwrap(), 0);
-        let there = dataplane.nodes().unwrap();
+        let there = dataplane.tables.owned().unwrap();
         assert_eq!(there.len(), 1);
         assert_eq!((there[0].0, there[0].1.verdict), (1, Verdict::Flagged as u32));
     });

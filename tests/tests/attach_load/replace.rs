@@ -56,9 +56,9 @@ fn a_restart_replaces_in_place() {
         let pair = Pair::new("restart");
         let start = move || {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            let adopted = dataplane.nodes().unwrap();
+            let adopted = dataplane.tables.owned().unwrap();
             one_flagged().write(&mut dataplane).unwrap();
-            let status = dataplane.attach(&up0()).remove(0);
+            let status = dataplane.devices.attach(&up0()).remove(0);
             assert_eq!((status.error, status.tc), (None, Some(mode)));
             adopted.len()
         };
@@ -88,7 +88,7 @@ fn a_changed_map_size_is_switched_under_load() {
             let options = Options { max_backends, ..options(choice) };
             let mut dataplane = Dataplane::open(&options).unwrap();
             let report = one_flagged().write(&mut dataplane).unwrap();
-            let status = dataplane.attach(&up0()).remove(0);
+            let status = dataplane.devices.attach(&up0()).remove(0);
             assert_eq!((status.error, status.tc), (None, Some(mode)));
             report
         };
@@ -120,7 +120,7 @@ fn devices_are_switched_to_one_set_of_maps() {
         for max_backends in [64, 128] {
             let mut dataplane = Dataplane::open(&Options { max_backends, ..Options::default() }).unwrap();
             one_flagged().write(&mut dataplane).unwrap();
-            for status in dataplane.attach(&devices) {
+            for status in dataplane.devices.attach(&devices) {
                 assert_eq!((status.error, status.tc), (None, Some(auto())));
             }
             let pinned =
@@ -148,7 +148,7 @@ fn another_version_is_taken_over_under_load() {
         let before = pair.near.run(move || {
             let mut dataplane = Dataplane::open(&open(100)).unwrap();
             one_flagged().write(&mut dataplane).unwrap();
-            assert_eq!(dataplane.attach(&up0())[0].error, None);
+            assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
             attachment(&version(100), "up0", "egress", mode)
         });
         let load = load(&pair, &TO);
@@ -159,11 +159,11 @@ fn another_version_is_taken_over_under_load() {
             pair.near.run(move || {
                 let mut dataplane = Dataplane::open(&open(number)).unwrap();
                 // Nothing is in the new maps yet: the old programs go on.
-                let status = dataplane.attach(&up0()).remove(0);
+                let status = dataplane.devices.attach(&up0()).remove(0);
                 assert!(status.error.is_some_and(|e| e.contains("first write")));
                 assert!(version(number - 1).exists());
                 one_flagged().write(&mut dataplane).unwrap();
-                let status = dataplane.interfaces().remove(0);
+                let status = dataplane.devices.interfaces().remove(0);
                 assert_eq!((status.error, status.tc), (None, Some(mode)));
                 assert!(!version(number - 1).exists());
             });

@@ -1,6 +1,6 @@
 //! Writing the tables: what does not fit, and node indexes that change owners under load.
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     net::{IpAddr, Ipv4Addr},
     time::{Duration, Instant},
 };
@@ -18,7 +18,7 @@ fn a_full_map_leaves_entries_out_and_they_pass() {
     let pair = Pair::new("full");
     pair.near.run(|| {
         let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
-        dataplane.attach(&up0());
+        dataplane.devices.attach(&up0());
         // Fill it with others first; then the flagged one finds no room.
         let many: Vec<Ipv4Addr> = (10..14).map(|i| Ipv4Addr::new(10, 78, 0, i)).collect();
         let report = wanted(&[(node("a", 1, false), &many)]).write(&mut dataplane).unwrap();
@@ -27,14 +27,14 @@ fn a_full_map_leaves_entries_out_and_they_pass() {
         let report = wanted(&with_flagged).write(&mut dataplane).unwrap();
         assert_eq!((report.inserted, report.left_out), (0, 1));
         assert_eq!(report.left_out_first, [IpAddr::V4(PEERS[1])]);
-        assert_eq!(dataplane.nodes().unwrap().len(), 2, "the rest is written");
+        assert_eq!(dataplane.tables.owned().unwrap().len(), 2, "the rest is written");
     });
     assert!(arrives(&pair, PEERS[1]), "what is left out passes");
     pair.near.run(|| {
         let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
         let report = one_flagged().write(&mut dataplane).unwrap();
         assert_eq!((report.deleted, report.inserted, report.left_out), (4, 2, 0), "room is made first");
-        dataplane.attach(&up0());
+        dataplane.devices.attach(&up0());
     });
     assert!(!arrives(&pair, PEERS[1]));
 }
@@ -46,7 +46,7 @@ fn equal_entries_are_not_written_again() {
         let tables = one_flagged().tables;
         assert_eq!(dataplane.write(&tables).unwrap().inserted, 2);
         assert_eq!(dataplane.write(&tables).unwrap(), WriteReport::default());
-        assert_eq!(dataplane.backends().unwrap().len(), 2);
+        assert_eq!(dataplane.tables.backends().unwrap().len(), 2);
     });
 }
 
@@ -60,12 +60,12 @@ fn tables_change_no_node_and_nothing_that_is_kept() {
         let mut flagged = one_flagged();
         flagged.tables.ports = HashMap::from([(PortKey::endpoint(addr, 80, 6), port_flags::CUT)]);
         assert_eq!(flagged.write(&mut dataplane).unwrap().inserted, 3);
-        dataplane.node_writer().unwrap().keep_port(&key).unwrap();
-        let before = dataplane.nodes().unwrap();
+        dataplane.devices.node_writer().unwrap().keep_port(&key).unwrap();
+        let before = dataplane.tables.owned().unwrap();
         assert_eq!(before.len(), 2);
         assert_eq!(dataplane.write(&Tables::default()).unwrap().deleted, 3);
-        assert_eq!(dataplane.nodes().unwrap(), before);
-        assert_eq!(dataplane.kept().unwrap(), BTreeSet::from([key]));
+        assert_eq!(dataplane.tables.owned().unwrap(), before);
+        assert_eq!(dataplane.tables.kept().unwrap(), [(key, port_flags::KEEP)]);
     });
 }
 
@@ -84,7 +84,7 @@ fn a_hundred_thousand_backends_are_written_at_once() {
         // Filled aside into a map that holds fewer.
         let smaller = Options { max_backends: 60_000, ..Options::default() };
         let mut dataplane = Dataplane::open(&smaller).unwrap();
-        assert_eq!(dataplane.backends().unwrap().len(), 50_000);
+        assert_eq!(dataplane.tables.backends().unwrap().len(), 50_000);
         assert_eq!(dataplane.write(&half).unwrap(), WriteReport::default());
     });
 }
@@ -96,7 +96,7 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
     let healthy = [PEERS[0], PEERS[2]];
     pair.near.run(|| {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
-        dataplane.attach(&up0());
+        dataplane.devices.attach(&up0());
     });
     let load = load(&pair, &healthy);
     let load = pair.near.run(move || {
@@ -124,7 +124,7 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
                 .collect();
             wanted(&nodes).write(&mut dataplane).unwrap();
             let index = order.iter().position(|o| *o == 1).unwrap();
-            let backends = dataplane.backends().unwrap();
+            let backends = dataplane.tables.backends().unwrap();
             let hung = backends.iter().find(|(addr, _)| *addr == Addr::v4(PEERS[1].octets())).unwrap().1;
             assert_eq!(hung.node as usize, index);
         }

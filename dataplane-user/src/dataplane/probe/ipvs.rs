@@ -54,10 +54,10 @@ pub(super) fn probe() -> Result<bool, String> {
     let options = Options { pin_dir: private_bpf, max_backends: 16, ..Options::default() };
     let mut dataplane = Dataplane::open(&options).map_err(|error| error.to_string())?;
     // In any order: nothing is attached yet.
-    let mut writer = dataplane.node_writer().map_err(|error| error.to_string())?;
+    let mut writer = dataplane.devices.node_writer().map_err(|error| error.to_string())?;
     writer.write_node(NODE, &flagged()?).map_err(|error| error.to_string())?;
     dataplane.write(&tables()).map_err(|error| error.to_string())?;
-    let status = dataplane.attach(&[DEVICE.to_owned()]);
+    let status = dataplane.devices.attach(&[DEVICE.to_owned()]);
     if let Some(error) = status.into_iter().find_map(|status| status.error) {
         return Err(error);
     }
