@@ -1,7 +1,6 @@
 //! What the agent's tasks and threads share.
 //!
-//! Who only reads takes no lock: [`Core::world`]. Of the locks that are left `audit` (readings of all tables) is held for long. Each other one belongs to a file that holds it
-//! for a moment and takes nothing else under it.
+//! Who only reads takes no lock: [`Core::world`]. Each lock that is left belongs to a file that holds it for a moment and takes nothing else under it.
 
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{
+    audit,
     beat::Beat,
     bell::Bell,
     builder::Builds,
@@ -20,7 +20,6 @@ use super::{
     tables::TablesRow,
     threads::Crew,
     turns::Turns,
-    watched::Audit,
     world::{Published, World},
 };
 use crate::{
@@ -79,8 +78,8 @@ pub(super) struct Core {
     pub(super) injector: Injector,
     /// What the thread that rescues makes known.
     pub(super) rescue: Arc<Desk>,
-    /// What differs from what it should be, and since when.
-    pub(super) audit: Audit,
+    /// Where the thread that watches the tables is asked.
+    pub(super) audit: audit::Inbox,
     /// Who may ask idle clients now.
     pub(super) turns: Turns,
     /// Whom to ask, and what came of it.

@@ -149,7 +149,7 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     crew.task("findings", findings::follow(Arc::clone(&core), switches, present, crew.stop()));
     crew.task("kube-proxy", mode::follow(Arc::clone(&core), look, crew.stop()));
     crew.task("pinned", pinned::follow(Arc::clone(&core), crew.stop()));
-    crew.task("audit", audit::follow(Arc::clone(&core), crew.stop()));
+    audit::start(&core)?;
     crew.task("neighbours", neighbours::follow(Arc::clone(&core), crew.stop()));
     if let Some(mut log) = cut_log {
         let stop = crew.stop();

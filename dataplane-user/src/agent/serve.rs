@@ -1,15 +1,15 @@
 //! Carries out the requests that come over the socket.
 
 use std::{
+    fmt::Display,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tokio::time::timeout;
+use tokio::{sync::oneshot, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    audit,
     core::Core,
     flow_rows, idle,
     inbox::{Asked, NoAnswer},
@@ -141,6 +141,12 @@ impl Desk {
     }
 }
 
+/// Waits for what somebody was asked for.
+async fn answered<T>(asked: Result<oneshot::Receiver<T>, impl Display>) -> Result<T, Failure> {
+    let answer = asked.map_err(Failure::failed)?;
+    answer.await.map_err(|_| Failure::failed(NoAnswer::Ended))
+}
+
 impl Handler for Desk {
     async fn handle(&self, request: Request) -> Reply {
         let begun = Instant::now();
@@ -160,10 +166,10 @@ impl Handler for Desk {
                 .into(),
             Request::Counters => self.blocking(rows::counters).await.and_then(|rows| rows).into(),
             Request::Status => self.blocking(rows::status).await.into(),
-            Request::Audit => self.blocking(audit::report).await.into(),
+            Request::Audit => answered(self.core.audit.report()).await.into(),
             Request::Repair { kinds, dry_run } => {
                 let kinds = kinds.into_iter().collect();
-                self.blocking(move |core| audit::repair(core, &kinds, dry_run)).await.into()
+                answered(self.core.audit.repair(kinds, dry_run)).await.into()
             }
             Request::HandOver => {
                 if let Err(failure) = self.ask(Asked::HandOver, &self.core.own_node).await {

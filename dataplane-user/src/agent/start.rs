@@ -8,6 +8,7 @@ use nodefence_common::NodeEntry;
 use tokio::sync::watch;
 
 use super::{
+    audit,
     builder::{Builder, Builds, flags_of},
     compare::Comparing,
     core::{Core, Rows, SourceRow},
@@ -24,7 +25,6 @@ use super::{
     threads::Crew,
     turns::Turns,
     verdicts::{Beginning, Verdicts},
-    watched::Audit,
     world::{Published, World},
     writer::{Nowhere, Writer},
 };
@@ -174,7 +174,7 @@ pub(super) fn open(
     let flags = flags_of(&first.view);
     inbox.view(first, Some(flags));
     let core = Core {
-        audit: Audit::new(&settings.audit),
+        audit: audit::Inbox::default(),
         settings,
         own_node,
         started: Timestamp::now(),

@@ -1,10 +1,6 @@
 //! What readings of the tables gave so far, since when, and when each part is to be read again.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::settings::AuditSettings;
 use crate::{
@@ -19,30 +15,6 @@ const LATEST: Duration = Duration::from_secs(10);
 /// By how much longer the pause is than the reading: 1 % of a processor for each part at most.
 const PAUSE: u32 = 99;
 
-/// What was seen so far.
-pub(super) struct Audit {
-    watch: Mutex<Watch>,
-}
-
-impl Audit {
-    pub(super) fn new(settings: &AuditSettings) -> Self {
-        Self {
-            watch: Mutex::new(Watch {
-                tracker: Tracker::new(settings.fault_after),
-                drops: Drops::default(),
-                due: BTreeMap::new(),
-                not_looked_at: BTreeMap::new(),
-                told: BTreeMap::new(),
-            }),
-        }
-    }
-
-    /// One reader at a time.
-    pub(super) fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// What a part had.
 pub(super) struct Reading {
     /// `None` where it changed too fast to be read whole.
@@ -51,7 +23,7 @@ pub(super) struct Reading {
     pub(super) not_looked_at: BTreeMap<Kind, String>,
 }
 
-/// What was seen so far, for one reader at a time.
+/// What was seen so far.
 pub(super) struct Watch {
     pub(super) tracker: Tracker,
     pub(super) drops: Drops,
@@ -69,6 +41,17 @@ pub(super) fn now() -> Duration {
 }
 
 impl Watch {
+    /// Nothing was seen yet.
+    pub(super) fn new(settings: &AuditSettings) -> Self {
+        Self {
+            tracker: Tracker::new(settings.fault_after),
+            drops: Drops::default(),
+            due: BTreeMap::new(),
+            not_looked_at: BTreeMap::new(),
+            told: BTreeMap::new(),
+        }
+    }
+
     /// Takes note of what the reading of a part gave that went on from `begun` to `read`.
     pub(super) fn take(
         &mut self,

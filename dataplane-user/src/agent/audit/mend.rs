@@ -31,10 +31,9 @@ use crate::{
 const AT_ONCE: usize = 16;
 
 /// Looks anew, mends the faults of these kinds, and looks whether they are gone. Blocking.
-pub(in super::super) fn repair(core: &Core, kinds: &BTreeSet<Kind>, dry_run: bool) -> RepairReport {
-    let mut watch = core.audit.watch();
+pub(super) fn repair(core: &Core, watch: &mut Watch, kinds: &BTreeSet<Kind>, dry_run: bool) -> RepairReport {
     let parts: BTreeSet<Part> = kinds.iter().map(|kind| kind.part()).collect();
-    look(&mut watch, core, parts.iter().copied());
+    look(watch, core, parts.iter().copied());
     let (due, rest): (Vec<Observed>, Vec<Observed>) = watch
         .tracker
         .observed(now())
@@ -48,7 +47,7 @@ pub(in super::super) fn repair(core: &Core, kinds: &BTreeSet<Kind>, dry_run: boo
     let mut left = HashMap::new();
     if !dry_run && !wanted.is_empty() {
         notes.extend(carry_out(core, &wanted));
-        look(&mut watch, core, parts);
+        look(watch, core, parts);
         let there = watch.tracker.observed(now()).map(|one| one.difference);
         left.extend(there.map(|now| ((now.kind, now.subject), now.grace)));
     }

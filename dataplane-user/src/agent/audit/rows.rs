@@ -24,13 +24,12 @@ use crate::{
 const LISTED: usize = 1_000;
 
 /// Looks at everything, and tells what is not as it should be. Blocking.
-pub(in super::super) fn report(core: &Core) -> AuditReport {
-    let mut watch = core.audit.watch();
-    look(&mut watch, core, Part::ALL);
+pub(super) fn report(core: &Core, watch: &mut Watch) -> AuditReport {
+    look(watch, core, Part::ALL);
     let at = now();
     let observed: Vec<Observed> = watch.tracker.observed(at).collect();
     let mut kinds: Vec<KindRow> =
-        Kind::value_variants().iter().map(|kind| kind_row(&watch, *kind, at)).collect();
+        Kind::value_variants().iter().map(|kind| kind_row(watch, *kind, at)).collect();
     for one in &observed {
         if let Some(row) = kinds.iter_mut().find(|row| row.kind == one.difference.kind) {
             *match one.state {
