@@ -13,8 +13,7 @@ mod rows;
 use std::sync::Arc;
 
 use super::{
-    core::Core,
-    threads::Nice,
+    threads::{Crew, Nice},
     watched::{SOONEST, Watch},
 };
 use crate::plan::Mode;
@@ -22,18 +21,17 @@ use inbox::Asked;
 use look::look;
 
 pub(super) use inbox::Inbox;
+pub(super) use read::Ground;
 
 /// Starts the thread. It goes on for as long as the process does: the end of the agent waits for no reading.
-pub(super) fn start(core: &Arc<Core>) -> std::io::Result<()> {
-    let core = Arc::clone(core);
-    let crew = core.crew.clone();
+pub(super) fn start(ground: Ground, inbox: Arc<Inbox>, crew: &Crew) -> std::io::Result<()> {
     let started = crew.thread("audit", Nice::Usual, move || {
-        let mut watch = Watch::new(&core.settings.audit);
+        let mut watch = Watch::new(&ground.sight.settings.audit);
         loop {
             // What was asked for meanwhile waited for one reading at most.
-            match core.audit.take(watch.pause().max(SOONEST / 5)) {
-                Some(asked) => answer(&core, &mut watch, asked),
-                None => again(&core, &mut watch),
+            match inbox.take(watch.pause().max(SOONEST / 5)) {
+                Some(asked) => answer(&ground, &mut watch, asked),
+                None => again(&ground, &mut watch),
             }
         }
     });
@@ -41,26 +39,26 @@ pub(super) fn start(core: &Arc<Core>) -> std::io::Result<()> {
 }
 
 /// Looks at what is due, and mends what is to be mended without being asked.
-fn again(core: &Core, watch: &mut Watch) {
+fn again(ground: &Ground, watch: &mut Watch) {
     let due = watch.due();
-    look(watch, core, due);
-    let kinds = &core.settings.audit.repair;
-    if !kinds.is_empty() && core.settings.mode == Mode::Enforce {
-        mend::mend(core, watch, kinds);
+    look(watch, ground, due);
+    let kinds = &ground.sight.settings.audit.repair;
+    if !kinds.is_empty() && ground.sight.settings.mode == Mode::Enforce {
+        mend::mend(ground, watch, kinds);
     }
 }
 
-fn answer(core: &Core, watch: &mut Watch, asked: Asked) {
+fn answer(ground: &Ground, watch: &mut Watch, asked: Asked) {
     match asked {
         Asked::Reports(waiting) => {
-            let report = rows::report(core, watch);
+            let report = rows::report(ground, watch);
             for waits in waiting {
                 // Whoever asked may have gone.
                 let _gone = waits.send(report.clone());
             }
         }
         Asked::Repair { kinds, dry_run, waits } => {
-            let _gone = waits.send(mend::repair(core, watch, &kinds, dry_run));
+            let _gone = waits.send(mend::repair(ground, watch, &kinds, dry_run));
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio_util::sync::CancellationToken;
-
-use super::core::Core;
+use super::{sight::Sight, threads::Crew, world::Published};
 use crate::dataplane::{
     Switches,
     probe::{Findings, Present},
@@ -13,14 +11,16 @@ use crate::dataplane::{
 /// How often to look whether something came that the findings were gathered without.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 
-/// Runs the probes again once IPVS or conntrack is there that was not when they ran, until `stop`. An agent is up before
+/// Runs the probes again once IPVS or conntrack is there that was not when they ran, until the agent ends. An agent is up before
 /// kube-proxy at every boot, and what suits a kernel without IPVS may be untranslated by it.
 pub(super) async fn follow(
-    core: Arc<Core>,
+    sight: Sight,
+    published: Arc<Published>,
     mut switches: Switches,
     gathered_with: Present,
-    stop: CancellationToken,
+    crew: Crew,
 ) -> anyhow::Result<()> {
+    let stop = crew.stop();
     let mut then = gathered_with;
     loop {
         tokio::select! {
@@ -28,17 +28,17 @@ pub(super) async fn follow(
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         let now = Present::now();
-        if !core.world().findings.outdated(then, now) {
+        if !sight.world().findings.outdated(then, now) {
             continue;
         }
-        let findings = core.crew.blocking("findings", Findings::gather).await?;
+        let findings = crew.blocking("findings", Findings::gather).await?;
         tracing::info!(milliseconds = findings.milliseconds, "looked again: {findings}");
         // The kernel programs follow first.
-        if let Err(error) = switches.set(&core.settings.config(&findings)) {
+        if let Err(error) = switches.set(&sight.settings.config(&findings)) {
             tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
             continue;
         }
-        core.published.change(|world| world.findings = Arc::new(findings));
+        published.change(|world| world.findings = Arc::new(findings));
         then = now;
     }
 }

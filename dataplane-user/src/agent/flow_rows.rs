@@ -7,7 +7,7 @@ use std::{
 
 use nodefence_common::Addr;
 
-use super::{chain::chain, core::Core, refusals::not_found};
+use super::{chain::chain, refusals::not_found, world::World};
 use crate::{
     cluster::Protocol,
     conntrack::{Conntrack, Family, Flow},
@@ -15,8 +15,7 @@ use crate::{
 };
 
 /// The flows to backends, of one node or of all.
-pub(super) fn flows(core: &Core, only: Option<&str>) -> Result<Flows, Failure> {
-    let world = core.world();
+pub(super) fn flows(world: &World, only: Option<&str>) -> Result<Flows, Failure> {
     let view = &world.view;
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
         return Err(not_found(name));

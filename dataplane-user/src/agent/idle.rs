@@ -2,44 +2,61 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use nodefence_common::Addr;
-use tokio_util::sync::CancellationToken;
-
 use super::{
     backends::backends_of,
+    beat::Beat,
     chain::chain,
-    core::Core,
     coverage::Coverage,
-    follow_up::{Outcome, Round},
-    pinned,
+    follow_up::{FollowUp, Outcome, Round},
+    outlets::Bells,
+    pinned::LettingGo,
+    settings::Settings,
+    sight::Sight,
+    threads::Crew,
+    turns::Turns,
 };
 use crate::{
     cluster::Node,
     conntrack::Conntrack,
     dataplane::{
-        route,
+        Injector, route,
         sweep::{self, Entry, Report, Surroundings},
     },
     flags::monotonic_ns,
     plan::{Answer, Mode},
     report::AskRow,
 };
+use nodefence_common::Addr;
+
+/// What it takes to ask idle clients.
+pub(super) struct Asking {
+    pub(super) sight: Sight,
+    pub(super) beat: Arc<Beat>,
+    pub(super) injector: Injector,
+    /// Whom to ask, and what came of it.
+    pub(super) follow_up: Arc<FollowUp>,
+    pub(super) bells: Bells,
+    pub(super) letting_go: LettingGo,
+    /// Who may ask now.
+    pub(super) turns: Turns,
+    pub(super) crew: Crew,
+}
 
 /// Begins a round as soon as there is a turn for it, and tells who asked for it what came of it; see [`ask`].
-async fn ask_in_turn(core: Arc<Core>, round: Round) {
+async fn ask_in_turn(asking: Arc<Asking>, round: Round) {
     let Round { node, requests } = round;
-    let turns = if requests.is_empty() { &core.turns.others } else { &core.turns.requests };
+    let turns = if requests.is_empty() { &asking.turns.others } else { &asking.turns.requests };
     // Nobody closes it.
     let Ok(turn) = Arc::clone(turns).acquire_owned().await else { return };
-    let crew = core.crew.clone();
+    let crew = asking.crew.clone();
     let asking = crew.blocking("follow-up", move || {
-        if node == core.own_node {
+        if node == asking.sight.own_node {
             // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
-            core.bells.looks.look();
+            asking.bells.looks.look();
         }
-        pinned::before_asking(&core, &node);
-        let row = ask(&core, &node).and_then(|row| ask_where_reached_late(&core, &node, row));
-        pinned::after_asking(&core, &node);
+        asking.letting_go.before_asking(&node);
+        let row = ask(&asking, &node).and_then(|row| ask_where_reached_late(&asking, &node, row));
+        asking.letting_go.after_asking(&node);
         drop(turn);
         for request in requests {
             // Whoever asked may have gone.
@@ -51,39 +68,40 @@ async fn ask_in_turn(core: Arc<Core>, round: Round) {
 }
 
 /// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
-fn ask_where_reached_late(core: &Core, node: &str, row: AskRow) -> Outcome {
+fn ask_where_reached_late(asking: &Asking, node: &str, row: AskRow) -> Outcome {
     if row.unreachable == 0 {
         return Some(row);
     }
-    let before = Arc::clone(&core.world().coverage);
-    core.bells.looks.look();
-    let world = core.world();
+    let before = Arc::clone(&asking.sight.world().coverage);
+    asking.bells.looks.look();
+    let world = asking.sight.world();
     let more = world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, &before));
-    if more { ask(core, node) } else { Some(row) }
+    if more { ask(asking, node) } else { Some(row) }
 }
 
 /// Asks the idle clients of nodes that are cut from now on (by a request, the cluster file, a flag adopted from an agent that ended), or that the cut reaches better
-/// than before, until `stop`.
-pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+/// than before, until the agent ends.
+pub(super) async fn follow(asking: Arc<Asking>) -> anyhow::Result<()> {
+    let stop = asking.crew.stop();
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = core.bells.flagged.notified() => {}
+            () = asking.bells.flagged.notified() => {}
         }
-        let world = core.world();
-        if world.held.number > core.beat.done() {
+        let world = asking.sight.world();
+        if world.held.number > asking.beat.done() {
             // It is about to be in the maps, and rung again then.
             continue;
         }
-        for round in core.follow_up.due(&world) {
-            core.crew.errand("follow-up", ask_in_turn(Arc::clone(&core), round));
+        for round in asking.follow_up.due(&world) {
+            asking.crew.errand("follow-up", ask_in_turn(Arc::clone(&asking), round));
         }
     }
 }
 
 /// Why clients of a node are not asked at all.
-pub(super) fn pointless(core: &Core) -> Option<&'static str> {
-    match (core.settings.mode, core.settings.answer) {
+pub(super) fn pointless(settings: &Settings) -> Option<&'static str> {
+    match (settings.mode, settings.answer) {
         (Mode::Observe, _) => Some("nothing is cut in observe mode"),
         (_, Answer::Drop) => {
             Some("with --answer drop nobody is told; idle clients wait for their own timeouts")
@@ -93,12 +111,12 @@ pub(super) fn pointless(core: &Core) -> Option<&'static str> {
 }
 
 /// Asks all clients of a node's backends and keeps the outcome for `status`. Blocking, a second or so.
-fn ask(core: &Core, node: &str) -> Outcome {
-    if pointless(core).is_some() {
+fn ask(asking: &Asking, node: &str) -> Outcome {
+    if pointless(&asking.sight.settings).is_some() {
         return None;
     }
     let begun = monotonic_ns();
-    let world = core.world();
+    let world = asking.sight.world();
     // The flag may be gone by the time of its turn.
     if !world.enforces(node) {
         return None;
@@ -106,7 +124,7 @@ fn ask(core: &Core, node: &str) -> Outcome {
     let node = world.view.node(node)?;
     let backends = backends_of(node, &world.keep());
     let coverage = Arc::clone(&world.coverage);
-    let mut ground = Ground { core, node, coverage, lookup: None, failed: None };
+    let mut ground = Ground { asking, node, coverage, lookup: None, failed: None };
     let outcome = match Conntrack::open() {
         Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &world.findings.manner(), &mut ground),
         Err(error) => Err(error),
@@ -127,20 +145,20 @@ fn ask(core: &Core, node: &str) -> Outcome {
         ),
         Some(problem) => tracing::warn!(node = name, problem, asked = row.asked, "asked idle clients"),
     }
-    let coverage = Arc::clone(&core.world().coverage);
+    let coverage = Arc::clone(&asking.sight.world().coverage);
     // A device may have been attached while this went on.
     if coverage.reaches_more_of(node, &ground.coverage) {
-        core.follow_up.reached([node.name.clone()]);
-        core.bells.flagged.notify_one();
+        asking.follow_up.reached([node.name.clone()]);
+        asking.bells.flagged.notify_one();
     }
-    core.follow_up.note_asked(&node.name, row.clone());
-    core.takeout().asked(&node.name, begun);
+    asking.follow_up.note_asked(&node.name, row.clone());
+    asking.bells.takeout.asked(&node.name, begun);
     Some(row)
 }
 
 /// The sweep's view of the agent.
 struct Ground<'a> {
-    core: &'a Core,
+    asking: &'a Asking,
     node: &'a Node,
     coverage: Arc<Coverage>,
     lookup: Option<route::Lookup>,
@@ -170,13 +188,13 @@ impl Surroundings for Ground<'_> {
     }
 
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {
-        let (sent, error) = sweep::inject(&self.core.injector, frames);
+        let (sent, error) = sweep::inject(&self.asking.injector, frames);
         self.failed = self.failed.take().or(error.map(|error| error.to_string()));
         sent
     }
 
     fn go_on(&self) -> bool {
-        self.core.world().enforces(&self.node.name)
+        self.asking.sight.world().enforces(&self.node.name)
     }
 }
 

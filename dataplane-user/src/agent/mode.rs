@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio_util::sync::CancellationToken;
-
-use super::core::Core;
+use super::{builder::Builds, outlets::Bells, sight::Sight, threads::Crew, world::Published};
 use crate::proxy::{Facts, Judgement, Said, Wanted};
 
 /// How often to look how kube-proxy forwards: at boot it comes after the agent, and it may be set up anew.
@@ -40,29 +38,40 @@ impl Look {
     }
 }
 
-/// Looks again now and then, until `stop`.
-pub(super) async fn follow(core: Arc<Core>, mut look: Look, stop: CancellationToken) -> anyhow::Result<()> {
+/// Whoever looks, and whom it tells.
+pub(super) struct Following {
+    pub(super) look: Look,
+    pub(super) sight: Sight,
+    pub(super) published: Arc<Published>,
+    pub(super) builds: Arc<Builds>,
+    pub(super) bells: Bells,
+}
+
+/// Looks again now and then, until the agent ends.
+pub(super) async fn follow(mut following: Following, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        let looked = Arc::clone(&core);
-        let looking = core.crew.blocking("kube-proxy", move || {
-            again(&looked, &mut look);
-            look
+        let looking = crew.blocking("kube-proxy", move || {
+            following.again();
+            following
         });
-        look = looking.await?;
+        following = looking.await?;
     }
 }
 
-fn again(core: &Core, look: &mut Look) {
-    let world = core.world();
-    let judgement = look.look(core.settings.proxy, world.view.services.is_some());
-    if *world.proxy != *judgement {
-        core.published.change(|world| world.proxy = Arc::new(judgement.clone()));
-        // What must be exempt depends on it.
-        core.builds.set_mode(judgement.mode);
-        core.bells.ring();
+impl Following {
+    fn again(&mut self) {
+        let world = self.sight.world();
+        let judgement = self.look.look(self.sight.settings.proxy, world.view.services.is_some());
+        if *world.proxy != *judgement {
+            self.published.change(|world| world.proxy = Arc::new(judgement.clone()));
+            // What must be exempt depends on it.
+            self.builds.set_mode(judgement.mode);
+            self.bells.ring();
+        }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tokio::time::{MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
 
-use super::core::Core;
+use super::{sight::Sight, threads::Crew};
 use crate::{
     dataplane::hold::{FlaggedNode, Hold, Holding, Hop},
     plan::Mode,
@@ -15,8 +17,13 @@ use crate::{
 /// How often entries are renewed.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Keeps packets to flagged nodes on their way to the cut, until `stop`.
-pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+/// Keeps packets to flagged nodes on their way to the cut, until the agent ends.
+pub(super) async fn follow(
+    sight: Sight,
+    row: watch::Sender<Vec<NeighbourRow>>,
+    crew: Crew,
+) -> anyhow::Result<()> {
+    let stop = crew.stop();
     let mut hold = Hold::open()?;
     let mut tick = interval(EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -27,8 +34,8 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
             () = stop.cancelled() => return Ok(()),
             _ = tick.tick() => {}
         }
-        let flagged = flagged(&core);
-        let ticking = core.crew.blocking("neighbours", move || {
+        let flagged = flagged(&sight);
+        let ticking = crew.blocking("neighbours", move || {
             let result = hold.tick(&flagged);
             (hold, result)
         });
@@ -36,7 +43,7 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
         hold = held;
         let problem = match result {
             Ok(report) => {
-                core.rows.neighbours.send_replace(rows(&core, &report));
+                row.send_replace(rows(&sight, &report));
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -48,13 +55,13 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
     }
 }
 
-fn flagged(core: &Core) -> Vec<FlaggedNode> {
+fn flagged(sight: &Sight) -> Vec<FlaggedNode> {
     // What cuts nothing changes nothing.
-    if core.settings.mode == Mode::Observe {
+    if sight.settings.mode == Mode::Observe {
         return Vec::new();
     }
-    let world = core.world();
-    let others = world.enforced().map(|(name, _)| name).filter(|name| **name != core.own_node);
+    let world = sight.world();
+    let others = world.enforced().map(|(name, _)| name).filter(|name| **name != sight.own_node);
     let nodes = others.filter_map(|name| world.view.node(name));
     nodes
         .map(|node| {
@@ -72,8 +79,8 @@ fn flagged(core: &Core) -> Vec<FlaggedNode> {
         .collect()
 }
 
-fn rows(core: &Core, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
-    let coverage = Arc::clone(&core.world().coverage);
+fn rows(sight: &Sight, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
+    let coverage = Arc::clone(&sight.world().coverage);
     let text = |holding: Holding| match holding {
         Holding::Held => "held: packets reach the cut even if its link is down",
         Holding::Fixed => "needs no help",

@@ -6,18 +6,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::watch, time::sleep};
 
 use super::{
     auto::Auto,
-    core::{Core, RoutesRow},
     coverage::Coverage,
+    follow_up::FollowUp,
+    inbox::Inbox,
     looks::Looks,
+    outlets::Bells,
     routing::Routing,
     rows,
     settings::Wanted,
-    world::World,
+    sight::Sight,
+    threads::Crew,
+    told::RoutesRow,
+    world::{Published, World},
 };
 use crate::{
     cluster::{ClusterView, NodeName},
@@ -46,21 +50,36 @@ impl Drop for Ends {
     }
 }
 
-/// Follows devices and routes until `stop`.
-pub(super) async fn follow(core: Arc<Core>, devices: Attach, stop: CancellationToken) -> anyhow::Result<()> {
-    let looks = Arc::clone(&core.bells.looks);
+/// What whoever looks is given.
+pub(super) struct Routes {
+    pub(super) devices: Attach,
+    pub(super) sight: Sight,
+    /// Where it makes known which device leads to which backend.
+    pub(super) published: Arc<Published>,
+    /// Told where the cut reaches more than before.
+    pub(super) follow_up: Arc<FollowUp>,
+    /// Told of the own node's pods.
+    pub(super) verdicts: Arc<Inbox>,
+    pub(super) bells: Bells,
+    pub(super) row: watch::Sender<RoutesRow>,
+}
+
+/// Follows devices and routes until the agent ends.
+pub(super) async fn follow(routes: Routes, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
+    let bells = routes.bells.clone();
+    let looks = Arc::clone(&bells.looks);
     let _ends = Ends(Arc::clone(&looks));
     let mut changes = route::Changes::open()?;
-    let mut looking = Looking::new(devices);
+    let mut looking = Looking::new(routes);
     loop {
         let begun = Instant::now();
-        let looked = Arc::clone(&core);
         drain(&mut changes, &looking.routing.blocks()).await;
         if changes.take_routes() {
             looking.routing.changed();
         }
-        let look = core.crew.blocking("routes", move || {
-            looking.look(&looked);
+        let look = crew.blocking("routes", move || {
+            looking.look();
             looking
         });
         looking = look.await?;
@@ -75,7 +94,7 @@ pub(super) async fn follow(core: Arc<Core>, devices: Attach, stop: CancellationT
             () = stop.cancelled() => return Ok(()),
             () = looks.asked() => continue,
             change = changes.next(&blocks) => change?,
-            () = core.bells.view_changed.notified() => {}
+            () = bells.view_changed.notified() => {}
             () = sleep(LOOK_EVERY) => {}
         }
     }
@@ -98,7 +117,7 @@ struct Looked {
 
 /// Who looks: what it attaches, and what it remembers.
 struct Looking {
-    attach: Attach,
+    ours: Routes,
     auto: Auto,
     routing: Routing,
     last: Option<Looked>,
@@ -111,10 +130,10 @@ struct Looking {
 }
 
 impl Looking {
-    fn new(attach: Attach) -> Self {
+    fn new(ours: Routes) -> Self {
         Self {
-            staged: attach.is_staged(),
-            attach,
+            staged: ours.devices.is_staged(),
+            ours,
             auto: Auto::default(),
             routing: Routing::default(),
             last: None,
@@ -124,20 +143,20 @@ impl Looking {
     }
 
     /// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.
-    fn look(&mut self, core: &Core) {
-        let (number, own) = core.bells.looks.begin();
-        if let Err(error) = self.try_look(core, own) {
+    fn look(&mut self) {
+        let (number, own) = self.ours.bells.looks.begin();
+        if let Err(error) = self.try_look(own) {
             tracing::error!(%error, "devices and routes could not be looked at");
         }
-        core.bells.looks.over(number);
+        self.ours.bells.looks.over(number);
     }
 
-    fn try_look(&mut self, core: &Core, own: bool) -> Result<(), dataplane::Error> {
-        let world = core.world();
-        let own = own || world.is_claimed(&core.own_node);
+    fn try_look(&mut self, own: bool) -> Result<(), dataplane::Error> {
+        let world = self.ours.sight.world();
+        let own = own || world.is_claimed(&self.ours.sight.own_node);
         let devices = interfaces::list()?;
         // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
-        let skipped = world.view.index(&core.own_node).filter(|_| !own);
+        let skipped = world.view.index(&self.ours.sight.own_node).filter(|_| !own);
         let mut coverage = Coverage::new(self.routing.look(&world.view, &devices)?, &devices);
         // Of a large cluster it costs some milliseconds each time.
         let same_view =
@@ -146,26 +165,26 @@ impl Looking {
             Some(last) if same_view && coverage.has_same_routes(&last.coverage) => last.needed,
             _ => coverage.needed(&world.view, skipped),
         };
-        let statuses = self.attach(core, &world, coverage.names(&needed), &devices)?;
+        let statuses = self.attach(&world, coverage.names(&needed), &devices)?;
         coverage.set_attached(&statuses);
         let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
         let same = coverage.is_same(&world.coverage);
         let coverage = if same { Arc::clone(&world.coverage) } else { Arc::new(coverage) };
         if !same {
             let reached = reached(&world, &coverage);
-            core.published.change(|world| world.coverage = Arc::clone(&coverage));
-            core.follow_up.reached(reached);
+            self.ours.published.change(|world| world.coverage = Arc::clone(&coverage));
+            self.ours.follow_up.reached(reached);
         }
-        core.bells.flagged.notify_one();
+        self.ours.bells.flagged.notify_one();
         if own != self.own_attached {
             self.own_attached = own;
-            core.verdicts.tell(Input::Routes { own_attached: own });
+            self.ours.verdicts.tell(Input::Routes { own_attached: own });
         }
         let before = self.before.uncovered;
-        let uncovered = if same && same_view { before } else { tell_uncovered(core, before) };
+        let uncovered = if same && same_view { before } else { tell_uncovered(&self.ours.sight, before) };
         self.last = Some(Looked { view: Arc::clone(&world.view), own, coverage, needed });
         let now = RoutesRow { interfaces, uncovered };
-        core.rows.routes.send_replace(now.clone());
+        self.ours.row.send_replace(now.clone());
         let before = std::mem::replace(&mut self.before, now);
         for row in &self.before.interfaces {
             tell(row, before.interfaces.iter().find(|before| before.name == row.name));
@@ -176,23 +195,23 @@ impl Looking {
     /// Attaches to the devices that are wanted now.
     fn attach(
         &mut self,
-        core: &Core,
         world: &World,
         needed: Vec<String>,
         devices: &[interfaces::Interface],
     ) -> Result<Vec<InterfaceStatus>, dataplane::Error> {
-        let Wanted { names: named, auto } = &core.settings.interfaces;
-        if self.attach.is_staged() {
+        let Routes { devices: attach, sight, verdicts, .. } = &mut self.ours;
+        let Wanted { names: named, auto } = &sight.settings.interfaces;
+        if attach.is_staged() {
             // The owner of verdicts was told of them by then.
             if world.held.tables.written.is_some() {
-                self.attach.filled();
+                attach.filled();
             }
             // Devices are about to be switched to maps that were just written: verdicts must be in them by then. Nobody who owns verdicts waits for the tables.
-            let _ending = core.verdicts.settled().blocking_recv();
+            let _ending = verdicts.settled().blocking_recv();
         }
         let mut wanted = named.clone();
         if *auto {
-            let attached = self.attach.attached()?;
+            let attached = attach.attached()?;
             let names = |ifindex: &u32| devices.iter().find(|device| device.ifindex == *ifindex);
             let attached: Vec<String> =
                 attached.iter().filter_map(names).map(|device| device.name.clone()).collect();
@@ -201,11 +220,10 @@ impl Looking {
             wanted.extend(found.into_iter().filter(|name| !named.contains(name)));
         }
         let same = self.before.interfaces.iter().map(|row| &row.name).eq(&wanted);
-        let statuses =
-            if same && !wanted.is_empty() { self.attach.interfaces() } else { self.attach.attach(&wanted) };
-        if self.staged && !self.attach.is_staged() {
+        let statuses = if same && !wanted.is_empty() { attach.interfaces() } else { attach.attach(&wanted) };
+        if self.staged && !attach.is_staged() {
             self.staged = false;
-            core.verdicts.forget_old();
+            verdicts.forget_old();
         }
         Ok(statuses)
     }
@@ -220,8 +238,8 @@ fn reached(world: &World, coverage: &Coverage) -> Vec<NodeName> {
 }
 
 /// Tells the log when backends cease to be covered, or more of them than before, and when all are again. Gives how many are not.
-fn tell_uncovered(core: &Core, before: usize) -> usize {
-    let (count, examples) = rows::uncovered(core);
+fn tell_uncovered(sight: &Sight, before: usize) -> usize {
+    let (count, examples) = rows::uncovered(&sight.world(), &sight.own_node);
     if count > before {
         let first = examples.first();
         let (backend, why) = (first.map(|row| row.address), first.and_then(|row| row.uncovered.as_deref()));

@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio_util::sync::CancellationToken;
-
-use super::{backends::backends_of, chain::chain, core::Core, world::World};
+use super::{
+    backends::backends_of, chain::chain, desk::Desk, follow_up::FollowUp, sight::Sight, threads::Crew,
+    world::World,
+};
 use crate::{
     cluster::{ClusterView, NodeName, Protocol},
     conntrack::{Backends, Conntrack, Deleted, Flow, Protocols},
@@ -25,10 +26,19 @@ const PAUSE: u32 = 19;
 /// Whether TCP packets in the middle of a flow may begin an entry.
 const LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
+/// What it takes to let go.
+#[derive(Clone)]
+pub(super) struct LettingGo {
+    pub(super) sight: Sight,
+    /// What was deleted is remembered there, for packets on their way.
+    pub(super) rescue: Arc<Desk>,
+    pub(super) follow_up: Arc<FollowUp>,
+}
+
 /// Which mode, where there is anything to do: not in observe mode, and not where IPVS forwards or nobody knows what does.
-fn mode(core: &Core) -> Option<Mode> {
-    let mode = core.world().proxy.mode.filter(|mode| *mode != Mode::Ipvs)?;
-    (core.settings.mode == plan::Mode::Enforce).then_some(mode)
+fn mode(sight: &Sight) -> Option<Mode> {
+    let mode = sight.world().proxy.mode.filter(|mode| *mode != Mode::Ipvs)?;
+    (sight.settings.mode == plan::Mode::Enforce).then_some(mode)
 }
 
 /// What is to be let go: backends of flagged nodes but for what is kept, the view that they are of, and their verdicts.
@@ -41,8 +51,8 @@ struct Flagged {
 
 impl Flagged {
     /// Of those nodes that are cut now and pass; nothing where there is none.
-    fn of(core: &Core, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
-        let world = core.world();
+    fn of(sight: &Sight, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
+        let world = sight.world();
         let mut backends = Backends::new();
         let mut verdicts = Vec::new();
         let keep = world.keep();
@@ -87,18 +97,18 @@ impl Flagged {
         proxy::flush(mode, &|protocol, socket| self.contains(protocol, socket), &self.affinity())
     }
 
-    fn delete(&self, core: &Core, which: Protocols) -> Result<Deleted, String> {
-        let by_filter = core.world().findings.by_filter();
+    fn delete(&self, ours: &LettingGo, which: Protocols) -> Result<Deleted, String> {
+        let by_filter = ours.sight.world().findings.by_filter();
         Conntrack::open()
             .and_then(|mut conntrack| {
-                if core.rescue.takes() {
+                if ours.rescue.takes() {
                     conntrack.delete_known(&self.backends, which, |flows| {
                         // A packet that is handed over just now is rescued by its entry, or by what is known of it.
-                        core.rescue.remember(flows);
-                        self.hold(&core.world())
+                        ours.rescue.remember(flows);
+                        self.hold(&ours.sight.world())
                     })
                 } else {
-                    let hold = |_: &[Flow]| self.hold(&core.world());
+                    let hold = |_: &[Flow]| self.hold(&ours.sight.world());
                     conntrack.delete_backends(&self.backends, which, by_filter, hold)
                 }
             })
@@ -106,50 +116,71 @@ impl Flagged {
     }
 }
 
-/// Lets go at once what no RST can: clients that stick to the node's endpoints, then its UDP and SCTP flows. Blocking.
-pub(super) fn before_asking(core: &Core, node: &NodeName) {
-    let (Some(mode), Some(flagged)) = (mode(core), Flagged::of(core, |name| name == node)) else { return };
-    let mut row = PinnedRow::default();
-    match flagged.unstick(mode) {
-        Ok(flushed) => (row.affinity, row.affinity_unknown) = (flushed.emptied, flushed.unknown),
-        Err(error) => row.problem = Some(chain(error)),
-    }
-    match flagged.delete(core, Protocols::Datagrams) {
-        Ok(done) => {
-            row.datagrams = done.deleted;
-            note(&mut row, done);
+impl LettingGo {
+    /// Lets go at once what no RST can: clients that stick to the node's endpoints, then its UDP and SCTP flows. Blocking.
+    pub(super) fn before_asking(&self, node: &NodeName) {
+        let (Some(mode), Some(flagged)) = (mode(&self.sight), Flagged::of(&self.sight, |name| name == node))
+        else {
+            return;
+        };
+        let mut row = PinnedRow::default();
+        match flagged.unstick(mode) {
+            Ok(flushed) => (row.affinity, row.affinity_unknown) = (flushed.emptied, flushed.unknown),
+            Err(error) => row.problem = Some(chain(error)),
         }
-        Err(error) => row.problem = Some(error),
+        match flagged.delete(self, Protocols::Datagrams) {
+            Ok(done) => {
+                row.datagrams = done.deleted;
+                note(&mut row, done);
+            }
+            Err(error) => row.problem = Some(error),
+        }
+        tracing::info!(
+            node = node.as_str(),
+            affinity = row.affinity,
+            datagrams = row.datagrams,
+            by_filter = row.by_filter,
+            "let go what was pinned"
+        );
+        self.follow_up.note_pinned(node, |noted| *noted = row);
     }
-    tracing::info!(
-        node = node.as_str(),
-        affinity = row.affinity,
-        datagrams = row.datagrams,
-        by_filter = row.by_filter,
-        "let go what was pinned"
-    );
-    core.follow_up.note_pinned(node, |noted| *noted = row);
+
+    /// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
+    pub(super) fn after_asking(&self, node: &NodeName) {
+        let (Some(_), Some(flagged)) = (mode(&self.sight), Flagged::of(&self.sight, |name| name == node))
+        else {
+            return;
+        };
+        let done = match sysctl::number(LOOSE) {
+            // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
+            Some(0) => Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned()),
+            _ => flagged.delete(self, Protocols::Tcp),
+        };
+        self.follow_up.note_pinned(node, |row| match done {
+            Ok(done) => {
+                row.tcp = done.deleted;
+                note(row, done);
+            }
+            Err(error) => row.problem = Some(error),
+        });
+    }
+
+    /// Lets go what was pinned anew to any flagged node. Blocking.
+    fn again(&self) {
+        let (Some(mode), Some(flagged)) = (mode(&self.sight), Flagged::of(&self.sight, |_| true)) else {
+            return;
+        };
+        let flushed = flagged.unstick(mode).map_err(chain);
+        let deleted = flagged.delete(self, Protocols::Datagrams);
+        if let Some(error) = flushed.err().or(deleted.err()) {
+            tracing::debug!(error, "what was pinned anew was not let go; tried again");
+        }
+    }
 }
 
-/// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
-pub(super) fn after_asking(core: &Core, node: &NodeName) {
-    let (Some(_), Some(flagged)) = (mode(core), Flagged::of(core, |name| name == node)) else { return };
-    let done = match sysctl::number(LOOSE) {
-        // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
-        Some(0) => Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned()),
-        _ => flagged.delete(core, Protocols::Tcp),
-    };
-    core.follow_up.note_pinned(node, |row| match done {
-        Ok(done) => {
-            row.tcp = done.deleted;
-            note(row, done);
-        }
-        Err(error) => row.problem = Some(error),
-    });
-}
-
-/// Lets go what was pinned anew to flagged nodes, until `stop`.
-pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::Result<()> {
+/// Lets go what was pinned anew to flagged nodes, until the agent ends.
+pub(super) async fn follow(letting_go: LettingGo, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
     let mut pause = AGAIN_EVERY;
     loop {
         tokio::select! {
@@ -157,18 +188,9 @@ pub(super) async fn follow(core: Arc<Core>, stop: CancellationToken) -> anyhow::
             () = tokio::time::sleep(pause) => {}
         }
         let start = Instant::now();
-        let letting_go = Arc::clone(&core);
-        core.crew.blocking("pinned", move || again(&letting_go)).await?;
+        let letting_go = letting_go.clone();
+        crew.blocking("pinned", move || letting_go.again()).await?;
         pause = AGAIN_EVERY.max(start.elapsed() * PAUSE);
-    }
-}
-
-fn again(core: &Core) {
-    let (Some(mode), Some(flagged)) = (mode(core), Flagged::of(core, |_| true)) else { return };
-    let flushed = flagged.unstick(mode).map_err(chain);
-    let deleted = flagged.delete(core, Protocols::Datagrams);
-    if let Some(error) = flushed.err().or(deleted.err()) {
-        tracing::debug!(error, "what was pinned anew was not let go; tried again");
     }
 }
 

@@ -10,7 +10,10 @@ use std::{
 
 use nodefence_common::RESCUE_LEASE_NS;
 
-use super::{core::Core, threads::Nice};
+use super::{
+    sight::Sight,
+    threads::{Crew, Nice},
+};
 use crate::{
     dataplane::Rescues,
     flags::monotonic_ns,
@@ -30,6 +33,8 @@ use handed::{AGAIN, length};
 use keeping::Lane;
 use packets::{Helper, Keeping};
 
+pub(super) use packets::Ground;
+
 /// How often the lease is renewed while nothing comes.
 const BEAT: Duration = Duration::from_millis(50);
 /// How often to look whether what packets wait for has been done.
@@ -45,16 +50,13 @@ pub(super) struct Rescue {
 
 impl Rescue {
     /// Starts it in the calling thread's network namespace.
-    pub(super) fn start(core: &Arc<Core>, rescues: Rescues) -> anyhow::Result<Self> {
-        let core = Arc::clone(core);
-        core.rescue.set_idle(Some("about to begin".to_owned()));
+    pub(super) fn start(ground: Ground, rescues: Rescues, crew: &Crew) -> std::io::Result<Self> {
+        ground.desk.set_idle(Some("about to begin".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let stop = Arc::clone(&stop);
-            let crew = core.crew.clone();
-            // Without this thread the lease lapses: what would be rescued is refused.
-            crew.thread("rescue", Nice::First, move || (Worker { core, rescues }).run(&stop))?
-        };
+        let (stopped, lanes) = (Arc::clone(&stop), crew.clone());
+        // Without this thread the lease lapses: what would be rescued is refused.
+        let work = move || (Worker { ground, rescues }).run(&stopped, &lanes);
+        let thread = crew.thread("rescue", Nice::First, work)?;
         Ok(Self { stop, thread })
     }
 
@@ -66,25 +68,26 @@ impl Rescue {
 }
 
 /// Why the agent is not to rescue at all, as it was started and by the cluster file that holds.
-fn unwanted(core: &Core) -> Option<&'static str> {
-    if core.settings.mode != Mode::Enforce {
+fn unwanted(ground: &Ground) -> Option<&'static str> {
+    let Sight { settings, .. } = &ground.sight;
+    if settings.mode != Mode::Enforce {
         return Some("observe mode, nothing is cut");
     }
-    if core.settings.answer != Answer::Refuse {
+    if settings.answer != Answer::Refuse {
         return Some("the answer is drop");
     }
-    let world = core.world();
+    let world = ground.sight.world();
     if world.view.services.is_none() {
         return Some("the cluster file says nothing of Services");
     }
     match world.proxy.mode {
-        Some(proxy::Mode::Ipvs) if !core.takeout().progress().flushes => Some(if ipvs::is_loaded() {
+        Some(proxy::Mode::Ipvs) if !ground.takeout.progress().flushes => Some(if ipvs::is_loaded() {
             "net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections"
         } else {
             "kube-proxy is in IPVS mode, but IPVS is not loaded"
         }),
         Some(_) => None,
-        None if core.settings.proxy == proxy::Wanted::None => {
+        None if settings.proxy == proxy::Wanted::None => {
             Some("how kube-proxy forwards is not to be looked at (`--proxy none`)")
         }
         None => Some("how kube-proxy forwards is not known; say it with `--proxy nftables|iptables|ipvs`"),
@@ -92,28 +95,28 @@ fn unwanted(core: &Core) -> Option<&'static str> {
 }
 
 struct Worker {
-    core: Arc<Core>,
+    ground: Ground,
     rescues: Rescues,
 }
 
 impl Worker {
-    fn run(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
-        let lane = Lane::start(&self.core)?;
+    fn run(mut self, stop: &AtomicBool, crew: &Crew) -> anyhow::Result<()> {
+        let lane = Lane::start(&self.ground, crew)?;
         let outcome = self.take_packets(stop, &lane);
         lane.end();
         outcome
     }
 
     fn take_packets(&mut self, stop: &AtomicBool, lane: &Lane) -> anyhow::Result<()> {
-        let desk = Arc::clone(&self.core.rescue);
+        let desk = Arc::clone(&self.ground.desk);
         let mut helper: Option<Helper> = None;
         let mut tried: Option<Instant> = None;
         let mut leased = 0;
         while !stop.load(Ordering::Relaxed) {
-            let unwanted = unwanted(&self.core).map(str::to_owned);
+            let unwanted = unwanted(&self.ground).map(str::to_owned);
             if unwanted.is_none() && helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
                 tried = Some(Instant::now());
-                match Helper::open(Arc::clone(&self.core), Keeping::HandOn(lane.packets.clone())) {
+                match Helper::open(self.ground.clone(), Keeping::HandOn(lane.packets.clone())) {
                     Ok(ready) => helper = Some(ready),
                     Err(error) => desk.set_idle(Some(format!("{error:#}"))),
                 }

@@ -2,27 +2,34 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
+use jiff::Timestamp;
 use nodefence_common::{Action, Counter};
 
 use super::{
+    beat::Beat,
+    bell::Bell,
     claim_rows::{
         any_holds, auto_name, automatic_rows, claim_rows, flag_of, flag_row, share_text, whole_seconds,
         withheld_rows,
     },
-    core::Core,
     coverage::Coverage,
+    desk::Desk,
+    follow_up::FollowUp,
     kept_rows::kept_rows,
     records::danger,
+    sight::Sight,
     tables::TablesRow,
+    told::Rows,
     world::World,
 };
 use crate::{
     cluster::{Backend, Node, NodeName, Scope},
     conntrack::blind,
-    dataplane::probe::Findings,
+    dataplane::{Counters, Injector, probe::Findings},
     enforce::{Claim, Now, ShownClaim, Standing},
     flags::{monotonic_ns, now},
     plan::{Keep, Mode, Policy},
@@ -32,6 +39,20 @@ use crate::{
         Origin, Status, UnflagReport,
     },
 };
+
+/// What all rows are made of.
+pub(super) struct Shown {
+    pub(super) sight: Sight,
+    pub(super) started: Timestamp,
+    pub(super) beat: Arc<Beat>,
+    /// What the kernel programs counted.
+    pub(super) counters: Counters,
+    pub(super) injector: Injector,
+    pub(super) rescue: Arc<Desk>,
+    pub(super) takeout: Arc<Bell>,
+    pub(super) follow_up: Arc<FollowUp>,
+    pub(super) rows: Rows,
+}
 
 /// How many uncovered backends `status` names.
 const EXAMPLES: usize = 10;
@@ -59,19 +80,19 @@ fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> &'static str 
 
 /// What rows of nodes are made of, at one moment.
 struct Moment<'a> {
-    core: &'a Core,
+    sight: &'a Sight,
     world: &'a World,
     keep: Keep,
     now: Now,
 }
 
 impl<'a> Moment<'a> {
-    fn of(core: &'a Core, world: &'a World) -> Self {
-        Self { core, world, keep: world.keep(), now: now() }
+    fn of(sight: &'a Sight, world: &'a World) -> Self {
+        Self { sight, world, keep: world.keep(), now: now() }
     }
 
     fn row(&self, node: &Node) -> NodeRow {
-        let Self { core, world, keep, now } = self;
+        let Self { sight, world, keep, now } = self;
         let slot = world.slot(&node.name);
         let claims = world.claims_on(&node.name);
         NodeRow {
@@ -81,8 +102,8 @@ impl<'a> Moment<'a> {
             index: slot.map_or(0, |slot| slot.index),
             generation: slot.map_or(0, |slot| slot.generation),
             backends: node.backends.len(),
-            own: node.name == core.own_node,
-            action: action(claims, &core.policy(), *now).to_owned(),
+            own: node.name == sight.own_node,
+            action: action(claims, &sight.policy(), *now).to_owned(),
             kept: world.view.index(&node.name).map_or(0, |index| keep.of_node(index).count()),
             flag: flag_of(claims, *now),
             claims: claim_rows(claims, *now),
@@ -91,9 +112,9 @@ impl<'a> Moment<'a> {
 }
 
 /// All nodes.
-pub(super) fn nodes(core: &Core) -> Vec<NodeRow> {
-    let world = core.world();
-    let moment = Moment::of(core, &world);
+pub(super) fn nodes(sight: &Sight) -> Vec<NodeRow> {
+    let world = sight.world();
+    let moment = Moment::of(sight, &world);
     world.view.nodes.iter().map(|node| moment.row(node)).collect()
 }
 
@@ -138,31 +159,30 @@ fn flagged(world: &World) -> HashSet<&NodeName> {
 }
 
 /// All backends.
-pub(super) fn backends(core: &Core) -> Vec<BackendRow> {
-    let world = core.world();
+pub(super) fn backends(sight: &Sight) -> Vec<BackendRow> {
+    let world = sight.world();
     let bearers = flagged(&world);
     let mut rows = Vec::with_capacity(world.view.backends());
     for node in &world.view.nodes {
         let flagged = bearers.contains(&node.name);
         rows.extend(
-            node.backends.iter().map(|b| backend_row(&world.coverage, &core.own_node, node, b, flagged)),
+            node.backends.iter().map(|b| backend_row(&world.coverage, &sight.own_node, node, b, flagged)),
         );
     }
     rows
 }
 
 /// How many backends no attached device covers, and the first few of them.
-pub(super) fn uncovered(core: &Core) -> (usize, Vec<BackendRow>) {
-    let world = core.world();
-    let bearers = flagged(&world);
+pub(super) fn uncovered(world: &World, own_node: &str) -> (usize, Vec<BackendRow>) {
+    let bearers = flagged(world);
     let (mut count, mut examples) = (0, Vec::new());
     for node in &world.view.nodes {
         let flagged = bearers.contains(&node.name);
-        let leaving = node.backends.iter().filter(|backend| leaves(&core.own_node, node, backend, flagged));
+        let leaving = node.backends.iter().filter(|backend| leaves(own_node, node, backend, flagged));
         for backend in leaving.filter(|backend| world.coverage.of(backend.address).is_err()) {
             count += 1;
             if examples.len() < EXAMPLES {
-                examples.push(backend_row(&world.coverage, &core.own_node, node, backend, flagged));
+                examples.push(backend_row(&world.coverage, own_node, node, backend, flagged));
             }
         }
     }
@@ -171,21 +191,21 @@ pub(super) fn uncovered(core: &Core) -> (usize, Vec<BackendRow>) {
 
 /// What a `flag` did to that node; `None` where it does not exist any more.
 pub(super) fn flag_report(
-    core: &Core,
+    sight: &Sight,
     name: &str,
     lasts: Option<Duration>,
     replaced: Option<&Claim>,
     named: usize,
 ) -> Option<FlagReport> {
-    let world = core.world();
-    let moment = Moment::of(core, &world);
+    let world = sight.world();
+    let moment = Moment::of(sight, &world);
     let node = world.view.node(name)?;
     let row = moment.row(node);
     let mut warnings = Vec::new();
     let mut uncovered: Vec<String> = node
         .backends
         .iter()
-        .filter(|backend| leaves(&core.own_node, node, backend, true))
+        .filter(|backend| leaves(&sight.own_node, node, backend, true))
         .filter_map(|b| world.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
         .collect();
     if !uncovered.is_empty() {
@@ -229,12 +249,12 @@ pub(super) fn flag_report(
 
 /// What an `unflag` did.
 pub(super) fn unflag_report(
-    core: &Core,
+    sight: &Sight,
     node: String,
     was_flagged: bool,
     mut warnings: Vec<String>,
 ) -> UnflagReport {
-    let still = flag_of(core.world().claims_on(&node), now());
+    let still = flag_of(sight.world().claims_on(&node), now());
     match still.as_ref().map(|flag| flag.origin) {
         Some(Origin::ClusterFile) => {
             warnings.push("the cluster file flags it too: remove it there".to_owned());
@@ -246,52 +266,53 @@ pub(super) fn unflag_report(
 }
 
 /// All counters.
-pub(super) fn counters(core: &Core) -> Result<Vec<CounterRow>, Failure> {
+pub(super) fn counters(shown: &Shown) -> Result<Vec<CounterRow>, Failure> {
     let row = |name: &str, help: &str, counter: Counter| CounterRow {
         reason: name.to_owned(),
         packets: counter.packets,
         bytes: counter.bytes,
         help: help.trim().to_owned(),
     };
-    let counters = core.counters.read().map_err(Failure::failed)?;
+    let counters = shown.counters.read().map_err(Failure::failed)?;
     let kernel = counters.into_iter().map(|(reason, counter)| row(reason.name(), reason.help(), counter));
-    let unanswered = core.injector.unanswered();
+    let unanswered = shown.injector.unanswered();
     let own = unanswered.into_iter().map(|(why, counter)| row(why.name(), why.help(), counter));
-    let rescued = core.rescue.tally.get().map(|(fate, counter)| row(fate.name(), fate.help(), counter));
+    let rescued = shown.rescue.tally.get().map(|(fate, counter)| row(fate.name(), fate.help(), counter));
     Ok(kernel.chain(own).chain(rescued).collect())
 }
 
 /// Everything else.
-pub(super) fn status(core: &Core) -> Status {
-    let (uncovered, uncovered_examples) = uncovered(core);
+pub(super) fn status(shown: &Shown) -> Status {
+    let Shown { sight, .. } = shown;
     let cannot_ask = cannot_ask();
-    let world = core.world();
-    let moment = Moment::of(core, &world);
+    let world = sight.world();
+    let (uncovered, uncovered_examples) = uncovered(&world, &sight.own_node);
+    let moment = Moment::of(sight, &world);
     let now = moment.now;
     let findings = Findings::clone(&world.findings);
     let holds = |node: &&Node| any_holds(world.claims_on(&node.name), now);
     let (flagged_unknown, claimed_unknown) = unknown(&world, now);
-    let (asked, pinned) = core.follow_up.rows();
-    let routes = core.rows.routes.borrow().clone();
+    let (asked, pinned) = shown.follow_up.rows();
+    let routes = shown.rows.routes.borrow().clone();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id().cast_signed(),
-        started: whole_seconds(core.started),
-        node: core.own_node.to_string(),
-        mode: core.settings.mode,
-        answer: core.settings.answer,
-        auto: auto_name(core.settings.auto),
-        auto_limit: share_text(core.settings.auto_limit),
+        started: whole_seconds(shown.started),
+        node: sight.own_node.to_string(),
+        mode: sight.settings.mode,
+        answer: sight.settings.answer,
+        auto: auto_name(sight.settings.auto),
+        auto_limit: share_text(sight.settings.auto_limit),
         withheld: withheld_rows(&world.held.withheld, now),
-        cluster: cluster_row(core, &world),
+        cluster: cluster_row(shown, &world),
         flagged: world.view.nodes.iter().filter(holds).map(|node| moment.row(node)).collect(),
-        flags_problem: core.rows.flags_problem.borrow().clone(),
+        flags_problem: shown.rows.flags_problem.borrow().clone(),
         flagged_unknown,
         claimed_unknown,
         kept: moment.keep.ports.len(),
         kept_examples: kept_rows(&world.view, &moment.keep).take(EXAMPLES).collect(),
-        rescue: core.rescue.row(),
-        dataplane: dataplane_row(core, &world),
+        rescue: shown.rescue.row(),
+        dataplane: dataplane_row(shown, &world),
         interfaces: routes.interfaces,
         uncovered,
         uncovered_examples,
@@ -301,8 +322,8 @@ pub(super) fn status(core: &Core) -> Status {
         asked,
         proxy: Judgement::clone(&world.proxy),
         pinned,
-        neighbours: core.rows.neighbours.borrow().clone(),
-        ipvs: core.takeout().row(),
+        neighbours: shown.rows.neighbours.borrow().clone(),
+        ipvs: shown.takeout.row(),
     }
 }
 
@@ -320,10 +341,10 @@ fn unknown(world: &World, now: Now) -> (BTreeMap<NodeName, FlagRow>, BTreeMap<No
     (flags, others)
 }
 
-fn cluster_row(core: &Core, world: &World) -> ClusterRow {
-    let source = core.rows.source.borrow().clone();
+fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
+    let source = shown.rows.source.borrow().clone();
     ClusterRow {
-        file: core.settings.cluster_file.display().to_string(),
+        file: shown.sight.settings.cluster_file.display().to_string(),
         loaded: whole_seconds(world.loaded),
         nodes: world.view.nodes.len(),
         backends: world.view.backends(),
@@ -337,13 +358,13 @@ fn cluster_row(core: &Core, world: &World) -> ClusterRow {
     }
 }
 
-fn dataplane_row(core: &Core, world: &World) -> DataplaneRow {
-    let TablesRow { report, compared, .. } = core.rows.tables.borrow().clone();
-    let renewed = Duration::from_nanos(monotonic_ns().saturating_sub(core.beat.renewed()));
+fn dataplane_row(shown: &Shown, world: &World) -> DataplaneRow {
+    let TablesRow { report, compared, .. } = shown.rows.tables.borrow().clone();
+    let renewed = Duration::from_nanos(monotonic_ns().saturating_sub(shown.beat.renewed()));
     let failed = world.held.failed.iter().next();
     DataplaneRow {
-        pin_dir: core.settings.options.pin_dir.display().to_string(),
-        max_backends: core.settings.options.max_backends,
+        pin_dir: shown.sight.settings.options.pin_dir.display().to_string(),
+        max_backends: shown.sight.settings.options.max_backends,
         left_out: report.left_out,
         left_out_ports: report.left_out_ports,
         left_out_first: report.left_out_first,

@@ -3,27 +3,35 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use nix::sys::stat::{Mode as FileMode, umask};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answers, audit,
-    core::Core,
-    findings, idle,
+    answers, audit, desk, findings,
+    follow_up::FollowUp,
+    idle::{self, Asking},
+    inbox::Inbox,
     lock::{Lock, LockError},
     mode, neighbours, network,
     own_node::{local_addresses, own_node, refuse_local},
-    pinned, preflight,
-    rescue::Rescue,
+    pinned::{self, LettingGo},
+    preflight,
+    rescue::{self, Rescue},
+    rows::Shown,
     serve::Desk,
     settings::Settings,
     signals::Signals,
     source,
     stages::{Stage, Stages},
-    start::{Inherited, Known, Parts, open, take_over},
+    start::{Inherited, Known, Opened, open, take_over},
     store::Store,
-    takeout::TakingOut,
+    tables::TablesRow,
+    takeout::{self, TakingOut},
     threads::Crew,
+    told::{RoutesRow, Rows, SourceRow},
+    turns::Turns,
     verdicts::Verdicts,
 };
 use crate::{
@@ -71,13 +79,13 @@ enum Started {
 /// An agent that runs.
 struct Agent {
     crew: Crew,
-    core: Arc<Core>,
+    settings: Arc<Settings>,
     lock: Lock,
     server: Arc<Server>,
     verdicts: Verdicts,
     store: Store,
     taking_out: TakingOut,
-    rescue: Rescue,
+    rescuing: Rescue,
     handed_over: CancellationToken,
 }
 
@@ -124,33 +132,82 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     };
     stages.enter(Stage::Dataplane);
     let Seen { source, watch, present, look, known } = seen;
-    let (core, parts) = open(settings, known, &inherited, crew.clone())?;
-    let Parts { devices, switches, events, rescues, cut_log } = parts;
+    let opened = open(settings, known, &inherited, &crew)?;
     let Inherited { verdicts, store } = inherited;
+    let inbox = Arc::clone(&verdicts.inbox);
+    let beat = Arc::clone(&verdicts.beat);
+    let Opened {
+        sight,
+        published,
+        builds,
+        bells,
+        injector,
+        tables,
+        devices,
+        counters,
+        switches,
+        events,
+        rescues,
+        cut_log,
+    } = opened;
+    let started = Timestamp::now();
     tokio::select! {
         biased;
-        () = tables_written(&core) => {}
+        () = tables_written(&tables, &inbox) => {}
         fallen = crew.falls() => return Err(fallen.into()),
         why = signals.come() => return Ok(Started::Not(why)),
     }
     stages.enter(Stage::Routes);
-    let first = core.bells.looks.ask();
-    crew.task("routes", network::follow(Arc::clone(&core), devices, crew.stop()));
+    let follow_up = Arc::new(FollowUp::default());
+    let rescue = Arc::new(desk::Desk::default());
+    let first = bells.looks.ask();
+    let (row, routes) = watch::channel(RoutesRow::default());
+    let given = network::Routes {
+        devices,
+        sight: sight.clone(),
+        published: Arc::clone(&published),
+        follow_up: Arc::clone(&follow_up),
+        verdicts: Arc::clone(&inbox),
+        bells: bells.clone(),
+        row,
+    };
+    crew.task("routes", network::follow(given, crew.clone()));
     // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
-    let taking_out = TakingOut::start(&core)?;
-    let rescue = Rescue::start(&core, rescues)?;
-    {
-        let core = Arc::clone(&core);
-        crew.blocking("start", move || core.bells.looks.wait(first)).await?;
-    }
+    let given = takeout::Given {
+        sight: sight.clone(),
+        beat: Arc::clone(&beat),
+        bell: Arc::clone(&bells.takeout),
+        rescue: Arc::clone(&rescue),
+    };
+    let taking_out = TakingOut::start(given, &crew)?;
+    let ground = rescue::Ground {
+        sight: sight.clone(),
+        desk: Arc::clone(&rescue),
+        takeout: Arc::clone(&bells.takeout),
+        injector: injector.clone(),
+    };
+    let rescuing = Rescue::start(ground, rescues, &crew)?;
+    let looks = Arc::clone(&bells.looks);
+    crew.blocking("start", move || looks.wait(first)).await?;
     stages.enter(Stage::Actors);
-    crew.task("source", source::follow(Arc::clone(&core), source, watch, crew.stop()));
-    crew.task("answers", answers::follow(events, core.injector.clone(), crew.stop()));
-    crew.task("findings", findings::follow(Arc::clone(&core), switches, present, crew.stop()));
-    crew.task("kube-proxy", mode::follow(Arc::clone(&core), look, crew.stop()));
-    crew.task("pinned", pinned::follow(Arc::clone(&core), crew.stop()));
-    audit::start(&core)?;
-    crew.task("neighbours", neighbours::follow(Arc::clone(&core), crew.stop()));
+    let unwatched = watch.degraded.clone();
+    let (row, source_row) = watch::channel(SourceRow { unwatched, ..SourceRow::default() });
+    let own_node = sight.own_node.clone();
+    let following = source::Following { source, watch, own_node, builds: Arc::clone(&builds), row };
+    crew.task("source", source::follow(following, crew.clone()));
+    crew.task("answers", answers::follow(events, injector.clone(), crew.stop()));
+    let facts = findings::follow(sight.clone(), Arc::clone(&published), switches, present, crew.clone());
+    crew.task("findings", facts);
+    let following = mode::Following { look, sight: sight.clone(), published, builds, bells: bells.clone() };
+    crew.task("kube-proxy", mode::follow(following, crew.clone()));
+    let letting_go =
+        LettingGo { sight: sight.clone(), rescue: Arc::clone(&rescue), follow_up: Arc::clone(&follow_up) };
+    crew.task("pinned", pinned::follow(letting_go.clone(), crew.clone()));
+    let audit = Arc::new(audit::Inbox::default());
+    let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
+    audit::start(ground, Arc::clone(&audit), &crew)?;
+    let (row, neighbours) = watch::channel(Vec::new());
+    crew.task("neighbours", neighbours::follow(sight.clone(), row, crew.clone()));
     if let Some(mut log) = cut_log {
         let stop = crew.stop();
         crew.task("cut-log", async move {
@@ -160,19 +217,49 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
             }
         });
     }
-    crew.task("follow-up", idle::follow(Arc::clone(&core), crew.stop()));
+    let asking = Asking {
+        sight: sight.clone(),
+        beat: Arc::clone(&beat),
+        injector: injector.clone(),
+        follow_up: Arc::clone(&follow_up),
+        bells: bells.clone(),
+        letting_go,
+        turns: Turns::default(),
+        crew: crew.clone(),
+    };
+    crew.task("follow-up", idle::follow(Arc::new(asking)));
     stages.enter(Stage::Serving);
+    let settings = Arc::clone(&sight.settings);
     tracing::info!(
-        node = core.own_node.as_str(),
-        socket = %core.settings.socket.display(),
-        mode = ?core.settings.mode,
+        node = sight.own_node.as_str(),
+        socket = %settings.socket.display(),
+        mode = ?settings.mode,
         version = env!("CARGO_PKG_VERSION"),
         "the agent runs"
     );
+    let flags_problem = store.problem.clone();
+    let shown = Shown {
+        sight,
+        started,
+        beat,
+        counters,
+        injector,
+        rescue,
+        takeout: bells.takeout,
+        follow_up,
+        rows: Rows { source: source_row, tables, flags_problem, routes, neighbours },
+    };
     let handed_over = CancellationToken::new();
-    let desk = Desk::new(Arc::clone(&core), handed_over.clone());
+    let desk = Desk {
+        shown: Arc::new(shown),
+        verdicts: Arc::clone(&inbox),
+        looks: bells.looks,
+        audit,
+        crew: crew.clone(),
+        handed_over: handed_over.clone(),
+    };
     crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));
-    let agent = Agent { crew, core, lock, server, verdicts, store, taking_out, rescue, handed_over };
+    let agent = Agent { crew, settings, lock, server, verdicts, store, taking_out, rescuing, handed_over };
     Ok(Started::Runs(Box::new(agent)))
 }
 
@@ -205,7 +292,7 @@ impl Seen {
             (look, proxy)
         });
         let (look, proxy) = looking.await?;
-        let known = Known { own_node, view, findings, proxy, unwatched: watch.degraded.clone() };
+        let known = Known { own_node, view, findings, proxy };
         Ok(Self { source, watch, present, look, known })
     }
 }
@@ -213,18 +300,19 @@ impl Seen {
 impl Agent {
     /// Runs until somebody asks for the end, or somebody fell.
     async fn run(self, signals: &mut Signals) -> anyhow::Result<()> {
-        let Self { crew, core, mut lock, server, verdicts, store, taking_out, rescue, handed_over } = self;
+        let Self { crew, settings, mut lock, server, verdicts, store, taking_out, rescuing, handed_over } =
+            self;
         let ended = tokio::select! {
             // In this order: what ends once the end was asked for is no fault.
             biased;
             why = signals.come() => Ok(why),
             () = handed_over.cancelled() => Ok("another agent takes over"),
-            () = lost(&server, &lock, &core.settings.run_dir) => Err(write_down(&core, &mut lock).await),
+            () = lost(&server, &lock, &settings.run_dir) => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
             fallen = crew.falls() => Err(fallen.into()),
         };
         crew.end();
         taking_out.end();
-        rescue.end();
+        rescuing.end();
         // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
         drop(verdicts);
         store.end(WIND_UP);
@@ -260,11 +348,11 @@ async fn serve(server: Arc<Server>, desk: Desk, crew: Crew) -> anyhow::Result<()
 }
 
 /// Waits until the first tables were written, or could not be, and until all is in the maps that follows from it.
-async fn tables_written(core: &Core) {
-    let mut tables = core.rows.tables.clone();
+async fn tables_written(tables: &watch::Receiver<TablesRow>, verdicts: &Inbox) {
+    let mut tables = tables.clone();
     // Closed where the thread ended: then the agent does.
     let _ended = tables.wait_for(|row| row.tries > 0).await.is_err();
-    let _ended = core.verdicts.settled().await.is_err();
+    let _ended = verdicts.settled().await.is_err();
 }
 
 /// Returns once somebody removed the socket, or the run folder with the lock.
@@ -276,8 +364,8 @@ async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
 
 /// Writes what is flagged where somebody removed the run folder, or the socket: nobody can take a flag back any more, and whoever is started next must know of
 /// it. Gives why the agent ends.
-async fn write_down(core: &Core, lock: &mut Lock) -> anyhow::Error {
-    let Settings { run_dir, socket, .. } = &core.settings;
+async fn write_down(settings: &Settings, verdicts: &Inbox, lock: &mut Lock) -> anyhow::Error {
+    let Settings { run_dir, socket, .. } = settings;
     // Another agent's folder by now: what it knows is not written over.
     if !lock.is_in(run_dir) {
         match Lock::take(run_dir, ADVICE) {
@@ -287,8 +375,8 @@ async fn write_down(core: &Core, lock: &mut Lock) -> anyhow::Error {
             }
         }
     }
-    core.verdicts.tell(Input::SaveAnew);
+    verdicts.tell(Input::SaveAnew);
     // What it gives out is given before it says that it has settled; the store ends once it lies there.
-    let _ended = core.verdicts.settled().await.is_err();
+    let _ended = verdicts.settled().await.is_err();
     anyhow::anyhow!("the socket {} was removed, or all of its folder; start the agent anew", socket.display())
 }

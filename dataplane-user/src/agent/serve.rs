@@ -10,12 +10,13 @@ use tokio::{sync::oneshot, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    core::Core,
-    flow_rows, idle,
-    inbox::{Asked, NoAnswer},
+    audit, flow_rows, idle,
+    inbox::{Asked, Inbox, NoAnswer},
+    looks::Looks,
     records::{flagged, unflagged},
     refusals::{failure, save_warning},
-    rows,
+    rows::{self, Shown},
+    threads::Crew,
 };
 use crate::{
     cluster::NodeName,
@@ -39,19 +40,23 @@ struct Flag {
 
 /// Carries out what comes over the socket.
 pub(super) struct Desk {
-    core: Arc<Core>,
+    /// What answers are made of.
+    pub(super) shown: Arc<Shown>,
+    /// Who changes claims.
+    pub(super) verdicts: Arc<Inbox>,
+    /// Who looks at devices.
+    pub(super) looks: Arc<Looks>,
+    /// Who watches the tables.
+    pub(super) audit: Arc<audit::Inbox>,
+    pub(super) crew: Crew,
     /// Cancelled once another agent takes over.
-    handed_over: CancellationToken,
+    pub(super) handed_over: CancellationToken,
 }
 
 impl Desk {
-    pub(super) fn new(core: Arc<Core>, handed_over: CancellationToken) -> Self {
-        Self { core, handed_over }
-    }
-
     /// Asks the owner of verdicts for something on a node.
     async fn ask(&self, asked: Asked, node: &str) -> Result<Done, Failure> {
-        let answer = self.core.verdicts.ask(asked).map_err(Failure::failed)?;
+        let answer = self.verdicts.ask(asked).map_err(Failure::failed)?;
         let answer = answer.await.map_err(|_| Failure::failed(NoAnswer::Ended))?;
         answer.map_err(|refusal| failure(&refusal, node))
     }
@@ -62,13 +67,14 @@ impl Desk {
         // Instant is CLOCK_MONOTONIC too, but does not show its number.
         let received_ns = monotonic_ns().saturating_sub(received.elapsed().as_nanos() as u64);
         let Flag { node, lasts, reason, force } = flag;
-        let own = force && node == self.core.own_node;
+        let own = force && node == self.shown.sight.own_node;
         // Before the verdict, so that what comes after it is cut.
-        let reaches_own = own.then(|| self.core.bells.looks.reach_own());
+        let reaches_own = own.then(|| self.looks.reach_own());
         if own {
-            self.blocking(|core| core.bells.looks.look()).await?;
+            let looks = Arc::clone(&self.looks);
+            self.blocking(move |_| looks.look()).await?;
         }
-        let asking = self.core.follow_up.request(&node);
+        let asking = self.shown.follow_up.request(&node);
         let claim = NewClaim {
             source: Source::Cli,
             by: "".into(),
@@ -86,7 +92,7 @@ impl Desk {
             Changed::Withdrawn { .. } | Changed::HandedOver => None,
         };
         let mut warnings: Vec<String> = save_warning(&done.saved).into_iter().collect();
-        let mut report = rows::flag_report(&self.core, &node, lasts, replaced.as_ref(), NAMED)
+        let mut report = rows::flag_report(&self.shown.sight, &node, lasts, replaced.as_ref(), NAMED)
             .ok_or_else(|| Failure::failed(format_args!("`{node}` left the cluster file meanwhile")))?;
         report.received_ns = received_ns;
         match done.written {
@@ -94,7 +100,7 @@ impl Desk {
             None => warnings.push("the verdict is not written yet; see `nodefence status`".to_owned()),
         }
         warnings.append(&mut report.warnings);
-        match idle::pointless(&self.core) {
+        match idle::pointless(&self.shown.sight.settings) {
             Some(why) => warnings.push(format!("idle clients are not asked: {why}")),
             None if !wait => report.asking = true,
             None => match timeout(WAIT_FOR_ASKING, asking).await {
@@ -128,16 +134,16 @@ impl Desk {
                 saved => save_warning(saved),
             });
         }
-        Ok(rows::unflag_report(&self.core, node, was_flagged, warnings))
+        Ok(rows::unflag_report(&self.shown.sight, node, was_flagged, warnings))
     }
 
     /// Runs what may block on a thread of its own.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Core) -> T + Send + 'static,
+        work: impl FnOnce(&Shown) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let core = Arc::clone(&self.core);
-        self.core.crew.blocking("api", move || work(&core)).await.map_err(Failure::failed)
+        let shown = Arc::clone(&self.shown);
+        self.crew.blocking("api", move || work(&shown)).await.map_err(Failure::failed)
     }
 }
 
@@ -157,27 +163,27 @@ impl Handler for Desk {
                 self.flag(flag, wait, begun).await.into()
             }
             Request::Unflag { node } => self.unflag(node).await.into(),
-            Request::Nodes => self.blocking(rows::nodes).await.into(),
-            Request::Backends => self.blocking(rows::backends).await.into(),
+            Request::Nodes => self.blocking(|shown| rows::nodes(&shown.sight)).await.into(),
+            Request::Backends => self.blocking(|shown| rows::backends(&shown.sight)).await.into(),
             Request::Flows { node } => self
-                .blocking(move |core| flow_rows::flows(core, node.as_deref()))
+                .blocking(move |shown| flow_rows::flows(&shown.sight.world(), node.as_deref()))
                 .await
                 .and_then(|rows| rows)
                 .into(),
             Request::Counters => self.blocking(rows::counters).await.and_then(|rows| rows).into(),
             Request::Status => self.blocking(rows::status).await.into(),
-            Request::Audit => answered(self.core.audit.report()).await.into(),
+            Request::Audit => answered(self.audit.report()).await.into(),
             Request::Repair { kinds, dry_run } => {
                 let kinds = kinds.into_iter().collect();
-                answered(self.core.audit.repair(kinds, dry_run)).await.into()
+                answered(self.audit.repair(kinds, dry_run)).await.into()
             }
             Request::HandOver => {
-                if let Err(failure) = self.ask(Asked::HandOver, &self.core.own_node).await {
+                if let Err(failure) = self.ask(Asked::HandOver, &self.shown.sight.own_node).await {
                     return Reply::Error(failure);
                 }
                 // The answer is on its way before anything ends.
                 let handed_over = self.handed_over.clone();
-                self.core.crew.errand("hand-over", async move {
+                self.crew.errand("hand-over", async move {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     handed_over.cancel();
                 });

@@ -3,24 +3,33 @@
 use std::{sync::Arc, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    core::Core,
+    builder::Builds,
     own_node::{local_addresses, refuse_local},
+    threads::Crew,
+    told::SourceRow,
 };
 use crate::{
-    cluster::{ClusterView, FileSource, Watch},
+    cluster::{ClusterView, FileSource, NodeName, Watch},
     flags::monotonic_ns,
 };
 
-/// Follows it until `stop`. What is wrong with it is kept for `status`; the last good view stays then.
-pub(super) async fn follow(
-    core: Arc<Core>,
-    source: FileSource,
-    mut watch: Watch,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
+/// Who reads it, and whom it tells.
+pub(super) struct Following {
+    pub(super) source: FileSource,
+    pub(super) watch: Watch,
+    pub(super) own_node: NodeName,
+    pub(super) builds: Arc<Builds>,
+    pub(super) row: watch::Sender<SourceRow>,
+}
+
+/// Follows it until the agent ends. What is wrong with it is kept for `status`; the last good view stays then.
+pub(super) async fn follow(following: Following, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
+    let Following { source, mut watch, own_node, builds, row } = following;
     let source = Arc::new(source);
     loop {
         tokio::select! {
@@ -28,21 +37,21 @@ pub(super) async fn follow(
             () = watch.changed() => {}
         }
         let read = Arc::clone(&source);
-        let (loaded, took) = core.crew.blocking("source", move || timed(|| load(&read))).await?;
-        core.rows.source.send_modify(|row| {
+        let (loaded, took) = crew.blocking("source", move || timed(|| load(&read))).await?;
+        row.send_modify(|row| {
             row.reading.times += 1;
             row.reading.processor_micros += took.as_micros() as u64;
             row.reading.ended_ns = monotonic_ns();
         });
         let taken = match loaded {
-            Ok(view) => take(&core, view, &stop).await,
+            Ok(view) => take(&builds, &own_node, view, &stop).await,
             Err(error) => Err(error),
         };
         match taken {
-            Ok(()) => core.rows.source.send_modify(|row| row.error = None),
+            Ok(()) => row.send_modify(|row| row.error = None),
             Err(error) => {
                 tracing::error!(error, "the last good view stays");
-                core.rows.source.send_modify(|row| row.error = Some(error));
+                row.send_modify(|row| row.error = Some(error));
             }
         }
     }
@@ -66,18 +75,23 @@ fn load(source: &FileSource) -> Result<ClusterView, String> {
 }
 
 /// Hands a view on, and waits until what follows from it is worked out.
-async fn take(core: &Core, view: ClusterView, stop: &CancellationToken) -> Result<(), String> {
+async fn take(
+    builds: &Builds,
+    own_node: &NodeName,
+    view: ClusterView,
+    stop: &CancellationToken,
+) -> Result<(), String> {
     let nodes = view.nodes.len();
     let backends = view.backends();
-    let is_there = view.node(&core.own_node).is_some();
-    let taken = core.builds.deliver(view);
+    let is_there = view.node(own_node).is_some();
+    let taken = builds.deliver(view);
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
         // Nobody else delivers, so none takes its place; and where the builder ended, so does the agent.
         taken = taken => taken.unwrap_or(Ok(())).map_err(|full| full.to_string())?,
     }
     if !is_there && nodes != 0 {
-        tracing::warn!(node = core.own_node.as_str(), "this node is not in the cluster file any more");
+        tracing::warn!(node = own_node.as_str(), "this node is not in the cluster file any more");
     }
     tracing::info!(nodes, backends, "took the cluster file");
     Ok(())

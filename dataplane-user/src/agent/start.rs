@@ -3,34 +3,32 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use jiff::Timestamp;
 use nodefence_common::NodeEntry;
 use tokio::sync::watch;
 
 use super::{
-    audit,
     builder::{Builder, Builds, flags_of},
     compare::Comparing,
-    core::{Core, Rows, SourceRow},
-    follow_up::FollowUp,
-    inbox::Opened,
-    lines,
+    inbox, lines,
     lock::{Lock, LockError},
     outlets::{Bells, Outlets},
     records,
     settings::Settings,
+    sight::Sight,
     slot::Slot,
     store::Store,
     tables::{Tables, TablesRow},
     threads::Crew,
-    turns::Turns,
     verdicts::{Beginning, Verdicts},
     world::{Published, World},
     writer::{Nowhere, Writer},
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    dataplane::{Attach, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings},
+    dataplane::{
+        Attach, Counters, CutLog, Dataplane, EventStream, Injector, NodeWriter, Rescues, Switches,
+        probe::Findings,
+    },
     enforce::{Enforcer, InMaps, Input, Source},
     flags::{FlagStore, now},
     plan::Indices,
@@ -109,13 +107,19 @@ pub(super) struct Known {
     pub(super) view: ClusterView,
     pub(super) findings: Findings,
     pub(super) proxy: Judgement,
-    /// Why the cluster file's folder is not watched.
-    pub(super) unwatched: Option<String>,
 }
 
-/// Parts of the dataplane, each for who is to own it.
-pub(super) struct Parts {
+/// What lies open, for those who are to own it or to share what is made for sharing.
+pub(super) struct Opened {
+    pub(super) sight: Sight,
+    pub(super) published: Arc<Published>,
+    pub(super) builds: Arc<Builds>,
+    pub(super) bells: Bells,
+    pub(super) injector: Injector,
+    /// How far the thread is that writes tables.
+    pub(super) tables: watch::Receiver<TablesRow>,
     pub(super) devices: Attach,
+    pub(super) counters: Counters,
     pub(super) switches: Switches,
     pub(super) events: EventStream,
     pub(super) rescues: Rescues,
@@ -125,13 +129,12 @@ pub(super) struct Parts {
 
 /// Opens the dataplane, and gives who renewed verdicts so far all that there is to do.
 pub(super) fn open(
-    settings: Settings,
+    mut settings: Settings,
     known: Known,
     inherited: &Inherited,
-    crew: Crew,
-) -> anyhow::Result<(Arc<Core>, Parts)> {
-    let Known { own_node, view, findings, proxy, unwatched } = known;
-    let mut settings = settings;
+    crew: &Crew,
+) -> anyhow::Result<Opened> {
+    let Known { own_node, view, findings, proxy } = known;
     settings.options.config = settings.config(&findings);
     let Dataplane { mut devices, tables: maps, counters, switches } = Dataplane::open(&settings.options)?;
     let nodes = maps.owned()?;
@@ -148,7 +151,7 @@ pub(super) fn open(
     let published = Arc::new(Published::new(World::first(&first, proxy, findings)));
     let bells = Bells::default();
     let builds = Arc::new(Builds::default());
-    let inbox = Arc::clone(&inherited.verdicts.inbox);
+    let Verdicts { inbox, beat, .. } = &inherited.verdicts;
     let outlets =
         Outlets { world: Arc::clone(&published), tables: Arc::new(Slot::default()), bells: bells.clone() };
     let (row, tables) = watch::channel(TablesRow::default());
@@ -157,45 +160,35 @@ pub(super) fn open(
         in_maps: InMaps::default(),
         comparing: Comparing::new(
             settings.compare_every,
-            Arc::clone(&inbox),
-            Arc::clone(&inherited.verdicts.beat),
+            Arc::clone(inbox),
+            Arc::clone(beat),
             Arc::clone(&published),
         ),
         work: Arc::clone(&outlets.tables),
-        inbox: Arc::clone(&inbox),
+        inbox: Arc::clone(inbox),
         row,
         max_backends: settings.options.max_backends,
     };
-    writes.start(&crew)?;
-    builder.start(Arc::clone(&builds), Arc::clone(&inbox), &crew)?;
-    inbox.open(Opened { own: own_node.clone(), writer, outlets });
+    writes.start(crew)?;
+    builder.start(Arc::clone(&builds), Arc::clone(inbox), crew)?;
+    inbox.open(inbox::Opened { own: own_node.clone(), writer, outlets });
     // What was renewed so far may be a map that devices are about to leave.
     inbox.tell(Input::Found { nodes, exempt, whole: true });
     let flags = flags_of(&first.view);
     inbox.view(first, Some(flags));
-    let core = Core {
-        audit: audit::Inbox::default(),
-        settings,
-        own_node,
-        started: Timestamp::now(),
+    let sight = Sight { settings: Arc::new(settings), own_node, world: published.reader() };
+    Ok(Opened {
+        sight,
         published,
-        beat: Arc::clone(&inherited.verdicts.beat),
-        verdicts: inbox,
         builds,
-        counters,
-        injector,
-        rescue: Arc::default(),
-        turns: Turns::default(),
-        follow_up: FollowUp::default(),
         bells,
-        rows: Rows {
-            source: watch::Sender::new(SourceRow { unwatched, ..SourceRow::default() }),
-            tables,
-            flags_problem: inherited.store.problem.clone(),
-            routes: watch::Sender::default(),
-            neighbours: watch::Sender::default(),
-        },
-        crew,
-    };
-    Ok((Arc::new(core), Parts { devices, switches, events, rescues, cut_log }))
+        injector,
+        tables,
+        devices,
+        counters,
+        switches,
+        events,
+        rescues,
+        cut_log,
+    })
 }

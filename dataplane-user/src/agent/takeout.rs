@@ -11,7 +11,15 @@ use std::{
 
 use nodefence_common::VERDICT_LIFETIME_NS;
 
-use super::{bell::Ending, chain::chain, core::Core, idle, threads::Nice};
+use super::{
+    beat::Beat,
+    bell::{Bell, Ending},
+    chain::chain,
+    desk::Desk,
+    idle,
+    sight::Sight,
+    threads::{Crew, Nice},
+};
 use crate::{
     cluster::{ClusterView, NodeName},
     flags::{monotonic_ns, now},
@@ -34,33 +42,46 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// How soon to look whether verdicts that have lapsed are renewed.
 const LAPSED: Duration = Duration::from_millis(20);
 
+/// What whoever takes out is given.
+#[derive(Clone)]
+pub(super) struct Given {
+    pub(super) sight: Sight,
+    pub(super) beat: Arc<Beat>,
+    /// What it is told, and what it tells.
+    pub(super) bell: Arc<Bell>,
+    /// What was deleted is remembered there, for packets on their way.
+    pub(super) rescue: Arc<Desk>,
+}
+
 /// The thread.
 pub(super) struct TakingOut {
-    core: Arc<Core>,
+    sight: Sight,
+    bell: Arc<Bell>,
     thread: JoinHandle<()>,
 }
 
 impl TakingOut {
-    pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
-        let working = Arc::clone(core);
+    pub(super) fn start(given: Given, crew: &Crew) -> std::io::Result<Self> {
+        let sight = given.sight.clone();
+        let bell = Arc::clone(&given.bell);
         let work = || {
-            Work::new(working).run();
+            Work::new(given).run();
             Ok(())
         };
-        let thread = core.crew.thread("takeout", Nice::First, work)?;
-        Ok(Self { core: Arc::clone(core), thread })
+        let thread = crew.thread("takeout", Nice::First, work)?;
+        Ok(Self { sight, bell, thread })
     }
 
     /// Ends it; what was taken is put back, unless another agent takes over.
     pub(super) fn end(self) {
-        let leave = self.core.world().held.closing;
-        self.core.takeout().end(if leave { Ending::Leave } else { Ending::Restore });
+        let leave = self.sight.world().held.closing;
+        self.bell.end(if leave { Ending::Leave } else { Ending::Restore });
         let _panicked = self.thread.join();
     }
 }
 
 struct Work {
-    core: Arc<Core>,
+    given: Given,
     drive: Option<Drive<Kernel, Ledgers>>,
     /// Nobody has looked yet whether an earlier agent left something.
     first: bool,
@@ -80,11 +101,11 @@ struct Work {
 }
 
 impl Work {
-    fn new(core: Arc<Core>) -> Self {
-        let view = Arc::clone(&core.world().view);
+    fn new(given: Given) -> Self {
+        let view = Arc::clone(&given.sight.world().view);
         Self {
-            ground: ground(core.settings.mode == Mode::Enforce),
-            core,
+            ground: ground(given.sight.settings.mode == Mode::Enforce),
+            given,
             drive: None,
             first: true,
             view,
@@ -105,7 +126,7 @@ impl Work {
                 AGAIN
             });
             self.tell();
-            match self.core.takeout().wait(pause) {
+            match self.given.bell.wait(pause) {
                 None => {}
                 Some(Ending::Leave) => return,
                 Some(Ending::Restore) => return self.restore(),
@@ -127,7 +148,7 @@ impl Work {
 
     /// One look at what is flagged and at the tables; gives when to come again.
     fn step(&mut self) -> Result<Duration, String> {
-        self.core.beat.drain_lives(monotonic_ns());
+        self.given.beat.drain_lives(monotonic_ns());
         let changed = self.look();
         self.news |= changed;
         if self.drive.is_none() && !self.open().map_err(chain)? {
@@ -140,10 +161,10 @@ impl Work {
         let flagged = !self.flagged.is_empty();
         let busy = !drive.machine.is_empty();
         if self.unseen && (flagged || busy) {
-            drive.machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
+            drive.machine.set_wanted(Wanted::new(&self.view, &self.given.sight.own_node));
             self.unseen = false;
         }
-        if self.core.beat.held().saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
+        if self.given.beat.held().saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
             // This process stood still: the verdicts have lapsed, and nothing is done on their account before they are renewed.
             return Ok(LAPSED);
         }
@@ -153,7 +174,7 @@ impl Work {
             self.news = true;
             lapsed(drive).map_err(chain)?;
         }
-        let urgent = self.core.takeout().board().urgent.clone();
+        let urgent = self.given.bell.board().urgent.clone();
         drive.urge(urgent.iter().copied());
         let due = |drive: &Drive<_, _>| {
             let now = Duration::from_nanos(monotonic_ns());
@@ -165,7 +186,7 @@ impl Work {
             drive.machine.set_ground(self.ground);
             let round = drive.round();
             if !drive.is_urged() {
-                self.core.takeout().board().urgent.retain(|key| !urgent.contains(key));
+                self.given.bell.board().urgent.retain(|key| !urgent.contains(key));
             }
             match round {
                 Ok(round) => {
@@ -189,7 +210,7 @@ impl Work {
     /// Learns who is flagged. True where that is news.
     fn look(&mut self) -> bool {
         // Where something else forwards, the tables are others': what an earlier agent took out is put back.
-        let world = self.core.world();
+        let world = self.given.sight.world();
         let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
         let now = now();
         // In observe mode it is planned what would be done.
@@ -199,8 +220,8 @@ impl Work {
         let since = flagged.map(|(name, bearer)| (name.clone(), bearer.ask_since));
         let ask_since: BTreeMap<NodeName, u64> = since.collect();
         let view = Arc::clone(&world.view);
-        let asked = self.core.takeout().asked_since(&ask_since);
-        let pointless = idle::pointless(&self.core).is_some();
+        let asked = self.given.bell.asked_since(&ask_since);
+        let pointless = idle::pointless(&self.given.sight.settings).is_some();
         let flagged: Vec<(NodeName, bool)> = ask_since
             .into_keys()
             .map(|name| {
@@ -226,7 +247,7 @@ impl Work {
 
     /// Opens the tables and the ledger where there is something to do. False where there is not, or where it must wait.
     fn open(&mut self) -> Result<bool, anyhow::Error> {
-        let run_dir = &self.core.settings.run_dir;
+        let run_dir = &self.given.sight.settings.run_dir;
         if self.first && Ledger::is_empty(run_dir)? {
             self.first = false;
         }
@@ -248,8 +269,8 @@ impl Work {
             self.first = false;
             return Ok(false);
         }
-        let kernel = Kernel::open(known(&self.core))?;
-        let until = Box::new(until(&self.core));
+        let kernel = Kernel::open(known(&self.given.rescue))?;
+        let until = Box::new(until(&self.given.beat));
         let Some((ledgers, loaded)) = Ledgers::open(run_dir, until)? else {
             anyhow::bail!("another process still has the ledger in {}", run_dir.display());
         };
@@ -266,7 +287,7 @@ impl Work {
         self.news = true;
         self.ground = ground(self.ground.enforce);
         let mut machine = TakeOut::new(self.ground, loaded.entries);
-        machine.set_wanted(Wanted::new(&self.view, &self.core.own_node));
+        machine.set_wanted(Wanted::new(&self.view, &self.given.sight.own_node));
         machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
         self.drive = Some(Drive::new(machine, kernel, ledgers));
         self.first = false;
@@ -276,7 +297,7 @@ impl Work {
     /// The tables do not answer: another socket, or none where IPVS is not loaded any more.
     fn reopen(&mut self, error: &ipvs::Error) {
         let Some(drive) = &mut self.drive else { return };
-        match reopened(&self.core, error) {
+        match reopened(&self.given.rescue, error) {
             Reopened::Tables(kernel) => drive.replace_tables(kernel),
             Reopened::Gone => {
                 let _told_again = drive.book().forget_all();
@@ -309,7 +330,7 @@ impl Work {
         // A new one tells packets that wait that the tables were looked at.
         let balanced = || self.drive.as_ref().map(|drive| drive.machine.balanced()).unwrap_or_default();
         let balanced = news.then(|| Arc::new(balanced()));
-        let mut board = self.core.takeout().board();
+        let mut board = self.given.bell.board();
         board.row = row;
         board.progress.flushes = flushes;
         if let Some(balanced) = balanced {
@@ -319,8 +340,8 @@ impl Work {
 }
 
 /// Up to when what is taken out holds: as long as the verdicts do.
-fn until(core: &Core) -> impl Fn() -> u64 + Send + use<> {
-    let beat = Arc::clone(&core.beat);
+fn until(beat: &Arc<Beat>) -> impl Fn() -> u64 + Send + use<> {
+    let beat = Arc::clone(beat);
     move || {
         // Large tables are read for longer than a minute: this is asked for meanwhile.
         beat.drain_lives(monotonic_ns());
@@ -329,18 +350,18 @@ fn until(core: &Core) -> impl Fn() -> u64 + Send + use<> {
 }
 
 /// A packet that is handed over just now is rescued by its entry, or by what is known of it.
-fn known(core: &Arc<Core>) -> Known {
-    let core = Arc::clone(core);
+fn known(rescue: &Arc<Desk>) -> Known {
+    let rescue = Arc::clone(rescue);
     Box::new(move |flows| {
-        if core.rescue.takes() {
-            core.rescue.remember(flows);
+        if rescue.takes() {
+            rescue.remember(flows);
         }
     })
 }
 
 /// The tables once more, after they did not answer.
-fn reopened(core: &Arc<Core>, error: &ipvs::Error) -> Reopened<Kernel> {
-    match Kernel::open(known(core)) {
+fn reopened(rescue: &Arc<Desk>, error: &ipvs::Error) -> Reopened<Kernel> {
+    match Kernel::open(known(rescue)) {
         Ok(kernel) => Reopened::Tables(kernel),
         Err(ipvs::Error::NotLoaded) => Reopened::Gone,
         Err(again) => {

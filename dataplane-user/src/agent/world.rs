@@ -140,6 +140,17 @@ fn named(bearers: &[Bearer]) -> impl Iterator<Item = (&NodeName, &Bearer)> {
     bearers.iter().filter_map(|bearer| Some((bearer.name.as_ref()?, bearer)))
 }
 
+/// Reads it. Waits for nobody.
+#[derive(Clone)]
+pub(super) struct Reader(watch::Receiver<Arc<World>>);
+
+impl Reader {
+    /// As of now.
+    pub(super) fn now(&self) -> Arc<World> {
+        Arc::clone(&self.0.borrow())
+    }
+}
+
 /// Makes it known. Several change it, each a part of its own.
 pub(super) struct Published(watch::Sender<Arc<World>>);
 
@@ -147,6 +158,11 @@ impl Published {
     /// Beginning with this.
     pub(super) fn new(world: World) -> Self {
         Self(watch::Sender::new(Arc::new(world)))
+    }
+
+    /// For whoever only reads.
+    pub(super) fn reader(&self) -> Reader {
+        Reader(self.0.subscribe())
     }
 
     /// As of now. Waits for nobody.

@@ -8,11 +8,10 @@ use std::{
 use super::{
     super::{
         chain::chain,
-        core::Core,
         watched::{Watch, now},
     },
     look::look,
-    read::Scene,
+    read::{Ground, Scene},
     rows::subject,
 };
 use crate::{
@@ -31,9 +30,14 @@ use crate::{
 const AT_ONCE: usize = 16;
 
 /// Looks anew, mends the faults of these kinds, and looks whether they are gone. Blocking.
-pub(super) fn repair(core: &Core, watch: &mut Watch, kinds: &BTreeSet<Kind>, dry_run: bool) -> RepairReport {
+pub(super) fn repair(
+    ground: &Ground,
+    watch: &mut Watch,
+    kinds: &BTreeSet<Kind>,
+    dry_run: bool,
+) -> RepairReport {
     let parts: BTreeSet<Part> = kinds.iter().map(|kind| kind.part()).collect();
-    look(watch, core, parts.iter().copied());
+    look(watch, ground, parts.iter().copied());
     let (due, rest): (Vec<Observed>, Vec<Observed>) = watch
         .tracker
         .observed(now())
@@ -41,13 +45,14 @@ pub(super) fn repair(core: &Core, watch: &mut Watch, kinds: &BTreeSet<Kind>, dry
         .partition(|one| one.state == State::Fault);
     let mut notes: Vec<String> =
         kinds.iter().filter_map(|kind| Some(format!("{kind}: {}", watch.not_looked_at.get(kind)?))).collect();
-    let may: Vec<Result<(), &'static str>> = due.iter().map(|one| may_mend(core, &one.difference)).collect();
+    let may: Vec<Result<(), &'static str>> =
+        due.iter().map(|one| may_mend(ground, &one.difference)).collect();
     let wanted: Vec<&Difference> =
         due.iter().zip(&may).filter(|(_, may)| may.is_ok()).map(|(one, _)| &one.difference).collect();
     let mut left = HashMap::new();
     if !dry_run && !wanted.is_empty() {
-        notes.extend(carry_out(core, &wanted));
-        look(watch, core, parts);
+        notes.extend(carry_out(ground, &wanted));
+        look(watch, ground, parts);
         let there = watch.tracker.observed(now()).map(|one| one.difference);
         left.extend(there.map(|now| ((now.kind, now.subject), now.grace)));
     }
@@ -80,33 +85,33 @@ pub(super) fn repair(core: &Core, watch: &mut Watch, kinds: &BTreeSet<Kind>, dry
 }
 
 /// Mends the faults of these kinds that were seen last.
-pub(super) fn mend(core: &Core, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
+pub(super) fn mend(ground: &Ground, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
     let due: Vec<Observed> = watch
         .tracker
         .observed(now())
         .filter(|one| one.state == State::Fault && kinds.contains(&one.difference.kind))
-        .filter(|one| may_mend(core, &one.difference).is_ok())
+        .filter(|one| may_mend(ground, &one.difference).is_ok())
         .collect();
     if due.is_empty() {
         return;
     }
-    for problem in carry_out(core, &due.iter().map(|one| &one.difference).collect::<Vec<_>>()) {
+    for problem in carry_out(ground, &due.iter().map(|one| &one.difference).collect::<Vec<_>>()) {
         tracing::error!(problem, "audit: not all was mended; tried again");
     }
     let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
-    look(watch, core, parts);
+    look(watch, ground, parts);
 }
 
 /// # Errors
 /// Why nothing is done about a fault.
-fn may_mend(core: &Core, difference: &Difference) -> Result<(), &'static str> {
+fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str> {
     match &difference.mend {
         None => Err(difference.kind.remedy()),
-        Some(_) if core.settings.mode == Mode::Observe => Err("observe mode: nothing is changed"),
-        Some(Mend::Forget(_)) if core.settings.proxy == Wanted::None => {
+        Some(_) if ground.sight.settings.mode == Mode::Observe => Err("observe mode: nothing is changed"),
+        Some(Mend::Forget(_)) if ground.sight.settings.proxy == Wanted::None => {
             Err("--proxy none: what kube-proxy's tables pin stays")
         }
-        Some(Mend::Ipvs(_) | Mend::Forget(_)) if core.rows.source.borrow().error.is_some() => {
+        Some(Mend::Ipvs(_) | Mend::Forget(_)) if ground.source.borrow().error.is_some() => {
             Err("the cluster file cannot be read: what it said before may have changed since")
         }
         Some(_) => Ok(()),
@@ -124,7 +129,7 @@ fn action(mend: &Mend) -> String {
 }
 
 /// Does what is to be done; gives what went wrong.
-fn carry_out(core: &Core, differences: &[&Difference]) -> Vec<String> {
+fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     let (mut servers, mut flows) = (BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new(), Vec::new());
     let mut problems = Vec::new();
     let mut sysctls = BTreeMap::new();
@@ -140,7 +145,7 @@ fn carry_out(core: &Core, differences: &[&Difference]) -> Vec<String> {
         }
     }
     if !servers.is_empty() {
-        problems.extend(mend_servers(core, &servers).err());
+        problems.extend(mend_servers(ground, &servers).err());
     }
     if !flows.is_empty() {
         problems.extend(forget(&flows).err());
@@ -154,15 +159,18 @@ fn carry_out(core: &Core, differences: &[&Difference]) -> Vec<String> {
 
 /// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The take-out and its guard wait meanwhile: what
 /// they own by then is not touched.
-fn mend_servers(core: &Core, servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subject)>>) -> Result<(), String> {
+fn mend_servers(
+    ground: &Ground,
+    servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subject)>>,
+) -> Result<(), String> {
     let mut ipvs = Ipvs::open().map_err(chain)?;
     let all: Vec<_> = servers.iter().collect();
     for batch in all.chunks(AT_ONCE) {
-        let Some(_turn) = Turn::take_or_fail(&core.settings.run_dir).map_err(chain)? else {
+        let Some(_turn) = Turn::take_or_fail(&ground.sight.settings.run_dir).map_err(chain)? else {
             return Err("the take-out or its guard is changing IPVS and is busy; try again".to_owned());
         };
-        let ledger = Ledger::read(&core.settings.run_dir).map_err(chain)?.entries;
-        let scene = Scene::now(core)?;
+        let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
+        let scene = Scene::now(ground)?;
         for (key, wanted) in batch {
             if ipvs.service(key).map_err(chain)?.is_none() {
                 continue;
@@ -172,7 +180,7 @@ fn mend_servers(core: &Core, servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subje
                 continue;
             }
             let ((), found) =
-                scene.servers(core, &ledger, |servers, found| servers.look(**key, &there.items, found));
+                scene.servers(ground, &ledger, |servers, found| servers.look(**key, &there.items, found));
             let called_for = found.differences.into_iter().filter(|d| wanted.contains(&(d.kind, d.subject)));
             let changes: Vec<Change> = called_for
                 .filter_map(|difference| match difference.mend {

@@ -6,10 +6,13 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::watch;
+
 use super::super::{
     chain::chain,
-    core::Core,
     own_node::local_addresses,
+    sight::Sight,
+    told::SourceRow,
     watched::{Reading, now},
 };
 use crate::{
@@ -25,15 +28,27 @@ use crate::{
     sysctl,
 };
 
+/// What of the agent's is looked at beside the tables.
+pub(in super::super) struct Ground {
+    pub(in super::super) sight: Sight,
+    /// What becomes of the source of views.
+    pub(in super::super) source: watch::Receiver<SourceRow>,
+}
+
 /// Reads a part. Blocking.
 ///
 /// # Errors
 /// Why nothing of it can be looked at.
-pub(super) fn read(core: &Core, part: Part, drops: &mut Drops, window: Duration) -> Result<Reading, String> {
-    let scene = Scene::now(core)?;
+pub(super) fn read(
+    ground: &Ground,
+    part: Part,
+    drops: &mut Drops,
+    window: Duration,
+) -> Result<Reading, String> {
+    let scene = Scene::now(ground)?;
     let mut not_looked_at = BTreeMap::new();
     let found = match part {
-        Part::Ipvs => ipvs(&scene, core)?,
+        Part::Ipvs => ipvs(&scene, ground)?,
         Part::Conntrack => conntrack(&scene)?,
         Part::System => Some(system(&scene, drops, window)),
     };
@@ -69,15 +84,15 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn now(core: &Core) -> Result<Self, String> {
+    pub(super) fn now(ground: &Ground) -> Result<Self, String> {
         let local = local_addresses().map_err(|error| format!("this machine's addresses: {error}"))?;
-        let enforce = core.settings.mode == Mode::Enforce;
-        let world = core.world();
+        let enforce = ground.sight.settings.mode == Mode::Enforce;
+        let world = ground.sight.world();
         Ok(Self {
             flagged: if enforce { world.enforced_nodes() } else { NodeSet::default() },
             view: Arc::clone(&world.view),
             keep: world.keep(),
-            own_node: core.own_node.clone(),
+            own_node: ground.sight.own_node.clone(),
             mode: world.proxy.mode,
             why: world.proxy.to_string(),
             enforce,
@@ -92,7 +107,7 @@ impl Scene {
     /// Judges virtual servers; `look` shows them one by one.
     pub(super) fn servers<T>(
         &self,
-        core: &Core,
+        ground: &Ground,
         ledger: &BTreeMap<Pair, Entry>,
         look: impl FnOnce(&mut Servers<'_>, &mut Found) -> T,
     ) -> (T, Found) {
@@ -102,7 +117,7 @@ impl Scene {
             proxy: Proxy::of(&self.view, &self.own_node, ProxyMode::Ipvs),
             flagged: &self.flagged,
             ledger,
-            excluded: &core.settings.audit.excluded,
+            excluded: &ground.sight.settings.audit.excluded,
         };
         let mut found = Found::default();
         let done = look(&mut Servers::new(cluster, &addresses), &mut found);
@@ -110,7 +125,7 @@ impl Scene {
     }
 }
 
-fn ipvs(scene: &Scene, core: &Core) -> Result<Option<Found>, String> {
+fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     if scene.mode != Some(ProxyMode::Ipvs) {
         return Err(format!("kube-proxy does not forward by IPVS: {}", scene.why));
     }
@@ -121,11 +136,11 @@ fn ipvs(scene: &Scene, core: &Core) -> Result<Option<Found>, String> {
         return Err("IPVS is not loaded in this kernel".to_owned());
     }
     // Before the tables: what is taken out in between is in no ledger that was read, and seen again next time.
-    let ledger = Ledger::read(&core.settings.run_dir).map_err(chain)?.entries;
+    let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
     let mut ipvs = Ipvs::open().map_err(chain)?;
     let listed = ipvs.services().map_err(chain)?;
     let mut whole = !listed.incomplete && listed.malformed == 0;
-    let (read, found) = scene.servers(core, &ledger, |servers, found| {
+    let (read, found) = scene.servers(ground, &ledger, |servers, found| {
         for service in listed.items {
             let destinations = ipvs.destinations(&service.key)?;
             whole &= !destinations.incomplete && destinations.malformed == 0;

@@ -8,11 +8,9 @@ use std::{
 use clap::ValueEnum as _;
 
 use super::{
-    super::{
-        core::Core,
-        watched::{Watch, now},
-    },
+    super::watched::{Watch, now},
     look::look,
+    read::Ground,
 };
 use crate::{
     ipvs::Protocol,
@@ -24,8 +22,8 @@ use crate::{
 const LISTED: usize = 1_000;
 
 /// Looks at everything, and tells what is not as it should be. Blocking.
-pub(super) fn report(core: &Core, watch: &mut Watch) -> AuditReport {
-    look(watch, core, Part::ALL);
+pub(super) fn report(ground: &Ground, watch: &mut Watch) -> AuditReport {
+    look(watch, ground, Part::ALL);
     let at = now();
     let observed: Vec<Observed> = watch.tracker.observed(at).collect();
     let mut kinds: Vec<KindRow> =
@@ -52,12 +50,12 @@ pub(super) fn report(core: &Core, watch: &mut Watch) -> AuditReport {
     }
     differences.sort_by_key(|row| (row.state, row.kind));
     AuditReport {
-        node: core.own_node.to_string(),
+        node: ground.sight.own_node.to_string(),
         fault_after_seconds: watch.tracker.fault_after().as_secs_f64(),
         faults: kinds.iter().map(|row| row.faults).sum(),
         kinds,
         differences,
-        repairs: core.settings.audit.repair.iter().copied().collect(),
+        repairs: ground.sight.settings.audit.repair.iter().copied().collect(),
     }
 }
 

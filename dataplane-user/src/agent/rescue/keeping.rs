@@ -2,20 +2,17 @@
 //! its rules: one mutex for each network namespace is held through a whole transaction (`nf_tables_valid_genid`, net/netfilter/nf_tables_api.c). So
 //! they have a thread of their own, and whoever renews the lease waits for nobody.
 use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use super::{
     handed::{AGAIN, Packet, length},
-    packets::{Helper, Keeping, refuse},
+    packets::{Ground, Helper, Keeping, refuse},
 };
 use crate::{
-    agent::{core::Core, threads::Nice},
+    agent::threads::{Crew, Nice},
     flags::monotonic_ns,
     proxy,
     rescue::Fate,
@@ -35,11 +32,10 @@ pub(super) struct Lane {
 
 impl Lane {
     /// Starts it in the calling thread's network namespace.
-    pub(super) fn start(core: &Arc<Core>) -> std::io::Result<Self> {
+    pub(super) fn start(ground: &Ground, crew: &Crew) -> std::io::Result<Self> {
         let (packets, from) = sync_channel(MOST);
-        let core = Arc::clone(core);
-        let crew = core.crew.clone();
-        let thread = crew.hand("rescue-kept", Nice::First, move || run(&core, &from))?;
+        let ground = ground.clone();
+        let thread = crew.hand("rescue-kept", Nice::First, move || run(&ground, &from))?;
         Ok(Self { packets, thread })
     }
 
@@ -50,7 +46,7 @@ impl Lane {
     }
 }
 
-fn run(core: &Arc<Core>, packets: &Receiver<Packet>) {
+fn run(ground: &Ground, packets: &Receiver<Packet>) {
     let mut helper: Option<Helper> = None;
     let mut tried: Option<Instant> = None;
     loop {
@@ -65,7 +61,7 @@ fn run(core: &Arc<Core>, packets: &Receiver<Packet>) {
         };
         helper = helper.filter(|helper| !helper.broken);
         if helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
-            helper = match Helper::open(Arc::clone(core), Keeping::Empty(proxy::Forget::default())) {
+            helper = match Helper::open(ground.clone(), Keeping::Empty(proxy::Forget::default())) {
                 Ok(ready) => Some(ready),
                 Err(error) => {
                     tried = Some(Instant::now());
@@ -78,8 +74,8 @@ fn run(core: &Arc<Core>, packets: &Receiver<Packet>) {
             able.look();
             able.handle(&head, &frame);
         } else {
-            let fate = refuse(core, &head, &frame, Fate::NotPutIn, monotonic_ns());
-            core.rescue.tally.add(fate, length(&head, &frame));
+            let fate = refuse(ground, &head, &frame, Fate::NotPutIn, monotonic_ns());
+            ground.desk.tally.add(fate, length(&head, &frame));
         }
     }
 }

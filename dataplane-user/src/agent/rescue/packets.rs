@@ -13,9 +13,10 @@ use super::{
     waiting::Waiting,
 };
 use crate::{
-    agent::core::Core,
+    agent::{bell::Bell, desk::Desk, sight::Sight},
     cluster::{ClusterView, NodeSet},
     conntrack::{self, Conntrack, Flow, Tuple},
+    dataplane::Injector,
     flags::monotonic_ns,
     ledger::Pair,
     plan::{Proxy, VirtualAddresses},
@@ -42,9 +43,20 @@ pub(super) enum Keeping {
     Empty(proxy::Forget),
 }
 
+/// What those who rescue are given.
+#[derive(Clone)]
+pub(in super::super) struct Ground {
+    pub(in super::super) sight: Sight,
+    /// What they tell others, and what others remember for them.
+    pub(in super::super) desk: Arc<Desk>,
+    /// Who takes out of IPVS.
+    pub(in super::super) takeout: Arc<Bell>,
+    pub(in super::super) injector: Injector,
+}
+
 /// What it takes to rescue a packet.
 pub(super) struct Helper {
-    core: Arc<Core>,
+    ground: Ground,
     conntrack: Conntrack,
     own: OwnPackets,
     tries: Tries,
@@ -64,16 +76,16 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    pub(super) fn open(core: Arc<Core>, keeping: Keeping) -> anyhow::Result<Self> {
+    pub(super) fn open(ground: Ground, keeping: Keeping) -> anyhow::Result<Self> {
         let mut conntrack = Conntrack::open()?;
         // Whether the kernel answers at all is seen by asking for an entry that cannot be.
         let nobody = Addr::v4([0; 4]);
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
         let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
-        let view = Arc::clone(&core.world().view);
+        let view = Arc::clone(&ground.sight.world().view);
         let addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
         Ok(Self {
-            core,
+            ground,
             conntrack,
             own,
             tries: Tries::default(),
@@ -92,10 +104,10 @@ impl Helper {
 
     /// Takes notice of the view and of the flags as they are now.
     pub(super) fn look(&mut self) {
-        let world = self.core.world();
+        let world = self.ground.sight.world();
         let mode = world.proxy.mode.unwrap_or(self.mode);
         if mode == proxy::Mode::Ipvs {
-            self.balanced = self.core.takeout().progress().balanced;
+            self.balanced = self.ground.takeout.progress().balanced;
         }
         let flagged = world.cut_nodes();
         let other_view = !Arc::ptr_eq(&world.view, &self.view);
@@ -138,12 +150,12 @@ impl Helper {
             }
             Err(Stop::Late) => Fate::Late,
             Err(Stop::Wait) if self.waits_for(head, frame, now) => return,
-            Err(Stop::Wait) => refuse(&self.core, head, frame, Fate::Tries, now),
+            Err(Stop::Wait) => refuse(&self.ground, head, frame, Fate::Tries, now),
             Err(Stop::HandOn) if self.hand_on(head, frame) => return,
-            Err(Stop::HandOn) => refuse(&self.core, head, frame, Fate::Affinity, now),
-            Err(Stop::Refuse(why)) => refuse(&self.core, head, frame, why, now),
+            Err(Stop::HandOn) => refuse(&self.ground, head, frame, Fate::Affinity, now),
+            Err(Stop::Refuse(why)) => refuse(&self.ground, head, frame, why, now),
         };
-        self.core.rescue.tally.add(fate, length(head, frame));
+        self.ground.desk.tally.add(fate, length(head, frame));
     }
 
     /// Keeps it for later, where there is room and somebody who comes back to it.
@@ -175,7 +187,7 @@ impl Helper {
             self.may_move(entry, visit, now)?
         } else {
             // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
-            let moved = self.core.rescue.moved().get(&reply, now);
+            let moved = self.ground.desk.moved().get(&reply, now);
             moved.ok_or_else(|| {
                 self.refusals.unknown(reply, Fate::Untranslated, now);
                 Fate::Untranslated
@@ -183,14 +195,14 @@ impl Helper {
         };
         let way = self.way(head, &packet, &ends)?;
         if let Some(entry) = entry {
-            self.core.rescue.remember(&[entry]);
+            self.ground.desk.remember(&[entry]);
             self.conntrack.delete(&[entry]).map_err(|error| self.give_up(&error))?;
         }
         let done = match way {
             Way::Device(ifindex, frame) => {
-                self.core.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
+                self.ground.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
             }
-            Way::Socket(..) if !self.core.rescue.own().may_send(&ends, now) => return Ok(Fate::Repeated),
+            Way::Socket(..) if !self.ground.desk.own().may_send(&ends, now) => return Ok(Fate::Repeated),
             Way::Socket(packet, to) => self.own.send(&packet, to).map_err(|e| e.to_string()),
         };
         match done {
@@ -207,7 +219,7 @@ impl Helper {
     /// What became of an own socket's packet that was sent once more. Found out by looking, not by the kernel's version: sending
     /// returns when the packet has gone through the rules, and then it has an entry that is translated, or it was not balanced.
     fn own_fate(&mut self, ends: &Tuple) -> Fate {
-        if !self.core.rescue.own().is_open(ends) {
+        if !self.ground.desk.own().is_open(ends) {
             return Fate::PutIn;
         }
         let balanced = match self.conntrack.by_original(ends) {
@@ -215,7 +227,7 @@ impl Helper {
             // Looked at again with the next one.
             Err(_) => return Fate::PutIn,
         };
-        if self.core.rescue.own().seen(ends, balanced) {
+        if self.ground.desk.own().seen(ends, balanced) {
             tracing::warn!(%ends, "packets of own sockets are not balanced anew: they wait until they are repeated");
         }
         if balanced { Fate::PutIn } else { Fate::Repeated }
@@ -225,7 +237,7 @@ impl Helper {
     fn may_move(&mut self, entry: &Flow, visit: Visit, now: u64) -> Result<Tuple, Stop> {
         let waited = visit == Visit::Waited;
         let view = Arc::clone(&self.view);
-        let proxy = Proxy::of(&view, &self.core.own_node, self.mode);
+        let proxy = Proxy::of(&view, &self.ground.sight.own_node, self.mode);
         let choice = choice(&self.addresses, &view, &proxy, entry, &self.flagged);
         let choice = choice.map_err(|why| {
             let why = match why {
@@ -242,10 +254,10 @@ impl Helper {
             let pair = pair_of(entry);
             if !self.balanced.contains(&pair) || (!waited && self.tries.has(&entry.orig, now)) {
                 if !waited {
-                    self.core.takeout().urgent(pair.service);
+                    self.ground.takeout.urgent(pair.service);
                 }
                 // IPVS deletes the entry by itself, with the connection.
-                self.core.rescue.remember(&[*entry]);
+                self.ground.desk.remember(&[*entry]);
                 return Err(Stop::Wait);
             }
         }
@@ -295,18 +307,18 @@ impl Helper {
 }
 
 /// Has the sender told at once, as without rescue.
-pub(super) fn refuse(core: &Core, head: &RescueHead, frame: &[u8], why: Fate, now: u64) -> Fate {
+pub(super) fn refuse(ground: &Ground, head: &RescueHead, frame: &[u8], why: Fate, now: u64) -> Fate {
     let event = answer_event(head, frame);
     let l3 = usize::from(head.l3_offset);
     let protocol = match frame.get(l3).map(|byte| byte >> 4) {
         Some(6) => frame.get(l3 + 6),
         _ => frame.get(l3 + 9),
     };
-    let budget = core.settings.options.config.icmp_per_second;
-    if protocol == Some(&17) && !core.rescue.may_tell(now, budget) {
+    let budget = ground.sight.settings.options.config.icmp_per_second;
+    if protocol == Some(&17) && !ground.desk.may_tell(now, budget) {
         return Fate::IcmpLimited;
     }
-    core.injector.answer(&event);
+    ground.injector.answer(&event);
     why
 }
 

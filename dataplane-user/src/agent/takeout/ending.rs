@@ -59,7 +59,7 @@ impl Surroundings<Kernel> for Work {
     }
 
     fn reopen(&mut self, error: &ipvs::Error) -> Reopened<Kernel> {
-        reopened(&self.core, error)
+        reopened(&self.given.rescue, error)
     }
 
     fn tell(&mut self, problem: Failure) {

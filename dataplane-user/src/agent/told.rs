@@ -1,0 +1,37 @@
+//! Rows of `status`: each is written by one owner, and read by whoever asks.
+
+use tokio::sync::watch;
+
+use super::tables::TablesRow;
+use crate::report::{InterfaceRow, NeighbourRow, ReadingRow};
+
+/// What becomes of the source of views.
+#[derive(Clone, Default)]
+pub(super) struct SourceRow {
+    /// Why the file that lies there now was not taken.
+    pub(super) error: Option<String>,
+    /// Why the file's folder is not watched.
+    pub(super) unwatched: Option<String>,
+    /// What reading it has cost since the agent began to follow it.
+    pub(super) reading: ReadingRow,
+}
+
+/// Devices as last looked at.
+#[derive(Clone, Default)]
+pub(super) struct RoutesRow {
+    /// Those that we are attached to, or want to be.
+    pub(super) interfaces: Vec<InterfaceRow>,
+    /// How many backends none of them covers.
+    pub(super) uncovered: usize,
+}
+
+/// Their ends for reading.
+pub(super) struct Rows {
+    pub(super) source: watch::Receiver<SourceRow>,
+    pub(super) tables: watch::Receiver<TablesRow>,
+    /// What is wrong with the flags file.
+    pub(super) flags_problem: watch::Receiver<Option<String>>,
+    pub(super) routes: watch::Receiver<RoutesRow>,
+    /// What is done about the neighbour entries of flagged nodes.
+    pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,
+}
