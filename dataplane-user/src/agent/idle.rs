@@ -2,6 +2,9 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use nodefence_common::Addr;
+use tokio_util::sync::CancellationToken;
+
 use super::{
     backends::backends_of,
     beat::Beat,
@@ -10,10 +13,10 @@ use super::{
     follow_up::{FollowUp, Outcome, Round},
     outlets::Bells,
     pinned::LettingGo,
+    rounds::{AT_ONCE, Of, Rounds},
     settings::Settings,
     sight::Sight,
     threads::Crew,
-    turns::Turns,
 };
 use crate::{
     cluster::Node,
@@ -26,7 +29,6 @@ use crate::{
     plan::{Answer, Mode},
     report::AskRow,
 };
-use nodefence_common::Addr;
 
 /// What it takes to ask idle clients.
 pub(super) struct Asking {
@@ -37,34 +39,41 @@ pub(super) struct Asking {
     pub(super) follow_up: Arc<FollowUp>,
     pub(super) bells: Bells,
     pub(super) letting_go: LettingGo,
-    /// Who may ask now.
-    pub(super) turns: Turns,
-    pub(super) crew: Crew,
 }
 
-/// Begins a round as soon as there is a turn for it, and tells who asked for it what came of it; see [`ask`].
-async fn ask_in_turn(asking: Arc<Asking>, round: Round) {
-    let Round { node, requests } = round;
-    let turns = if requests.is_empty() { &asking.turns.others } else { &asking.turns.requests };
-    // Nobody closes it.
-    let Ok(turn) = Arc::clone(turns).acquire_owned().await else { return };
-    let crew = asking.crew.clone();
-    let asking = crew.blocking("follow-up", move || {
-        if node == asking.sight.own_node {
+/// Begins one round after the other, and tells who asked for it what came of it; see [`ask`].
+async fn work(asking: Arc<Asking>, rounds: Arc<Rounds>, of: Of, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
+    while let Some(round) = next(&rounds, of, &stop).await {
+        let asking = Arc::clone(&asking);
+        crew.blocking("follow-up", move || asking.carry_out(round)).await?;
+    }
+    Ok(())
+}
+
+async fn next(rounds: &Rounds, of: Of, stop: &CancellationToken) -> Option<Round> {
+    tokio::select! {
+        () = stop.cancelled() => None,
+        round = rounds.next(of) => Some(round),
+    }
+}
+
+impl Asking {
+    /// Blocking, a second or so.
+    fn carry_out(&self, round: Round) {
+        let Round { node, requests } = round;
+        if node == self.sight.own_node {
             // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
-            asking.bells.looks.look();
+            self.bells.looks.look();
         }
-        asking.letting_go.before_asking(&node);
-        let row = ask(&asking, &node).and_then(|row| ask_where_reached_late(&asking, &node, row));
-        asking.letting_go.after_asking(&node);
-        drop(turn);
+        self.letting_go.before_asking(&node);
+        let row = ask(self, &node).and_then(|row| ask_where_reached_late(self, &node, row));
+        self.letting_go.after_asking(&node);
         for request in requests {
             // Whoever asked may have gone.
             let _gone = request.send(row.clone());
         }
-    });
-    // Where it panicked the agent ends.
-    let _told = asking.await;
+    }
 }
 
 /// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
@@ -81,8 +90,13 @@ fn ask_where_reached_late(asking: &Asking, node: &str, row: AskRow) -> Outcome {
 
 /// Asks the idle clients of nodes that are cut from now on (by a request, the cluster file, a flag adopted from an agent that ended), or that the cut reaches better
 /// than before, until the agent ends.
-pub(super) async fn follow(asking: Arc<Asking>) -> anyhow::Result<()> {
-    let stop = asking.crew.stop();
+pub(super) async fn follow(asking: Asking, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
+    let asking = Arc::new(asking);
+    let rounds = Arc::new(Rounds::default());
+    for of in [Of::Requests, Of::Others].into_iter().cycle().take(2 * AT_ONCE) {
+        crew.task("follow-up", work(Arc::clone(&asking), Arc::clone(&rounds), of, crew.clone()));
+    }
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -94,7 +108,7 @@ pub(super) async fn follow(asking: Arc<Asking>) -> anyhow::Result<()> {
             continue;
         }
         for round in asking.follow_up.due(&world) {
-            asking.crew.errand("follow-up", ask_in_turn(Arc::clone(&asking), round));
+            rounds.put(round);
         }
     }
 }

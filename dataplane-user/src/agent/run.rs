@@ -31,7 +31,6 @@ use super::{
     takeout::{self, TakingOut},
     threads::Crew,
     told::{RoutesRow, Rows, SourceRow},
-    turns::Turns,
     verdicts::Verdicts,
 };
 use crate::{
@@ -224,10 +223,8 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
         follow_up: Arc::clone(&follow_up),
         bells: bells.clone(),
         letting_go,
-        turns: Turns::default(),
-        crew: crew.clone(),
     };
-    crew.task("follow-up", idle::follow(Arc::new(asking)));
+    crew.task("follow-up", idle::follow(asking, crew.clone()));
     stages.enter(Stage::Serving);
     let settings = Arc::clone(&sight.settings);
     tracing::info!(

@@ -149,7 +149,7 @@ impl Crew {
         });
     }
 
-    /// Starts a task that ends when its work is done: a round of asking, a talk with a client.
+    /// Starts a task that ends when its work is done: a talk with a client.
     pub(super) fn errand(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let watch = self.watch(name, Stays::AsLongAsItLikes);
         tokio::spawn(async move {
