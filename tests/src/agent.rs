@@ -323,6 +323,15 @@ impl Agent {
         self.ends_within(Duration::from_secs(10))
     }
 
+    /// Waits until it has ended by itself; its exit code.
+    ///
+    /// # Errors
+    /// Where it goes on for longer than that.
+    pub fn ends_by_itself(&mut self, limit: Duration) -> Result<Option<i32>> {
+        let mut proc = self.proc.take().context("the agent was killed")?;
+        Ok(proc.wait(limit)?.code())
+    }
+
     /// Ends it and unpins what it left, so that the namespace is as it was. One that is killed may leave a guard, which ends
     /// once nothing is left to be put back.
     ///

@@ -95,7 +95,11 @@ impl Drop for Ambush {
     }
 }
 
-fn thread_of(pid: Pid, name: &str) -> Result<Pid> {
+/// The thread of a process that has this name.
+///
+/// # Errors
+/// Where there is none.
+pub(crate) fn thread_of(pid: Pid, name: &str) -> Result<Pid> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?;
         if fs::read_to_string(task.path().join("comm"))?.trim_end() == name {

@@ -28,6 +28,7 @@ pub mod proc;
 pub mod promises;
 pub mod tcp_info;
 pub mod topology;
+pub mod traced;
 pub mod tun;
 pub mod wanted;
 pub mod watch;

@@ -1,0 +1,106 @@
+//! That no thread of the agent's waits for another one, and that the agent ends in order where one of them falls.
+
+use std::{
+    sync::Arc,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, Map, MapData};
+use nodefence::flags::monotonic_ns;
+use nodefence_tests::{
+    Agent, Netns, agent::PINNED_MAPS, client::wait_until, four_nodes, promises::LAPSED, traced::Still, watch,
+};
+use serde_json::Value;
+
+/// Longer than a verdict holds that nobody renews.
+const STILL: Duration = LAPSED.saturating_add(Duration::from_secs(1));
+/// A verdict lies so far ahead at least, whoever stands still.
+const AHEAD: Duration = Duration::from_secs(1);
+/// Generous: the machine may be busy.
+const READY: Duration = Duration::from_secs(60);
+
+const SERVICES: &str = "services:
+- name: default/web
+  clusterIPs: [10.96.0.10]
+  ports: [{port: 80}]
+  endpoints: [{address: 10.9.1.1, node: node-b}, {address: 10.9.2.1, node: node-c}]
+";
+
+/// An agent that rescues, and thus has all of its threads.
+fn start() -> Result<(Arc<Netns>, Agent)> {
+    let ns = four_nodes::namespace("threads")?;
+    let file = format!("{}{SERVICES}", four_nodes::FILE);
+    let agent = Agent::start_with(&ns, "node-a", &["v0"], &file, &["--proxy", "nftables"])?;
+    let rescues = || agent.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
+    wait_until("it rescues", READY, rescues).with_context(|| agent.log())?;
+    Ok((ns, agent))
+}
+
+/// Up to when (CLOCK_MONOTONIC, ns) the verdict at this place holds.
+fn until(ns: &Netns, index: u32) -> Result<u64> {
+    ns.run(move || {
+        let map = MapData::from_pin(format!("{PINNED_MAPS}/nodes")).and_then(Map::from_map_data)?;
+        let nodes: Array<_, [u8; 48]> = map.try_into()?;
+        Ok(u64::from_ne_bytes(nodes.get(&index, 0)?[8..16].try_into()?))
+    })
+}
+
+#[test]
+fn whoever_stands_still_holds_nobody_up() -> Result<()> {
+    let (ns, agent) = start()?;
+    agent.flag("node-b")?;
+    let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
+    let index = u32::try_from(index)?;
+    for name in ["builder", "tables", "store", "log", "takeout", "rescue", "rescue-kept", "audit"] {
+        let still = Still::of(agent.proc()?.pid(), name)?;
+        let since = Instant::now();
+        agent.flag_by_socket("node-c").with_context(|| format!("{name} stands still"))?;
+        let cut = agent.node("node-c")?["action"] == "refuse";
+        ensure!(cut, "{name} stands still: the flag is not carried out");
+        agent.unflag("node-c").with_context(|| format!("{name} stands still"))?;
+        ensure!(agent.status()?["flagged"].as_array().is_some_and(|flagged| flagged.len() == 1), "{name}");
+        let took = since.elapsed().saturating_sub(watch::longest_gap(since));
+        ensure!(took < STILL, "{name} stands still: answers took {took:?}");
+        while since.elapsed() < STILL {
+            let ahead = Duration::from_nanos(until(&ns, index)?.saturating_sub(monotonic_ns()));
+            let excuse = watch::longest_gap(since);
+            ensure!(ahead + excuse >= AHEAD, "{name} stands still: the verdict holds for {ahead:?} only");
+            sleep(Duration::from_millis(50));
+        }
+        still.lift()?;
+    }
+    // All of them go on.
+    agent.rewrite_cluster_file(&format!("{}{SERVICES}", four_nodes::FILE.replace("10.9.3.1", "10.9.3.2")))?;
+    let follows = || agent.expect(&["backends"]).is_ok_and(|rows| rows.contains("10.9.3.2"));
+    wait_until("the file is followed", READY, follows)?;
+    // Faults are exit code 1: its answer is what counts.
+    let audit: Value = serde_json::from_slice(&agent.cli(&["audit", "-o", "json"])?.stdout)?;
+    ensure!(audit["node"] == "node-a", "{audit}");
+    Ok(())
+}
+
+/// The thread that rescues waits for packets; where that call fails it cannot go on.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_thread_that_falls_ends_the_agent_in_order() -> Result<()> {
+    use nodefence_tests::traced::refuse;
+
+    let (ns, mut agent) = start()?;
+    agent.flag("node-b")?;
+    let pid = agent.proc()?.pid();
+    refuse(pid, "rescue", &[libc::SYS_poll, libc::SYS_ppoll])?;
+    let code = agent.ends_by_itself(READY)?;
+    let log = agent.log();
+    ensure!(code == Some(1), "ended with {code:?}: {log}");
+    ensure!(log.contains("`rescue`: wait on the packets to rescue"), "it is not told who fell: {log}");
+    ensure!(log.contains("the agent ends; the dataplane stays"), "not in order: {log}");
+    ensure!(!agent.socket().exists(), "the socket is left");
+    // The next one goes on with what it knew.
+    agent.restart(&[])?;
+    ensure!(agent.node("node-b")?["action"] == "refuse", "{}", agent.log());
+    drop(agent);
+    drop(ns);
+    Ok(())
+}
