@@ -1,5 +1,6 @@
 //! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
 
+mod actors;
 mod answers;
 mod audit;
 mod auto;

@@ -42,10 +42,11 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Packets taken before the lease is looked at again.
 const BATCH: usize = 256;
 
-/// The thread.
+/// The thread. Dropping this ends it; packets are refused from then on.
 pub(super) struct Rescue {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    crew: Crew,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Rescue {
@@ -57,13 +58,16 @@ impl Rescue {
         // Without this thread the lease lapses: what would be rescued is refused.
         let work = move || (Worker { ground, rescues }).run(&stopped, &lanes);
         let thread = crew.thread("rescue", Nice::First, work)?;
-        Ok(Self { stop, thread })
+        Ok(Self { stop, crew: crew.clone(), thread: Some(thread) })
     }
+}
 
-    /// Ends it; packets are refused from now on.
-    pub(super) fn end(self) {
+impl Drop for Rescue {
+    fn drop(&mut self) {
+        // Without it nobody goes on.
+        self.crew.end();
         self.stop.store(true, Ordering::Relaxed);
-        let _panicked = self.thread.join();
+        let _panicked = self.thread.take().map(JoinHandle::join);
     }
 }
 

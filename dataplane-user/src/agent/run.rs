@@ -9,28 +9,23 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answers, audit, desk, findings,
-    follow_up::FollowUp,
-    idle::{self, Asking},
+    actors::{self, Others, Theirs},
     inbox::Inbox,
     lock::{Lock, LockError},
-    mode, neighbours, network,
+    mode,
     own_node::{local_addresses, own_node, refuse_local},
-    pinned::{self, LettingGo},
     preflight,
-    rescue::{self, Rescue},
-    rows::Shown,
+    rescue::Rescue,
     serve::Desk,
     settings::Settings,
     signals::Signals,
-    source,
     stages::{Stage, Stages},
     start::{Inherited, Known, Opened, open, take_over},
     store::Store,
     tables::TablesRow,
-    takeout::{self, TakingOut},
+    takeout::TakingOut,
     threads::Crew,
-    told::{RoutesRow, Rows, SourceRow},
+    told::Rows,
     verdicts::Verdicts,
 };
 use crate::{
@@ -131,130 +126,36 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     };
     stages.enter(Stage::Dataplane);
     let Seen { source, watch, present, look, known } = seen;
-    let opened = open(settings, known, &inherited, &crew)?;
-    let Inherited { verdicts, store } = inherited;
-    let inbox = Arc::clone(&verdicts.inbox);
-    let beat = Arc::clone(&verdicts.beat);
-    let Opened {
-        sight,
-        published,
-        builds,
-        bells,
-        injector,
-        tables,
-        devices,
-        counters,
-        switches,
-        events,
-        rescues,
-        cut_log,
-    } = opened;
+    let Opened { shared, tables, devices, counters, switches, events, rescues, cut_log } =
+        open(settings, known, &inherited, &crew)?;
     let started = Timestamp::now();
+    let Inherited { verdicts, store } = inherited;
     tokio::select! {
         biased;
-        () = tables_written(&tables, &inbox) => {}
+        () = tables_written(&tables, &verdicts.inbox) => {}
         fallen = crew.falls() => return Err(fallen.into()),
         why = signals.come() => return Ok(Started::Not(why)),
     }
     stages.enter(Stage::Routes);
-    let follow_up = Arc::new(FollowUp::default());
-    let rescue = Arc::new(desk::Desk::default());
-    let first = bells.looks.ask();
-    let (row, routes) = watch::channel(RoutesRow::default());
-    let given = network::Routes {
-        devices,
-        sight: sight.clone(),
-        published: Arc::clone(&published),
-        follow_up: Arc::clone(&follow_up),
-        verdicts: Arc::clone(&inbox),
-        bells: bells.clone(),
-        row,
-    };
-    crew.task("routes", network::follow(given, crew.clone()));
     // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
-    let given = takeout::Given {
-        sight: sight.clone(),
-        beat: Arc::clone(&beat),
-        bell: Arc::clone(&bells.takeout),
-        rescue: Arc::clone(&rescue),
-    };
-    let taking_out = TakingOut::start(given, &crew)?;
-    let ground = rescue::Ground {
-        sight: sight.clone(),
-        desk: Arc::clone(&rescue),
-        takeout: Arc::clone(&bells.takeout),
-        injector: injector.clone(),
-    };
-    let rescuing = Rescue::start(ground, rescues, &crew)?;
-    let looks = Arc::clone(&bells.looks);
-    crew.blocking("start", move || looks.wait(first)).await?;
+    let taking_out = actors::taking_out(&shared)?;
+    let rescuing = actors::rescuing(&shared, rescues)?;
+    let routes = actors::routes(&shared, devices).await?;
     stages.enter(Stage::Actors);
-    let unwatched = watch.degraded.clone();
-    let (row, source_row) = watch::channel(SourceRow { unwatched, ..SourceRow::default() });
-    let own_node = sight.own_node.clone();
-    let following = source::Following { source, watch, own_node, builds: Arc::clone(&builds), row };
-    crew.task("source", source::follow(following, crew.clone()));
-    crew.task("answers", answers::follow(events, injector.clone(), crew.stop()));
-    let facts = findings::follow(sight.clone(), Arc::clone(&published), switches, present, crew.clone());
-    crew.task("findings", facts);
-    let following = mode::Following { look, sight: sight.clone(), published, builds, bells: bells.clone() };
-    crew.task("kube-proxy", mode::follow(following, crew.clone()));
-    let letting_go =
-        LettingGo { sight: sight.clone(), rescue: Arc::clone(&rescue), follow_up: Arc::clone(&follow_up) };
-    crew.task("pinned", pinned::follow(letting_go.clone(), crew.clone()));
-    let audit = Arc::new(audit::Inbox::default());
-    let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
-    audit::start(ground, Arc::clone(&audit), &crew)?;
-    let (row, neighbours) = watch::channel(Vec::new());
-    crew.task("neighbours", neighbours::follow(sight.clone(), row, crew.clone()));
-    if let Some(mut log) = cut_log {
-        let stop = crew.stop();
-        crew.task("cut-log", async move {
-            tokio::select! {
-                () = stop.cancelled() => Ok(()),
-                ended = log.follow() => Ok(ended?),
-            }
-        });
-    }
-    let asking = Asking {
-        sight: sight.clone(),
-        beat: Arc::clone(&beat),
-        injector: injector.clone(),
-        follow_up: Arc::clone(&follow_up),
-        bells: bells.clone(),
-        letting_go,
-    };
-    crew.task("follow-up", idle::follow(asking, crew.clone()));
+    let theirs = Theirs { source, watch, present, look, switches, events, cut_log };
+    let Others { source, neighbours, audit } = actors::others(&shared, theirs)?;
     stages.enter(Stage::Serving);
-    let settings = Arc::clone(&sight.settings);
+    let settings = Arc::clone(&shared.sight.settings);
     tracing::info!(
-        node = sight.own_node.as_str(),
+        node = shared.sight.own_node.as_str(),
         socket = %settings.socket.display(),
         mode = ?settings.mode,
         version = env!("CARGO_PKG_VERSION"),
         "the agent runs"
     );
-    let flags_problem = store.problem.clone();
-    let shown = Shown {
-        sight,
-        started,
-        beat,
-        counters,
-        injector,
-        rescue,
-        takeout: bells.takeout,
-        follow_up,
-        rows: Rows { source: source_row, tables, flags_problem, routes, neighbours },
-    };
+    let rows = Rows { source, tables, flags_problem: store.problem.clone(), routes, neighbours };
     let handed_over = CancellationToken::new();
-    let desk = Desk {
-        shown: Arc::new(shown),
-        verdicts: Arc::clone(&inbox),
-        looks: bells.looks,
-        audit,
-        crew: crew.clone(),
-        handed_over: handed_over.clone(),
-    };
+    let desk = actors::desk(shared, counters, rows, audit, started, handed_over.clone());
     crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));
     let agent = Agent { crew, settings, lock, server, verdicts, store, taking_out, rescuing, handed_over };
     Ok(Started::Runs(Box::new(agent)))
@@ -308,8 +209,8 @@ impl Agent {
             fallen = crew.falls() => Err(fallen.into()),
         };
         crew.end();
-        taking_out.end();
-        rescuing.end();
+        drop(taking_out);
+        drop(rescuing);
         // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
         drop(verdicts);
         store.end(WIND_UP);

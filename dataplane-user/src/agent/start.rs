@@ -7,6 +7,7 @@ use nodefence_common::NodeEntry;
 use tokio::sync::watch;
 
 use super::{
+    actors::Shared,
     builder::{Builder, Builds, flags_of},
     compare::Comparing,
     inbox, lines,
@@ -26,8 +27,7 @@ use super::{
 use crate::{
     cluster::{ClusterView, NodeName},
     dataplane::{
-        Attach, Counters, CutLog, Dataplane, EventStream, Injector, NodeWriter, Rescues, Switches,
-        probe::Findings,
+        Attach, Counters, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings,
     },
     enforce::{Enforcer, InMaps, Input, Source},
     flags::{FlagStore, now},
@@ -109,13 +109,9 @@ pub(super) struct Known {
     pub(super) proxy: Judgement,
 }
 
-/// What lies open, for those who are to own it or to share what is made for sharing.
+/// What lies open, for those who are to have it.
 pub(super) struct Opened {
-    pub(super) sight: Sight,
-    pub(super) published: Arc<Published>,
-    pub(super) builds: Arc<Builds>,
-    pub(super) bells: Bells,
-    pub(super) injector: Injector,
+    pub(super) shared: Shared,
     /// How far the thread is that writes tables.
     pub(super) tables: watch::Receiver<TablesRow>,
     pub(super) devices: Attach,
@@ -176,19 +172,17 @@ pub(super) fn open(
     inbox.tell(Input::Found { nodes, exempt, whole: true });
     let flags = flags_of(&first.view);
     inbox.view(first, Some(flags));
-    let sight = Sight { settings: Arc::new(settings), own_node, world: published.reader() };
-    Ok(Opened {
-        sight,
+    let shared = Shared {
+        sight: Sight { settings: Arc::new(settings), own_node, world: published.reader() },
+        crew: crew.clone(),
+        verdicts: Arc::clone(inbox),
+        beat: Arc::clone(beat),
         published,
         builds,
         bells,
         injector,
-        tables,
-        devices,
-        counters,
-        switches,
-        events,
-        rescues,
-        cut_log,
-    })
+        follow_up: Arc::default(),
+        rescue: Arc::default(),
+    };
+    Ok(Opened { shared, tables, devices, counters, switches, events, rescues, cut_log })
 }

@@ -53,11 +53,12 @@ pub(super) struct Given {
     pub(super) rescue: Arc<Desk>,
 }
 
-/// The thread.
+/// The thread. Dropping this ends it; what was taken is put back before that returns, unless another agent takes over.
 pub(super) struct TakingOut {
     sight: Sight,
     bell: Arc<Bell>,
-    thread: JoinHandle<()>,
+    crew: Crew,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl TakingOut {
@@ -69,14 +70,17 @@ impl TakingOut {
             Ok(())
         };
         let thread = crew.thread("takeout", Nice::First, work)?;
-        Ok(Self { sight, bell, thread })
+        Ok(Self { sight, bell, crew: crew.clone(), thread: Some(thread) })
     }
+}
 
-    /// Ends it; what was taken is put back, unless another agent takes over.
-    pub(super) fn end(self) {
+impl Drop for TakingOut {
+    fn drop(&mut self) {
+        // Without it nobody goes on.
+        self.crew.end();
         let leave = self.sight.world().held.closing;
         self.bell.end(if leave { Ending::Leave } else { Ending::Restore });
-        let _panicked = self.thread.join();
+        let _panicked = self.thread.take().map(JoinHandle::join);
     }
 }
 

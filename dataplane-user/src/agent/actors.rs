@@ -1,0 +1,206 @@
+//! The last stages of a start: everybody begins, and is given what is its own.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    answers, audit,
+    beat::Beat,
+    builder::Builds,
+    desk, findings,
+    follow_up::FollowUp,
+    idle::{self, Asking},
+    inbox::Inbox,
+    mode, neighbours, network,
+    outlets::Bells,
+    pinned::{self, LettingGo},
+    rescue::{self, Rescue},
+    rows::Shown,
+    serve::Desk,
+    sight::Sight,
+    source,
+    takeout::{self, TakingOut},
+    threads::Crew,
+    told::{RoutesRow, Rows, SourceRow},
+    world::Published,
+};
+use crate::{
+    cluster::{FileSource, Watch},
+    dataplane::{Attach, Counters, CutLog, EventStream, Injector, Rescues, Switches, probe::Present},
+    report::NeighbourRow,
+};
+
+/// What more than one is given of the same. All of it is held by the start alone.
+pub(super) struct Shared {
+    pub(super) sight: Sight,
+    pub(super) crew: Crew,
+    /// Where the owner of verdicts is told something.
+    pub(super) verdicts: Arc<Inbox>,
+    pub(super) beat: Arc<Beat>,
+    pub(super) published: Arc<Published>,
+    pub(super) builds: Arc<Builds>,
+    pub(super) bells: Bells,
+    pub(super) injector: Injector,
+    /// Whom to ask, and what came of it.
+    pub(super) follow_up: Arc<FollowUp>,
+    /// What those who rescue tell others, and what others remember for them.
+    pub(super) rescue: Arc<desk::Desk>,
+}
+
+/// Whoever looks at devices, and the first look is over; with what `status` says of them.
+///
+/// # Errors
+/// Where somebody fell.
+pub(super) async fn routes(shared: &Shared, devices: Attach) -> anyhow::Result<watch::Receiver<RoutesRow>> {
+    let first = shared.bells.looks.ask();
+    let (row, told) = watch::channel(RoutesRow::default());
+    let given = network::Routes {
+        devices,
+        sight: shared.sight.clone(),
+        published: Arc::clone(&shared.published),
+        follow_up: Arc::clone(&shared.follow_up),
+        verdicts: Arc::clone(&shared.verdicts),
+        bells: shared.bells.clone(),
+        row,
+    };
+    shared.crew.task("routes", network::follow(given, shared.crew.clone()));
+    let looks = Arc::clone(&shared.bells.looks);
+    shared.crew.blocking("start", move || looks.wait(first)).await?;
+    Ok(told)
+}
+
+/// The thread that takes out of IPVS.
+///
+/// # Errors
+/// Where the kernel has no room for it.
+pub(super) fn taking_out(shared: &Shared) -> std::io::Result<TakingOut> {
+    let given = takeout::Given {
+        sight: shared.sight.clone(),
+        beat: Arc::clone(&shared.beat),
+        bell: Arc::clone(&shared.bells.takeout),
+        rescue: Arc::clone(&shared.rescue),
+    };
+    TakingOut::start(given, &shared.crew)
+}
+
+/// The thread that rescues.
+///
+/// # Errors
+/// As of [`taking_out`].
+pub(super) fn rescuing(shared: &Shared, rescues: Rescues) -> std::io::Result<Rescue> {
+    let ground = rescue::Ground {
+        sight: shared.sight.clone(),
+        desk: Arc::clone(&shared.rescue),
+        takeout: Arc::clone(&shared.bells.takeout),
+        injector: shared.injector.clone(),
+    };
+    Rescue::start(ground, rescues, &shared.crew)
+}
+
+/// What all others are given that is theirs alone.
+pub(super) struct Theirs {
+    pub(super) source: FileSource,
+    pub(super) watch: Watch,
+    pub(super) present: Present,
+    pub(super) look: mode::Look,
+    pub(super) switches: Switches,
+    pub(super) events: EventStream,
+    pub(super) cut_log: Option<CutLog>,
+}
+
+/// What they tell, and where one of them is asked.
+pub(super) struct Others {
+    pub(super) source: watch::Receiver<SourceRow>,
+    pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,
+    pub(super) audit: Arc<audit::Inbox>,
+}
+
+/// All others begin.
+///
+/// # Errors
+/// As of [`taking_out`].
+pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others> {
+    let Shared { sight, crew, published, builds, bells, injector, follow_up, rescue, .. } = shared;
+    let Theirs { source, watch: files, present, look, switches, events, cut_log } = theirs;
+    let (row, source_row) =
+        watch::channel(SourceRow { unwatched: files.degraded.clone(), ..SourceRow::default() });
+    let following = source::Following {
+        source,
+        watch: files,
+        own_node: sight.own_node.clone(),
+        builds: Arc::clone(builds),
+        row,
+    };
+    crew.task("source", source::follow(following, crew.clone()));
+    crew.task("answers", answers::follow(events, injector.clone(), crew.stop()));
+    let facts = findings::follow(sight.clone(), Arc::clone(published), switches, present, crew.clone());
+    crew.task("findings", facts);
+    let following = mode::Following {
+        look,
+        sight: sight.clone(),
+        published: Arc::clone(published),
+        builds: Arc::clone(builds),
+        bells: bells.clone(),
+    };
+    crew.task("kube-proxy", mode::follow(following, crew.clone()));
+    let letting_go =
+        LettingGo { sight: sight.clone(), rescue: Arc::clone(rescue), follow_up: Arc::clone(follow_up) };
+    crew.task("pinned", pinned::follow(letting_go.clone(), crew.clone()));
+    let asking = Asking {
+        sight: sight.clone(),
+        beat: Arc::clone(&shared.beat),
+        injector: injector.clone(),
+        follow_up: Arc::clone(follow_up),
+        bells: bells.clone(),
+        letting_go,
+    };
+    crew.task("follow-up", idle::follow(asking, crew.clone()));
+    let audit = Arc::new(audit::Inbox::default());
+    let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
+    audit::start(ground, Arc::clone(&audit), crew)?;
+    let (row, neighbours) = watch::channel(Vec::new());
+    crew.task("neighbours", neighbours::follow(sight.clone(), row, crew.clone()));
+    if let Some(mut log) = cut_log {
+        let stop = crew.stop();
+        crew.task("cut-log", async move {
+            tokio::select! {
+                () = stop.cancelled() => Ok(()),
+                ended = log.follow() => Ok(ended?),
+            }
+        });
+    }
+    Ok(Others { source: source_row, neighbours, audit })
+}
+
+/// Who carries out what comes over the socket. `handed_over` is cancelled once another agent takes over.
+pub(super) fn desk(
+    shared: Shared,
+    counters: Counters,
+    rows: Rows,
+    audit: Arc<audit::Inbox>,
+    started: Timestamp,
+    handed_over: CancellationToken,
+) -> Desk {
+    let shown = Shown {
+        sight: shared.sight,
+        started,
+        beat: shared.beat,
+        counters,
+        injector: shared.injector,
+        rescue: shared.rescue,
+        takeout: shared.bells.takeout,
+        follow_up: shared.follow_up,
+        rows,
+    };
+    Desk {
+        shown: Arc::new(shown),
+        verdicts: shared.verdicts,
+        looks: shared.bells.looks,
+        audit,
+        crew: shared.crew,
+        handed_over,
+    }
+}
