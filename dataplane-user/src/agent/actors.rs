@@ -28,7 +28,7 @@ use super::{
     world::Published,
 };
 use crate::{
-    cluster::{FileSource, Watch},
+    cluster::{ClusterView, FileSource, Watch},
     dataplane::{Attach, Counters, CutLog, EventStream, Injector, Rescues, Switches, probe::Present},
     report::NeighbourRow,
 };
@@ -103,6 +103,8 @@ pub(super) fn rescuing(shared: &Shared, rescues: Rescues) -> std::io::Result<Res
 /// What all others are given that is theirs alone.
 pub(super) struct Theirs {
     pub(super) source: FileSource,
+    /// What was read of it already.
+    pub(super) view: Arc<ClusterView>,
     pub(super) watch: Watch,
     pub(super) present: Present,
     pub(super) look: mode::Look,
@@ -124,11 +126,12 @@ pub(super) struct Others {
 /// As of [`taking_out`].
 pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others> {
     let Shared { sight, crew, published, builds, bells, injector, follow_up, rescue, .. } = shared;
-    let Theirs { source, watch: files, present, look, switches, events, cut_log } = theirs;
+    let Theirs { source, view, watch: files, present, look, switches, events, cut_log } = theirs;
     let (row, source_row) =
         watch::channel(SourceRow { unwatched: files.degraded.clone(), ..SourceRow::default() });
     let following = source::Following {
         source,
+        view,
         watch: files,
         own_node: sight.own_node.clone(),
         builds: Arc::clone(builds),

@@ -26,7 +26,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 pub(super) struct BuildWork {
     /// A view that was read, and who waits to hear whether it is taken.
-    view: Option<(ClusterView, oneshot::Sender<Result<(), Full>>)>,
+    view: Option<(Arc<ClusterView>, oneshot::Sender<Result<(), Full>>)>,
     /// How kube-proxy forwards now.
     mode: Option<Option<proxy::Mode>>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Builds(Slot<BuildWork>);
 
 impl Builds {
     /// Hands it a view; tells whether it is taken, once it has been worked out. Of a view that another one takes the place of before nothing is told.
-    pub(super) fn deliver(&self, view: ClusterView) -> oneshot::Receiver<Result<(), Full>> {
+    pub(super) fn deliver(&self, view: Arc<ClusterView>) -> oneshot::Receiver<Result<(), Full>> {
         let (taken, receiver) = oneshot::channel();
         self.0.post(|work| work.view = Some((view, taken)));
         receiver
@@ -82,9 +82,9 @@ impl Builder {
     }
 
     /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places.
-    pub(super) fn take(&mut self, view: ClusterView) -> Result<Arc<NewView>, Full> {
+    pub(super) fn take(&mut self, view: Arc<ClusterView>) -> Result<Arc<NewView>, Full> {
         self.indices.reconcile(view.nodes.iter().map(|node| &node.name))?;
-        Ok(self.build(Arc::new(view), Timestamp::now()))
+        Ok(self.build(view, Timestamp::now()))
     }
 
     fn build(&mut self, view: Arc<ClusterView>, read: Timestamp) -> Arc<NewView> {
@@ -167,8 +167,8 @@ mod tests {
 
     const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
 
-    fn view(text: &str) -> ClusterView {
-        parse(&format!("nodes:\n{text}"), false).unwrap()
+    fn view(text: &str) -> Arc<ClusterView> {
+        Arc::new(parse(&format!("nodes:\n{text}"), false).unwrap())
     }
 
     fn delivered(inbox: &Inbox) -> Option<(Arc<NewView>, Option<usize>)> {

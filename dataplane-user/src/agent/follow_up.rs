@@ -134,7 +134,7 @@ mod tests {
         let node = |n: u8| format!("- {{name: {}, address: 10.0.0.{n}}}\n", char::from(b'`' + n));
         let view = parse(&format!("nodes:\n{}", (1..5).map(node).collect::<String>()), false).unwrap();
         let policy = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
-        let view = Builder::new(&policy, None, Indices::default()).take(view).unwrap();
+        let view = Builder::new(&policy, None, Indices::default()).take(Arc::new(view)).unwrap();
         let unknown = || "not looked at".to_owned();
         let findings = Findings {
             conntrack: Finding::NotNeeded(unknown()),

@@ -290,7 +290,7 @@ pub(super) fn status(shown: &Shown) -> Status {
     let moment = Moment::of(sight, &world);
     let now = moment.now;
     let findings = Findings::clone(&world.findings);
-    let holds = |node: &&Node| any_holds(world.claims_on(&node.name), now);
+    let holds = |node: &&Arc<Node>| any_holds(world.claims_on(&node.name), now);
     let (flagged_unknown, claimed_unknown) = unknown(&world, now);
     let (asked, pinned) = shown.follow_up.rows();
     let routes = shown.rows.routes.borrow().clone();

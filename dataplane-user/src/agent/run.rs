@@ -126,6 +126,7 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     };
     stages.enter(Stage::Dataplane);
     let Seen { source, watch, present, look, known } = seen;
+    let view = Arc::clone(&known.view);
     let Opened { shared, tables, devices, counters, switches, events, rescues, cut_log } =
         open(settings, known, &inherited, &crew)?;
     let started = Timestamp::now();
@@ -142,7 +143,7 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     let rescuing = actors::rescuing(&shared, rescues)?;
     let routes = actors::routes(&shared, devices).await?;
     stages.enter(Stage::Actors);
-    let theirs = Theirs { source, watch, present, look, switches, events, cut_log };
+    let theirs = Theirs { source, view, watch, present, look, switches, events, cut_log };
     let Others { source, neighbours, audit } = actors::others(&shared, theirs)?;
     stages.enter(Stage::Serving);
     let settings = Arc::clone(&shared.sight.settings);
@@ -175,7 +176,7 @@ impl Seen {
         let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
         // Watched before it is read: a change in between is seen.
         let watch = Watch::new(source.path());
-        let view = source.load()?;
+        let view = Arc::new(source.load()?);
         let local = local_addresses().context("list this machine's addresses")?;
         refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
         let own_node = own_node(&view, settings.node.as_deref(), &local)?;

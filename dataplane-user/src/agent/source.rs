@@ -20,6 +20,8 @@ use crate::{
 /// Who reads it, and whom it tells.
 pub(super) struct Following {
     pub(super) source: FileSource,
+    /// What was read of it before.
+    pub(super) view: Arc<ClusterView>,
     pub(super) watch: Watch,
     pub(super) own_node: NodeName,
     pub(super) builds: Arc<Builds>,
@@ -29,7 +31,7 @@ pub(super) struct Following {
 /// Follows it until the agent ends. What is wrong with it is kept for `status`; the last good view stays then.
 pub(super) async fn follow(following: Following, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
-    let Following { source, mut watch, own_node, builds, row } = following;
+    let Following { source, mut view, mut watch, own_node, builds, row } = following;
     let source = Arc::new(source);
     loop {
         tokio::select! {
@@ -37,14 +39,18 @@ pub(super) async fn follow(following: Following, crew: Crew) -> anyhow::Result<(
             () = watch.changed() => {}
         }
         let read = Arc::clone(&source);
-        let (loaded, took) = crew.blocking("source", move || timed(|| load(&read))).await?;
+        let before = Arc::clone(&view);
+        let (loaded, took) = crew.blocking("source", move || timed(|| load(&read, &before))).await?;
         row.send_modify(|row| {
             row.reading.times += 1;
             row.reading.processor_micros += took.as_micros() as u64;
             row.reading.ended_ns = monotonic_ns();
         });
         let taken = match loaded {
-            Ok(view) => take(&builds, &own_node, view, &stop).await,
+            Ok(loaded) => {
+                view = Arc::new(loaded);
+                take(&builds, &own_node, Arc::clone(&view), &stop).await
+            }
             Err(error) => Err(error),
         };
         match taken {
@@ -66,19 +72,20 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, used().saturating_sub(before))
 }
 
-fn load(source: &FileSource) -> Result<ClusterView, String> {
+/// What did not change since `before` is shared with that.
+fn load(source: &FileSource, before: &ClusterView) -> Result<ClusterView, String> {
     // Where the addresses cannot be listed, there is nothing to hold the file against.
     let local = local_addresses().unwrap_or_default();
     let view = source.load().map_err(|error| error.to_string())?;
     refuse_local(&view, &local).map_err(|error| format!("{}: {error}", source.path().display()))?;
-    Ok(view)
+    Ok(view.sharing(before))
 }
 
 /// Hands a view on, and waits until what follows from it is worked out.
 async fn take(
     builds: &Builds,
     own_node: &NodeName,
-    view: ClusterView,
+    view: Arc<ClusterView>,
     stop: &CancellationToken,
 ) -> Result<(), String> {
     let nodes = view.nodes.len();

@@ -104,7 +104,7 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
 /// What was found out before anything was opened.
 pub(super) struct Known {
     pub(super) own_node: NodeName,
-    pub(super) view: ClusterView,
+    pub(super) view: Arc<ClusterView>,
     pub(super) findings: Findings,
     pub(super) proxy: Judgement,
 }

@@ -233,7 +233,11 @@ impl Checker {
             }
         }
         self.flags.sort_by(|a, b| a.node.cmp(&b.node));
-        ClusterView { nodes: self.nodes, services: self.services, flags: self.flags }
+        ClusterView {
+            nodes: self.nodes.into_iter().map(Arc::new).collect(),
+            services: self.services.map(|services| services.into_iter().map(Arc::new).collect()),
+            flags: self.flags,
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::{Problem, Scope, parse};
 
 const GOOD: &str = "nodes:
@@ -54,6 +56,44 @@ fn order_means_nothing() {
   - {name: b, address: 10.0.0.2, backends: [{address: 10.1.0.1}, {address: 10.1.0.2}]}
 ";
     assert_eq!(parse(reversed, false).unwrap(), parse(sorted, false).unwrap());
+}
+
+#[test]
+fn what_did_not_change_is_shared_with_the_view_before() {
+    let text = |nodes: &str, to: &str, services: &str| {
+        let service = |name: &str, to: &str| {
+            format!("- {{name: d/{name}, ports: [{{port: 80}}], endpoints: [{{address: {to}, node: b}}]}}\n")
+        };
+        let services: String = services
+            .chars()
+            .map(|c| service(&c.to_string(), if c == 'n' { to } else { "10.1.0.9" }))
+            .collect();
+        parse(&format!("nodes:\n{nodes}services:\n{services}"), false).unwrap()
+    };
+    let node = |name: char, last: u8| format!("- {{name: {name}, address: 10.0.0.{last}}}\n");
+    let all = |names: &str| names.bytes().map(|c| node(c.into(), c)).collect::<String>();
+    let before = text(&all("bdf"), "10.1.0.1", "mno");
+    let same = |nodes: &str, to: &str, services: &str| {
+        let fresh = text(nodes, to, services);
+        let after = fresh.clone().sharing(&before);
+        assert_eq!(after, fresh);
+        let old = |name: &str| before.nodes.iter().find(|old| old.name == name);
+        let nodes =
+            after.nodes.iter().filter(|node| old(&node.name).is_some_and(|old| Arc::ptr_eq(old, node)));
+        let nodes: String = nodes.map(|node| node.name.as_str()).collect();
+        let (services, old) = (after.services.unwrap(), before.services.as_ref().unwrap());
+        let services = services.iter().filter(|one| old.iter().any(|old| Arc::ptr_eq(old, one)));
+        (nodes, services.map(|service| &service.name[2..]).collect::<String>())
+    };
+    let is = |nodes: &str, services: &str| (nodes.to_owned(), services.to_owned());
+    assert_eq!(same(&all("bdf"), "10.1.0.1", "mno"), is("bdf", "mno"));
+    // The endpoint is a backend of its node.
+    assert_eq!(same(&all("bdf"), "10.1.0.2", "mno"), is("df", "mo"));
+    assert_eq!(same(&all("bdf"), "10.1.0.1", "lmop"), is("df", "mo"));
+    assert_eq!(same(&all("bcd"), "10.1.0.1", "mnop"), is("bd", "mno"));
+    assert_eq!(same(&(all("bd") + &node('f', 7)), "10.1.0.1", "n"), is("d", "n"));
+    // Its node stands elsewhere in the view, which each of its endpoints says.
+    assert_eq!(same(&all("abdf"), "10.1.0.1", "mno"), is("bdf", ""));
 }
 
 #[test]

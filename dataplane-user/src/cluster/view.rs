@@ -1,4 +1,4 @@
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
 use nodefence_common::{Addr, PortKey};
@@ -12,10 +12,11 @@ use super::{
 /// Everyone that exists, checked: names and addresses are unique, no backend belongs to two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Sorted by name, so that two files that differ only in order give the same view.
-    pub nodes: Vec<Node>,
-    /// Sorted by name. `None` where the source says nothing of Services: what a flow may go to instead is not known then.
-    pub services: Option<Vec<Service>>,
+    /// Sorted by name, so that two files that differ only in order give the same view. Views that follow each other share those that did not change
+    /// ([`ClusterView::sharing`]).
+    pub nodes: Vec<Arc<Node>>,
+    /// Sorted by name, and shared as nodes are. `None` where the source says nothing of Services: what a flow may go to instead is not known then.
+    pub services: Option<Vec<Arc<Service>>>,
     /// What the file itself flags; every name is one of `nodes`.
     pub flags: Vec<FileFlag>,
 }
@@ -26,13 +27,31 @@ impl ClusterView {
         self.at(self.index(name)?)
     }
 
+    /// The same, with the nodes and Services of an earlier view in the place of equal ones: who follows both finds what changed by comparing pointers. What differs
+    /// by pointer may still be equal where a source does not ask for this.
+    #[must_use]
+    pub fn sharing(mut self, before: &Self) -> Self {
+        share(&mut self.nodes, &before.nodes, |node| &node.name);
+        if let (Some(services), Some(before)) = (&mut self.services, &before.services) {
+            share(services, before, |service| &service.name);
+        }
+        self
+    }
+
     /// Nodes with backends that they did not have in an earlier view.
     pub fn grown_since(&self, before: &Self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(|node| {
-            let old = before.node(&node.name).map_or(&[][..], |old| &old.backends);
+        let others = self.nodes.iter().map(|node| (node, before.shared(&node.name)));
+        let others = others.filter(|(node, old)| !old.is_some_and(|old| Arc::ptr_eq(node, old)));
+        let grown = others.filter(|(node, old)| {
+            let old = old.map_or(&[][..], |old| &old.backends);
             // Both are in the order of `Backend`.
             node.backends.iter().any(|backend| old.binary_search(backend).is_err())
-        })
+        });
+        grown.map(|(node, _)| &**node)
+    }
+
+    fn shared(&self, name: &str) -> Option<&Arc<Node>> {
+        self.nodes.get(self.index(name)?.position())
     }
 
     /// Where the node of that name stands.
@@ -43,12 +62,12 @@ impl ClusterView {
 
     /// The node that stands there. `None` for an index of another view that has more nodes.
     pub fn at(&self, node: NodeIx) -> Option<&Node> {
-        self.nodes.get(node.position())
+        self.nodes.get(node.position()).map(|node| &**node)
     }
 
     /// All nodes and where they stand.
     pub fn indexed(&self) -> impl Iterator<Item = (NodeIx, &Node)> {
-        (0..).map(NodeIx::new).zip(&self.nodes)
+        (0..).map(NodeIx::new).zip(self.nodes.iter().map(|node| &**node))
     }
 
     /// How many endpoints all Services have together; `None` where nothing is known of Services.
@@ -59,6 +78,17 @@ impl ClusterView {
     /// How many backends all nodes have together.
     pub fn backends(&self) -> usize {
         self.nodes.iter().map(|node| node.backends.len()).sum()
+    }
+}
+
+/// Puts what is in `before` in the place of what is equal to it. Both are in the order of these names.
+fn share<T: PartialEq>(all: &mut [Arc<T>], before: &[Arc<T>], name: impl Fn(&T) -> &str) {
+    let mut before = before.iter().peekable();
+    for one in all {
+        while before.next_if(|old| name(old) < name(one)).is_some() {}
+        if let Some(old) = before.next_if_eq(&&*one) {
+            *one = Arc::clone(old);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which port of which Service a virtual address leads to.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use foldhash::fast::RandomState;
 
@@ -29,7 +29,7 @@ pub struct VirtualAddresses {
 
 impl VirtualAddresses {
     /// Of these Services.
-    pub fn new(services: &[Service]) -> Self {
+    pub fn new(services: &[Arc<Service>]) -> Self {
         let mut all = Self::default();
         let addresses = |s: &Service| s.cluster_ips.len() + s.external_ips.len() + s.load_balancer_ips.len();
         all.places.reserve(services.iter().map(|service| addresses(service) * service.ports.len()).sum());
@@ -52,7 +52,7 @@ impl VirtualAddresses {
     }
 
     /// Where kube-proxy serves the address, or its port as a node port, for one of these Services (of which this was made).
-    pub fn at(&self, services: &[Service], address: SocketAddr, protocol: Protocol) -> Option<Place> {
+    pub fn at(&self, services: &[Arc<Service>], address: SocketAddr, protocol: Protocol) -> Option<Place> {
         let serves = |place: &&Place| {
             let service = services.get(place.service as usize);
             service.is_some_and(|service| service.proxied(Family::of(address.ip())))

@@ -1,6 +1,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     net::{IpAddr, Ipv4Addr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -27,7 +28,7 @@ fn view(nodes: &[u8]) -> ClusterView {
         .collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes.dedup();
-    ClusterView { nodes, services: None, flags: Vec::new() }
+    ClusterView { nodes: nodes.into_iter().map(Arc::new).collect(), services: None, flags: Vec::new() }
 }
 
 fn names(view: &ClusterView) -> impl Iterator<Item = &NodeName> {
@@ -56,7 +57,7 @@ fn the_own_node_s_backends_are_marked() {
     indices.reconcile(names(&view)).unwrap();
     for policy in [REFUSE, DROP, OBSERVE] {
         let tables = backend_tables(&view, |name| indices.get(name), &policy);
-        let own = |node: &Node| {
+        let own = |node: &Arc<Node>| {
             node.backends.iter().all(|b| tables.backends[&b.addr()].flags & backend_flags::OWN != 0)
         };
         assert_eq!(view.nodes.iter().map(own).collect::<Vec<_>>(), [true, false, false]);

@@ -92,7 +92,7 @@ fn find<'a>(
     flow: &Flow,
 ) -> Option<(Place, &'a Service)> {
     let protocol = Protocol::of(flow.orig.protocol)?;
-    let service = |place: Place| Some((place, view.services.as_ref()?.get(place.service as usize)?));
+    let service = |place: Place| Some((place, &**view.services.as_ref()?.get(place.service as usize)?));
     let key = (SocketAddr::new(flow.orig.dst.into(), flow.orig.dst_port), protocol);
     if let Some(place) = addresses.places.get(&key) {
         return service(*place);

@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use crate::{
@@ -11,14 +12,14 @@ use crate::{
 /// Every virtual address that kube-proxy serves on this node.
 #[derive(Clone, Debug)]
 pub struct Addresses<'a> {
-    services: &'a [Service],
+    services: &'a [Arc<Service>],
     all: VirtualAddresses,
     local: &'a BTreeSet<IpAddr>,
 }
 
 impl<'a> Addresses<'a> {
     /// Of these Services, on a node with these addresses.
-    pub fn new(services: &'a [Service], local: &'a BTreeSet<IpAddr>) -> Self {
+    pub fn new(services: &'a [Arc<Service>], local: &'a BTreeSet<IpAddr>) -> Self {
         Self { services, all: VirtualAddresses::new(services), local }
     }
 
