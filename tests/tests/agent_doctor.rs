@@ -1,9 +1,16 @@
 //! The doctor beside an agent that runs.
 
-use std::sync::Arc;
+use std::{
+    net::UdpSocket,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::{Agent, Netns};
+use nodefence_tests::{Agent, Cluster, Netns, Options};
 use serde_json::Value;
 
 /// What only the agent was told is asked of it: where its pins are, and who forwards.
@@ -33,5 +40,57 @@ fn it_asks_the_agent() -> Result<()> {
     let agent = Agent::start_with(&ns, "node-a", &["v0"], nodes, &["--proxy", "none"])?;
     let told = agent.expect(&["doctor"])?;
     ensure!(told.contains("datapath only (--proxy says so)"), "{told}");
+    Ok(())
+}
+
+/// Packets that conntrack drops because every source port is taken: two clients, one port.
+fn clash(cluster: &Cluster) -> Result<()> {
+    cluster.client.run(|| {
+        for _ in 0..2 {
+            UdpSocket::bind("192.0.2.2:0")?.send_to(b"x", "10.2.0.13:9999")?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn packets_that_conntrack_drops() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    cluster.a.ns.nft(
+        "table ip clash {
+            chain post {
+                type nat hook postrouting priority 90
+                udp dport 9999 snat to 10.2.0.11:5000
+            }
+        }",
+    )?;
+    let agent = cluster.agent()?;
+    let drops = || -> Result<[String; 2]> {
+        let checks: Value = serde_json::from_str(&agent.expect(&["doctor", "-o", "json"])?)?;
+        let checks = checks.as_array().context("a list")?;
+        let check = checks.iter().find(|check| check["name"] == "conntrack drops").context("no line")?;
+        Ok(["level", "found"].map(|field| check[field].as_str().unwrap_or_default().to_owned()))
+    };
+    let before = drops()?;
+    ensure!(before == ["ok", "none"], "{before:?}");
+    let stop = AtomicBool::new(false);
+    let during = std::thread::scope(|scope| {
+        let clashes = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                clash(&cluster)?;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Ok(())
+        });
+        let during = drops();
+        stop.store(true, Ordering::Relaxed);
+        clashes.join().unwrap_or_else(|_| Err(anyhow::anyhow!("panicked"))).and(during)
+    })?;
+    ensure!(during[0] == "warn", "{during:?}\n{}", cluster.a.ns.exec("conntrack -S")?);
+    ensure!(during[1].starts_with("packets are being dropped: insert_failed "), "{during:?}");
+    // What is over is told, and is nothing to mend.
+    let after = drops()?;
+    let history = "none just now; since this network namespace began: insert_failed ";
+    ensure!(after[0] == "ok" && after[1].starts_with(history), "{after:?}");
     Ok(())
 }

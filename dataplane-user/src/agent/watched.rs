@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::settings::AuditSettings;
 use crate::{
     flags::monotonic_ns,
-    plan::audit::{Drops, Found, Kind, Part, State, Tracker},
+    plan::audit::{Found, Kind, Part, State, Tracker},
 };
 
 /// How often each part is read: so many times until a difference is a fault, within these bounds.
@@ -26,7 +26,6 @@ pub(super) struct Reading {
 /// What was seen so far.
 pub(super) struct Watch {
     pub(super) tracker: Tracker,
-    pub(super) drops: Drops,
     /// When each part is to be read again.
     due: BTreeMap<Part, Duration>,
     /// Kinds that nothing is known of, and why.
@@ -45,7 +44,6 @@ impl Watch {
     pub(super) fn new(settings: &AuditSettings) -> Self {
         Self {
             tracker: Tracker::new(settings.fault_after),
-            drops: Drops::default(),
             due: BTreeMap::new(),
             not_looked_at: BTreeMap::new(),
             told: BTreeMap::new(),

@@ -195,7 +195,7 @@ pub enum Verb {
 
     /// Mend faults of the kinds that are named
     #[command(
-        after_help = "Only what `audit` calls a fault is mended. Virtual servers, conntrack's size and destinations of flagged nodes are \
+        after_help = "Only what `audit` calls a fault is mended. Virtual servers and destinations of flagged nodes are \
                             reported, with what to do, and left as they are. Exit code 1 where something could not be mended.\n\n\
                             Examples:\n  nodefence repair --kind stale-udp --dry-run\n  nodefence repair --kind \
                             stale-destination,missing-destination"

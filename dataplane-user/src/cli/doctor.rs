@@ -12,7 +12,7 @@ use crate::{
         Features, InterfaceStatus, TcMode, features, inspect,
         probe::{Conntrack, Finding, Findings},
     },
-    doctor::{AS_ROOT, Check, Facts, Level, judge, worst},
+    doctor::{AS_ROOT, Check, Counting, Facts, Level, judge, worst},
     proxy,
     report::{Client, ClientError, Request, Status},
 };
@@ -35,11 +35,14 @@ pub(super) fn run(
     let of_agent = running.map(|status| Path::new(&status.dataplane.pin_dir));
     let pin_dir = pin_dir.or(of_agent).unwrap_or(Path::new(PIN_DIR));
     let told = running.map(|status| status.proxy.clone());
-    let facts = Facts::gather(devices, pin_dir)?;
+    // What takes its time goes first: the counters are read a second apart.
+    let counting = Counting::begin();
+    let (features, findings) = (features(), Findings::gather());
+    let facts = Facts::gather(devices, pin_dir, counting)?;
     let lacking = facts.lacking();
     let mut checks = judge(&facts);
-    checks.extend(tried(features(), &lacking));
-    checks.extend(probed(&Findings::gather()));
+    checks.extend(tried(features, &lacking));
+    checks.extend(probed(&findings));
     let judged = || proxy::judge(proxy::Wanted::Auto, &proxy::Facts::gather());
     checks.push(kube_proxy(&told.unwrap_or_else(judged)));
     checks.push(flowtables(nft_flowtables()));

@@ -3,7 +3,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::offload;
+use super::{
+    offload,
+    pressure::{Counting, Pressure},
+};
 use crate::sysctl;
 
 /// A kernel's version as far as it decides anything here.
@@ -115,8 +118,8 @@ pub struct Facts {
     pub capabilities: Option<Capabilities>,
     /// The lockdown LSM.
     pub lockdown: Lockdown,
-    /// Whether conntrack is there at all (`/proc/sys/net/netfilter/nf_conntrack_max`).
-    pub conntrack: bool,
+    /// How full conntrack is; `None` where it is not loaded.
+    pub conntrack: Option<Pressure>,
     /// `net.netfilter.nf_conntrack_tcp_loose`.
     pub tcp_loose: Option<u32>,
     /// Whether IPVS is there (`/proc/sys/net/ipv4/vs`).
@@ -125,6 +128,8 @@ pub struct Facts {
     pub vs_conntrack: Option<u32>,
     /// `net.ipv4.vs.expire_nodest_conn`.
     pub expire_nodest_conn: Option<u32>,
+    /// `net.ipv4.vs.expire_quiescent_template`.
+    pub expire_quiescent_template: Option<u32>,
     /// `net.ipv4.conf.all.rp_filter`; the larger of this and the device's counts.
     pub rp_filter_all: Option<u32>,
     /// The devices that were asked for and exist, or all but the loopback device.
@@ -140,11 +145,11 @@ impl Facts {
     }
 
     /// Reads them all, in the calling process's own namespaces. `devices` are those the agent would attach to; empty for all but
-    /// the loopback device.
+    /// the loopback device. Blocks until `counting` is a second old.
     ///
     /// # Errors
     /// Where /proc is not there or the limits cannot be read.
-    pub fn gather(devices: &[String], pin_dir: &Path) -> io::Result<Self> {
+    pub fn gather(devices: &[String], pin_dir: &Path, counting: Counting) -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let capabilities = status
             .lines()
@@ -163,11 +168,12 @@ impl Facts {
             memlock: (soft != nix::sys::resource::RLIM_INFINITY).then_some(soft),
             capabilities,
             lockdown: lockdown(),
-            conntrack: Path::new("/proc/sys/net/netfilter/nf_conntrack_max").exists(),
+            conntrack: counting.end(),
             tcp_loose: number("netfilter/nf_conntrack_tcp_loose"),
             ipvs: Path::new("/proc/sys/net/ipv4/vs").exists(),
             vs_conntrack: number("ipv4/vs/conntrack"),
             expire_nodest_conn: number("ipv4/vs/expire_nodest_conn"),
+            expire_quiescent_template: number("ipv4/vs/expire_quiescent_template"),
             rp_filter_all: number("ipv4/conf/all/rp_filter"),
             devices: names
                 .into_iter()

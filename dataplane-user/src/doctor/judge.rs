@@ -1,4 +1,4 @@
-use super::{Check, Facts, KernelVersion, Lockdown};
+use super::{AS_ROOT, Check, Facts, KernelVersion, Lockdown, pressure};
 use crate::dataplane;
 
 const OLDEST: KernelVersion =
@@ -6,9 +6,6 @@ const OLDEST: KernelVersion =
 const NO_MEMLOCK: KernelVersion = KernelVersion { major: 5, minor: 11 };
 /// What the maps take at their default sizes, generously: before 5.11 they count against RLIMIT_MEMLOCK.
 const MEMLOCK_NEED: u64 = 128 << 20;
-
-/// The remedy where this user may not look.
-pub(crate) const AS_ROOT: &str = "sudo nodefence doctor";
 
 /// What the facts mean, in the order in which an operator would mend them.
 pub fn judge(facts: &Facts) -> Vec<Check> {
@@ -133,24 +130,21 @@ fn lockdown(facts: &Facts) -> Check {
     }
 }
 
+/// `nf_conntrack_tcp_be_liberal` is not looked at: the cut's RSTs are exact and idle clients are asked with either value.
 fn conntrack(facts: &Facts) -> Vec<Check> {
-    if !facts.conntrack {
+    let Some(found) = &facts.conntrack else {
         return vec![Check::warn(
             "conntrack",
             "not loaded: idle flows cannot be listed, so they are cut when they next send",
             "modprobe nf_conntrack_netlink  # where flows are translated",
         )];
-    }
+    };
     let loose = "after a conntrack entry is gone the client's next packet is INVALID and dropped, instead of being answered";
-    vec![
-        Check::ok("conntrack", "there"),
-        not_zero(
-            "nf_conntrack_tcp_loose",
-            facts.tcp_loose,
-            loose,
-            "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1",
-        ),
-    ]
+    let remedy = "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1";
+    let mut checks = vec![Check::ok("conntrack", "there")];
+    checks.extend(pressure::judge(found));
+    checks.push(not_zero("nf_conntrack_tcp_loose", facts.tcp_loose, loose, remedy));
+    checks
 }
 
 fn ipvs(facts: &Facts) -> Vec<Check> {
@@ -169,6 +163,12 @@ fn ipvs(facts: &Facts) -> Vec<Check> {
             facts.expire_nodest_conn,
             "IPVS keeps the connections of a destination that is taken out",
             "sysctl -w net.ipv4.vs.expire_nodest_conn=1  # kube-proxy sets it",
+        ),
+        not_zero(
+            "vs.expire_quiescent_template",
+            facts.expire_quiescent_template,
+            "clients with affinity stay with a destination of weight 0",
+            "sysctl -w net.ipv4.vs.expire_quiescent_template=1  # kube-proxy sets it",
         ),
     ]
 }

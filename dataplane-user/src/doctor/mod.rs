@@ -6,12 +6,16 @@
 mod facts;
 mod judge;
 mod offload;
+mod pressure;
 #[cfg(test)]
 mod tests;
 
 pub use facts::{Capabilities, DeviceFacts, Facts, KernelVersion, Lockdown};
-pub(crate) use judge::AS_ROOT;
 pub use judge::judge;
+pub use pressure::{Counting, Pressure};
+
+/// The remedy where this user may not look.
+pub(crate) const AS_ROOT: &str = "sudo nodefence doctor";
 
 /// How a line of the doctor's ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]

@@ -1,6 +1,11 @@
 use super::{
-    Capabilities, Check, DeviceFacts, Facts, KernelVersion, Level, Lockdown, facts::bpf_mounts, judge, worst,
+    Capabilities, Check, Counting, DeviceFacts, Facts, KernelVersion, Level, Lockdown, Pressure,
+    facts::bpf_mounts, judge, worst,
 };
+use crate::conntrack::Stats;
+
+/// What conntrack had counted long before.
+const COUNTED: Stats = Stats { insert_failed: 1_000, drop: 10, early_drop: 1 };
 
 fn good() -> Facts {
     Facts {
@@ -12,11 +17,12 @@ fn good() -> Facts {
         memlock: None,
         capabilities: Some(Capabilities(u64::MAX)),
         lockdown: Lockdown::None,
-        conntrack: true,
+        conntrack: Some(Pressure { entries: 235_000, most: 262_144, counted: Ok([COUNTED; 2]) }),
         tcp_loose: Some(1),
         ipvs: true,
         vs_conntrack: Some(1),
         expire_nodest_conn: Some(1),
+        expire_quiescent_template: Some(2),
         rp_filter_all: Some(0),
         devices: vec![DeviceFacts {
             name: "eth0".into(),
@@ -56,11 +62,17 @@ fn each_fault_has_its_line_and_a_remedy() {
             f.root = false;
         }),
         ("lockdown", Level::Warn, |f| f.lockdown = Lockdown::Confidentiality),
-        ("conntrack", Level::Warn, |f| f.conntrack = false),
+        ("conntrack", Level::Warn, |f| f.conntrack = None),
+        ("conntrack table", Level::Warn, |f| pressure(f).entries = 236_000),
+        ("conntrack drops", Level::Warn, |f| pressure(f).counted = Err("not permitted".into())),
+        ("conntrack drops", Level::Warn, |f| {
+            pressure(f).counted = Ok([COUNTED, Stats { drop: 11, ..COUNTED }]);
+        }),
         ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = Some(0)),
         ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = None),
         ("vs.conntrack", Level::Warn, |f| f.vs_conntrack = Some(0)),
         ("vs.expire_nodest_conn", Level::Warn, |f| f.expire_nodest_conn = Some(0)),
+        ("vs.expire_quiescent_template", Level::Warn, |f| f.expire_quiescent_template = Some(0)),
         ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = Some(1)),
         ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Ok(Some(true))),
         ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Err("gone".into())),
@@ -82,6 +94,7 @@ fn each_fault_has_its_line_and_a_remedy() {
 const COMMANDS: &[&str] = &[
     "capsh",
     "cat",
+    "conntrack",
     "ethtool",
     "grep",
     "ls",
@@ -96,6 +109,50 @@ const COMMANDS: &[&str] = &[
     "ulimit",
     "uname",
 ];
+
+fn pressure(facts: &mut Facts) -> &mut Pressure {
+    facts.conntrack.as_mut().expect("conntrack")
+}
+
+#[test]
+fn a_table_that_is_nearly_full() {
+    for (entries, most, full) in [
+        (89, 100, false),
+        (90, 100, true),
+        (120, 100, true),
+        // Without a maximum.
+        (5, 0, false),
+    ] {
+        let mut facts = good();
+        facts.conntrack = Some(Pressure { entries, most, counted: Ok([COUNTED; 2]) });
+        let level = line(&judge(&facts), "conntrack table").level;
+        assert_eq!(level == Level::Warn, full, "{entries} of {most}");
+    }
+    let mut facts = good();
+    pressure(&mut facts).entries = 236_000;
+    let checks = judge(&facts);
+    let found = "nearly full, new flows are dropped then: 236000 of 262144 entries (90 %)";
+    assert_eq!(line(&checks, "conntrack table").found, found);
+}
+
+#[test]
+fn counters_are_a_warning_only_while_they_grow() {
+    let told = |after: Stats| {
+        let mut facts = good();
+        pressure(&mut facts).counted = Ok([COUNTED, after]);
+        let checks = judge(&facts);
+        line(&checks, "conntrack drops").found.clone()
+    };
+    // What there was before anybody looked is history.
+    let history =
+        "none just now; since this network namespace began: insert_failed 1000, drop 10, early_drop 1";
+    assert_eq!(told(COUNTED), history);
+    let grown = Stats { insert_failed: 1_004, early_drop: 4, ..COUNTED };
+    let dropped = "packets are being dropped: insert_failed 4, early_drop 3 within about a second";
+    assert_eq!(told(grown), dropped);
+    // A CPU went away: neither its counts nor their absence are growth.
+    assert_eq!(told(Stats::default()), "none");
+}
 
 #[test]
 fn sysctls_of_vlan_devices_are_written_as_sysctl_reads_them() {
@@ -156,9 +213,10 @@ fn only_bpf_mounts_count() {
 #[test]
 fn this_machine_can_be_read() {
     let pins = "/sys/fs/bpf/nodefence/v1".as_ref();
-    let none = Facts::gather(&["nope0".to_owned()], pins).expect("facts of the running machine");
+    let none =
+        Facts::gather(&["nope0".to_owned()], pins, Counting::begin()).expect("facts of the running machine");
     assert_eq!(none.devices, [], "a device that does not exist has no facts");
-    let facts = Facts::gather(&[], pins).expect("facts of the running machine");
+    let facts = Facts::gather(&[], pins, Counting::begin()).expect("facts of the running machine");
     assert!(KernelVersion::parse(&facts.release).is_some(), "{}", facts.release);
     assert!(facts.capabilities.is_some());
 }

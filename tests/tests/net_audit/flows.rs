@@ -68,7 +68,7 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
 
     let (before, theirs) = (count_to_b(&cluster)?, others(&cluster)?);
     let other_kinds =
-        ["--kind", "flagged-flow,stray-weight", "--kind", "sysctl", "--kind", "stale-destination"];
+        ["--kind", "flagged-flow,stray-weight", "--kind", "extra-service", "--kind", "stale-destination"];
     ensure!(repair(&agent, &other_kinds)? == outcomes([]));
     ensure!(
         repair(&agent, &["--kind", "stale-udp", "--dry-run"])? == outcomes([("stale-udp planned", before)])
@@ -83,14 +83,14 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
 #[test]
 fn where_it_is_configured_the_agent_lets_go_by_itself() -> Result<()> {
     let cluster = cluster()?;
-    let agent = agent(&cluster, &["--repair", "stale-udp,sysctl"])?;
+    let agent = agent(&cluster, &["--repair", "stale-udp,flagged-flow"])?;
     let _clients = dns_clients(&cluster, 2)?;
     let theirs = others(&cluster)?;
     agent.rewrite_cluster_file(&without_b(&cluster))?;
     wait_until("nothing is pinned to B", LIMIT, || count_to_b(&cluster).is_ok_and(|count| count == 0))
         .with_context(|| agent.log())?;
     ensure!(others(&cluster)? == theirs, "entries of others");
-    ensure!(Audit::of(&agent)?.report["repairs"] == serde_json::json!(["stale-udp", "sysctl"]));
+    ensure!(Audit::of(&agent)?.report["repairs"] == serde_json::json!(["stale-udp", "flagged-flow"]));
     nothing_for_a_while(&agent)
 }
 

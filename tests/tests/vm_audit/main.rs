@@ -4,5 +4,4 @@
 mod common;
 mod draining;
 mod flagged;
-mod full;
 mod planted;

@@ -19,7 +19,7 @@ struct Planted {
     by_hand: Option<&'static str>,
 }
 
-const ALL: [Planted; 8] = [
+const ALL: [Planted; 6] = [
     Planted {
         plant: "ipvsadm -d -t 10.96.0.10:80 -r 10.244.3.2:8080",
         kind: "missing-destination",
@@ -51,18 +51,6 @@ const ALL: [Planted; 8] = [
         kind: "extra-service",
         subject: "TCP 10.97.0.1:80",
         by_hand: Some("-D -t 10.97.0.1:80\n"),
-    },
-    Planted {
-        plant: "sysctl -q -w net.ipv4.vs.expire_quiescent_template=0",
-        kind: "sysctl",
-        subject: "net.ipv4.vs.expire_quiescent_template",
-        by_hand: None,
-    },
-    Planted {
-        plant: "sysctl -q -w net.ipv4.vs.conntrack=0",
-        kind: "sysctl",
-        subject: "net.ipv4.vs.conntrack",
-        by_hand: None,
     },
     Planted {
         plant: "conntrack -I -p udp -t 900 -s 10.244.1.2 -d 10.96.0.10 --sport 4444 --dport 53 -r 10.244.9.8 -q 10.2.0.11 \
@@ -100,15 +88,8 @@ fn others(kind: &str) -> String {
         "flagged-destination",
         "stale-udp",
         "flagged-flow",
-        "conntrack-full",
-        "conntrack-drops",
-        "sysctl",
     ];
     all.iter().filter(|other| **other != kind).copied().collect::<Vec<_>>().join(",")
-}
-
-fn sysctls(ns: &Netns) -> Result<String> {
-    ns.exec("sysctl net.ipv4.vs net.netfilter.nf_conntrack_tcp_loose")
 }
 
 /// Traffic of all sorts, which must not look like a fault.
@@ -138,24 +119,23 @@ fn each_is_found_alone_and_mended_alone() -> Result<()> {
     let (mut conns, datagrams) = traffic(&cluster)?;
     nothing_for_a_while(&agent)?;
     let audit = Audit::of(&agent)?;
-    for kind in ["missing-service", "stale-udp", "sysctl"] {
+    for kind in ["missing-service", "stale-udp"] {
         ensure!(audit.not_looked_at(kind).is_none(), "{kind}: {:?}", audit.not_looked_at(kind));
     }
-    let (before, set) = (saved(ns)?, sysctls(ns)?);
+    let before = saved(ns)?;
     for planted in &ALL {
         ns.exec(planted.plant)?;
         let fault = planted.fault();
         wait_faults(&agent, &[&fault], LIMIT)?;
         // Neither the other kinds nor a dry run.
-        let changed = (saved(ns)?, sysctls(ns)?);
+        let changed = saved(ns)?;
         ensure!(repair(&agent, &["--kind", &others(planted.kind)])? == outcomes([]), "{fault}");
         let dry = repair(&agent, &["--kind", planted.kind, "--dry-run"])?;
         let outcome = if planted.by_hand.is_some() { "left" } else { "planned" };
         ensure!(dry == outcomes([(format!("{} {outcome}", planted.kind).as_str(), 1)]), "{fault}: {dry:?}");
-        ensure!((saved(ns)?, sysctls(ns)?) == changed, "{fault}: changed by what is none of its");
+        ensure!(saved(ns)? == changed, "{fault}: changed by what is none of its");
         planted.put_right(&agent, ns)?;
         ensure!(saved(ns)? == before, "{fault}: {:#?}, before {before:#?}", saved(ns)?);
-        ensure!(sysctls(ns)? == set, "{fault}");
         wait_faults(&agent, &[], LIMIT).context(fault)?;
     }
     nothing_for_a_while(&agent)?;
@@ -177,15 +157,12 @@ fn all_at_once_are_told_apart() -> Result<()> {
     for planted in &ALL {
         ns.exec(planted.plant)?;
     }
-    let mut left: Vec<&Planted> = ALL.iter().filter(|planted| planted.kind != "sysctl").collect();
+    let mut left: Vec<&Planted> = ALL.iter().collect();
     let mut faults: Vec<String> = ALL.iter().map(Planted::fault).collect();
     let expect = |faults: &[String]| {
         let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
         wait_faults(&agent, &faults, LIMIT).map(drop)
     };
-    expect(&faults)?;
-    ensure!(repair(&agent, &["--kind", "sysctl"])? == outcomes([("sysctl mended", 2)]));
-    faults.retain(|fault| !fault.starts_with("sysctl"));
     while let Some(planted) = left.pop() {
         expect(&faults)?;
         planted.put_right(&agent, ns)?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::common::{Kernel, cluster, number};
 
 /// Level, name and what was found.
-type Line = [String; 3];
+pub(super) type Line = [String; 3];
 
 fn line(level: &str, name: impl Into<String>, found: impl Into<String>) -> Line {
     [level.to_owned(), name.into(), found.into()]
@@ -44,7 +44,7 @@ fn told(agent: &Agent, args: &[&str]) -> Result<Vec<(Line, Option<String>)>> {
     Ok(lines)
 }
 
-fn lines(agent: &Agent) -> Result<Vec<Line>> {
+pub(super) fn lines(agent: &Agent) -> Result<Vec<Line>> {
     Ok(told(agent, &[])?.into_iter().map(|(line, _)| line).collect())
 }
 
@@ -147,6 +147,8 @@ fn expected(ns: &Netns, attached: bool, proxy: Line, agent: Line) -> Result<Vec<
         ok("capabilities", "all that is needed"),
         lockdown(ns),
         ok("conntrack", "there"),
+        ok("conntrack table", format!("0 % of {} entries", number(ns, "netfilter/nf_conntrack_max")?)),
+        ok("conntrack drops", "none"),
         switch(
             ns,
             "nf_conntrack_tcp_loose",
@@ -164,6 +166,12 @@ fn expected(ns: &Netns, attached: bool, proxy: Line, agent: Line) -> Result<Vec<
             "vs.expire_nodest_conn",
             "ipv4/vs/expire_nodest_conn",
             "IPVS keeps the connections of a destination that is taken out",
+        )?,
+        switch(
+            ns,
+            "vs.expire_quiescent_template",
+            "ipv4/vs/expire_quiescent_template",
+            "clients with affinity stay with a destination of weight 0",
         )?,
     ];
     let devices = devices(ns)?;
@@ -217,8 +225,12 @@ fn same(found: &[Line], expected: &[Line]) -> Result<()> {
     Ok(())
 }
 
-const SWITCHES: [&str; 3] =
-    ["netfilter/nf_conntrack_tcp_loose", "ipv4/vs/conntrack", "ipv4/vs/expire_nodest_conn"];
+const SWITCHES: [&str; 4] = [
+    "netfilter/nf_conntrack_tcp_loose",
+    "ipv4/vs/conntrack",
+    "ipv4/vs/expire_nodest_conn",
+    "ipv4/vs/expire_quiescent_template",
+];
 
 /// Each line, as the machine is and as it is changed; each remedy that is a command for this machine mends its line.
 #[test]

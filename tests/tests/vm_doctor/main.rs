@@ -3,5 +3,6 @@
 
 mod common;
 mod doctor;
+mod full;
 mod seldom;
 mod status;

@@ -9,7 +9,7 @@ use crate::plan::audit::Part;
 pub(super) fn look(watch: &mut Watch, ground: &Ground, parts: impl IntoIterator<Item = Part>) {
     for part in parts {
         let begun = now();
-        let reading = read(ground, part, &mut watch.drops, watch.tracker.fault_after());
+        let reading = read(ground, part);
         watch.take(part, reading, begun, now());
     }
     watch.tell();

@@ -1,9 +1,5 @@
 //! Mends what has differed for long enough, of the kinds that were named and of no other.
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
     super::{
@@ -111,7 +107,7 @@ fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str
         Some(Mend::Forget(_)) if ground.sight.settings.proxy == Wanted::None => {
             Err("--proxy none: what kube-proxy's tables pin stays")
         }
-        Some(Mend::Ipvs(_) | Mend::Forget(_)) if ground.source.borrow().error.is_some() => {
+        Some(_) if ground.source.borrow().error.is_some() => {
             Err("the cluster file cannot be read: what it said before may have changed since")
         }
         Some(_) => Ok(()),
@@ -124,7 +120,6 @@ fn action(mend: &Mend) -> String {
         Mend::Ipvs(Change::SetDestination(_, new)) => format!("set its weight to {}", new.weight),
         Mend::Ipvs(_) => "delete it".to_owned(),
         Mend::Forget(_) => "delete its conntrack entry".to_owned(),
-        Mend::Set(_, value) => format!("set it to {value}"),
     }
 }
 
@@ -132,7 +127,6 @@ fn action(mend: &Mend) -> String {
 fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     let (mut servers, mut flows) = (BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new(), Vec::new());
     let mut problems = Vec::new();
-    let mut sysctls = BTreeMap::new();
     for difference in differences {
         tracing::info!(kind = %difference.kind, subject = %difference.subject, service = difference.service, "audit: mends");
         match (&difference.mend, difference.subject) {
@@ -140,7 +134,6 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
                 servers.entry(pair.service).or_default().insert((difference.kind, difference.subject));
             }
             (Some(Mend::Forget(flow)), _) => flows.push(*flow),
-            (Some(Mend::Set(path, value)), _) => drop(sysctls.insert(*path, *value)),
             (Some(Mend::Ipvs(_)) | None, _) => {}
         }
     }
@@ -149,10 +142,6 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     }
     if !flows.is_empty() {
         problems.extend(forget(&flows).err());
-    }
-    for (path, value) in sysctls {
-        let written = fs::write(Path::new("/proc/sys").join(path), value.to_string());
-        problems.extend(written.err().map(|error| format!("write {path}: {error}")));
     }
     problems
 }

@@ -3,7 +3,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
-    time::Duration,
 };
 
 use tokio::sync::watch;
@@ -13,7 +12,7 @@ use super::super::{
     own_node::local_addresses,
     sight::Sight,
     told::SourceRow,
-    watched::{Reading, now},
+    watched::Reading,
 };
 use crate::{
     cluster::{ClusterView, NodeName, NodeSet},
@@ -22,7 +21,7 @@ use crate::{
     ledger::{Entry, Ledger, Pair},
     plan::{
         Keep, Mode, Proxy,
-        audit::{Addresses, Cluster, Drops, Found, Kind, LetGo, Part, Pins, Servers, System, judge_system},
+        audit::{Addresses, Cluster, Found, Kind, LetGo, Part, Pins, Servers},
     },
     proxy::Mode as ProxyMode,
     sysctl,
@@ -39,18 +38,12 @@ pub(in super::super) struct Ground {
 ///
 /// # Errors
 /// Why nothing of it can be looked at.
-pub(super) fn read(
-    ground: &Ground,
-    part: Part,
-    drops: &mut Drops,
-    window: Duration,
-) -> Result<Reading, String> {
+pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
     let scene = Scene::now(ground)?;
     let mut not_looked_at = BTreeMap::new();
     let found = match part {
         Part::Ipvs => ipvs(&scene, ground)?,
         Part::Conntrack => conntrack(&scene)?,
-        Part::System => Some(system(&scene, drops, window)),
     };
     if scene.view.services.is_none() && part == Part::Conntrack {
         not_looked_at.insert(Kind::StaleUdp, NO_SERVICES.to_owned());
@@ -182,23 +175,4 @@ fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {
         whole &= !dump.map_err(chain)?.incomplete;
     }
     Ok(whole.then_some(found))
-}
-
-fn system(scene: &Scene, drops: &mut Drops, window: Duration) -> Found {
-    let entries = sysctl::number("net/netfilter/nf_conntrack_count");
-    let system = System {
-        mode: scene.mode,
-        sysctls: System::paths()
-            .map(|path| sysctl::number(path).and_then(|value| value.try_into().ok()))
-            .collect(),
-        entries,
-        most: sysctl::number("net/netfilter/nf_conntrack_max"),
-        counts: entries.and_then(|_| Conntrack::open().and_then(|mut conntrack| conntrack.stats()).ok()),
-    };
-    if let Some(counts) = system.counts {
-        drops.note(counts, now(), window);
-    }
-    let mut found = Found::default();
-    judge_system(&system, drops, &mut found);
-    found
 }

@@ -23,12 +23,6 @@ pub enum Kind {
     StaleUdp,
     /// A translated flow to a flagged node
     FlaggedFlow,
-    /// Conntrack's table is nearly full
-    ConntrackFull,
-    /// Conntrack drops packets, or cannot insert entries
-    ConntrackDrops,
-    /// A sysctl that breaks what nodefence promises
-    Sysctl,
 }
 
 /// What is read at once.
@@ -38,13 +32,11 @@ pub enum Part {
     Ipvs,
     /// Conntrack's entries.
     Conntrack,
-    /// Sysctls and counters.
-    System,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Ipvs, Self::Conntrack, Self::System];
+    pub const ALL: [Self; 2] = [Self::Ipvs, Self::Conntrack];
 
     /// What is found in it.
     pub const fn kinds(self) -> &'static [Kind] {
@@ -58,7 +50,6 @@ impl Part {
                 Kind::FlaggedDestination,
             ],
             Self::Conntrack => &[Kind::StaleUdp, Kind::FlaggedFlow],
-            Self::System => &[Kind::ConntrackFull, Kind::ConntrackDrops, Kind::Sysctl],
         }
     }
 }
@@ -66,7 +57,7 @@ impl Part {
 impl Kind {
     /// Where it is found.
     pub fn part(self) -> Part {
-        Part::ALL.into_iter().find(|part| part.kinds().contains(&self)).unwrap_or(Part::System)
+        if Part::Conntrack.kinds().contains(&self) { Part::Conntrack } else { Part::Ipvs }
     }
 
     /// What an operator can do about it.
@@ -89,14 +80,6 @@ impl Kind {
             Self::FlaggedDestination => "see `IPVS` in nodefence status",
             Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
             Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",
-            Self::ConntrackFull => {
-                "raise net.netfilter.nf_conntrack_max (kube-proxy: conntrack.maxPerCore), or find who opens so many flows"
-            }
-            Self::ConntrackDrops => {
-                "conntrack -S shows where; insert_failed: ports of the masquerade run out or clash, drop and early_drop: the table is \
-                 full"
-            }
-            Self::Sysctl => "nodefence repair --kind sysctl; kube-proxy sets those of IPVS when it starts",
         }
     }
 }

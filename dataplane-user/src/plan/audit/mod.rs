@@ -8,7 +8,6 @@ mod cidr;
 mod flows;
 mod kind;
 mod servers;
-mod system;
 #[cfg(test)]
 mod tests;
 mod tracker;
@@ -20,7 +19,6 @@ pub use cidr::Cidr;
 pub use flows::{LetGo, Pins};
 pub use kind::{Kind, Part};
 pub use servers::{Cluster, Servers};
-pub use system::{Drops, System, judge as judge_system};
 pub use tracker::{Observed, State, Tracker};
 
 use crate::{
@@ -38,8 +36,6 @@ pub enum Subject {
     Server(ServiceKey),
     /// A conntrack entry; only what tells it from others.
     Flow(Flow),
-    /// A sysctl or a counter, by its name.
-    Named(&'static str),
 }
 
 impl Subject {
@@ -55,7 +51,6 @@ impl fmt::Display for Subject {
             Self::Pair(pair) => pair.fmt(f),
             Self::Server(key) => key.fmt(f),
             Self::Flow(flow) => flow.fmt(f),
-            Self::Named(name) => f.write_str(name),
         }
     }
 }
@@ -78,8 +73,6 @@ pub enum Mend {
     Ipvs(Change),
     /// This conntrack entry is deleted.
     Forget(Flow),
-    /// A sysctl, as a path below `/proc/sys`, gets a value.
-    Set(&'static str, u32),
 }
 
 /// Something that is not as it should be.

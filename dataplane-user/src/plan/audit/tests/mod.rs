@@ -1,6 +1,5 @@
 mod flows;
 mod servers;
-mod system;
 mod tracker;
 
 use std::{

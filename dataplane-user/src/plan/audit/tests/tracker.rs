@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use crate::plan::audit::{AT_MOST, Difference, Found, Grace, Kind, Part, State, Subject, Tracker};
+use crate::{
+    ipvs::{Family, ServiceKey},
+    plan::audit::{AT_MOST, Difference, Found, Grace, Kind, Part, State, Subject, Tracker},
+};
 
 const FAULT_AFTER: Duration = Duration::from_secs(60);
 
@@ -8,13 +11,18 @@ fn at(second: u64) -> Duration {
     Duration::from_secs(second)
 }
 
+/// One of many, all of which differ.
+fn subject(mark: u32) -> Subject {
+    Subject::Server(ServiceKey::Mark { family: Family::V4, mark })
+}
+
 fn found(all: &[(Kind, &'static str, Grace)]) -> Found {
     let mut found = Found::default();
     for (kind, name, grace) in all {
         found.add(*kind, || Difference {
             kind: *kind,
-            subject: Subject::Named(name),
-            service: None,
+            subject: subject(name.bytes().map(u32::from).sum()),
+            service: Some((*name).to_owned()),
             detail: String::new(),
             grace: *grace,
             mend: None,
@@ -26,7 +34,7 @@ fn found(all: &[(Kind, &'static str, Grace)]) -> Found {
 fn states(tracker: &Tracker, now: u64) -> Vec<(String, u64, State)> {
     let mut all: Vec<_> = tracker
         .observed(at(now))
-        .map(|o| (o.difference.subject.to_string(), (at(now) - o.since).as_secs(), o.state))
+        .map(|o| (o.difference.service.unwrap_or_default(), (at(now) - o.since).as_secs(), o.state))
         .collect();
     all.sort();
     all
@@ -106,7 +114,7 @@ fn there_is_room_for_so_many_and_the_rest_is_counted() {
     for index in 0..AT_MOST as u32 + 5 {
         many.add(Kind::StaleUdp, || Difference {
             kind: Kind::StaleUdp,
-            subject: Subject::Named(index.to_string().leak()),
+            subject: subject(index + 1),
             service: None,
             detail: String::new(),
             grace: Grace::Sync,
