@@ -31,7 +31,7 @@ const OBJECT: &str = "nodefence-dataplane";
 /// Builds the object as the agent's build script does and prints what came out.
 pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
     setup::ensure(workspace, &[Need::Build])?;
-    say!("building the eBPF object (with the build script of package nodefence)");
+    say!("building the eBPF object (with the build script of package nodefence-kernel)");
     let path = build(workspace)?;
     let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let functions = functions(&bytes).with_context(|| format!("{}", path.display()))?;
@@ -42,10 +42,17 @@ pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
     Ok(())
 }
 
-/// The build script of package nodefence is the one place that knows how the object is made: run it, take its OUT_DIR.
+/// The build script of package nodefence-kernel is the one place that knows how the object is made: run it, take its OUT_DIR.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut command = workspace.cargo();
-    command.args(["build", "--package", "nodefence", "--lib", "--message-format", "json-render-diagnostics"]);
+    command.args([
+        "build",
+        "--package",
+        "nodefence-kernel",
+        "--lib",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
     let folder = process::output_with_progress(&mut command)?
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -53,7 +60,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
         .filter_map(|message| message["out_dir"].as_str().map(PathBuf::from))
         .find(|folder| folder.join(OBJECT).is_file());
     let folder = folder.with_context(|| {
-        format!("the build script of package nodefence left no file {OBJECT} in its OUT_DIR")
+        format!("the build script of package nodefence-kernel left no file {OBJECT} in its OUT_DIR")
     })?;
     Ok(folder.join(OBJECT))
 }

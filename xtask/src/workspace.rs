@@ -96,12 +96,35 @@ mod tests {
     #[test]
     fn the_build_script_names_the_same_toolchain() {
         let workspace = Workspace::find().expect("this workspace");
-        let script =
-            std::fs::read_to_string(workspace.root.join("dataplane-user/build.rs")).expect("build script");
+        let script = std::fs::read_to_string(workspace.root.join("dataplane-user/kernel/build.rs"))
+            .expect("build script");
         assert!(
             script.contains(&format!("const TOOLCHAIN: &str = \"{}\";", workspace.pins.rust)),
-            "dataplane-user/build.rs names another toolchain than Cargo.toml ({})",
+            "dataplane-user/kernel/build.rs names another toolchain than Cargo.toml ({})",
             workspace.pins.rust
         );
+    }
+
+    #[test]
+    fn core_depends_on_nothing_that_has_effects() {
+        let workspace = Workspace::find().expect("this workspace");
+        let packages = |package: &str| {
+            let mut tree = workspace.cargo();
+            tree.args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{lib}"]);
+            process::output(tree.args(["--package", package])).expect("what it depends on")
+        };
+        let effects =
+            ["aya", "tokio", "nix", "clap", "libc", "rustix", "notify", "tracing", "nodefence_kernel"];
+        let depends = |tree: &str, on: &str| tree.lines().any(|line| line.trim() == on);
+        let core = packages("nodefence-core");
+        assert!(depends(&core, "nodefence_common") && depends(&core, "serde"), "{core}");
+        for effect in effects {
+            assert!(!depends(&core, effect), "nodefence-core depends on {effect}:\n{core}");
+        }
+        let kernel = packages("nodefence-kernel");
+        assert!(depends(&kernel, "aya") && depends(&kernel, "nix"), "{kernel}");
+        for effect in ["clap", "notify"] {
+            assert!(!depends(&kernel, effect), "nodefence-kernel depends on {effect}:\n{kernel}");
+        }
     }
 }

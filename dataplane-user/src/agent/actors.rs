@@ -28,9 +28,10 @@ use super::{
     world::Published,
 };
 use crate::{
-    cluster::{ClusterView, FileSource, Watch},
+    cluster::ClusterView,
     dataplane::{Attach, Counters, CutLog, EventStream, Injector, Rescues, Switches, probe::Present},
     report::NeighbourRow,
+    source::{FileSource, Watch},
 };
 
 /// What more than one is given of the same. All of it is held by the start alone.

@@ -22,11 +22,14 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// It comes back to nothing so often.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// Hears whether a view is taken.
+type Taken = oneshot::Sender<Result<(), Full>>;
+
 /// What it is to do.
 #[derive(Default)]
 pub(super) struct BuildWork {
     /// A view that was read, and who waits to hear whether it is taken.
-    view: Option<(Arc<ClusterView>, oneshot::Sender<Result<(), Full>>)>,
+    view: Option<(Arc<ClusterView>, Taken)>,
     /// How kube-proxy forwards now.
     mode: Option<Option<proxy::Mode>>,
 }

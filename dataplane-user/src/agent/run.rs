@@ -29,10 +29,10 @@ use super::{
     verdicts::Verdicts,
 };
 use crate::{
-    cluster::{FileSource, Watch},
     dataplane::probe::{Findings, Present},
     enforce::Input,
     report::Server,
+    source::{FileSource, Watch},
 };
 
 /// How often it is looked whether somebody removed the socket or the run folder.

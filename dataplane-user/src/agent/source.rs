@@ -13,8 +13,9 @@ use super::{
     told::SourceRow,
 };
 use crate::{
-    cluster::{ClusterView, FileSource, NodeName, Watch},
+    cluster::{ClusterView, NodeName},
     flags::monotonic_ns,
+    source::{FileSource, Watch},
 };
 
 /// Who reads it, and whom it tells.

@@ -6,14 +6,12 @@ use clap::{
 };
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
 
-use super::values::{AutoArg, LogFormat, TcArg, XdpArg, lasting, patience, share};
+use super::values::{
+    AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, lasting, patience, share,
+};
 use crate::{
     enforce::Share,
-    plan::{
-        Answer, Mode,
-        audit::{Cidr, Kind},
-    },
-    proxy,
+    plan::audit::{Cidr, Kind},
 };
 
 /// Where the pins are, where nothing else is said.
@@ -202,7 +200,7 @@ pub enum Verb {
     )]
     Repair {
         /// What to mend (repeatable, or separated by commas)
-        #[arg(long = "kind", value_name = "KIND", required = true, value_delimiter = ',')]
+        #[arg(long = "kind", value_name = "KIND", required = true, value_delimiter = ',', value_parser = kind())]
         kinds: Vec<Kind>,
         /// Show what would be done, and change nothing
         #[arg(long)]
@@ -283,7 +281,7 @@ pub struct AgentArgs {
 
     /// Cut, or only count what would be cut
     #[arg(long, default_value = "enforce")]
-    pub mode: Mode,
+    pub mode: ModeArg,
 
     /// What is done about claims on nodes that no person made; the weaker of this and --mode holds
     #[arg(long, default_value = "observe")]
@@ -295,14 +293,14 @@ pub struct AgentArgs {
 
     /// What senders to a flagged node are told: refuse (RST, ICMP port unreachable) or drop (nothing)
     #[arg(long, default_value = "refuse")]
-    pub answer: Answer,
+    pub answer: AnswerArg,
 
     /// kube-proxy's mode, by which its tables are read and changed: found out (auto), told, or none for the datapath alone
     #[arg(long, value_name = "MODE", default_value = "auto")]
-    pub proxy: proxy::Wanted,
+    pub proxy: ProxyArg,
 
     /// Mend faults of these kinds without being asked (see `nodefence repair`); none by default
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind())]
     pub repair: Vec<Kind>,
 
     /// After how long a difference is a fault for `audit` and `repair`: two of kube-proxy's syncs

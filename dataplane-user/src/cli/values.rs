@@ -2,9 +2,45 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 
-use crate::enforce::Share;
+use crate::{enforce::Share, plan::audit::Kind};
+
+/// Whether the datapath cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    /// Cut what goes to a flagged node.
+    Enforce,
+    /// Cut nothing; count what would have been cut.
+    Observe,
+}
+
+/// What a sender is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AnswerArg {
+    /// A RST or an ICMP port unreachable, so that it reconnects at once.
+    Refuse,
+    /// Nothing.
+    Drop,
+}
+
+/// What the operator says of kube-proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProxyArg {
+    /// Find out.
+    Auto,
+    /// It runs in IPVS mode.
+    Ipvs,
+    /// It runs in iptables mode.
+    Iptables,
+    /// It runs in nftables mode.
+    Nftables,
+    /// Its tables are not to be touched.
+    None,
+}
 
 /// What is done about claims that no person made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,6 +80,13 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// A kind of difference, by its name.
+pub(super) fn kind() -> impl TypedValueParser<Value = Kind> {
+    let value = |kind: Kind| PossibleValue::new(kind.name()).help(kind.meaning());
+    PossibleValuesParser::new(Kind::all().map(value))
+        .try_map(|name| Kind::all().find(|kind| kind.name() == name).ok_or("no such kind"))
 }
 
 /// After how long a difference is a fault.

@@ -15,7 +15,7 @@ use super::{
     output::{print, say},
     status::status,
     tables,
-    values::{AutoArg, LogFormat, TcArg, XdpArg},
+    values::{AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
     agent::{self, AuditSettings, Lock, Settings, Wanted},
@@ -23,6 +23,8 @@ use crate::{
     enforce::Auto,
     flags::FlagStore,
     ledger,
+    plan::{Answer, Mode},
+    proxy,
     report::{
         AuditReport, BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING,
         RepairReport, Request, Server, UnflagReport,
@@ -189,15 +191,27 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
         allow_empty: args.allow_empty,
         interfaces,
         node: args.node.clone(),
-        mode: args.mode,
+        mode: match args.mode {
+            ModeArg::Enforce => Mode::Enforce,
+            ModeArg::Observe => Mode::Observe,
+        },
         auto: match args.auto {
             AutoArg::Off => Auto::Off,
             AutoArg::Observe => Auto::Observe,
             AutoArg::Enforce => Auto::Enforce,
         },
         auto_limit: args.auto_limit,
-        answer: args.answer,
-        proxy: args.proxy,
+        answer: match args.answer {
+            AnswerArg::Refuse => Answer::Refuse,
+            AnswerArg::Drop => Answer::Drop,
+        },
+        proxy: match args.proxy {
+            ProxyArg::Auto => proxy::Wanted::Auto,
+            ProxyArg::Ipvs => proxy::Wanted::Ipvs,
+            ProxyArg::Iptables => proxy::Wanted::Iptables,
+            ProxyArg::Nftables => proxy::Wanted::Nftables,
+            ProxyArg::None => proxy::Wanted::None,
+        },
         audit: AuditSettings {
             fault_after: args.fault_after,
             repair: args.repair.iter().copied().collect(),

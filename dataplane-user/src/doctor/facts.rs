@@ -3,10 +3,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    offload,
-    pressure::{Counting, Pressure},
-};
+use nodefence_kernel::offload;
+
+use super::pressure::{Counting, Pressure};
 use crate::sysctl;
 
 /// A kernel's version as far as it decides anything here.

@@ -5,7 +5,6 @@
 
 mod facts;
 mod judge;
-mod offload;
 mod pressure;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, Error, Pair, Record, record::Stored};
+use super::{Entry, Error, Pair, Record, stored::Stored};
 
 /// Of the lines' meaning. Who reads another version than its own puts the file aside and adopts nothing.
 const VERSION: u32 = 1;
@@ -193,7 +193,7 @@ impl Ledger {
             text.push(b'\n');
         }
         for record in records {
-            line(&mut text, &record.stored());
+            line(&mut text, &Stored::of(record));
         }
         self.torn = true;
         self.file.write_all(&text).map_err(|source| self.failed("write to it", source))?;
@@ -228,7 +228,7 @@ impl Ledger {
         let mut text = Vec::new();
         line(&mut text, &Header::here());
         for (pair, entry) in entries {
-            line(&mut text, &Record::Own(*pair, entry.clone()).stored());
+            line(&mut text, &Stored::of(&Record::Own(*pair, entry.clone())));
         }
         let file = (|| {
             if let Err(error) = fs::remove_file(&aside)

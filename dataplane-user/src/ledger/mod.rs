@@ -9,13 +9,13 @@
 
 mod file;
 mod lease;
-mod record;
+mod stored;
 #[cfg(test)]
 mod tests;
 
 pub use file::{Ledger, Loaded, put_aside};
 pub use lease::{Held, Lease, LeaseFile, Owner, Turn, prolong};
-pub use record::{Entry, Pair, Phase, Record};
+pub use nodefence_core::ledger::{Entry, Pair, Phase, Record};
 
 use std::{
     fs::{self, File},

@@ -1,14 +1,5 @@
-//! Rescue: a packet that opens a connection, or a datagram, that met the cut is put in again where it came from, so that the kernel balances it
-//! anew.
-//!
-//! The kernel drops the packet and hands it over whole ([`crate::dataplane::Rescues`]). What pins it to the hung node is its conntrack entry; without
-//! that entry the packet as its sender made it goes through the Service's rules as a new one. What is to be decided for that needs no kernel and is
-//! here; [`own`] alone sends.
-pub mod own;
-pub mod packet;
-pub mod refusals;
-pub mod services;
-mod tally;
-pub mod tries;
+//! Rescue, with what of it sends: packets of the machine's own sockets.
 
-pub use tally::{Fate, Tally};
+pub mod own;
+
+pub use nodefence_core::rescue::{Fate, Tally, packet, refusals, services, tries};

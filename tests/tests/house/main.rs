@@ -250,18 +250,23 @@ fn files_are_found_where_rustc_finds_them() -> Result<()> {
     Ok(())
 }
 
-/// The agent's package, and the one file of it that begins threads and tasks.
-const PACKAGE: &str = "dataplane-user";
+/// The roots of what the agent is made of, and the one file of it that begins threads and tasks.
+const ROOTS: [&str; 4] = [
+    "dataplane-user/src/lib.rs",
+    "dataplane-user/src/main.rs",
+    "dataplane-user/core/src/lib.rs",
+    "dataplane-user/kernel/src/lib.rs",
+];
 const CREW: &str = "dataplane-user/src/agent/threads.rs";
 
 /// Files that begin threads besides, and why those need nobody to watch them.
 const BESIDES: [(&str, &str); 2] = [
     (
-        "dataplane-user/src/dataplane/sweep/live.rs",
+        "dataplane-user/kernel/src/dataplane/sweep/live.rs",
         "scoped: whoever begins them waits for them; what one of them did not inject is counted so",
     ),
     (
-        "dataplane-user/src/dataplane/probe.rs",
+        "dataplane-user/kernel/src/dataplane/probe.rs",
         "each needs a network namespace of its own; whoever begins it waits for it, and its panic is a finding that failed",
     ),
 ];
@@ -270,9 +275,8 @@ const BESIDES: [(&str, &str); 2] = [
 fn threads_and_tasks_of_the_agent_begin_in_one_file_and_bear_names() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = BTreeSet::new();
-    for root in ["lib.rs", "main.rs"] {
-        let root = Path::new(PACKAGE).join("src").join(root);
-        let of = Crate::read(&root, &|file| fs::read_to_string(workspace.join(file)).ok())?;
+    for root in ROOTS {
+        let of = Crate::read(Path::new(root), &|file| fs::read_to_string(workspace.join(file)).ok())?;
         files.extend(of.modules.into_iter().map(|module| module.file));
     }
     let (mut beginning, mut wrong, mut named) = (BTreeSet::new(), Vec::new(), BTreeSet::new());

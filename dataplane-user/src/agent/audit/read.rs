@@ -8,11 +8,7 @@ use std::{
 use tokio::sync::watch;
 
 use super::super::{
-    chain::chain,
-    own_node::local_addresses,
-    sight::Sight,
-    told::SourceRow,
-    watched::Reading,
+    chain::chain, own_node::local_addresses, sight::Sight, told::SourceRow, watched::Reading,
 };
 use crate::{
     cluster::{ClusterView, NodeName, NodeSet},

@@ -5,8 +5,6 @@ use std::{
     time::Duration,
 };
 
-use clap::ValueEnum as _;
-
 use super::{
     super::watched::{Watch, now},
     look::look,
@@ -26,8 +24,7 @@ pub(super) fn report(ground: &Ground, watch: &mut Watch) -> AuditReport {
     look(watch, ground, Part::ALL);
     let at = now();
     let observed: Vec<Observed> = watch.tracker.observed(at).collect();
-    let mut kinds: Vec<KindRow> =
-        Kind::value_variants().iter().map(|kind| kind_row(watch, *kind, at)).collect();
+    let mut kinds: Vec<KindRow> = Kind::all().map(|kind| kind_row(watch, kind, at)).collect();
     for one in &observed {
         if let Some(row) = kinds.iter_mut().find(|row| row.kind == one.difference.kind) {
             *match one.state {

@@ -172,8 +172,8 @@ fn pairs_of_node_2(world: &World) -> Vec<(Pair, Destination)> {
 /// Nothing of node 2 is left but tombstones, where there is somebody else.
 fn is_out(before: &World, now: &World) {
     for (pair, _) in pairs_of_node_2(before) {
-        let found = now.servers[&pair.service].destination_unsorted(pair.destination);
-        let was = before.servers[&pair.service].destination_unsorted(pair.destination).unwrap();
+        let found = destination(&now.servers[&pair.service], pair.destination);
+        let was = destination(&before.servers[&pair.service], pair.destination).unwrap();
         if KEPT.contains(&pair.service) {
             assert_eq!(found, Some(was), "{pair}");
         } else if pair.service == key(4, Protocol::TCP) {
@@ -187,16 +187,14 @@ fn is_out(before: &World, now: &World) {
         for other in
             server.destinations.iter().filter(|d| d.address.ip().to_string().starts_with("10.244.3."))
         {
-            assert_eq!(now.servers[key].destination_unsorted(other.address), Some(other), "{key}");
+            assert_eq!(destination(&now.servers[key], other.address), Some(other), "{key}");
         }
     }
 }
 
-impl VirtualServer {
-    /// In the kernel's order.
-    fn destination_unsorted(&self, address: SocketAddr) -> Option<&Destination> {
-        self.destinations.iter().find(|destination| destination.address == address)
-    }
+/// A destination of a server that lists them in the kernel's order.
+fn destination(server: &VirtualServer, address: SocketAddr) -> Option<&Destination> {
+    server.destinations.iter().find(|destination| destination.address == address)
 }
 
 #[test]

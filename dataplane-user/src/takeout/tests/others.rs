@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::{
     super::world::{Proxy, World},
-    Agent, at, key, node, server, shared, used,
+    Agent, at, destination, key, node, server, shared, used,
 };
 use crate::{
     ipvs::{Change, Protocol, ServiceKey},
@@ -123,7 +123,7 @@ proptest! {
         prop_assert!(world.entries.is_empty());
         for (key, wanted) in &proxy.wanted {
             for place in wanted {
-                let found = world.servers[key].destination_unsorted(*place);
+                let found = destination(&world.servers[key], *place);
                 prop_assert!(found.is_some_and(|d| d.weight > 0), "{} {}: {:?}", key, place, found);
             }
         }

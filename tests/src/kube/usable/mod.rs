@@ -100,7 +100,7 @@ fn compare(
     let service = services.iter().find(|service| service.name == name).context("not in the view")?;
     let index = service.ports.iter().position(|known| known.name == port.name).context("no such port")?;
     let policy = if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
-    let target = Target { service: &**service, port: index, family, policy };
+    let target = Target { service, port: index, family, policy };
     let ours: BTreeSet<_> = target.sockets(&usable(&target, proxy, |_| true)).into_iter().collect();
     let theirs = rules.way(&port.protocol.to_lowercase(), to)?;
     let same = match &theirs {

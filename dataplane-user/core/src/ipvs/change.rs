@@ -1,0 +1,38 @@
+use std::net::SocketAddr;
+
+use super::{Destination, Service, ServiceKey};
+
+/// One change of the table. Changes of a destination write all of it: read it first and keep what is not meant to change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Add a service.
+    NewService(Service),
+    /// Change a service.
+    SetService(Service),
+    /// Delete a service with its destinations.
+    DeleteService(ServiceKey),
+    /// Add a destination. One that was deleted less than two minutes ago and still has connections is *revived* with them
+    /// (`ip_vs_trash_get_dest`, ip_vs_ctl.c).
+    NewDestination(ServiceKey, Destination),
+    /// Change a destination.
+    SetDestination(ServiceKey, Destination),
+    /// Delete a destination. Where `net.ipv4.vs.expire_nodest_conn` is 1 its connections follow a moment later (Linux 5.9).
+    DeleteDestination(ServiceKey, SocketAddr),
+}
+
+/// What came of a change. Others (kube-proxy) change the same table: that something is there already, or gone, is no error.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Outcome {
+    /// Changed.
+    Done,
+    /// Nothing changed: the service or destination to add is there already (EEXIST).
+    Exists,
+    /// Nothing changed: there is no such service (ESRCH).
+    NoService,
+    /// Nothing changed: there is no such destination (ENOENT).
+    NoDestination,
+    /// Nothing changed: the kernel refused it with this error number.
+    Refused(i32),
+    /// Not known: never sent, or the kernel's word on it was lost. Read the table.
+    Unknown,
+}

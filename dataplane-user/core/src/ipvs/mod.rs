@@ -1,0 +1,13 @@
+//! What the kernel's IPVS tables are made of, and how they are changed.
+
+mod change;
+mod name;
+mod types;
+
+pub use change::{Change, Outcome};
+pub use name::{BadName, Name};
+pub use netlink_packet_core::DefaultNla;
+pub use types::{
+    Config, Destination, Family, Flags, Forward, Info, Netmask, Protocol, Service, ServiceKey, Stats, Tunnel,
+    flags,
+};

@@ -1,0 +1,333 @@
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+
+use netlink_packet_core::DefaultNla;
+
+use super::Name;
+
+/// Bits of [`Flags::bits`] (`IP_VS_SVC_F_*`, ip_vs.h).
+pub mod flags {
+    /// A client stays with its destination for the service's timeout.
+    pub const PERSISTENT: u32 = 1;
+    /// The service is in the kernel's table. The kernel's own: never written, as a new service with it would never be found
+    /// (`ip_vs_svc_hash`, ip_vs_ctl.c).
+    pub const HASHED: u32 = 1 << 1;
+    /// Each datagram is scheduled by itself.
+    pub const ONE_PACKET: u32 = 1 << 2;
+    /// `sh`: fall back to another destination; `mh`: likewise.
+    pub const SCHEDULER_1: u32 = 1 << 3;
+    /// `sh`, `mh`: hash the port too.
+    pub const SCHEDULER_2: u32 = 1 << 4;
+    /// Of no known scheduler.
+    pub const SCHEDULER_3: u32 = 1 << 5;
+}
+
+/// Address family of a service or a destination, by Linux' numbers (`AF_INET`, `AF_INET6`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u16)]
+pub enum Family {
+    /// IPv4.
+    V4 = 2,
+    /// IPv6.
+    V6 = 10,
+}
+
+impl Family {
+    /// By its number.
+    pub fn from_raw(raw: u16) -> Option<Self> {
+        [Self::V4, Self::V6].into_iter().find(|family| *family as u16 == raw)
+    }
+
+    /// Of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// IP protocol of a service, by its number. IPVS balances TCP, UDP and SCTP; others can stand in its table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Protocol(pub u16);
+
+impl Protocol {
+    /// TCP.
+    pub const TCP: Self = Self(6);
+    /// UDP.
+    pub const UDP: Self = Self(17);
+    /// SCTP.
+    pub const SCTP: Self = Self(132);
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::TCP => f.write_str("TCP"),
+            Self::UDP => f.write_str("UDP"),
+            Self::SCTP => f.write_str("SCTP"),
+            Self(number) => write!(f, "protocol {number}"),
+        }
+    }
+}
+
+impl fmt::Debug for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What tells virtual services apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum ServiceKey {
+    /// Packets to this address, port and protocol; port 0 is every port (persistent services only).
+    Address {
+        /// Virtual address and port.
+        address: SocketAddr,
+        /// Protocol.
+        protocol: Protocol,
+    },
+    /// Packets of this family that a firewall rule marked; the mark is never 0.
+    Mark {
+        /// Family of the packets.
+        family: Family,
+        /// The mark.
+        mark: u32,
+    },
+}
+
+impl ServiceKey {
+    /// Family of the service's packets. Its destinations have the same, but for such as are reached through a tunnel.
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Address { address, .. } => Family::of(address.ip()),
+            Self::Mark { family, .. } => *family,
+        }
+    }
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { address, protocol } => write!(f, "{protocol} {address}"),
+            Self::Mark { family: Family::V4, mark } => write!(f, "mark {mark}"),
+            Self::Mark { family: Family::V6, mark } => write!(f, "mark {mark} IPv6"),
+        }
+    }
+}
+
+/// A service's flags as they are read and written (`struct ip_vs_flags`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Flags {
+    /// See [`flags`].
+    pub bits: u32,
+    /// Which bits a change writes; the others stay as they are. The kernel tells all.
+    pub mask: u32,
+}
+
+/// Which clients count as one for persistence.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Netmask {
+    /// IPv4 netmask.
+    V4(Ipv4Addr),
+    /// IPv6 prefix length, in bits.
+    V6(u32),
+}
+
+impl Netmask {
+    /// Each client by itself.
+    pub fn full(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::V4(Ipv4Addr::BROADCAST),
+            Family::V6 => Self::V6(128),
+        }
+    }
+}
+
+/// What a service has counted (`STATS64`), as the kernel summed it up last: every two seconds. Rates are per second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Connections scheduled.
+    pub connections: u64,
+    /// Packets from clients.
+    pub in_packets: u64,
+    /// Packets to clients that passed here.
+    pub out_packets: u64,
+    /// Bytes from clients.
+    pub in_bytes: u64,
+    /// Bytes to clients that passed here.
+    pub out_bytes: u64,
+    /// New connections a second.
+    pub connection_rate: u64,
+    /// Packets from clients a second.
+    pub in_packet_rate: u64,
+    /// Packets to clients a second.
+    pub out_packet_rate: u64,
+    /// Bytes from clients a second.
+    pub in_byte_rate: u64,
+    /// Bytes to clients a second.
+    pub out_byte_rate: u64,
+}
+
+/// A virtual service without its destinations.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Service {
+    /// What tells it from others.
+    pub key: ServiceKey,
+    /// Scheduler.
+    pub scheduler: Name,
+    /// Flags.
+    pub flags: Flags,
+    /// Seconds that a client stays with its destination; 0 without persistence.
+    pub timeout: u32,
+    /// Which clients count as one for persistence; of the service's family.
+    pub netmask: Netmask,
+    /// Persistence engine.
+    pub persistence_engine: Option<Name>,
+    /// Read only.
+    pub stats: Stats,
+    /// Attributes unknown here: written back as they were read.
+    pub unknown: Vec<DefaultNla>,
+}
+
+impl Service {
+    /// A service without persistence, as kube-proxy makes them without session affinity.
+    pub fn new(key: ServiceKey, scheduler: Name) -> Self {
+        Self {
+            key,
+            scheduler,
+            flags: Flags { bits: 0, mask: u32::MAX },
+            timeout: 0,
+            netmask: Netmask::full(key.family()),
+            persistence_engine: None,
+            stats: Stats::default(),
+            unknown: Vec::new(),
+        }
+    }
+
+    /// Whether a client stays with its destination.
+    pub fn is_persistent(&self) -> bool {
+        self.flags.bits & flags::PERSISTENT != 0
+    }
+}
+
+/// How packets get to a destination (`IP_VS_CONN_F_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Forward {
+    /// The destination address is translated.
+    Masquerade,
+    /// Delivered to this machine.
+    Local,
+    /// Encapsulated.
+    Tunnel,
+    /// Sent to the destination's MAC address.
+    Route,
+    /// Cache bypass.
+    Bypass,
+    /// Another number of a later kernel.
+    Other(u32),
+}
+
+impl Forward {
+    /// By its number (`IP_VS_CONN_F_FWD_MASK`).
+    pub fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::Masquerade,
+            1 => Self::Local,
+            2 => Self::Tunnel,
+            3 => Self::Route,
+            4 => Self::Bypass,
+            other => Self::Other(other),
+        }
+    }
+
+    /// Its number.
+    pub fn raw(self) -> u32 {
+        match self {
+            Self::Masquerade => 0,
+            Self::Local => 1,
+            Self::Tunnel => 2,
+            Self::Route => 3,
+            Self::Bypass => 4,
+            Self::Other(other) => other,
+        }
+    }
+}
+
+/// Encapsulation of a tunnelled destination; all 0 for the others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Tunnel {
+    /// 0 is IPIP, 1 GUE, 2 GRE (`IP_VS_CONN_F_TUNNEL_TYPE_*`).
+    pub kind: u8,
+    /// UDP port of GUE.
+    pub port: u16,
+    /// Checksums (`IP_VS_TUNNEL_ENCAP_FLAG_*`).
+    pub flags: u16,
+}
+
+/// A destination (real server) of a service. Its own traffic counts are not kept: nothing needs them, and there may be a hundred thousand.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Destination {
+    /// Address and port; what tells a service's destinations apart. A tunnel's end may be of another family than the service.
+    pub address: SocketAddr,
+    /// How packets get there.
+    pub forward: Forward,
+    /// Share of new connections; 0 is none at all. Above 2^31-1 the kernel refuses it.
+    pub weight: u32,
+    /// From so many connections on it counts as overloaded; 0 is never.
+    pub upper_threshold: u32,
+    /// Below so many connections it is no longer overloaded; 0 is three quarters of the upper one.
+    pub lower_threshold: u32,
+    /// Encapsulation.
+    pub tunnel: Tunnel,
+    /// Connections that carry traffic (TCP: established). Read only.
+    pub active: u32,
+    /// All other connections. Read only.
+    pub inactive: u32,
+    /// Persistence templates. Read only.
+    pub persistent: u32,
+    /// Attributes unknown here: written back as they were read.
+    pub unknown: Vec<DefaultNla>,
+}
+
+impl Destination {
+    /// A destination behind NAT without thresholds, as kube-proxy makes them.
+    pub fn new(address: SocketAddr, weight: u32) -> Self {
+        Self {
+            address,
+            forward: Forward::Masquerade,
+            weight,
+            upper_threshold: 0,
+            lower_threshold: 0,
+            tunnel: Tunnel::default(),
+            active: 0,
+            inactive: 0,
+            persistent: 0,
+            unknown: Vec::new(),
+        }
+    }
+
+    /// Whether connections or persistence templates still refer to it.
+    pub fn is_used(&self) -> bool {
+        self.active > 0 || self.inactive > 0 || self.persistent > 0
+    }
+}
+
+/// Timeouts of connections, in seconds, for the whole network namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Config {
+    /// Of an established TCP connection. In a change 0 leaves it as it is; the others likewise.
+    pub tcp: u32,
+    /// After the first FIN.
+    pub tcp_fin: u32,
+    /// Of UDP, after the last datagram.
+    pub udp: u32,
+}
+
+/// What IPVS says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Info {
+    /// Major, minor and patch number.
+    pub version: (u8, u8, u8),
+    /// Buckets of the connection table. Linux 7.2 makes it with a network namespace's first service: 0 before.
+    pub connection_buckets: u32,
+}

@@ -1,0 +1,66 @@
+use std::{fmt, net::SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cluster::NodeName,
+    ipvs::{Destination, ServiceKey},
+};
+
+/// A destination of a service.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Pair {
+    /// The virtual server.
+    pub service: ServiceKey,
+    /// The real server: address and port.
+    pub destination: SocketAddr,
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {}", self.service, self.destination)
+    }
+}
+
+/// How far a destination was taken out, at least: what may be missing from the table by our doing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Its weight is 0, or is being set to 0. If it is missing, somebody else removed it.
+    Lowered,
+    /// It is deleted, or is being deleted or added again. If it is missing, that is our doing.
+    Deleted,
+    /// It was deleted and stands there again, with weight 0. If it is missing, somebody else removed it.
+    Tombstone,
+}
+
+/// A destination that is ours to put back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The flagged node that it was taken out for.
+    pub node: NodeName,
+    /// How far.
+    pub phase: Phase,
+    /// As it was when it was taken. Its counters mean nothing here, and are 0 when they were read from the file.
+    pub original: Destination,
+}
+
+/// One line of the ledger.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// The destination is ours from now on; replaces what stood there of it.
+    Own(Pair, Entry),
+    /// It enters another phase.
+    Phase(Pair, Phase),
+    /// It is ours no more: put back, or somebody else's by now.
+    Drop(Pair),
+}
+
+impl Record {
+    /// Which destination it is about.
+    pub fn pair(&self) -> Pair {
+        match self {
+            Self::Own(pair, _) | Self::Phase(pair, _) | Self::Drop(pair) => *pair,
+        }
+    }
+}

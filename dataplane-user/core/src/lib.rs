@@ -1,0 +1,13 @@
+//! What nodefence decides, and nothing that it does: the model of the cluster, claims and limits, the owner of verdicts, plans of tables, IPVS
+//! and audits, and what the kernel's tables are made of. No clock, socket, file or lock.
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod conntrack;
+pub mod enforce;
+pub mod ipvs;
+pub mod ledger;
+pub mod plan;
+pub mod proxy;
+pub mod rescue;
+pub mod routes;

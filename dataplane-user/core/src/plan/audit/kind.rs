@@ -1,0 +1,125 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What is not as it should be.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A real server that outlived its endpoint.
+    StaleDestination,
+    /// An endpoint that is no real server.
+    MissingDestination,
+    /// A virtual address that has no virtual server.
+    MissingService,
+    /// A virtual server whose address no Service has.
+    ExtraService,
+    /// A weight of 0 that neither a flag nor a leaving endpoint explains.
+    StrayWeight,
+    /// A real server on a flagged node that still gets connections, or has some.
+    FlaggedDestination,
+    /// A UDP flow of a Service that is pinned to what is none of its endpoints.
+    StaleUdp,
+    /// A translated flow to a flagged node.
+    FlaggedFlow,
+}
+
+/// What is read at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Part {
+    /// The IPVS tables.
+    Ipvs,
+    /// Conntrack's entries.
+    Conntrack,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Ipvs, Self::Conntrack];
+
+    /// What is found in it.
+    pub const fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Ipvs => &[
+                Kind::StaleDestination,
+                Kind::MissingDestination,
+                Kind::MissingService,
+                Kind::ExtraService,
+                Kind::StrayWeight,
+                Kind::FlaggedDestination,
+            ],
+            Self::Conntrack => &[Kind::StaleUdp, Kind::FlaggedFlow],
+        }
+    }
+}
+
+impl Kind {
+    /// All of them, part by part.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Part::ALL.into_iter().flat_map(|part| part.kinds().iter().copied())
+    }
+
+    /// Its name in reports and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StaleDestination => "stale-destination",
+            Self::MissingDestination => "missing-destination",
+            Self::MissingService => "missing-service",
+            Self::ExtraService => "extra-service",
+            Self::StrayWeight => "stray-weight",
+            Self::FlaggedDestination => "flagged-destination",
+            Self::StaleUdp => "stale-udp",
+            Self::FlaggedFlow => "flagged-flow",
+        }
+    }
+
+    /// What it says, in a few words.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::StaleDestination => "A real server that outlived its endpoint",
+            Self::MissingDestination => "An endpoint that is no real server",
+            Self::MissingService => "A virtual address that has no virtual server",
+            Self::ExtraService => "A virtual server whose address no Service has",
+            Self::StrayWeight => "A weight of 0 that neither a flag nor a leaving endpoint explains",
+            Self::FlaggedDestination => {
+                "A real server on a flagged node that still gets connections, or has some"
+            }
+            Self::StaleUdp => "A UDP flow of a Service that is pinned to what is none of its endpoints",
+            Self::FlaggedFlow => "A translated flow to a flagged node",
+        }
+    }
+
+    /// Where it is found.
+    pub fn part(self) -> Part {
+        if Part::Conntrack.kinds().contains(&self) { Part::Conntrack } else { Part::Ipvs }
+    }
+
+    /// What an operator can do about it.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::StaleDestination => {
+                "nodefence repair --kind stale-destination; restart kube-proxy if more come"
+            }
+            Self::MissingDestination => {
+                "nodefence repair --kind missing-destination; restart kube-proxy if more come"
+            }
+            Self::MissingService => {
+                "restart kube-proxy: the address on kube-ipvs0 and its ipsets belong to it, a virtual server alone would not do"
+            }
+            Self::ExtraService => {
+                "restart kube-proxy; if the address is somebody else's (kube-proxy's ipvs.excludeCIDRs), tell the agent: \
+                 --exclude-cidr"
+            }
+            Self::StrayWeight => "nodefence repair --kind stray-weight; restart kube-proxy if more come",
+            Self::FlaggedDestination => "see `IPVS` in nodefence status",
+            Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
+            Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

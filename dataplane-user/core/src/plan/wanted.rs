@@ -1,0 +1,107 @@
+use std::time::Duration;
+
+use nodefence_common::{
+    Action, BackendEntry, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_flags, port_flags,
+};
+
+use super::{
+    indices::{Slot, name_field},
+    tables::Tables,
+};
+use crate::cluster::{Backend, ClusterView, Scope};
+
+/// Whether the datapath cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Cut what goes to a flagged node.
+    #[default]
+    Enforce,
+    /// Cut nothing; count what would have been cut.
+    Observe,
+}
+
+/// What a sender is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// A RST or an ICMP port unreachable, so that it reconnects at once.
+    #[default]
+    Refuse,
+    /// Nothing.
+    Drop,
+}
+
+/// How flags are carried out on this node.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    /// This node's name: sockets of this machine still reach its backends where nothing translates what they send.
+    pub own_node: &'a str,
+    /// Whether to cut.
+    pub mode: Mode,
+    /// How to cut.
+    pub answer: Answer,
+}
+
+impl Policy<'_> {
+    /// What is done with packets to a flagged node.
+    pub fn action(&self) -> Action {
+        match (self.mode, self.answer) {
+            (Mode::Observe, _) => Action::Observe,
+            (Mode::Enforce, Answer::Refuse) => Action::Refuse,
+            (Mode::Enforce, Answer::Drop) => Action::Drop,
+        }
+    }
+}
+
+/// A node's entry. `until`: up to when (CLOCK_MONOTONIC, ns) its flag holds; `None` where it bears none.
+pub fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64>) -> NodeEntry {
+    let (verdict, action, until) = match until {
+        None => (Verdict::Healthy, Action::Refuse, 0),
+        Some(until) => (Verdict::Flagged, policy.action(), until),
+    };
+    NodeEntry {
+        verdict: verdict as u32,
+        action: action as u32,
+        until,
+        generation: slot.generation,
+        name: name_field(name),
+    }
+}
+
+/// Up to when (CLOCK_MONOTONIC, ns) a verdict holds that is renewed now: its lifetime, but not beyond the flag's own end.
+pub fn verdict_until(now: u64, remaining: Option<Duration>) -> u64 {
+    let remaining = remaining.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+    now.saturating_add(VERDICT_LIFETIME_NS.min(remaining))
+}
+
+/// The entry of a backend of node `name`.
+pub fn backend_entry(name: &str, slot: Slot, backend: &Backend, policy: &Policy<'_>) -> BackendEntry {
+    let scope = match backend.scope {
+        Scope::Address => 0,
+        Scope::Port(..) => backend_flags::PORT_SCOPED,
+    };
+    let flags = scope | if name == policy.own_node { backend_flags::OWN } else { 0 };
+    BackendEntry { node: slot.index, generation: slot.generation, flags }
+}
+
+/// What of a view must lie in the tables. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic
+/// flows.
+pub fn backend_tables(
+    view: &ClusterView,
+    slots: impl Fn(&str) -> Option<Slot>,
+    policy: &Policy<'_>,
+) -> Tables {
+    let mut tables = Tables::default();
+    tables.backends.reserve(view.backends());
+    for node in &view.nodes {
+        let Some(slot) = slots(&node.name) else { continue };
+        for backend in &node.backends {
+            tables.backends.insert(backend.addr(), backend_entry(&node.name, slot, backend, policy));
+            if let Some(key) = backend.port_key() {
+                tables.ports.insert(key, port_flags::CUT);
+            }
+        }
+    }
+    tables
+}

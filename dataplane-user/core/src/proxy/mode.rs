@@ -1,0 +1,25 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How kube-proxy forwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Virtual servers of IPVS.
+    Ipvs,
+    /// Chains of iptables, legacy or nft.
+    Iptables,
+    /// A table of nftables.
+    Nftables,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipvs => "ipvs",
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        })
+    }
+}

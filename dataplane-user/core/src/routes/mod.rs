@@ -1,0 +1,15 @@
+//! Which devices packets to an address may leave by: pure, of policy rules, routes and nexthop objects as they were read.
+
+mod blocks;
+mod map;
+mod matcher;
+mod model;
+mod prefix;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use blocks::Blocks;
+pub use map::{Dump, RouteMap};
+pub use model::{Action, Fate, Hop, Object, Route, Rule, Ways};
+pub use prefix::{Family, Prefix};

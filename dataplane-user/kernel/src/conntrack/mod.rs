@@ -1,0 +1,56 @@
+//! The kernel's conntrack table: read it, delete entries of it, and let one entry be liberal.
+//!
+//! `netlink-packet-netfilter` 0.4 knows tuples, status and TCP state, but not zones, ids and filters, allocates for every attribute of
+//! every entry and can express a DELETE without a tuple, which flushes the whole table. So the few attributes needed are
+//! read and written here, on netlink-packet-core's message and attribute buffers, and a flush cannot be said.
+
+mod blind;
+mod codec;
+mod delete;
+mod family;
+mod filter;
+mod probe;
+mod remove;
+mod socket;
+mod stats;
+
+pub use blind::{Blind, blind};
+pub use family::Family;
+pub use filter::Backends;
+pub use nodefence_core::conntrack::{Flow, TcpState, Tuple, Zone, status};
+pub use probe::by_filter;
+pub use remove::{ByFilter, Deleted, Protocols};
+pub use socket::{Conntrack, Dump, Liberal};
+pub use stats::Stats;
+
+use nodefence_core::conntrack::{SCTP, TCP, UDP};
+use thiserror::Error;
+
+/// What can go wrong with the table.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The netlink socket could not be made.
+    #[error("cannot open a netfilter netlink socket")]
+    Open(#[source] std::io::Error),
+    /// The kernel has no conntrack over netlink (module `nf_conntrack_netlink`).
+    #[error("the kernel does not list conntrack entries (is nf_conntrack_netlink available?)")]
+    NoConntrack,
+    /// CAP_NET_ADMIN in the network namespace is missing.
+    #[error("conntrack entries may not be read: CAP_NET_ADMIN is missing")]
+    Permission,
+    /// A request could not be sent or answered.
+    #[error("conntrack {request} failed")]
+    Io {
+        /// What was asked.
+        request: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Only TCP entries carry the flag.
+    #[error("flow {0} is not TCP: it has no window to be liberal about")]
+    NotTcp(Flow),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+use std::{fmt, io};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Backends, Conntrack, Error, Flow, SCTP, TCP, UDP,
+    delete::{Filter, entry_request, filter_request},
+    family::Family,
+    socket::BATCH,
+};
+
+/// Requests by filter for one half of the table. Each walks the whole table in the kernel, where a dump walks it once and then costs
+/// for each entry of these backends: more backends than this are deleted by dump.
+pub(super) const FILTERS_AT_MOST: usize = 12;
+
+/// Which of the backends' flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocols {
+    /// What Services forward: TCP, UDP, SCTP.
+    All,
+    /// TCP.
+    Tcp,
+    /// UDP and SCTP: what no RST ends.
+    Datagrams,
+}
+
+impl Protocols {
+    /// IP protocol numbers.
+    const fn numbers(self) -> &'static [u8] {
+        match self {
+            Self::All => &[TCP, UDP, SCTP],
+            Self::Tcp => &[TCP],
+            Self::Datagrams => &[UDP, SCTP],
+        }
+    }
+
+    /// Whether flows of this IP protocol are meant.
+    pub fn includes(self, protocol: u8) -> bool {
+        self.numbers().contains(&protocol)
+    }
+}
+
+/// Where this kernel deletes by filter, and exactly what the filter says; found out by [`super::by_filter`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ByFilter {
+    /// IPv4 entries.
+    pub v4: bool,
+    /// IPv6 entries.
+    pub v6: bool,
+}
+
+impl ByFilter {
+    const fn of(self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+}
+
+impl fmt::Display for ByFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.v4, self.v6) {
+            (true, true) => "by filter",
+            (true, false) => "by filter over IPv4, one by one over IPv6",
+            (false, true) => "one by one over IPv4, by filter over IPv6",
+            (false, false) => "one by one",
+        })
+    }
+}
+
+/// What came of requests to delete entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Deleted {
+    /// Entries deleted one by one.
+    pub deleted: usize,
+    /// Entries that were gone by then.
+    pub gone: usize,
+    /// Entries, or filters, that the kernel would not delete (before 5.13 flows that a flow table forwards: EBUSY).
+    pub refused: usize,
+    /// Requests that deleted by filter. The kernel does not tell how many entries each took.
+    pub filtered: usize,
+    /// A dump was broken off each time: entries may be left.
+    pub incomplete: bool,
+    /// It ended early: the rest was not to be deleted any more.
+    pub stopped: bool,
+}
+
+/// How to delete the flows of backends in one half of the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Steps {
+    pub(super) filters: Vec<Filter>,
+    /// What no filter can say.
+    pub(super) dump: Backends,
+}
+
+impl Steps {
+    pub(super) fn new(backends: &Backends, which: Protocols, by_filter: bool) -> Self {
+        let by_dump = || Self { filters: Vec::new(), dump: backends.clone() };
+        if !by_filter {
+            return by_dump();
+        }
+        let spared = backends.with_spared();
+        let mut steps = Self { filters: Vec::new(), dump: spared.clone() };
+        for addr in backends.whole().filter(|addr| !spared.is_whole(*addr)) {
+            steps.filters.extend(which.numbers().iter().map(|number| Filter::protocol(addr, *number)));
+        }
+        for key in backends.ports().filter(|key| which.includes(key.protocol)) {
+            match Filter::port(&key) {
+                Some(filter) => steps.filters.push(filter),
+                None => steps.dump.add_port(key),
+            }
+        }
+        if steps.filters.len() > FILTERS_AT_MOST { by_dump() } else { steps }
+    }
+}
+
+impl Conntrack {
+    /// Deletes these entries and no others: that of a flow which has found another backend since it was listed stays.
+    ///
+    /// # Errors
+    /// [`Error::Permission`], [`Error::Io`]; an entry that is gone is none.
+    pub fn delete(&mut self, flows: &[Flow]) -> Result<Deleted, Error> {
+        self.send_deletes(flows, entry_request, |done| &mut done.deleted)
+    }
+
+    /// Deletes the entries whose answers come from these backends, in all zones: by filter where the kernel can, else by a dump that is
+    /// filtered as it streams in. Entries that come while this goes on may be left. `may`: as for [`Self::delete_known`]; it is asked before a
+    /// filter is used too, when no flows are known.
+    ///
+    /// # Errors
+    /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
+    pub fn delete_backends(
+        &mut self,
+        backends: &Backends,
+        which: Protocols,
+        by_filter: ByFilter,
+        mut may: impl FnMut(&[Flow]) -> bool,
+    ) -> Result<Deleted, Error> {
+        let mut done = Deleted::default();
+        for family in [Family::V4, Family::V6] {
+            let backends = backends.of(family);
+            let steps = Steps::new(&backends, which, by_filter.of(family));
+            done.stopped |= !may(&[]);
+            if done.stopped {
+                break;
+            }
+            done.add(self.send_deletes(&steps.filters, filter_request, |done| &mut done.filtered)?);
+            if steps.dump.is_empty() {
+                continue;
+            }
+            done.add(self.delete_known(&steps.dump, which, &mut may)?);
+        }
+        Ok(done)
+    }
+
+    /// As [`Self::delete_backends`], but by a dump on every kernel, and only flows for which `may` has just said yes: it is asked for some at a
+    /// time, right before they go. Between the listing and that moment their backend may have become one that answers.
+    ///
+    /// # Errors
+    /// As [`Self::delete_backends`].
+    pub fn delete_known(
+        &mut self,
+        backends: &Backends,
+        which: Protocols,
+        mut may: impl FnMut(&[Flow]) -> bool,
+    ) -> Result<Deleted, Error> {
+        let mut done = Deleted::default();
+        for family in [Family::V4, Family::V6] {
+            let backends = backends.of(family);
+            if backends.is_empty() {
+                continue;
+            }
+            let keep = |flow: &Flow| which.includes(flow.orig.protocol) && backends.matches(flow);
+            let found = self.dump(family, keep)?;
+            done.incomplete |= found.incomplete;
+            for flows in found.flows.chunks(BATCH) {
+                done.stopped |= !may(flows);
+                if done.stopped {
+                    return Ok(done);
+                }
+                done.add(self.delete(flows)?);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Sends one request for each subject, many at a time; `count` says where what succeeded is counted.
+    pub(super) fn send_deletes<T>(
+        &mut self,
+        subjects: &[T],
+        request: impl Fn(&T, u32) -> Vec<u8>,
+        count: impl Fn(&mut Deleted) -> &mut usize,
+    ) -> Result<Deleted, Error> {
+        let mut done = Deleted::default();
+        for batch in subjects.chunks(BATCH) {
+            let mut requests = Vec::new();
+            for subject in batch {
+                requests.extend_from_slice(&request(subject, self.channel.next_sequence()));
+            }
+            let mut forbidden = false;
+            self.channel
+                .pipeline(&requests, batch.len(), |_, errno| match errno {
+                    0 => *count(&mut done) += 1,
+                    libc::ENOENT => done.gone += 1,
+                    libc::EPERM => forbidden = true,
+                    _ => done.refused += 1,
+                })
+                .map_err(|source: io::Error| Error::Io { request: "delete", source })?;
+            if forbidden {
+                return Err(Error::Permission);
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Deleted {
+    fn add(&mut self, other: Self) {
+        self.deleted += other.deleted;
+        self.gone += other.gone;
+        self.refused += other.refused;
+        self.filtered += other.filtered;
+        self.incomplete |= other.incomplete;
+        self.stopped |= other.stopped;
+    }
+}

@@ -1,0 +1,178 @@
+//! Holding the maps against the tables that were written last, some entries at a time, and mending what somebody else changed.
+
+use std::{
+    collections::{BTreeSet, HashMap as Wanted},
+    fmt::Debug,
+    hash::Hash,
+};
+
+use aya::{
+    Pod,
+    maps::{HashMap, MapData, MapError},
+};
+use nodefence_common::{Addr, PortKey, port_kinds};
+
+use super::{
+    error::Error,
+    maps::is_full,
+    names, sys,
+    write::{Both, drop_key, insert},
+};
+use nodefence_core::plan::{Fix, LeftOut, Pass, Tables};
+
+/// Entries of one step: some 100 us.
+const AT_ONCE: u32 = 512;
+
+/// How far a comparison of both maps is.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    backends: Turn<Addr>,
+    ports: Turn<PortKey>,
+    /// Entries that were mended.
+    mended: u64,
+}
+
+/// How far that of one is.
+#[derive(Debug)]
+struct Turn<K> {
+    pass: Pass<K>,
+    at: At,
+}
+
+impl<K> Default for Turn<K> {
+    fn default() -> Self {
+        Self { pass: Pass::default(), at: At::Entries(None) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Entries are read from this place on.
+    Entries(Option<u32>),
+    /// Keys are looked up.
+    Keys,
+    /// All is done.
+    Over,
+}
+
+/// One map, and what is wanted in it.
+struct One<'a, K: Pod, V: Pod> {
+    map: &'a mut HashMap<MapData, K, V>,
+    wanted: &'a Wanted<K, V>,
+    left_out: &'a BTreeSet<K>,
+    name: &'static str,
+}
+
+impl Comparison {
+    /// Other tables were written meanwhile.
+    pub const fn changed(&mut self) {
+        self.backends.pass.changed();
+        self.ports.pass.changed();
+    }
+
+    /// How many entries were mended.
+    pub const fn mended(&self) -> u64 {
+        self.mended
+    }
+
+    /// Some entries more. Whether these were the last.
+    pub(super) fn go_on(
+        &mut self,
+        maps: &mut Both<'_>,
+        tables: &Tables,
+        left_out: &LeftOut,
+    ) -> Result<bool, Error> {
+        if self.ports.at != At::Over {
+            let one =
+                One { map: maps.ports, wanted: &tables.ports, left_out: &left_out.ports, name: names::PORTS };
+            // What is kept has a writer of its own.
+            let is_ours = |key: &PortKey| key.kind == port_kinds::ENDPOINT;
+            self.mended += self.ports.go_on(one, is_ours)?;
+            return Ok(false);
+        }
+        let one = One {
+            map: maps.backends,
+            wanted: &tables.backends,
+            left_out: &left_out.backends,
+            name: names::BACKENDS,
+        };
+        self.mended += self.backends.go_on(one, |_| true)?;
+        Ok(self.backends.at == At::Over)
+    }
+}
+
+impl<K: Pod + Ord + Hash + Debug> Turn<K> {
+    /// How many were mended.
+    fn go_on<V: Pod + PartialEq>(
+        &mut self,
+        mut one: One<'_, K, V>,
+        is_ours: impl Fn(&K) -> bool,
+    ) -> Result<u64, Error> {
+        match self.at {
+            At::Entries(from) => self.entries(&mut one, from, is_ours),
+            At::Keys => self.keys(&mut one),
+            At::Over => Ok(0),
+        }
+    }
+
+    fn entries<V: Pod + PartialEq>(
+        &mut self,
+        one: &mut One<'_, K, V>,
+        from: Option<u32>,
+        is_ours: impl Fn(&K) -> bool,
+    ) -> Result<u64, Error> {
+        let read = sys::page(one.map, from, AT_ONCE);
+        let page = read.map_err(Error::call(format!("read the map {}", one.name)))?;
+        let (mut mended, mut first) = (0, None);
+        for (key, there) in page.entries.iter().filter(|(key, _)| is_ours(key)) {
+            let Some(fix) = self.pass.look(key, there, one.wanted) else { continue };
+            mended += match fix {
+                Fix::Delete => drop_key(one.map, key, one.name)?,
+                Fix::Put(value) => one.put(key, &value)?,
+            };
+            first.get_or_insert(*key);
+        }
+        if let Some(first) = first {
+            tracing::warn!(map = one.name, mended, ?first, "entries were not as they were written; mended");
+        }
+        self.at = At::Entries(page.next);
+        if page.next.is_none() {
+            self.pass.seen_all(one.wanted, one.left_out);
+            self.at = At::Keys;
+        }
+        Ok(mended)
+    }
+
+    fn keys<V: Pod + PartialEq>(&mut self, one: &mut One<'_, K, V>) -> Result<u64, Error> {
+        let (mut mended, mut first) = (0, None);
+        for _ in 0..AT_ONCE {
+            let Some(key) = self.pass.next_key() else {
+                self.at = At::Over;
+                break;
+            };
+            let Some(value) = one.wanted.get(&key) else { continue };
+            match one.map.get(&key, 0) {
+                Ok(there) if there == *value => continue,
+                Ok(_) | Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(Error::map(one.name)(error)),
+            }
+            mended += one.put(&key, value)?;
+            first.get_or_insert(key);
+        }
+        if let Some(first) = first {
+            tracing::warn!(map = one.name, mended, ?first, "entries were missing; written again");
+        }
+        Ok(mended)
+    }
+}
+
+impl<K: Pod, V: Pod> One<'_, K, V> {
+    /// Writes an entry. How many were: none where it finds no room.
+    fn put(&mut self, key: &K, value: &V) -> Result<u64, Error> {
+        match insert(self.map, key, value) {
+            Ok(()) => Ok(1),
+            Err(error) if is_full(&error) => Ok(0),
+            Err(error) => Err(Error::map(self.name)(error)),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+use std::sync::Arc;
+
+use super::{
+    attach::Attach,
+    error::Error,
+    load,
+    maps::{Counters, Maps, Switches},
+    options::Options,
+    table_maps::TableMaps,
+    write::WriteReport,
+};
+use nodefence_core::plan::{Delta, LeftOut, Tables};
+
+/// The loaded dataplane, by who may own what of it: no part waits for another one. Calls are synchronous; those about devices must come from a thread in the network
+/// namespace whose devices are meant. The folder above the pins is locked as long as devices or tables live.
+pub struct Dataplane {
+    /// Programs, and where they are attached.
+    pub devices: Attach,
+    /// The maps that tables lie in.
+    pub tables: TableMaps,
+    /// What the kernel programs counted.
+    pub counters: Counters,
+    /// How the kernel programs are configured.
+    pub switches: Switches,
+}
+
+impl Dataplane {
+    /// Loads the programs over the maps that are pinned below `options.pin_dir`, making what is missing. What is attached
+    /// goes on as it is until [`Attach::attach`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] where another process has that folder, and keeps it for some seconds. No BPF filesystem at the pin folder, no privilege, a kernel that refuses the object.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        let loaded = load::load(options)?;
+        let lock = Arc::new(loaded.lock);
+        let Maps { backends, ports, nodes, devices, counters, mut switches } = loaded.maps;
+        switches.set(&options.config)?;
+        Ok(Self {
+            tables: TableMaps { backends, ports, nodes, _lock: Arc::clone(&lock) },
+            devices: Attach {
+                options: options.clone(),
+                programs: loaded.programs,
+                devices,
+                staged: loaded.staged,
+                wanted: Vec::new(),
+                ebpf: loaded.ebpf,
+                _lock: lock,
+            },
+            counters,
+            switches,
+        })
+    }
+
+    /// Brings these tables into the maps, and into the new ones alone where maps are staged, whatever lies there. A full map is no error: what does not fit is
+    /// reported and passes. Every generation that they name must lie in `nodes` before ([`super::NodeWriter`]).
+    pub fn write(&mut self, tables: &Tables) -> Result<WriteReport, Error> {
+        let delta = Delta::between(&self.tables.read()?, &LeftOut::default(), tables);
+        let (report, _) = self.tables.write(&delta)?;
+        self.devices.filled();
+        Ok(report)
+    }
+}

@@ -1,0 +1,227 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use nodefence_core::proxy::Mode;
+
+use super::facts::{Answer, Facts};
+
+/// What the operator says of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wanted {
+    /// Find out.
+    #[default]
+    Auto,
+    /// It runs in IPVS mode.
+    Ipvs,
+    /// It runs in iptables mode.
+    Iptables,
+    /// It runs in nftables mode.
+    Nftables,
+    /// Its tables are not to be touched.
+    None,
+}
+
+/// Which mode the agent goes by, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Judgement {
+    /// `None`: tables stay as they are, the datapath alone cuts.
+    pub mode: Option<Mode>,
+    /// Why, in words.
+    pub why: String,
+}
+
+/// Why it is as the operator says.
+const TOLD: &str = "--proxy says so";
+
+impl Judgement {
+    /// Whether it is the operator's word.
+    pub fn is_told(&self) -> bool {
+        self.why == TOLD
+    }
+}
+
+impl Default for Judgement {
+    fn default() -> Self {
+        Self { mode: None, why: "not looked at yet".to_owned() }
+    }
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mode {
+            Some(mode) => write!(f, "{mode} ({})", self.why),
+            None => write!(f, "datapath only ({})", self.why),
+        }
+    }
+}
+
+/// Judges by what the operator says, then by what kube-proxy says of itself, then by what it left in the kernel.
+///
+/// In IPVS mode it has iptables chains as well (`iptablesJumpChain`, pkg/proxy/ipvs/proxier.go), so these count only where the IPVS device is
+/// missing. Where it was switched from one mode to another and could not clean up there may be traces of several.
+pub fn judge(wanted: Wanted, facts: &Facts) -> Judgement {
+    let told = |mode| Judgement { mode, why: TOLD.to_owned() };
+    match wanted {
+        Wanted::Ipvs => return told(Some(Mode::Ipvs)),
+        Wanted::Iptables => return told(Some(Mode::Iptables)),
+        Wanted::Nftables => return told(Some(Mode::Nftables)),
+        Wanted::None => return told(None),
+        Wanted::Auto => {}
+    }
+    let silent = match &facts.answer {
+        Answer::Said(mode) => {
+            let why = "kube-proxy says so".to_owned();
+            return match mode.as_str() {
+                "ipvs" => Judgement { mode: Some(Mode::Ipvs), why },
+                "iptables" => Judgement { mode: Some(Mode::Iptables), why },
+                "nftables" => Judgement { mode: Some(Mode::Nftables), why },
+                other => Judgement { mode: None, why: format!("kube-proxy says that its mode is {other:?}") },
+            };
+        }
+        Answer::Silent(why) => why,
+    };
+    let traces = [
+        (facts.kube_ipvs0, Mode::Ipvs, "the device kube-ipvs0"),
+        (facts.table, Mode::Nftables, "the nftables table kube-proxy"),
+        (facts.chains && !facts.kube_ipvs0, Mode::Iptables, "the iptables chain KUBE-SERVICES"),
+    ];
+    let found: Vec<(Mode, &str)> =
+        traces.iter().filter_map(|(there, mode, trace)| there.then_some((*mode, *trace))).collect();
+    match found[..] {
+        [] => Judgement {
+            mode: None,
+            why: format!("no trace of kube-proxy here, and it does not answer: {silent}"),
+        },
+        [(mode, trace)] => Judgement { mode: Some(mode), why: format!("by {trace}") },
+        _ => {
+            let traces: Vec<&str> = found.iter().map(|(_, trace)| *trace).collect();
+            let why = format!("traces of several modes: {}; say which with --proxy", traces.join(", "));
+            Judgement { mode: None, why }
+        }
+    }
+}
+
+/// What kube-proxy said last. It is silent while it starts, and on a busy node; traces alone would then take a device or a table that an
+/// earlier mode left for the mode, or several for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said(Option<Mode>);
+
+impl Said {
+    /// As [`judge`], but while kube-proxy is silent what it said last holds as long as that mode's own trace is there.
+    pub fn judge(&mut self, wanted: Wanted, facts: &Facts) -> Judgement {
+        let Answer::Silent(why) = &facts.answer else {
+            let judgement = judge(wanted, facts);
+            self.0 = judgement.mode.filter(|_| wanted == Wanted::Auto);
+            return judgement;
+        };
+        self.0 = self.0.filter(|mode| match mode {
+            Mode::Ipvs => facts.kube_ipvs0,
+            Mode::Iptables => facts.chains,
+            Mode::Nftables => facts.table,
+        });
+        match self.0 {
+            Some(mode) if wanted == Wanted::Auto => Judgement {
+                mode: Some(mode),
+                why: format!("kube-proxy said so before it fell silent: {why}"),
+            },
+            _ => judge(wanted, facts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(answer: Option<&str>, kube_ipvs0: bool, table: bool, chains: bool) -> Facts {
+        let silent = || Answer::Silent("connection refused".to_owned());
+        let answer = answer.map_or_else(silent, |mode| Answer::Said(mode.to_owned()));
+        Facts { answer, kube_ipvs0, table, chains }
+    }
+
+    #[test]
+    fn modes_are_judged_by_word_then_by_traces() {
+        use Mode::{Iptables, Ipvs, Nftables};
+        for (answer, kube_ipvs0, table, chains, mode, why) in [
+            // Its own word holds, whatever an earlier mode left.
+            (Some("ipvs"), false, true, true, Some(Ipvs), "says so"),
+            (Some("iptables"), true, true, false, Some(Iptables), "says so"),
+            (Some("nftables"), false, false, true, Some(Nftables), "says so"),
+            (Some("kernelspace"), true, false, true, None, "kernelspace"),
+            // Its chains are there in IPVS mode too.
+            (None, true, false, true, Some(Ipvs), "kube-ipvs0"),
+            (None, true, false, false, Some(Ipvs), "kube-ipvs0"),
+            (None, false, true, false, Some(Nftables), "table"),
+            (None, false, false, true, Some(Iptables), "KUBE-SERVICES"),
+            (None, false, false, false, None, "connection refused"),
+            (None, true, true, true, None, "several"),
+            (None, true, true, false, None, "kube-ipvs0, the nftables table"),
+            (None, false, true, true, None, "several"),
+        ] {
+            let judgement = judge(Wanted::Auto, &facts(answer, kube_ipvs0, table, chains));
+            assert_eq!(judgement.mode, mode, "{answer:?} {kube_ipvs0} {table} {chains}");
+            assert!(judgement.why.contains(why), "{judgement}");
+        }
+    }
+
+    #[test]
+    fn the_operator_s_word_is_the_last() {
+        let all = facts(Some("iptables"), true, true, true);
+        for (wanted, mode) in [
+            (Wanted::Ipvs, Some(Mode::Ipvs)),
+            (Wanted::Iptables, Some(Mode::Iptables)),
+            (Wanted::Nftables, Some(Mode::Nftables)),
+            (Wanted::None, None),
+        ] {
+            assert_eq!(judge(wanted, &all).mode, mode);
+        }
+        assert!(judge(Wanted::None, &all).to_string().starts_with("datapath only"));
+    }
+    #[test]
+    fn what_it_said_holds_while_it_is_silent() {
+        use Mode::{Iptables, Ipvs, Nftables};
+        let mut said = Said::default();
+        let mut mode = |answer, kube_ipvs0, table, chains| {
+            said.judge(Wanted::Auto, &facts(answer, kube_ipvs0, table, chains)).mode
+        };
+        // Nothing was said yet: traces, as ever.
+        assert_eq!(mode(None, true, true, true), None);
+        assert_eq!(mode(None, true, false, true), Some(Ipvs));
+        for (word, told, own) in [
+            ("iptables", Iptables, [false, false, true]),
+            ("nftables", Nftables, [false, true, false]),
+            ("ipvs", Ipvs, [true, false, false]),
+        ] {
+            // While it answers, its chains are not looked for.
+            assert_eq!(mode(Some(word), true, true, false), Some(told));
+            assert_eq!(mode(None, true, true, true), Some(told), "{word}: others left theirs");
+            assert_eq!(mode(None, own[0], own[1], own[2]), Some(told), "{word}");
+            // Its own trace is gone, and it is forgotten.
+            let [kube_ipvs0, table, chains] = own.map(|own| !own);
+            let by_traces = judge(Wanted::Auto, &facts(None, kube_ipvs0, table, chains)).mode;
+            assert_eq!(mode(None, kube_ipvs0, table, chains), by_traces, "{word}");
+            assert_eq!(mode(None, true, true, true), None, "{word}: forgotten");
+        }
+        // Another word, be it one that is not known here.
+        assert_eq!(mode(Some("ipvs"), true, false, false), Some(Ipvs));
+        assert_eq!(mode(Some("iptables"), true, false, false), Some(Iptables));
+        assert_eq!(mode(None, true, false, true), Some(Iptables));
+        assert_eq!(mode(Some("kernelspace"), true, false, false), None);
+        assert_eq!(mode(None, true, false, true), Some(Ipvs));
+    }
+
+    #[test]
+    fn what_it_said_is_not_the_operator_s_word() {
+        let mut said = Said::default();
+        assert_eq!(
+            said.judge(Wanted::Auto, &facts(Some("iptables"), true, false, false)).mode,
+            Some(Mode::Iptables)
+        );
+        let silent = facts(None, true, false, true);
+        assert_eq!(said.judge(Wanted::Nftables, &silent).mode, Some(Mode::Nftables));
+        assert_eq!(said.judge(Wanted::None, &silent).mode, None);
+        let judgement = said.judge(Wanted::Auto, &silent);
+        assert!(judgement.why.contains("said so before") && judgement.why.contains("refused"), "{judgement}");
+    }
+}

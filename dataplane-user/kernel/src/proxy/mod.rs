@@ -1,0 +1,35 @@
+//! kube-proxy on this node: which of its modes forwards, and the affinity that it keeps. Nothing here touches its chains, sets or rules; of the
+//! affinity only elements are taken away.
+
+mod affinity;
+mod facts;
+mod judge;
+mod legacy;
+mod nft;
+
+pub use affinity::{Affinity, Flushed, Forget, flush};
+pub use facts::{Answer, Facts};
+pub use judge::{Judgement, Said, Wanted, judge};
+pub use nodefence_core::proxy::{Endpoint, Mode};
+
+use thiserror::Error;
+
+/// What can go wrong with the affinity.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The netlink socket could not be made.
+    #[error("cannot open a netfilter netlink socket")]
+    Open(#[source] std::io::Error),
+    /// CAP_NET_ADMIN in the network namespace is missing.
+    #[error("kube-proxy's sets may not be read or changed: CAP_NET_ADMIN is missing")]
+    Permission,
+    /// A request could not be sent or answered.
+    #[error("nftables {request} failed")]
+    Io {
+        /// What was asked.
+        request: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,106 @@
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::file::Stamp;
+
+/// Quiet time after an event before the file is read: an editor's or the kubelet's several steps become one.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Longest wait for that quiet: a folder in which others write all the time must not hold a reload back.
+const SETTLE_AT_MOST: Duration = Duration::from_millis(500);
+/// How often the file is looked at without any event: some file systems send none, and queues overflow.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Tells when a cluster file may have changed.
+///
+/// The folder is watched, not the file: a rename over the file, or the swap of the `..data` link by which the kubelet
+/// updates a ConfigMap, leaves a watch on the file itself with the old one.
+#[derive(Debug)]
+pub struct Watch {
+    path: PathBuf,
+    stamp: Option<Stamp>,
+    events: mpsc::Receiver<()>,
+    // Dropping it ends the watch.
+    _watcher: Option<RecommendedWatcher>,
+    /// Why there is no watch; the file is then only looked at every [`LOOK_EVERY`].
+    pub degraded: Option<String>,
+}
+
+impl Watch {
+    /// Watches the folder of `path`, and the folder of the file it links to.
+    pub fn new(path: &Path) -> Self {
+        // One slot: an event says only "look again".
+        let (sender, events) = mpsc::channel(1);
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // Our own reading is an access, not a change; an error (an overflow) is a reason to look.
+            let look = event.map_or(true, |event| match event.kind {
+                EventKind::Access(kind) => {
+                    matches!(kind, notify::event::AccessKind::Close(notify::event::AccessMode::Write))
+                }
+                _ => true,
+            });
+            if look {
+                let _full = sender.try_send(());
+            }
+        });
+        let watched = watcher.and_then(|mut watcher| {
+            for folder in folders(path) {
+                watcher.watch(&folder, RecursiveMode::NonRecursive)?;
+            }
+            Ok(watcher)
+        });
+        let (watcher, degraded) = match watched {
+            Ok(watcher) => (Some(watcher), None),
+            Err(error) => (None, Some(format!("watch the folder of {}: {error}", path.display()))),
+        };
+        Self { path: path.to_owned(), stamp: Stamp::of(path), events, _watcher: watcher, degraded }
+    }
+
+    /// Returns once the file is another one than at the last return, or was written to, and has been quiet since.
+    pub async fn changed(&mut self) {
+        loop {
+            tokio::select! {
+                Some(()) = self.events.recv() => self.settle().await,
+                () = sleep(LOOK_EVERY) => {}
+            }
+            let stamp = Stamp::of(&self.path);
+            if stamp != self.stamp {
+                self.stamp = stamp;
+                return;
+            }
+        }
+    }
+
+    async fn settle(&mut self) {
+        let end = Instant::now() + SETTLE_AT_MOST;
+        while Instant::now() < end {
+            let quiet = (Instant::now() + SETTLE).min(end);
+            match timeout_at(quiet, self.events.recv()).await {
+                Ok(Some(())) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let folder_of = |path: &Path| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let mut folders = vec![folder_of(path)];
+    if let Ok(target) = path.canonicalize() {
+        let folder = folder_of(&target);
+        if folders[0].canonicalize().ok().as_deref() != Some(&folder) {
+            folders.push(folder);
+        }
+    }
+    folders
+}
