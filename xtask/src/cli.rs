@@ -24,8 +24,12 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Install everything that any verb needs, and nothing else.
-    Setup,
+    /// Install everything that any verb needs (Debian packages, the pinned toolchain, bpf-linker, cargo-deny), and nothing else.
+    Setup {
+        /// Only what building the agent takes: the pinned toolchain and bpf-linker.
+        #[arg(long)]
+        build: bool,
+    },
     /// Build the kernel object; print its path, its size and the instructions of each program.
     BuildEbpf {
         /// How to print the result.
@@ -112,7 +116,7 @@ impl Cli {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let workspace = Workspace::find()?;
         match self.verb {
-            Verb::Setup => setup::verb(&workspace)?,
+            Verb::Setup { build } => setup::verb(&workspace, build)?,
             Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
             Verb::Assets { output } => assets::verb(&workspace, output)?,
             Verb::Test { quick, all, filter } => {

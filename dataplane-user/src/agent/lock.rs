@@ -33,7 +33,11 @@ pub enum LockError {
         advice: &'static str,
     },
     /// The run folder cannot be used.
-    #[error("run folder {}: {what}: {source}", path.display())]
+    #[error(
+        "run folder {}: {what}: {source}{}",
+        path.display(),
+        if self.is_forbidden() { "; run as root" } else { "" }
+    )]
     Folder {
         /// The folder, or the file in it.
         path: PathBuf,
@@ -42,6 +46,13 @@ pub enum LockError {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+impl LockError {
+    /// Whether the caller may not use the run folder.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Folder { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
 }
 
 /// The right to be this node's agent. Given up when it is dropped, or when the process ends in whatever way.
@@ -70,7 +81,8 @@ impl Lock {
         DirBuilder::new().recursive(true).mode(0o700).create(run_dir).map_err(at(run_dir, "make it"))?;
         let meta = fs::metadata(run_dir).map_err(at(run_dir, "look at it"))?;
         if meta.uid() != nix::unistd::geteuid().as_raw() {
-            let source = io::Error::other(format!("it belongs to user {}", meta.uid()));
+            let why = format!("it belongs to user {}", meta.uid());
+            let source = io::Error::new(io::ErrorKind::PermissionDenied, why);
             return Err(at(run_dir, "use it")(source));
         }
         if meta.mode() & 0o077 != 0 {
@@ -161,7 +173,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = Lock::take(&file.join("run"), "").unwrap_err().to_string();
-        assert!(error.contains("file/run: make it"), "{error}");
+        let error = Lock::take(&file.join("run"), "").unwrap_err();
+        assert!(error.to_string().contains("file/run: make it") && !error.is_forbidden(), "{error}");
+    }
+
+    #[test]
+    fn who_may_not_use_the_folder_is_told_to_be_root() {
+        let error = LockError::Folder {
+            path: "/run/x".into(),
+            what: "use it",
+            source: io::ErrorKind::PermissionDenied.into(),
+        };
+        assert!(error.is_forbidden() && error.to_string().ends_with("; run as root"), "{error}");
     }
 }

@@ -27,8 +27,12 @@ pub enum Exit {
 impl Exit {
     /// The code for an error that reached the edge.
     pub fn of(error: &anyhow::Error) -> Self {
-        if let Some(agent::LockError::Busy { .. }) = error.downcast_ref() {
-            return Self::Busy;
+        match error.downcast_ref() {
+            Some(agent::LockError::Busy { .. }) => return Self::Busy,
+            Some(forbidden @ agent::LockError::Folder { .. }) if forbidden.is_forbidden() => {
+                return Self::Refused;
+            }
+            _ => {}
         }
         if let Some(dataplane::Error::Busy { .. }) = error.downcast_ref() {
             return Self::Busy;

@@ -23,10 +23,15 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     Ok(())
 }
 
-/// The verb: everything for every verb.
-pub(crate) fn verb(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, &Need::ALL)?;
+/// The verb: everything for every verb, or only what building takes.
+pub(crate) fn verb(workspace: &Workspace, build: bool) -> Result<()> {
     let pins = &workspace.pins;
+    if build {
+        ensure(workspace, &[Need::Build])?;
+        say!("ready: Rust {}, bpf-linker {}", pins.rust, pins.bpf_linker);
+        return Ok(());
+    }
+    ensure(workspace, &Need::ALL)?;
     say!(
         "ready: Rust {}, bpf-linker {}, cargo-deny {}, Debian packages",
         pins.rust,
