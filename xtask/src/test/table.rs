@@ -11,7 +11,7 @@ use Trait::{MakesLoad, Slow, Timed, Waits};
 pub(crate) enum On {
     /// This machine's.
     Native,
-    /// The oldest of the matrix: clsact, entries of conntrack deleted one by one, answers handed to user space.
+    /// The oldest of the matrix: clsact, entries of conntrack deleted one by one; beside IPVS, answers handed to user space.
     Oldest,
     /// The newest of the matrix: tcx, entries deleted by filter.
     Newest,
