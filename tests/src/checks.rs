@@ -15,7 +15,7 @@ use crate::{
     client::{Attempt, FIRST_SYN, UdpConn},
     load::steady::Load,
     promises::FREED,
-    tcp_info::{FIRST_SEGMENT, retransmitted},
+    tcp_info::{FIRST_SEGMENT, data_segments, retransmitted},
     topology::Service,
     watch,
 };
@@ -283,9 +283,24 @@ fn told_of_a_flag(idle: &mut [(Case<'_>, Conn)], fence: &mut impl Fence) -> Resu
 /// The next request on the connection ends in ECONNRESET, by the answer to its first segment.
 ///
 /// # Errors
-/// Where it ends otherwise, or waited for a retransmission.
+/// Where it ends otherwise, or waited for a retransmission, or the connection had been reset before.
 pub fn reset_at_next_packet(conn: &mut Conn) -> Result<Duration> {
+    let before = data_segments(&conn.stream)?;
     let told = reset(conn)?;
+    ensure!(data_segments(&conn.stream)? > before, "reset before it sent anything: {told:?}");
+    at_first(told)
+}
+
+/// As [`reset_at_next_packet`], of a connection whose client an agent asks: it may have been reset before.
+///
+/// # Errors
+/// Where the request ends otherwise, or waited for a retransmission.
+pub fn reset_by_now(conn: &mut Conn) -> Result<()> {
+    at_first(reset(conn)?).map(drop)
+}
+
+/// What it took.
+fn at_first(told: Told) -> Result<Duration> {
     if told.at_first {
         return Ok(told.took);
     }

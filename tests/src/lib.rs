@@ -30,6 +30,7 @@ pub mod tcp_info;
 pub mod topology;
 pub mod traced;
 pub mod tun;
+pub mod unlisted;
 pub mod wanted;
 pub mod watch;
 

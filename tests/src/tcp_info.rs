@@ -23,6 +23,14 @@ pub fn lost(stream: &TcpStream) -> io::Result<u32> {
     Ok(info.tcpi_total_retrans.saturating_sub(info.tcpi_dsack_dups))
 }
 
+/// How many segments with data it sent, also such as were sent again (since 4.6).
+///
+/// # Errors
+/// What the kernel says.
+pub fn data_segments(stream: &TcpStream) -> io::Result<u32> {
+    Ok(ask(stream)?.tcpi_data_segs_out)
+}
+
 /// How many segments the other side has not acknowledged yet.
 ///
 /// # Errors

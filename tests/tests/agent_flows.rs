@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Cluster, Family, Options, Place,
-    checks::{Case, reset_at_next_packet},
+    checks::{Case, reset_by_now},
     topology::Service,
 };
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn flows_are_listed_by_node() -> Result<()> {
     ensure!(!list(&["--node", "node-c"])?.iter().any(ours));
     ensure!(list(&[])?.iter().any(ours));
     agent.flag("node-b")?;
-    reset_at_next_packet(&mut kept)?;
+    reset_by_now(&mut kept)?;
     let table = agent.expect(&["flows", "--node", "node-b"])?;
     ensure!(table.starts_with("PROTOCOL") && !table.contains("Established"), "{table}");
     let unknown = agent.cli(&["flows", "--node", "node-z"])?;

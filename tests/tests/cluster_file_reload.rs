@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::flags::monotonic_ns;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
-    checks::{Case, SOON, reset_at_next_packet},
+    checks::{Case, SOON, reset_by_now},
     client::{try_new, wait_until},
     load::steady::Load,
     topology::Service,
@@ -200,7 +200,7 @@ fn reloads_cut_nobody_else() -> Result<()> {
     let mut kept =
         Case { cluster: &cluster, place: Place::Outside, family: Family::V4 }.to_b(Service::Web)?;
     agent.flag("node-b")?;
-    reset_at_next_packet(&mut kept)?;
+    reset_by_now(&mut kept)?;
     let good = cluster.cluster_file();
     let (head, nodes) = good.split_once('\n').context("no line")?;
     let mut blocks: Vec<String> =

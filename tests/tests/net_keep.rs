@@ -7,7 +7,7 @@ use nodefence::report::{Request, UnflagReport};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Outcome, Place,
-    checks::{Case, SOON, reset_at_next_packet},
+    checks::{Case, SOON, reset_by_now},
     client::{UdpConn, try_new},
     promises::{FOLLOWED, FREED},
     topology::Service,
@@ -87,7 +87,7 @@ fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
 
     let cut = || !passes(&cluster, Service::Web, Family::V4);
     follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what was kept", cut)?;
-    reset_at_next_packet(&mut open)?;
+    reset_by_now(&mut open)?;
     ensure!(!passes(&cluster, Service::Web, Family::V6));
     ensure!(host.request() == Outcome::Answered, "the other Service still has nothing else");
     ensure!(agent.status()?["kept"] == 2, "{}", agent.status()?);
@@ -135,7 +135,7 @@ fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
     // What the new agent need not keep any more goes, though its predecessor wrote it.
     let cut = || !passes(&cluster, Service::Web, Family::V4);
     follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what another agent kept", cut)?;
-    reset_at_next_packet(&mut open).map(drop)
+    reset_by_now(&mut open)
 }
 
 /// kube-proxy does not go elsewhere for a Service with the policy Local: what it has here is kept, and reported; on the own node, where else.

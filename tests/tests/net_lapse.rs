@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Error, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
-    checks::{Case, SOON, reset_at_next_packet},
+    checks::{Case, SOON, reset_by_now},
     client::{try_new, wait_until},
     load::{repeat, steady::Load, under},
     promises::LAPSED,
@@ -31,7 +31,7 @@ fn flagged() -> Result<(Cluster, Agent)> {
     let mut kept =
         Case { cluster: &cluster, place: Place::Outside, family: Family::V4 }.to_b(Service::Web)?;
     agent.flag("node-b")?;
-    reset_at_next_packet(&mut kept)?;
+    reset_by_now(&mut kept)?;
     ensure!(!passes(&cluster), "a new connection passed to a flagged node");
     Ok((cluster, agent))
 }

@@ -1,16 +1,23 @@
 //! The flagged node's link is down: its neighbour entry fails, and packets would die before they reach egress. They must not: clients
 //! are still told.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Family, Options, Outcome, Overlay, Place,
-    checks::{Case, reset_at_next_packet},
+    Agent, Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    checks::{Case, SOON, reset_at_next_packet, reset_by_now},
     client::{UdpConn, wait_until},
     long,
     topology::Service,
+    unlisted,
+    watch::missed,
 };
+use serde_json::Value;
+
+/// So much later than each second an entry may be renewed, hurried as here: it is good for a quarter of a second at least, doubted for one, and asked about for
+/// three tenths.
+const SPARE: Duration = Duration::from_millis(500);
 
 /// Entries are doubted after half a second and fail about a second later, in place of half a minute.
 fn hurry(cluster: &Cluster) -> Result<()> {
@@ -24,7 +31,8 @@ fn hurry(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-fn failed(cluster: &Cluster) -> bool {
+/// Whether node B's entry has failed, for each IP version.
+fn failed(cluster: &Cluster) -> [bool; 2] {
     // A fresh packet each time, else nobody asks for the neighbour.
     for family in [Family::V4, Family::V6] {
         let _ =
@@ -35,7 +43,67 @@ fn failed(cluster: &Cluster) -> bool {
     let shown = ["failed", "incomplete"]
         .map(|state| cluster.a.ns.exec(&format!("ip neigh show nud {state}")).unwrap_or_default())
         .concat();
-    [Family::V4, Family::V6].iter().all(|&family| shown.contains(&format!("{} ", cluster.b.address(family))))
+    [Family::V4, Family::V6].map(|family| shown.contains(&format!("{} ", cluster.b.address(family))))
+}
+
+fn wait_failed(cluster: &Cluster) -> Result<()> {
+    wait_until("neighbour fails", Duration::from_secs(30), || failed(cluster) == [true; 2]).map(drop)
+}
+
+/// Looks for so long that no entry fails.
+fn stay_valid(clusters: &[&Cluster], length: Duration) -> Result<()> {
+    let (began, mut looks) = (Instant::now(), 0);
+    while began.elapsed() < length {
+        for cluster in clusters {
+            if failed(cluster) != [false; 2] {
+                let text = format!(
+                    "an entry failed after {:?}: {}",
+                    began.elapsed(),
+                    cluster.a.ns.exec("ip neigh")?
+                );
+                return Err(missed(SPARE, text));
+            }
+        }
+        looks += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("{looks} looks in {length:?}");
+    Ok(())
+}
+
+/// Connections to node B from before the flag.
+struct Kept {
+    /// From everywhere; the agent asks their clients at the flag.
+    asked: Vec<Conn>,
+    /// What nobody asks: only the cut tells them, at their next packet.
+    unlisted: Vec<Conn>,
+}
+
+impl Kept {
+    fn new(cluster: &Cluster) -> Result<Self> {
+        let (mut asked, mut unlisted) = (Vec::new(), Vec::new());
+        for family in [Family::V4, Family::V6] {
+            for place in Place::ALL {
+                asked.push(Case { cluster, place, family }.to_b(Service::Web)?);
+            }
+            unlisted.push(unlisted::to_b(cluster, family)?);
+        }
+        // So that there is an entry for each address.
+        let _sent = failed(cluster);
+        Ok(Self { asked, unlisted })
+    }
+
+    /// They are told, and so is who comes new.
+    fn are_told(&mut self, cluster: &Cluster) -> Result<()> {
+        for conn in &mut self.unlisted {
+            reset_at_next_packet(conn)?;
+        }
+        self.asked.iter_mut().try_for_each(reset_by_now)?;
+        for family in [Family::V4, Family::V6] {
+            Case { cluster, place: Place::Outside, family }.new_connections(Service::Web)?;
+        }
+        Ok(())
+    }
 }
 
 fn link_down(cluster: &Cluster) -> Result<()> {
@@ -49,7 +117,7 @@ fn without_nodefence_packets_die_before_egress() -> Result<()> {
     hurry(&cluster)?;
     let mut kept = Case { cluster: &cluster, place: Place::Pod, family: Family::V4 }.to_b(Service::Web)?;
     link_down(&cluster)?;
-    wait_until("neighbour fails", Duration::from_secs(30), || failed(&cluster))?;
+    wait_failed(&cluster)?;
     kept.limit(Some(Duration::from_millis(1_500)))?;
     let outcome = kept.request();
     ensure!(matches!(outcome, Outcome::TimedOut | Outcome::Other), "{outcome:?}");
@@ -65,31 +133,27 @@ fn told(overlay: Overlay, flag_first: bool) -> Result<()> {
 }
 
 fn clients_are_told(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Result<()> {
-    let mut kept = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        for place in Place::ALL {
-            kept.push(Case { cluster, place, family }.to_b(Service::Web)?);
-        }
-    }
+    let mut kept = Kept::new(cluster)?;
     if flag_first {
         agent.flag("node-b")?;
         link_down(cluster)?;
         // An entry that nobody holds fails within 3 s, hurried as here.
-        std::thread::sleep(Duration::from_secs(5));
+        stay_valid(&[cluster], Duration::from_secs(5))?;
     } else {
         link_down(cluster)?;
-        wait_until("neighbour fails", Duration::from_secs(30), || failed(cluster))?;
+        wait_failed(cluster)?;
         agent.flag("node-b")?;
-        // The hold is renewed each second.
-        std::thread::sleep(Duration::from_secs(2));
+        wait_until("the entries are held", SOON, || held(agent).is_ok_and(|held| held == 2))?;
     }
-    for conn in &mut kept {
-        reset_at_next_packet(conn)?;
-    }
-    for family in [Family::V4, Family::V6] {
-        Case { cluster, place: Place::Outside, family }.new_connections(Service::Web)?;
-    }
-    Ok(())
+    kept.are_told(cluster)
+}
+
+/// How many entries the agent holds, as `status` says.
+fn held(agent: &Agent) -> Result<usize> {
+    let status = agent.status()?;
+    let rows = status["neighbours"].as_array().context("no neighbours in the status")?;
+    let is_held = |row: &&Value| row["state"].as_str().is_some_and(|state| state.starts_with("held: "));
+    Ok(rows.iter().filter(is_held).count())
 }
 
 #[test]
@@ -122,24 +186,16 @@ fn down_for_long() -> Result<()> {
             hurry(&cluster)?;
         }
         let agent = cluster.agent()?;
-        let mut kept = Vec::new();
-        for family in [Family::V4, Family::V6] {
-            for place in Place::ALL {
-                kept.push(Case { cluster: &cluster, place, family }.to_b(Service::Web)?);
-            }
-        }
+        let kept = Kept::new(&cluster)?;
         agent.flag("node-b")?;
         link_down(&cluster)?;
         runs.push((cluster, agent, kept));
     }
     // Without haste an entry that nobody holds fails within 53 s, in haste within 3 s.
-    std::thread::sleep(Duration::from_secs(if long() { 60 } else { 10 }));
+    let clusters: Vec<&Cluster> = runs.iter().map(|(cluster, ..)| cluster).collect();
+    stay_valid(&clusters, Duration::from_secs(if long() { 60 } else { 10 }))?;
     for (cluster, agent, kept) in &mut runs {
-        let told = kept.iter_mut().try_for_each(|conn| reset_at_next_packet(conn).map(drop));
-        told.with_context(|| format!("agent's log:\n{}", agent.log()))?;
-        for family in [Family::V4, Family::V6] {
-            Case { cluster, place: Place::Outside, family }.new_connections(Service::Web)?;
-        }
+        kept.are_told(cluster).with_context(|| format!("agent's log:\n{}", agent.log()))?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome,
     bare::pass_all_xdp,
     capture::{Capture, Frame},
-    checks::{SOON, reset_at_next_packet, sums_hold},
+    checks::{SOON, reset_by_now, sums_hold},
     client::{pattern, try_new},
     topology::Service,
 };
@@ -41,7 +41,7 @@ fn direct(mode: &str) -> Result<()> {
         let capture = Capture::start(&cluster.client, "eth0")?;
         let before = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         agent.flag("node-b")?;
-        reset_at_next_packet(&mut kept)?;
+        reset_by_now(&mut kept)?;
         Conn::refused_at_once(&cluster.client, b, SOON).with_context(|| format!("{mode}, {family:?}"))?;
         let after = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         ensure!(after.0 > before.0 && after.1 > before.1, "{mode}, {family:?}: {before:?}, then {after:?}");
