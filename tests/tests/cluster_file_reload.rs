@@ -1,20 +1,27 @@
 //! How a running agent follows its cluster file.
 
-use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence::flags::monotonic_ns;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
     checks::{Case, SOON, reset_by_now},
-    client::{try_new, wait_until},
+    client::try_new,
     load::steady::Load,
+    promises::FOLLOWED,
     topology::Service,
+    watch::wait_within,
 };
 use serde_json::Value;
 
-/// An agent looks at its file every 5 s where no event told it to.
-const SEEN: Duration = Duration::from_secs(10);
+/// An agent looks at its file every 5 s where no event told it to: what is waited for after a change must have come by an event.
+const SEEN: Duration = Duration::from_secs(4);
 
 const THREE: &str = "nodes:
 - {name: node-a, address: 10.9.0.1}
@@ -31,9 +38,16 @@ fn start(file: &str) -> Result<Agent> {
     Agent::start(&ns, "node-a", &["v0"], file)
 }
 
+/// As [`wait_cluster`], for what is promised to be seen at once: a rename over the file or what it is reached by, which began then.
+fn followed(agent: &Agent, what: &str, renamed: Instant, test: impl Fn(&Value) -> bool) -> Result<()> {
+    wait_within(what, FOLLOWED, renamed, || agent.status().is_ok_and(|status| test(&status["cluster"])))
+        .with_context(|| agent.log())
+        .map(drop)
+}
+
 /// Waits until a field of `status` below `cluster` satisfies `test`.
 fn wait_cluster(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Result<()> {
-    wait_until(what, SEEN, || agent.status().is_ok_and(|status| test(&status["cluster"])))
+    wait_within(what, SEEN, Instant::now(), || agent.status().is_ok_and(|status| test(&status["cluster"])))
         .with_context(|| agent.log())
         .map(drop)
 }
@@ -48,8 +62,9 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
         ("nodes: []\n", "--allow-empty"),
         ("nodes:\n- {name: node-a, address: 10.9.0.1}\n- {name: node-a, address: 10.9.0.2}\n", "line 3"),
     ] {
+        let renamed = Instant::now();
         agent.rewrite_cluster_file(bad)?;
-        wait_cluster(&agent, says, |cluster| {
+        followed(&agent, says, renamed, |cluster| {
             cluster["error"]
                 .as_str()
                 .is_some_and(|error| error.contains(says) && error.contains("cluster.yaml"))
@@ -57,8 +72,9 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
         ensure!(agent.node("node-b")?["action"] == "refuse");
         ensure!(agent.node("node-b")?["backends"] == 2);
     }
+    let renamed = Instant::now();
     agent.rewrite_cluster_file(THREE)?;
-    wait_cluster(&agent, "good again", |cluster| cluster["error"].is_null())?;
+    followed(&agent, "good again", renamed, |cluster| cluster["error"].is_null())?;
     fs::remove_file(agent.cluster_file())?;
     wait_cluster(&agent, "missing", |cluster| !cluster["error"].is_null())?;
     ensure!(agent.node("node-b")?["action"] == "refuse");
@@ -102,11 +118,13 @@ fn a_config_map_is_followed() -> Result<()> {
     generation("..one", &THREE.replace(", {address: 10.9.1.2}", ""))?;
     let link = dir.join("link");
     symlink("..data/cluster.yaml", &link)?;
+    let renamed = Instant::now();
     fs::rename(&link, &file)?;
-    wait_cluster(&agent, "two backends", |cluster| cluster["backends"] == 2)?;
+    followed(&agent, "two backends", renamed, |cluster| cluster["backends"] == 2)?;
+    let renamed = Instant::now();
     generation("..two", THREE)?;
     fs::remove_dir_all(dir.join("..one"))?;
-    wait_cluster(&agent, "three backends", |cluster| cluster["backends"] == 3)
+    followed(&agent, "three backends", renamed, |cluster| cluster["backends"] == 3)
 }
 
 #[test]
@@ -119,7 +137,7 @@ fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> 
 - {name: node-a, address: 10.9.0.1}
 ";
     agent.rewrite_cluster_file(reordered)?;
-    wait_until("node-x", SEEN, || agent.node("node-x").is_ok())?;
+    wait_within("node-x", SEEN, Instant::now(), || agent.node("node-x").is_ok())?;
     let x = agent.node("node-x")?;
     ensure!(agent.node("node-c")?["index"] == c["index"], "node-c moved");
     ensure!(
@@ -133,15 +151,21 @@ fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> 
 fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     let agent = start(THREE)?;
     let flagged = format!("{THREE}flags:\n- {{node: node-b, until: 2999-01-01T00:00:00Z, reason: disk}}\n");
+    let renamed = Instant::now();
     agent.rewrite_cluster_file(&flagged)?;
-    wait_until("flagged", SEEN, || agent.node("node-b").is_ok_and(|node| node["action"] == "refuse"))?;
+    wait_within("a flag in the file", FOLLOWED, renamed, || {
+        agent.node("node-b").is_ok_and(|node| node["action"] == "refuse")
+    })?;
     let b = agent.node("node-b")?;
     ensure!(b["flag"]["origin"] == "cluster-file" && b["flag"]["reason"] == "disk", "{b}");
     // The CLI cannot take the file's flag back, and says so.
     let told = agent.cli(&["unflag", "node-b"])?;
     ensure!(String::from_utf8_lossy(&told.stderr).contains("the cluster file flags it too"), "{told:?}");
+    let renamed = Instant::now();
     agent.rewrite_cluster_file(THREE)?;
-    wait_until("free", SEEN, || agent.node("node-b").is_ok_and(|node| node["action"] == "pass"))?;
+    wait_within("the file's flag taken back", FOLLOWED, renamed, || {
+        agent.node("node-b").is_ok_and(|node| node["action"] == "pass")
+    })?;
     // A flag whose time is over is none.
     let over = flagged.replace("2999", "1999");
     agent.rewrite_cluster_file(&format!("# over\n{over}"))?;
@@ -168,7 +192,9 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
             .contains("node-b (not in the cluster file): flagged until unflagged: disk")
     );
     agent.rewrite_cluster_file(THREE)?;
-    wait_until("flagged again", SEEN, || agent.node("node-b").is_ok_and(|node| node["action"] == "refuse"))?;
+    wait_within("flagged again", SEEN, Instant::now(), || {
+        agent.node("node-b").is_ok_and(|node| node["action"] == "refuse")
+    })?;
     // Nor does it need to be there for the flag to be taken back.
     agent.rewrite_cluster_file(&without)?;
     wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
