@@ -97,8 +97,9 @@ fn a_stopped_or_killed_agents_verdict_is_not_renewed() -> Result<()> {
     };
     agent.proc()?.freeze()?;
     wait_within("the agent's stop to its verdict's lapse", LAPSED, Instant::now(), lapsed)?;
+    let thawed = Instant::now();
     agent.proc()?.thaw()?;
-    wait_until("renewal", LIMIT, || !lapsed())?;
+    wait_within("a renewal after the agent's stop", RENEWED, thawed, || !lapsed())?;
     agent.kill();
     wait_within("the agent's death to its verdict's lapse", LAPSED, Instant::now(), lapsed).map(drop)
 }

@@ -14,9 +14,7 @@ use aya::{
 };
 use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Reason, VERDICT_LIFETIME_NS, Verdict};
-use nodefence_tests::{
-    Agent, Netns, agent::PINNED_MAPS, client::wait_until, four_nodes, promises::RENEWED, watch,
-};
+use nodefence_tests::{Agent, Netns, agent::PINNED_MAPS, four_nodes, promises::RENEWED, watch};
 use serde_json::Value;
 
 fn start() -> Result<(Arc<Netns>, Agent)> {
@@ -192,12 +190,15 @@ fn a_lapse_leaves_nothing_behind() -> Result<()> {
             ensure!(events.next().is_none(), "an event of a packet that passed");
             Ok(())
         })?;
-        if killed {
+        let goes_on = if killed {
             agent.restart(&[])?;
+            Instant::now()
         } else {
+            let thawed = Instant::now();
             agent.proc()?.thaw()?;
-        }
-        wait_until("the verdict holds again", Duration::from_secs(10), || {
+            thawed
+        };
+        watch::wait_within("the verdict holds again", RENEWED, goes_on, || {
             until(&ns, b).is_ok_and(|until| until > monotonic_ns())
         })?;
         agent.unflag("node-b")?;
