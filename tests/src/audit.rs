@@ -1,14 +1,20 @@
 //! `nodefence audit` and `repair` in tests.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::{Agent, Family, client::wait_until};
+use crate::{Agent, Family, client::wait_until, emulated, watch};
 
 /// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute. What stands at weight 0 is a fault after twice that.
 pub const FAULT_AFTER: &str = "2s";
+/// By then what differs is a fault: a reading finds it, and one after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`); each
+/// `audit` is a reading too.
+const FOUND: Duration = Duration::from_secs(3);
 /// Both IP versions.
 pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
@@ -78,7 +84,7 @@ impl Audit {
     }
 }
 
-/// Waits until the faults are exactly these.
+/// Waits until the faults are exactly these; what differs does so by now. Where the processor is no emulated one they are in time.
 ///
 /// # Errors
 /// Where they are others; with all that differs, and the agent's log.
@@ -86,7 +92,15 @@ pub fn wait_faults(agent: &Agent, faults: &[&str], limit: Duration) -> Result<Au
     let mut faults: Vec<String> = faults.iter().map(|&fault| fault.to_owned()).collect();
     faults.sort();
     let found = || Audit::of(agent).is_ok_and(|audit| audit.in_state("fault") == faults);
-    wait_until("these faults and no others", limit, found).with_context(|| {
+    let began = Instant::now();
+    let waited = if emulated() {
+        let waited = wait_until("these faults and no others", limit, found);
+        watch::figure("these faults and no others", began.elapsed().as_secs_f64() * 1e3, "ms");
+        waited
+    } else {
+        watch::wait_within("these faults and no others", FOUND, began, found)
+    };
+    waited.with_context(|| {
         let last = Audit::of(agent).map(|audit| format!("{:#}", audit.report["differences"]));
         format!("expected {faults:#?}; found {}\n{}", last.unwrap_or_default(), agent.log())
     })?;

@@ -7,7 +7,7 @@ use nodefence::conntrack::{Conntrack, Family as Half, Flow};
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Place,
     audit::{Audit, BOTH, FAULT_AFTER},
-    client::UdpConn,
+    client::{UdpConn, wait_until},
     topology::Service,
 };
 
@@ -43,6 +43,15 @@ pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
     let audit = Audit::of(agent)?;
     ensure!(audit.report["differences"] == serde_json::json!([]), "{:#}", audit.report["differences"]);
     Ok(())
+}
+
+/// Waits until just this differs, be it a fault or not yet.
+pub(super) fn wait_seen(agent: &Agent, differences: &[String]) -> Result<()> {
+    let seen = || {
+        Audit::of(agent)
+            .is_ok_and(|audit| ["new", "fault"].iter().any(|state| audit.in_state(state) == differences))
+    };
+    wait_until("the differences are seen", LIMIT, seen).map(drop).with_context(|| agent.log())
 }
 
 /// UDP clients of the DNS Service, `count` for each backend and IP version; each has got an answer.

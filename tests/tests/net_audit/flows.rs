@@ -11,7 +11,7 @@ use nodefence_tests::{
 };
 
 use super::common::{
-    LIMIT, agent, cluster, count_to_b, dns_clients, dns_to_b, entries, nothing_for_a_while, others,
+    LIMIT, agent, cluster, count_to_b, dns_clients, dns_to_b, entries, nothing_for_a_while, others, wait_seen,
 };
 
 /// The DNS Service without node B.
@@ -104,6 +104,7 @@ fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
         let _clients = dns_clients(&cluster, 2)?;
         agent.rewrite_cluster_file(&without_b(&cluster))?;
         let faults = BOTH.map(|family| format!("stale-udp {}", dns_to_b(&cluster, family)));
+        wait_seen(&agent, &faults)?;
         wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
         let before = count_to_b(&cluster)?;
         ensure!(
