@@ -10,12 +10,14 @@ use anyhow::Result;
 use nodefence::dataplane::hold::{FlaggedNode, Hold, Holding};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::wait_until, cut::Cut, long,
+    Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::wait_until, cut::Cut, emulated, long,
     topology::Service,
 };
 
-/// Generous: an entry that nobody renews ages for up to 45 s, is used for 5 s and probed for 3 s.
-const LIMIT: Duration = Duration::from_secs(90);
+/// Generous: at the kernel's own pace an entry that nobody renews ages for up to 45 s, is used for 5 s and probed for 3 s; in haste that takes three seconds.
+fn limit() -> Duration {
+    Duration::from_secs(if long() || emulated() { 90 } else { 20 })
+}
 
 struct Case {
     options: Options,
@@ -60,7 +62,7 @@ fn state(cluster: &Cluster, case: &Case) -> Result<String> {
 /// Sends to the next hop itself (no backend's port, so it is not cut) until the entry has failed.
 fn until_failed(cluster: &Cluster, case: &Case) -> Result<Duration> {
     let hop: IpAddr = case.hop.parse()?;
-    wait_until("the neighbour entry fails", LIMIT, || {
+    wait_until("the neighbour entry fails", limit(), || {
         cluster.a.ns.run(move || {
             let any: IpAddr = if hop.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
             let _ = UdpSocket::bind((any, 0)).and_then(|socket| socket.send_to(b"x", (hop, 9)));
@@ -98,7 +100,7 @@ fn hold_until(
         if done() {
             return Ok(hold);
         }
-        assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}");
+        assert!(start.elapsed() < limit(), "not within {:?}", limit());
         std::thread::sleep(Duration::from_millis(200));
     }
 }
@@ -109,8 +111,8 @@ fn without_and_with(case: &Case) -> Result<()> {
     age_fast(&cluster, case.device)?;
     cluster.a.ns.ip(case.prepare)?;
     let at = cluster.service(Service::Web, Place::Outside, case.family);
-    let mut conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
-    let mut other = Conn::connect_to(&cluster.client, at, "node-c", LIMIT)?;
+    let mut conn = Conn::connect_to(&cluster.client, at, "node-b", limit())?;
+    let mut other = Conn::connect_to(&cluster.client, at, "node-c", limit())?;
     // Nothing is flagged yet; the entry is seen while it is valid.
     let hold = cluster.a.ns.run(|| {
         let mut hold = Hold::open().unwrap();
@@ -161,7 +163,7 @@ fn without_and_with(case: &Case) -> Result<()> {
     // The node comes back: the entry is found again by itself.
     cluster.fabric.ip("link set p2 up")?;
     let hop: IpAddr = case.hop.parse()?;
-    wait_until("the entry is valid again", LIMIT, || {
+    wait_until("the entry is valid again", limit(), || {
         let _ = cluster.a.ns.exec(&format!("ping -c 1 -W 1 {hop}"));
         matches!(state(&cluster, case).as_deref(), Ok("REACHABLE" | "STALE" | "DELAY" | "PROBE"))
     })?;
@@ -200,12 +202,12 @@ fn vxlan_with_permanent_inner_entries_needs_no_hold() -> Result<()> {
     let cluster = Cluster::new(case.options)?;
     age_fast(&cluster, case.device)?;
     let at = cluster.service(Service::Web, Place::Outside, case.family);
-    let mut conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
+    let mut conn = Conn::connect_to(&cluster.client, at, "node-b", limit())?;
     cluster.fabric.ip("link set p2 down")?;
     until_failed(&cluster, &case)?;
     let cut = Cut::node_b(&cluster);
     conn.long_poll()?;
-    assert_eq!(conn.wait_end(LIMIT), Outcome::Reset);
+    assert_eq!(conn.wait_end(limit()), Outcome::Reset);
     assert!(resets(&cut) > 0);
     let own = Cut::own(&cluster);
     let report = cluster.a.ns.run(move || {

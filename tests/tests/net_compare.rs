@@ -5,10 +5,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, HashMap, Map, MapData};
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, port_flags, port_kinds};
-use nodefence_tests::{Agent, Cluster, Family, Options, agent::PINNED_MAPS, client::wait_until};
+use nodefence_tests::{Agent, Cluster, Family, Options, agent::PINNED_MAPS, client::wait_until, emulated};
 
-/// Generous: after each step the agent rests some 600 times as long as it took, and on an emulated processor a step takes tens of milliseconds.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Generous: after each step the agent rests some 600 times as long as it took. On an emulated processor a step takes tens of milliseconds.
+fn limit() -> Duration {
+    Duration::from_secs(if emulated() { 300 } else { 60 })
+}
 
 struct Maps {
     backends: HashMap<MapData, Addr, BackendEntry>,
@@ -68,7 +70,7 @@ fn compared(agent: &Agent) -> Result<(u64, u64)> {
 fn after(agent: &Agent, more: u64) -> Result<u64> {
     let (times, _) = compared(agent)?;
     let over = || compared(agent).is_ok_and(|(now, _)| now >= times + more);
-    wait_until("all is compared", LIMIT, over).with_context(|| agent.log())?;
+    wait_until("all is compared", limit(), over).with_context(|| agent.log())?;
     Ok(compared(agent)?.1)
 }
 
@@ -106,7 +108,7 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
         let there = contents(&cluster).unwrap_or_default();
         there.into_iter().filter(|entry| !entry.starts_with("99: ")).eq(before.iter().cloned())
     };
-    wait_until("all is as it was", LIMIT, mended)
+    wait_until("all is as it was", limit(), mended)
         .with_context(|| format!("{:#?}\n{before:#?}\n{}", contents(&cluster), agent.log()))?;
     let left = with_maps(&cluster, |maps| Ok(maps.nodes.get(&99, 0)?))?;
     ensure!(left.verdict == Verdict::Healthy as u32, "{left:?}");
@@ -140,7 +142,7 @@ fn maps_that_somebody_empties_are_filled_again() -> Result<()> {
         Ok(lost)
     })?;
     ensure!(lost >= 4, "{before:#?}");
-    wait_until("all is as it was", LIMIT, || contents(&cluster).is_ok_and(|there| there == before))
+    wait_until("all is as it was", limit(), || contents(&cluster).is_ok_and(|there| there == before))
         .with_context(|| format!("{:#?}\n{before:#?}\n{}", contents(&cluster), agent.log()))?;
     ensure!(after(&agent, 1)? == lost, "{:?}\n{}", compared(&agent)?, agent.log());
     Ok(())
