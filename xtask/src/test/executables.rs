@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::Value;
 
 use super::libtest;
 use super::table;
+use super::tally::Stage;
 use crate::process;
+use crate::say::say;
 use crate::workspace::Workspace;
 
 /// One test executable.
@@ -39,8 +42,11 @@ const PACKAGE: &str = "tests";
 const PROGRAMS: [&str; 4] = ["nodefence", "nodefence-demo", "nodefence-kube-host", "nodefence-peer"];
 
 /// Builds tests and the programs they start: `all` that cargo is told (`--tests`, `--test=*`), or the one file that the filter names in full. All of it in one
-/// call and of all packages: which features their dependencies have depends on what is built together, and what has others is built twice.
-pub(crate) fn build(workspace: &Workspace, all: &str, filter: Option<&str>) -> Result<Built> {
+/// call and of all packages: which features their dependencies have depends on what is built together, and what has others is built twice. The stage has the
+/// time that it took.
+pub(crate) fn build(workspace: &Workspace, all: &str, filter: Option<&str>) -> Result<(Built, Stage)> {
+    say!("building tests and agent");
+    let started = Instant::now();
     let mut command = workspace.cargo();
     let file = filter.and_then(named).map(|file| format!("--test={file}"));
     command.args(["build", "--workspace", file.as_deref().unwrap_or(all)]);
@@ -51,7 +57,7 @@ pub(crate) fn build(workspace: &Workspace, all: &str, filter: Option<&str>) -> R
     let programs = programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect();
     let mut tests: Vec<Executable> = messages.iter().filter_map(executable).collect();
     tests.sort_by(|a, b| (&a.package, &a.name).cmp(&(&b.package, &b.name)));
-    Ok(Built { tests, programs })
+    Ok((Built { tests, programs }, Stage::since("build", started)))
 }
 
 /// The test file that a filter names in full: `net_cut`, `net_cut::a_test`.

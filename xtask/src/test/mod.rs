@@ -15,12 +15,12 @@ mod documentation;
 mod measured;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use plan::{Place, Plan, Scope};
 use tally::Stage;
 
-use crate::say::say;
 use crate::setup::need::Need;
 use crate::workspace::Workspace;
 use crate::{assets, process, setup, vm};
@@ -35,6 +35,7 @@ pub(crate) struct Options {
 
 /// Runs all stages, also after a failed one, and sums up.
 pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
+    let started = Instant::now();
     let filter = options.filter.as_deref();
     let scope = options.scope;
     let mut needs = vec![Need::Build, Need::Namespaces];
@@ -45,20 +46,21 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         needs.push(Need::Vm);
     }
     setup::ensure(workspace, &needs)?;
-    let mut stages = Vec::new();
+    let mut stages = vec![Stage::since("setup", started)];
     if filter.is_none() {
         stages.extend(checks::all(workspace)?);
     }
-    say!("building tests and agent");
-    let built = executables::build(workspace, "--tests", filter)?;
+    let (built, took) = executables::build(workspace, "--tests", filter)?;
+    stages.push(took);
     let plan = Plan::new(&built, filter, scope)?;
     stages.push(local::unit(&plan)?);
     if filter.is_none() {
         stages.extend(documentation::run(workspace)?);
     }
-    let refused = kubernetes(workspace, &plan)?;
-    stages.extend(local::native(&plan, scope, refused.is_none())?);
-    stages.extend(refused);
+    let kubernetes = kubernetes(workspace, &plan)?;
+    let there = kubernetes.as_ref().is_none_or(|stage| stage.failures.is_empty());
+    stages.extend(kubernetes);
+    stages.extend(local::native(&plan, scope, there)?);
     if scope != Scope::Quick {
         let long = scope == Scope::All;
         let options = vm::Options { kernels: Vec::new(), keep: false, threads: vm::THREADS, long };
@@ -70,18 +72,21 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
             if scope == Scope::Quick { "; `--quick` leaves out VMs, Kubernetes and the demo" } else { "" };
         bail!("no test of this run has `{part}` in its `file::name`{left_out}");
     }
-    results::finish(workspace, &stages)
+    results::finish(workspace, &stages, started)
 }
 
-/// Makes the real parts of Kubernetes ready, where a test here wants them. Where they cannot be had that stage has failed, and the others run.
+/// Makes the real parts of Kubernetes ready, where a test here wants them. Where they cannot be had this has failed, and what does without them runs.
 fn kubernetes(workspace: &Workspace, plan: &Plan<'_>) -> Result<Option<Stage>> {
     let rows = plan.at(Place::Native);
     if !rows.iter().any(|row| row.file.is_some_and(table::File::needs_kube_proxy)) {
         return Ok(None);
     }
-    let Err(error) = assets::ensure(workspace) else { return Ok(None) };
+    let started = Instant::now();
+    let made = assets::ensure(workspace);
     process::check_interrupt()?;
-    let mut stage = Stage::new("kubernetes");
-    stage.fail(format!("{error:#}"));
+    let mut stage = Stage::since("assets", started);
+    if let Err(error) = made {
+        stage.fail(format!("{error:#}"));
+    }
     Ok(Some(stage))
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -12,23 +13,25 @@ use super::tally::{self, Stage};
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Writes the results file and prints the summary, also where the file cannot be written; the exit code says whether anything failed.
-pub(crate) fn finish(workspace: &Workspace, stages: &[Stage]) -> Result<ExitCode> {
-    let written = write(&workspace.target.join("test"), stages);
+/// Writes the results file and prints the summary, also where the file cannot be written; the exit code says whether anything failed. `started`: when the
+/// run began.
+pub(crate) fn finish(workspace: &Workspace, stages: &[Stage], started: Instant) -> Result<ExitCode> {
+    let took = started.elapsed();
+    let written = write(&workspace.target.join("test"), stages, took);
     if let Ok(file) = &written {
         say!("results: {}", file.display());
     }
-    print!("{}", tally::summary(stages));
+    print!("{}", tally::summary(stages, took));
     written?;
     Ok(if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes the results file; gives where. Whole or not at all: half of one would be read as what was found.
-fn write(folder: &Path, stages: &[Stage]) -> Result<PathBuf> {
+fn write(folder: &Path, stages: &[Stage], took: Duration) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let file = folder.join("results.json");
     let stages: Vec<Value> = stages.iter().map(stage).collect();
-    let text = serde_json::to_string_pretty(&json!({ "stages": stages }))?;
+    let text = serde_json::to_string_pretty(&json!({ "seconds": took.as_secs_f64(), "stages": stages }))?;
     let aside = folder.join(format!("results-{}", std::process::id()));
     let put = fs::write(&aside, text).and_then(|()| fs::rename(&aside, &file));
     if put.is_err() {

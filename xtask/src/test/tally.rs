@@ -1,7 +1,7 @@
 //! Counting: one row per stage, and the last line.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::measured::Figure;
 
@@ -35,6 +35,11 @@ impl Stage {
         Self { name: name.into(), ..Self::default() }
     }
 
+    /// Of what is no test, and began then.
+    pub(crate) fn since(name: &str, started: Instant) -> Self {
+        Self { took: started.elapsed(), ..Self::new(name) }
+    }
+
     pub(crate) fn pass(&mut self) {
         self.passed += 1;
     }
@@ -62,8 +67,8 @@ impl Stage {
     }
 }
 
-/// The table of all stages, the slowest test executables, each failure by name, and `N passed, N failed` as the last line.
-pub(crate) fn summary(stages: &[Stage]) -> String {
+/// The table of all stages, the slowest test executables, each failure by name, how long `all` of it took, and `N passed, N failed` as the last line.
+pub(crate) fn summary(stages: &[Stage], all: Duration) -> String {
     let mut text = String::new();
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
     let _infallible =
@@ -86,6 +91,7 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
             let _infallible = writeln!(text, "FAILED  {}: {failure}", stage.name);
         }
     }
+    let _infallible = writeln!(text, "TOTAL   {:>7.1} s", all.as_secs_f64());
     let passed: usize = stages.iter().map(|stage| stage.passed).sum();
     let _infallible = writeln!(text, "{passed} passed, {} failed", failed(stages));
     text
@@ -119,8 +125,10 @@ mod tests {
         two.pass();
         two.fail("net_reset: no result");
         two.again.push("net_cut::x (x: the machine stood still 3 s)".to_owned());
-        let text = summary(&[one, two]);
-        assert_eq!(text.lines().last(), Some("3 passed, 1 failed"));
+        let text = summary(&[one, two], Duration::from_millis(1_902_340));
+        let last: Vec<&str> = text.lines().rev().take(2).collect();
+        // Not the sum of the stages, of which some run beside others.
+        assert_eq!(last, ["3 passed, 1 failed", "TOTAL    1902.3 s"]);
         assert!(text.contains("FAILED  vm 5.10: net_reset: no result"), "{text}");
         assert!(text.contains("AGAIN   vm 5.10: net_cut::x (x: the machine stood still 3 s)"), "{text}");
     }
@@ -133,7 +141,7 @@ mod tests {
             stages[(seconds % 2) as usize].files.push((file, Duration::from_secs(seconds)));
         }
         stages[0].files.push(("tests::quick".to_owned(), Duration::from_millis(10)));
-        let text = summary(&stages);
+        let text = summary(&stages, Duration::ZERO);
         let named: Vec<&str> = text.lines().filter(|line| line.starts_with("SLOWEST")).collect();
         assert_eq!(named.len(), SLOWEST, "{text}");
         assert_eq!(named[0], "SLOWEST    10.0 s  unit: tests::file_10");

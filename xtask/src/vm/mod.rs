@@ -48,15 +48,18 @@ const AT_ONCE: usize = 2;
 
 /// The verb by itself.
 pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>) -> Result<ExitCode> {
+    let started = Instant::now();
     setup::ensure(workspace, &[Need::Build, Need::Vm])?;
-    say!("building tests and agent");
-    let built = executables::build(workspace, "--test=*", test)?;
+    let mut stages = vec![Stage::since("setup", started)];
+    let (built, took) = executables::build(workspace, "--test=*", test)?;
+    stages.push(took);
     let plan = Plan::new(&built, test, Scope::All)?;
-    let stages = matrix(workspace, &built, &plan, options)?;
-    if stages.is_empty() {
+    let guests = matrix(workspace, &built, &plan, options)?;
+    if guests.is_empty() {
         bail!("no test that runs in VMs has `{}` in its `file::name`", test.unwrap_or(""));
     }
-    results::finish(workspace, &stages)
+    stages.extend(guests);
+    results::finish(workspace, &stages, started)
 }
 
 /// All kernels: guests that bear another one beside them, those whose tests are timed, pairs. Nothing where no test is meant.
@@ -83,8 +86,10 @@ pub(crate) fn matrix(
     executables.sort();
     executables.dedup();
     say!("packing {} test executables for the guests", executables.len());
+    let started = Instant::now();
     let plans: Vec<_> = guests.iter().map(|guest| (guest.label(), guest.plan(options.long))).collect();
     guest::write(&base, built.programs.iter().chain(executables), &plans, &folder)?;
+    let packed = Stage::since("pack", started);
     let parts = guests.iter().any(|guest| guest.api_server);
     let parts = parts.then(|| kube::Parts::new(workspace, built, &folder));
     let matrix = Matrix { base: &base, folder: &folder, options };
@@ -96,7 +101,8 @@ pub(crate) fn matrix(
     };
     let (alone, beside): (Vec<&Guest>, Vec<&Guest>) =
         guests.iter().partition(|guest| matches!(guest.kind, Kind::Timed | Kind::TimedKube | Kind::Pair));
-    let mut stages = queue::run(&beside, AT_ONCE, run);
+    let mut stages = vec![packed];
+    stages.extend(queue::run(&beside, AT_ONCE, run));
     stages.extend(queue::run(&alone, 1, run));
     process::check_interrupt()?;
     if !options.keep {
