@@ -83,7 +83,6 @@ const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
 /// Depends on each kernel's verifier, helpers or tables.
 const ALL: &[On] = &[On::Native, On::Each];
 /// This machine's kernel may lack IPVS: guests alone.
-const GUESTS: &[On] = &[On::Each];
 const GUEST_ENDS: &[On] = &[On::Oldest, On::Newest];
 const GUEST_OLDEST: &[On] = &[On::Oldest];
 const GUEST_NEWEST: &[On] = &[On::Newest];
@@ -99,7 +98,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_maps", NATIVE, 5).is(&[Timed]),
     file("attach", ENDS, 10).is(&[MakesLoad]),
     file("attach_load", ENDS, 10).is(&[MakesLoad]),
-    file("attach_load::agent", NATIVE, 5).is(&[MakesLoad]),
+    file("attach_load::agent", NATIVE, 5).is(&[Timed, MakesLoad]),
     file("cli_surface", NATIVE, 5),
     file("cluster_file_reload", NATIVE, 5).is(&[MakesLoad]),
     file("cluster_file_start", NATIVE, 5),
@@ -126,14 +125,14 @@ pub(crate) const FILES: &[File] = &[
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("net_compare", NATIVE_REST_IN_ALL, 20).is(&[Waits]),
     file("net_cut", NATIVE_AND_OLDEST, 10).is(&[Timed, MakesLoad]),
-    file("net_keep", NATIVE_REST_IN_ALL, 5),
+    file("net_keep", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("net_kernel", ENDS, 10).is(&[MakesLoad]),
-    file("net_lapse", ENDS, 5).is(&[Timed, MakesLoad]),
+    file("net_lapse", NATIVE_AND_OLDEST, 5).is(&[Timed, MakesLoad]),
     file("net_link_down", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
     file("net_rescue", NATIVE_AND_OLDEST, 10).is(&[MakesLoad]),
     file("net_rescue::stopped", NATIVE_AND_OLDEST, 5).is(&[Timed, MakesLoad]),
     file("net_routes", NATIVE_AND_OLDEST, 10),
-    file("net_topology", NATIVE_AND_OLDEST, 10),
+    file("net_topology", NATIVE_REST_IN_ALL, 10),
     file("net_xdp", ENDS, 5),
     file("packets_fuzz", ALL, 5).never_again(),
     file("packets_load", ALL, 5).never_again(),
@@ -143,14 +142,14 @@ pub(crate) const FILES: &[File] = &[
     file("packets_rescue", ALL, 5).never_again(),
     file("packets_table", ALL, 5).never_again(),
     file("pair_sums", GUEST_ENDS, 10).needs(&[Pair]).never_again(),
-    file("proxy_traces", ENDS, 5),
-    file("sweep_idle", ENDS, 5).is(&[Timed]),
+    file("proxy_traces", NATIVE_AND_OLDEST, 5),
+    file("sweep_idle", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("sweep_probe", ENDS, 5),
     file("vm_audit", GUEST_NEWEST, 10).needs(&[Ipvs]),
     file("vm_devices", GUEST_ENDS, 10).is(&[MakesLoad]),
     file("vm_doctor", GUEST_ENDS, 10).needs(&[Ipvs]),
     file("vm_ipvs", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
-    file("vm_ipvs_tables", GUESTS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_late_ipvs", GUEST_ENDS, 5),
     file("vm_takeout", GUEST_ENDS, 15).needs(&[Ipvs]),
     file("vm_takeout::ending", GUEST_OLDEST, 10).needs(&[Ipvs]),
