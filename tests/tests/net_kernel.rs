@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    audit::BOTH,
     bare::{self, Bare},
     capture::{Capture, Frame},
     checks::{Case, Fence as _, SOON, reset_at_next_packet, sums_hold},
@@ -20,11 +21,22 @@ fn matrix(options: Options) -> Result<()> {
 
 nodefence_tests::each_topology!(matrix);
 
-/// Uploads in segments of 64 KiB (GSO) until the node is flagged; the RST's sums hold where the client receives it.
-fn upload(options: Options, place: Place, family: Family) -> Result<()> {
+/// Uploads from each of these, one after the other.
+fn uploads(options: Options, cases: &[(Place, Family)]) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let mut bare = Bare::start(&cluster)?;
-    let case = Case { cluster: &cluster, place, family };
+    for &(place, family) in cases {
+        let case = Case { cluster: &cluster, place, family };
+        upload(case, &mut bare).with_context(|| case.to_string())?;
+        bare.unflag("node-b")?;
+    }
+    Ok(())
+}
+
+/// Uploads in segments of 64 KiB (GSO) until the node is flagged; the RST's sums hold where the client receives it.
+fn upload(case: Case<'_>, bare: &mut Bare) -> Result<()> {
+    let Case { cluster, place, family } = case;
+    let resets = bare.counter(Reason::Reset)?;
     let mut conn = case.to_b(Service::Web)?;
     let device = if place == Place::Node { "lo" } else { "eth0" };
     let capture = Capture::start(cluster.at(place), device)?;
@@ -43,10 +55,10 @@ fn upload(options: Options, place: Place, family: Family) -> Result<()> {
     };
     ensure!(Outcome::of(&error) == Outcome::Reset, "{case}: {error}");
     let frames = capture.finish();
-    ensure!(bare.counter(Reason::Reset)? > 0 && bare.counter(Reason::Failed)? == 0);
+    ensure!(bare.counter(Reason::Reset)? > resets && bare.counter(Reason::Failed)? == 0);
     if place != Place::Node {
         let from = cluster.service(Service::Web, place, family).ip();
-        if options.offloads {
+        if cluster.options.offloads {
             let big = frames.iter().any(|frame| frame.outgoing && frame.bytes.len() > 10_000);
             ensure!(big, "no segment was larger than a wire's packet: GSO was off");
             let received: Vec<Frame> = frames.into_iter().filter(|f| !f.outgoing && is_rst(f)).collect();
@@ -64,30 +76,24 @@ fn is_rst(frame: &Frame) -> bool {
 
 #[test]
 fn gso_uploads() -> Result<()> {
-    for place in Place::ALL {
-        for family in [Family::V4, Family::V6] {
-            upload(Options::default(), place, family)?;
-        }
-    }
-    Ok(())
+    let all = Place::ALL.into_iter().flat_map(|place| BOTH.map(|family| (place, family)));
+    uploads(Options::default(), &all.collect::<Vec<_>>())
 }
 
 #[test]
 fn gso_uploads_through_tunnels() -> Result<()> {
     for overlay in [Overlay::Vxlan, Overlay::VxlanMetadata, Overlay::Tun] {
-        upload(Options { overlay, ..Options::default() }, Place::Pod, Family::V4)?;
-        upload(Options { overlay, ..Options::default() }, Place::Node, Family::V6)?;
+        let options = Options { overlay, ..Options::default() };
+        uploads(options, &[(Place::Pod, Family::V4), (Place::Node, Family::V6)])?;
     }
     Ok(())
 }
 
 #[test]
 fn sums_hold_on_the_wire_after_uploads() -> Result<()> {
-    for family in [Family::V4, Family::V6] {
-        upload(Options { offloads: false, ..Options::default() }, Place::Outside, family)?;
-        upload(Options { offloads: false, masquerade: false, ..Options::default() }, Place::Pod, family)?;
-    }
-    Ok(())
+    let options = Options { offloads: false, ..Options::default() };
+    uploads(options, &BOTH.map(|family| (Place::Outside, family)))?;
+    uploads(Options { masquerade: false, ..options }, &BOTH.map(|family| (Place::Pod, family)))
 }
 
 /// The client's side does its sums in software and GSO stays on at node A: what is CHECKSUM_PARTIAL at egress comes back as RST
