@@ -4,7 +4,9 @@ use nodefence::dataplane::{self, Dataplane, ProgramAhead, TcChoice, TcMode};
 
 use super::{
     others::{self, FIRST, LAST, NEXT, OK, SHOT, TCX_EGRESS, TCX_INGRESS},
-    support::{Held, PEERS, Pair, arrives, attached, auto, one_flagged, options, pin_dir, sh, tcx, up0},
+    support::{
+        Held, PEERS, Pair, arrives, attached, auto, ifindex, one_flagged, options, pin_dir, sh, tcx, up0,
+    },
 };
 
 const HEALTHY: std::net::Ipv4Addr = PEERS[0];
@@ -35,6 +37,15 @@ fn without_tcx(pair: &Pair) {
     assert!(arrives(pair, HEALTHY) && !arrives(pair, FLAGGED));
 }
 
+/// There a test about programs of others shows that there can be none.
+fn nobody_attaches(pair: &Pair) {
+    pair.near.run(|| {
+        let program = others::program(others::SCHED_CLS, "other", NEXT);
+        let refused = others::try_attach(&program, ifindex("up0"), TCX_EGRESS, LAST);
+        assert!(refused.is_err(), "a kernel without tcx took a program");
+    });
+}
+
 #[test]
 fn tcx_beside_a_program_that_was_there() {
     let pair = Pair::new("tcxbefore");
@@ -58,7 +69,7 @@ fn tcx_beside_a_program_that_was_there() {
 fn tcx_behind_a_program_that_came_later_is_said_and_not_fought() {
     let pair = Pair::new("tcxafter");
     if auto() == TcMode::Clsact {
-        return without_tcx(&pair);
+        return nobody_attaches(&pair);
     }
     let (mut held, ahead) = start(&pair, TcChoice::Auto);
     assert_eq!(ahead, []);
@@ -80,7 +91,7 @@ fn tcx_behind_a_program_that_came_later_is_said_and_not_fought() {
 fn tcx_runs_before_clsact_filters_which_keep_their_verdicts() {
     let pair = Pair::new("tcxcls");
     if auto() == TcMode::Clsact {
-        return without_tcx(&pair);
+        return nobody_attaches(&pair);
     }
     pair.near.run(|| {
         sh("tc qdisc add dev up0 clsact");
@@ -192,7 +203,7 @@ fn clsact_whose_filter_was_replaced() {
 fn clsact_names_tcx_programs_as_ahead() {
     let pair = Pair::new("clstcx");
     if auto() == TcMode::Clsact {
-        return without_tcx(&pair);
+        return nobody_attaches(&pair);
     }
     let (mut held, ahead) = start(&pair, TcChoice::Clsact);
     assert_eq!(ahead, []);

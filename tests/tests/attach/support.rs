@@ -92,9 +92,11 @@ pub(crate) fn auto() -> TcMode {
     if has { TcMode::Tcx } else { TcMode::Clsact }
 }
 
-/// Both ways of attaching, and what the status must then say on this kernel.
-pub(crate) fn ways() -> [(TcChoice, TcMode); 2] {
-    [(TcChoice::Auto, auto()), (TcChoice::Clsact, TcMode::Clsact)]
+/// The ways of attaching, and what the status must then say on this kernel: without tcx there is one alone, which whoever chooses nothing gets.
+pub(crate) fn ways() -> Vec<(TcChoice, TcMode)> {
+    let mut ways = vec![(TcChoice::Auto, auto()), (TcChoice::Clsact, TcMode::Clsact)];
+    ways.dedup_by_key(|(_, mode)| *mode);
+    ways
 }
 
 pub(crate) fn options(tc: TcChoice) -> Options {
