@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 use super::guest;
 use super::kernel::Kernel;
 use super::plan::{self, DONE, PARAMETER, Plan, Work};
-use super::{kube, qemu, verdict};
+use super::{kube, packed, qemu, verdict};
 use crate::assets;
 use crate::process;
 use crate::say::say;
@@ -43,14 +43,18 @@ pub(crate) fn figures(
     let folder = workspace.target.join("vm-bench");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let base = folder.join("base.cpio");
-    guest::write(&base, programs, &[(SET.to_owned(), calls(program, quick))], &folder)?;
+    let init = guest::init()?;
+    let ours: Vec<&PathBuf> = programs.iter().chain([&init]).collect();
+    guest::write(&base, ours.iter().copied(), &[(SET.to_owned(), calls(program, quick))])?;
+    let (packed, _) = packed::pack(&folder, ours.iter().copied(), guest::places(&init), Instant::now())?;
+    let ours = ours.iter().map(|program| packed.part(program)).collect::<Result<Vec<_>>>()?;
     let assets = folder.join("assets.cpio");
     guest::write_assets(&assets, &[assets::ensure(workspace)?.join("kube-proxy")])?;
     let kernel = KERNEL.prepare()?;
     say!("large IPVS tables: booting {}", kernel.release);
     let guest = qemu::Guest {
         kernel: &kernel,
-        parts: &[&base, &assets],
+        parts: &[&[&*base, &*assets], &*ours].concat(),
         folder: &folder,
         name: SET,
         parameters: &format!("{PARAMETER}={SET} nodefence.api_server={}", kube::API_SERVER),

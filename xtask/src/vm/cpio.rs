@@ -12,6 +12,9 @@ const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
 
+/// What an archive ends with: its last entry's name, and what fills up its last four bytes.
+pub(crate) const END: &[u8; 14] = b"TRAILER!!!\0\0\0\0";
+
 /// Writes one archive. Folders come into being with what lies in them; the first entry of a path wins.
 #[derive(Debug)]
 pub(crate) struct Archive<W> {
@@ -124,6 +127,7 @@ mod tests {
         archive.link("bin", "usr/bin").expect("memory");
         archive.finish().expect("memory");
         assert_eq!(bytes.len() % 4, 0);
+        assert!(bytes.ends_with(END));
         let text = String::from_utf8_lossy(&bytes);
         let starts: Vec<usize> = text.match_indices("070701").map(|(at, _)| at).collect();
         assert!(starts.iter().all(|at| at % 4 == 0), "{starts:?}");

@@ -52,12 +52,11 @@ const PROGRAMS: &[&str] = &[
 const DATA: &[&str] =
     &["/etc/iproute2", "/usr/share/iproute2", "/etc/protocols", "/etc/services", "/etc/ethertypes"];
 
-/// Writes the part of the initramfs that is the same for every kernel: programs of ours, this one as init among them, and `plans`, by name.
+/// Writes the part of the initramfs that is the same for every guest: this machine's programs, the libraries of those and of `ours`, and `plans`, by name.
 pub(super) fn write<'a>(
     file: &Path,
-    programs: impl IntoIterator<Item = &'a PathBuf>,
+    ours: impl IntoIterator<Item = &'a PathBuf>,
     plans: &[(String, Plan)],
-    scratch: &Path,
 ) -> Result<()> {
     let mut archive = Archive::new(BufWriter::new(fs::File::create(file)?));
     for folder in [
@@ -107,15 +106,8 @@ pub(super) fn write<'a>(
     archive.copy("usr/bin/busybox", &busybox)?;
 
     archive.folder(plan::FOLDER)?;
-    let init = std::env::current_exe().context("where this program lies")?;
-    let ours = programs.into_iter().map(|program| (at(program), program));
-    for (place, program) in ours.chain([(PathBuf::from("init"), &init)]) {
+    for program in ours {
         libraries.extend(needed(program)?);
-        let stripped = scratch.join("stripped");
-        // Line tables are nine tenths of a test's bytes.
-        process::run(process::command("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(program))?;
-        archive.copy(&place.to_string_lossy(), &stripped)?;
-        process::check_interrupt()?;
     }
     for library in &libraries {
         archive.copy(&inside(library), library)?;
@@ -155,6 +147,16 @@ pub(super) fn write_assets(file: &Path, programs: &[PathBuf]) -> Result<()> {
     }
     archive.finish()?;
     Ok(())
+}
+
+/// This program, which is the guest's first process.
+pub(super) fn init() -> Result<PathBuf> {
+    std::env::current_exe().context("where this program lies")
+}
+
+/// Where programs of ours lie in the guest, whose first process is `init`.
+pub(super) fn places(init: &Path) -> impl Fn(&Path) -> PathBuf {
+    move |program| if program == init { PathBuf::from("init") } else { at(program) }
 }
 
 /// Where an executable of ours lies in the guest.

@@ -1,5 +1,6 @@
 //! What boots a guest, and what comes of it: shared by guests alone, beside an API server and in pairs.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::kernel::{Kernel, Prepared};
+use super::packed::Packed;
 use super::plan::{self, Work};
 use super::verdict::{self, Told};
 use super::{guest, qemu};
@@ -93,6 +95,9 @@ pub(super) fn or_failed(name: String, stage: Result<Stage>) -> Stage {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     pub(super) base: &'a Path,
+    /// Programs of ours that every guest has.
+    pub(super) everywhere: &'a [&'a PathBuf],
+    pub(super) packed: &'a Packed,
     pub(super) folder: &'a Path,
     pub(super) options: &'a Options,
 }
@@ -102,6 +107,8 @@ pub(super) struct Matrix<'a> {
 pub(super) struct Boot<'a> {
     pub(super) parameters: &'a str,
     pub(super) limit: Duration,
+    /// What it runs.
+    pub(super) jobs: &'a [Job],
     /// More parts of the initramfs.
     pub(super) parts: &'a [&'a Path],
     pub(super) network: &'a [String],
@@ -110,8 +117,8 @@ pub(super) struct Boot<'a> {
 }
 
 impl<'a> Boot<'a> {
-    pub(super) fn new(guest: &Guest, parameters: &'a str) -> Self {
-        Self { parameters, limit: guest.limit(), parts: &[], network: &[], host: None }
+    pub(super) fn new(guest: &'a Guest, parameters: &'a str) -> Self {
+        Self { parameters, limit: guest.limit(), jobs: &guest.jobs, parts: &[], network: &[], host: None }
     }
 }
 
@@ -129,9 +136,12 @@ impl Matrix<'_> {
     /// Boots one guest and reads its results to the end.
     pub(super) fn run(&self, kernel: &Prepared, label: &str, boot: &Boot<'_>) -> Result<Ran> {
         say!("{label}: booting {}", kernel.release);
+        let tests = boot.jobs.iter().map(|job| &job.program);
+        let ours: BTreeSet<&PathBuf> = self.everywhere.iter().copied().chain(tests).collect();
+        let ours = ours.into_iter().map(|program| self.packed.part(program)).collect::<Result<Vec<_>>>()?;
         let guest = qemu::Guest {
             kernel,
-            parts: &[&[self.base], boot.parts].concat(),
+            parts: &[&[self.base], &*ours, boot.parts].concat(),
             folder: self.folder,
             name: label,
             parameters: boot.parameters,

@@ -11,12 +11,14 @@ mod kube;
 mod matrix;
 mod mirror;
 mod modules;
+mod packed;
 mod pair;
 mod plan;
 mod qemu;
 mod queue;
 mod verdict;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +31,6 @@ pub(crate) use kube::HOST;
 pub(crate) use matrix::Options;
 use matrix::{Boot, Guest, Matrix};
 
-use crate::say::say;
 use crate::setup::need::Need;
 use crate::test::executables::{self, Built};
 use crate::test::job::Job;
@@ -80,19 +81,18 @@ pub(crate) fn matrix(
     // Guests of another run would lie in the same files.
     let lock = folder.join("lock");
     let _lock = cache::lock(&lock, "another run boots guests from this target folder: waiting for it")?;
-    let base = folder.join("base.cpio");
-    let mut executables: Vec<&PathBuf> =
-        guests.iter().flat_map(|guest| guest.jobs.iter().map(|job| &job.program)).collect();
-    executables.sort();
-    executables.dedup();
-    say!("packing {} test executables for the guests", executables.len());
     let started = Instant::now();
+    let base = folder.join("base.cpio");
     let plans: Vec<_> = guests.iter().map(|guest| (guest.label(), guest.plan(options.long))).collect();
-    guest::write(&base, built.programs.iter().chain(executables), &plans, &folder)?;
-    let packed = Stage::since("pack", started);
+    let init = guest::init()?;
+    let everywhere: Vec<&PathBuf> = built.programs.iter().chain([&init]).collect();
+    let tests = guests.iter().flat_map(|guest| guest.jobs.iter().map(|job| &job.program));
+    let ours: BTreeSet<&PathBuf> = everywhere.iter().copied().chain(tests).collect();
+    guest::write(&base, ours.iter().copied(), &plans)?;
+    let (packed, stage) = packed::pack(&folder, ours, guest::places(&init), started)?;
     let parts = guests.iter().any(|guest| guest.api_server);
     let parts = parts.then(|| kube::Parts::new(workspace, built, &folder));
-    let matrix = Matrix { base: &base, folder: &folder, options };
+    let matrix = Matrix { base: &base, everywhere: &everywhere, packed: &packed, folder: &folder, options };
     let run = |guest: &Guest| match (&guest.kind, &parts) {
         (Kind::Pair, _) => matrix.pair(guest),
         (_, Some(Err(error))) if guest.api_server => bail!("{error:#}"),
@@ -101,7 +101,7 @@ pub(crate) fn matrix(
     };
     let (alone, beside): (Vec<&Guest>, Vec<&Guest>) =
         guests.iter().partition(|guest| matches!(guest.kind, Kind::Timed | Kind::TimedKube | Kind::Pair));
-    let mut stages = vec![packed];
+    let mut stages = vec![stage];
     stages.extend(queue::run(&beside, AT_ONCE, run));
     stages.extend(queue::run(&alone, 1, run));
     process::check_interrupt()?;

@@ -1,0 +1,167 @@
+//! Programs of ours as parts of the initramfs, each a part of its own: a guest is given what it runs and no more, and what was not built anew since is packed
+//! already.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufWriter, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Instant, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, anyhow};
+
+use super::cpio::{self, Archive};
+use crate::process;
+use crate::say::say;
+use crate::test::tally::Stage;
+
+/// Below the folder of guests.
+const FOLDER: &str = "packed";
+/// What no name of a part begins with.
+const ASIDE: &str = ".aside-";
+
+/// Which part has a program.
+#[derive(Debug)]
+pub(super) struct Packed {
+    parts: BTreeMap<PathBuf, PathBuf>,
+}
+
+/// Packs programs, as many at once as there are processors. `folder`: of the guests, where parts are kept; `place`: where a program lies in a guest. The stage
+/// has the time that it took since `started`.
+pub(super) fn pack<'a>(
+    folder: &Path,
+    programs: impl IntoIterator<Item = &'a PathBuf>,
+    place: impl Fn(&Path) -> PathBuf + Sync,
+    started: Instant,
+) -> Result<(Packed, Stage)> {
+    let folder = folder.join(FOLDER);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let programs: BTreeSet<&PathBuf> = programs.into_iter().collect();
+    let mut parts = BTreeMap::new();
+    let mut missing = Vec::new();
+    for program in programs {
+        let part = part(&folder, program)?;
+        if !is_whole(&part) {
+            missing.push((program, part.clone()));
+        }
+        parts.insert(program.clone(), part);
+    }
+    let note = format!("{} programs, {} built anew", parts.len(), missing.len());
+    say!("packing for the guests: {note}");
+    let queue = Mutex::new(missing.into_iter());
+    let work = |number: usize| -> Result<()> {
+        // The lock is held while one is taken, not while it is packed.
+        let next = || queue.lock().ok()?.next();
+        while let Some((program, part)) = next() {
+            let aside = folder.join(format!("{ASIDE}{number}"));
+            one(program, &place(program), &aside, &part).with_context(|| program.display().to_string())?;
+        }
+        Ok(())
+    };
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let work = &work;
+        let all: Vec<_> = (0..at_once).map(|number| scope.spawn(move || work(number))).collect();
+        all.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow!("a thread that packs panicked"))?)
+    })?;
+    let mut stage = Stage::since("pack", started);
+    stage.note = note;
+    Ok((Packed { parts }, stage))
+}
+
+impl Packed {
+    /// The part with a program.
+    pub(super) fn part(&self, program: &Path) -> Result<&Path> {
+        let part = self.parts.get(program);
+        part.map(PathBuf::as_path).with_context(|| format!("{} was not packed", program.display()))
+    }
+}
+
+/// Where its part lies. A program that was built anew has another one: cargo, too, takes for unchanged what is as old and as long.
+fn part(folder: &Path, program: &Path) -> Result<PathBuf> {
+    let meta = program.metadata().with_context(|| format!("cannot read {}", program.display()))?;
+    let built = meta.modified()?.duration_since(UNIX_EPOCH)?.as_nanos();
+    let stem = stem(program);
+    Ok(folder.join(format!("{stem}{built}.{}.cpio", meta.len())))
+}
+
+/// What all parts of a program begin with.
+fn stem(program: &Path) -> String {
+    format!("{}.", program.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// Whether a part is there to its end: a machine that stopped may have left half of one.
+fn is_whole(part: &Path) -> bool {
+    let mut end = [0; cpio::END.len()];
+    let back = i64::try_from(end.len()).unwrap_or_default();
+    let read = File::open(part).and_then(|mut file| {
+        file.seek(SeekFrom::End(-back))?;
+        file.read_exact(&mut end)
+    });
+    read.is_ok() && end == *cpio::END
+}
+
+/// Packs one, and removes what was packed of it before.
+fn one(program: &Path, place: &Path, aside: &Path, part: &Path) -> Result<()> {
+    let stripped = aside.with_extension("stripped");
+    // Line tables are nine tenths of a test's bytes.
+    process::run(process::command("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(program))?;
+    let mut archive = Archive::new(BufWriter::new(File::create(aside)?));
+    archive.copy(&place.to_string_lossy(), &stripped)?;
+    archive.finish()?;
+    fs::remove_file(&stripped)?;
+    let folder = part.parent().context("a part without a folder")?;
+    for old in fs::read_dir(folder)?.flatten() {
+        if old.file_name().to_string_lossy().starts_with(&stem(program)) {
+            fs::remove_file(old.path())?;
+        }
+    }
+    fs::rename(aside, part)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cache::Scratch;
+
+    /// Packs a program; the part and how many were packed anew.
+    fn packed(folder: &Path, program: &PathBuf) -> (PathBuf, String) {
+        let place = |program: &Path| Path::new("nodefence").join(program.file_name().expect("a name"));
+        let (packed, stage) = pack(folder, [program], place, Instant::now()).expect("packed");
+        (packed.part(program).expect("there").to_owned(), stage.note)
+    }
+
+    #[test]
+    fn what_was_built_anew_is_packed_anew_and_nothing_else() {
+        let scratch = Scratch::new(&std::env::temp_dir().join("nodefence-xtask-packed")).expect("a folder");
+        let (program, other) = (scratch.path().join("a"), scratch.path().join("a-b"));
+        for to in [&program, &other] {
+            fs::copy(std::env::current_exe().expect("this one"), to).expect("copied");
+        }
+        let (beside, _) = packed(scratch.path(), &other);
+        let (first, note) = packed(scratch.path(), &program);
+        assert_eq!(note, "1 programs, 1 built anew");
+        let bytes = fs::read(&first).expect("there");
+        assert!(bytes.len() < fs::metadata(&program).expect("there").len() as usize, "not stripped");
+        assert!(bytes.windows(11).any(|name| name == b"nodefence/a"));
+        assert_eq!(packed(scratch.path(), &program), (first.clone(), "1 programs, 0 built anew".to_owned()));
+
+        // Half of a part is none.
+        fs::write(&first, &bytes[..bytes.len() / 2]).expect("written");
+        assert_eq!(packed(scratch.path(), &program).1, "1 programs, 1 built anew");
+        assert_eq!(fs::read(&first).expect("there"), bytes);
+
+        let file = File::options().append(true).open(&program).expect("there");
+        let later =
+            file.metadata().and_then(|meta| meta.modified()).expect("a time") + Duration::from_secs(1);
+        file.set_modified(later).expect("set");
+        let (second, note) = packed(scratch.path(), &program);
+        assert_eq!(note, "1 programs, 1 built anew");
+        assert!(second != first && !first.exists(), "the old part goes");
+        assert!(beside.exists(), "another program's part stays");
+    }
+}
