@@ -37,6 +37,7 @@ pub(crate) struct Options {
 pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     let started = Instant::now();
     let filter = options.filter.as_deref();
+    table::is_complete(&workspace.root.join("tests/tests"))?;
     let scope = options.scope;
     let mut needs = vec![Need::Build, Need::Namespaces];
     if filter.is_none() {

@@ -1,7 +1,12 @@
 //! The one table of test files (`tests/tests/*`): what each needs, on which kernels it runs, how long it may take, and whether a failed test of it
 //! may be run again.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 
 use Need::{Ipvs, KubeProxy, Pair};
 use Trait::{MakesLoad, Slow, Timed, Waits};
@@ -162,6 +167,23 @@ pub(crate) const FILES: &[File] = &[
     file("watchdog", NATIVE, 5).is(&[Timed, MakesLoad]),
 ];
 
+/// Whether each file of the folder of tests has a row, and each row its file. Asked before anything is built.
+pub(crate) fn is_complete(folder: &Path) -> Result<()> {
+    let mut files = BTreeSet::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        files.extend(path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned));
+    }
+    let rows: BTreeSet<String> = FILES.iter().map(|file| file.executable().to_owned()).collect();
+    let missing =
+        |name: &String| format!("tests/tests/{name} has no row: add `file(\"{name}\", NATIVE, 5),`");
+    let gone = |name: &String| format!("`{name}` has a row, and no file in tests/tests");
+    let wrong: Vec<String> =
+        files.difference(&rows).map(missing).chain(rows.difference(&files).map(gone)).collect();
+    ensure!(wrong.is_empty(), "xtask/src/test/table.rs: {}", wrong.join("; "));
+    Ok(())
+}
+
 /// Rows of a test executable.
 pub(crate) fn rows(executable: &str) -> impl Iterator<Item = &'static File> {
     FILES.iter().filter(move |file| file.executable() == executable)
@@ -265,20 +287,22 @@ impl File {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::path::Path;
-
     use super::*;
 
     #[test]
     fn each_test_file_has_its_row_and_each_row_its_file() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
-        let stem = |entry: std::io::Result<std::fs::DirEntry>| {
-            entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()
-        };
-        let files: BTreeSet<String> = std::fs::read_dir(folder).unwrap().map(stem).collect();
-        let rows: BTreeSet<String> = FILES.iter().map(|file| file.executable().to_owned()).collect();
-        assert_eq!(files, rows);
+        is_complete(&folder).unwrap();
+        let folder = std::env::temp_dir().join(format!("nodefence-xtask-table-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("net_new.rs"), "").unwrap();
+        let told = is_complete(&folder).unwrap_err().to_string();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(
+            told.contains("tests/tests/net_new has no row: add `file(\"net_new\", NATIVE, 5),`"),
+            "{told}"
+        );
+        assert!(told.contains("`net_cut` has a row, and no file"), "{told}");
     }
 
     /// The source of a row's tests: of its module where that is a file.

@@ -36,7 +36,7 @@ use crate::test::executables::{self, Built};
 use crate::test::job::Job;
 use crate::test::plan::{Plan, Scope};
 use crate::test::results;
-use crate::test::table::Kind;
+use crate::test::table::{self, Kind};
 use crate::test::tally::Stage;
 use crate::workspace::Workspace;
 use crate::{cache, process, setup};
@@ -50,6 +50,7 @@ const AT_ONCE: usize = 2;
 /// The verb by itself.
 pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>) -> Result<ExitCode> {
     let started = Instant::now();
+    table::is_complete(&workspace.root.join("tests/tests"))?;
     setup::ensure(workspace, &[Need::Build, Need::Vm])?;
     let mut stages = vec![Stage::since("setup", started)];
     let (built, took) = executables::build(workspace, "--test=*", test)?;
