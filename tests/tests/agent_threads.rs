@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, Map, MapData};
-use nodefence::flags::monotonic_ns;
+use nodefence::{flags::monotonic_ns, report::Request};
 use nodefence_tests::{
     Agent, Netns, agent::PINNED_MAPS, client::wait_until, four_nodes, promises::LAPSED, traced::Still, watch,
 };
@@ -47,6 +47,13 @@ fn until(ns: &Netns, index: u32) -> Result<u64> {
     })
 }
 
+/// Who is cut, by name.
+fn flagged(agent: &Agent) -> Result<Vec<String>> {
+    let nodes: Vec<Value> = agent.ask(&Request::Nodes)?;
+    let cut = nodes.iter().filter(|node| node["action"] == "refuse");
+    Ok(cut.filter_map(|node| node["name"].as_str()).map(str::to_owned).collect())
+}
+
 #[test]
 fn whoever_stands_still_holds_nobody_up() -> Result<()> {
     let (ns, agent) = start()?;
@@ -57,16 +64,16 @@ fn whoever_stands_still_holds_nobody_up() -> Result<()> {
         let still = Still::of(agent.proc()?.pid(), name)?;
         let since = Instant::now();
         agent.flag_by_socket("node-c").with_context(|| format!("{name} stands still"))?;
-        let cut = agent.node("node-c")?["action"] == "refuse";
-        ensure!(cut, "{name} stands still: the flag is not carried out");
-        agent.unflag("node-c").with_context(|| format!("{name} stands still"))?;
-        ensure!(agent.status()?["flagged"].as_array().is_some_and(|flagged| flagged.len() == 1), "{name}");
-        let took = since.elapsed().saturating_sub(watch::longest_gap(since));
-        ensure!(took < STILL, "{name} stands still: answers took {took:?}");
+        ensure!(flagged(&agent)? == ["node-b", "node-c"], "{name} stands still: the flag is not carried out");
+        agent.ask::<Value>(&Request::Unflag { node: "node-c".into() })?;
+        ensure!(flagged(&agent)? == ["node-b"], "{name} stands still: the flag is not taken back");
+        watch::within(&format!("answers while {name} stands still"), STILL, since)?;
         while since.elapsed() < STILL {
             let ahead = Duration::from_nanos(until(&ns, index)?.saturating_sub(monotonic_ns()));
-            let excuse = watch::longest_gap(since);
-            ensure!(ahead + excuse >= AHEAD, "{name} stands still: the verdict holds for {ahead:?} only");
+            if ahead + watch::longest_gap(since) < AHEAD {
+                let text = format!("{name} stands still: the verdict holds for {ahead:?} only");
+                return Err(watch::missed(AHEAD, text));
+            }
             sleep(Duration::from_millis(50));
         }
         still.lift()?;
