@@ -101,6 +101,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_flows", NATIVE, 5),
     file("agent_life", NATIVE, 5),
     file("agent_maps", NATIVE, 5).is(&[Timed]),
+    file("agent_threads", NATIVE, 5).is(&[Timed]),
     file("attach", ENDS, 10).is(&[MakesLoad]),
     file("attach_load", ENDS, 10).is(&[MakesLoad]),
     file("attach_load::agent", NATIVE, 5).is(&[Timed, MakesLoad]),
