@@ -165,7 +165,7 @@ impl Looking {
             Some(last) if same_view && coverage.has_same_routes(&last.coverage) => last.needed,
             _ => coverage.needed(&world.view, skipped),
         };
-        let statuses = self.attach(&world, coverage.names(&needed), &devices)?;
+        let statuses = self.attach(coverage.names(&needed), &devices)?;
         coverage.set_attached(&statuses);
         let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
         let same = coverage.is_same(&world.coverage);
@@ -195,18 +195,13 @@ impl Looking {
     /// Attaches to the devices that are wanted now.
     fn attach(
         &mut self,
-        world: &World,
         needed: Vec<String>,
         devices: &[interfaces::Interface],
     ) -> Result<Vec<InterfaceStatus>, dataplane::Error> {
         let Routes { devices: attach, sight, verdicts, .. } = &mut self.ours;
         let Wanted { names: named, auto } = &sight.settings.interfaces;
         if attach.is_staged() {
-            // The owner of verdicts was told of them by then.
-            if world.held.tables.written.is_some() {
-                attach.filled();
-            }
-            // Devices are about to be switched to maps that were just written: verdicts must be in them by then. Nobody who owns verdicts waits for the tables.
+            // Devices are about to be switched to maps that were just filled: verdicts must be in them by then. Nobody who owns verdicts waits for the tables.
             let _ending = verdicts.settled().blocking_recv();
         }
         let mut wanted = named.clone();

@@ -137,20 +137,23 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
     });
 }
 
-/// What its values mean is known to the programs alone that use it.
+/// What its values mean is known to the programs alone that use it: it goes with all that lay beside it once something is attached.
 #[test]
-fn an_old_map_of_another_layout_is_left_alone() {
+fn an_old_map_of_another_layout_is_put_aside() {
     Pair::new("layout").near.run(|| {
         drop(Dataplane::open(&Options::default()).unwrap());
         replace_nodes::<u64>(MAX_NODES);
         assert!(NodeWriter::pinned(&pin_dir()).is_none());
-        let dataplane = Dataplane::open(&Options::default()).unwrap();
-        assert!(dataplane.devices.is_staged());
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        assert!(!dataplane.devices.is_staged());
         dataplane.devices.node_writer().unwrap().write_node(1, &node("hung", 1, true)).unwrap();
-        let old: Array<MapData, u64> = open(&pin_dir(), "nodes");
+        let aside = pin_dir().with_file_name("v0");
+        let old: Array<MapData, u64> = open(&aside, "nodes");
         assert_eq!(old.get(&1, 0).unwrap(), 0);
         let there = dataplane.tables.owned().unwrap();
         assert_eq!(there.len(), 1);
         assert_eq!((there[0].0, there[0].1.verdict), (1, Verdict::Flagged as u32));
+        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert!(!aside.exists());
     });
 }

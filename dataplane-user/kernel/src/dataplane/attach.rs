@@ -1,5 +1,9 @@
 //! Bringing the devices that are attached to in line with those that are wanted.
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use aya::Ebpf;
 use nodefence_common::Device;
@@ -23,6 +27,7 @@ use super::{
     rescue::Rescues,
     staging::Staged,
     tc::{self, TcMode},
+    versions,
     xdp::{self, XdpState, XdpStatus},
 };
 
@@ -52,6 +57,8 @@ pub struct Attach {
     /// What the XDP program knows of devices.
     pub(super) devices: DeviceMap,
     pub(super) staged: Option<Staged>,
+    /// Pin folders of other versions, which go once something is attached.
+    pub(super) other_versions: Vec<PathBuf>,
     /// The names last given to [`Attach::attach`].
     pub(super) wanted: Vec<String>,
     /// Holds the maps that nobody has a handle of, and the programs that are loaded only where they are needed.
@@ -65,7 +72,12 @@ impl Attach {
     /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
     pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
         self.wanted = wanted.to_vec();
-        reconcile(self, true)
+        let statuses = reconcile(self, true);
+        if statuses.iter().any(|status| status.error.is_none()) && detach_other_versions(self) {
+            // XDP runs one program of a device, and what ran ahead of ours does not any more.
+            return reconcile(self, false);
+        }
+        statuses
     }
 
     /// Indexes of the devices that programs of ours are attached to by TC, in whatever way and by whichever process.
@@ -79,14 +91,7 @@ impl Attach {
         reconcile(self, false)
     }
 
-    /// The maps hold tables: where they are staged, devices may be switched to them.
-    pub const fn filled(&mut self) {
-        if let Some(staged) = &mut self.staged {
-            staged.filled = true;
-        }
-    }
-
-    /// Whether devices may still read maps of another size, layout or version: until all of them are switched.
+    /// Whether devices may still read maps of another size: until all of them are switched.
     pub fn is_staged(&self) -> bool {
         self.staged.is_some()
     }
@@ -172,17 +177,7 @@ fn one(ours: &mut Attach, netlink: &mut Netlink, interfaces: &[Interface], name:
         }
     };
     status.link_layer = Some(layer);
-    // While the new maps are still empty, the old programs go on with the old maps.
-    let empty = ours.staged.as_ref().is_some_and(|s| !s.filled);
-    let done = match empty.then(|| attached(ours, netlink, interface)).transpose() {
-        Ok(Some(true)) => {
-            status.error = Some("waits for the first write into the new maps".into());
-            return status;
-        }
-        Ok(_) => attach(ours, netlink, interface, layer, &mut status),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = done {
+    if let Err(error) = attach(ours, netlink, interface, layer, &mut status) {
         status.error = Some(error.to_string());
     }
     status
@@ -277,11 +272,35 @@ fn leave(ours: &mut Attach, netlink: &mut Netlink, keep: &[u32]) -> Result<(), E
     Ok(())
 }
 
-/// Once the new maps are full of what is wanted and every device was switched, they take the old ones' place.
+/// Once every device was switched to them, the new maps take the old ones' place.
 fn commit_staged(ours: &mut Attach) {
-    if let Some(staged) = ours.staged.take_if(|s| s.filled)
+    if let Some(staged) = ours.staged.take()
         && let Err(error) = staged.commit(&ours.options.pin_dir)
     {
         tracing::warn!(%error, "the new maps are in use but could not be pinned in the old ones' place");
     }
+}
+
+/// Detaches what other versions have attached, and says so; whether there was any. What cannot be detached is tried again by the next attach.
+fn detach_other_versions(ours: &mut Attach) -> bool {
+    let pin_dir = &ours.options.pin_dir;
+    let before = ours.other_versions.len();
+    ours.other_versions.retain(|other| {
+        let folder = other.display();
+        match versions::detach(pin_dir, other) {
+            Ok(()) => {
+                tracing::warn!(
+                    %folder,
+                    "what an agent of another version or layout had pinned was detached; none of its verdicts were adopted: \
+                     flagged nodes got traffic until they were cut anew"
+                );
+                false
+            }
+            Err(error) => {
+                tracing::error!(%folder, %error, "what an agent of another version or layout had pinned cannot be detached");
+                true
+            }
+        }
+    });
+    ours.other_versions.len() < before
 }

@@ -43,6 +43,7 @@ impl Dataplane {
                 programs: loaded.programs,
                 devices,
                 staged: loaded.staged,
+                other_versions: loaded.other_versions,
                 wanted: Vec::new(),
                 ebpf: loaded.ebpf,
                 _lock: lock,
@@ -57,7 +58,6 @@ impl Dataplane {
     pub fn write(&mut self, tables: &Tables) -> Result<WriteReport, Error> {
         let delta = Delta::between(&self.tables.read()?, &LeftOut::default(), tables);
         let (report, _) = self.tables.write(&delta)?;
-        self.devices.filled();
         Ok(report)
     }
 }

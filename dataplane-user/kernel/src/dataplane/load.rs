@@ -26,6 +26,7 @@ use super::{
     options::{Options, XdpChoice},
     programs::Programs,
     staging::{self, Staged},
+    versions,
 };
 
 /// The usual place of the BPF filesystem; the only one that is mounted without being asked.
@@ -37,15 +38,21 @@ pub(super) struct Loaded {
     pub(super) programs: Programs,
     pub(super) maps: Maps,
     pub(super) staged: Option<Staged>,
+    pub(super) other_versions: Vec<PathBuf>,
     pub(super) lock: PinLock,
 }
 
-/// Loads the programs over the pinned maps. Maps whose size or layout differs are made anew in the staging folder.
+/// Loads the programs over the pinned maps. Maps whose size differs are made anew in the staging folder.
 pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     raise_memlock(supported_kernel()?)?;
     let lock = prepare_pin_dir(&options.pin_dir)?;
     let object = crate::DATAPLANE_OBJECT;
     let differing = staging::differing(&options.pin_dir, object, options.max_backends)?;
+    if differing.is_none() {
+        versions::put_aside(&options.pin_dir)?;
+    }
+    let differing = differing.unwrap_or_default();
+    let other_versions = versions::others(&options.pin_dir)?;
     staging::prepare(&options.pin_dir, &differing)?;
     let mut loader = EbpfLoader::new();
     loader.default_map_pin_directory(&options.pin_dir).map_max_entries(names::BACKENDS, options.max_backends);
@@ -58,7 +65,7 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     let programs = Programs::load(&mut ebpf, options.xdp != XdpChoice::Off)?;
     let mut maps = Maps::take(&mut ebpf)?;
     let staged = Staged::fill(&options.pin_dir, differing, &mut maps)?;
-    Ok(Loaded { ebpf, programs, maps, staged, lock })
+    Ok(Loaded { ebpf, programs, maps, staged, other_versions, lock })
 }
 
 fn load_error(error: EbpfError) -> Error {

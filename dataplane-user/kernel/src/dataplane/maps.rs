@@ -98,14 +98,6 @@ pub(super) fn owned_nodes(nodes: &Array<MapData, NodeEntry>) -> Result<Vec<(u32,
     Ok((0..).zip(entries).filter(|(_, entry)| entry.generation != 0).collect())
 }
 
-/// Whether a pinned map could not be opened because it has another layout than the one asked for.
-pub(super) fn is_other_layout(error: &MapError) -> bool {
-    matches!(
-        error,
-        MapError::InvalidKeySize { .. } | MapError::InvalidValueSize { .. } | MapError::InvalidMapType { .. }
-    )
-}
-
 /// Whether a hash map refused an entry for the moment only.
 pub(super) fn is_passing(error: &MapError) -> bool {
     let MapError::SyscallError(e) = error else { return false };

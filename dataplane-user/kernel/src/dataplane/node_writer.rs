@@ -5,13 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use nodefence_common::{MAX_NODES, NodeEntry, PortKey, port_flags};
 
-use super::{
-    attach::Attach,
-    error::Error,
-    maps::{is_other_layout, owned_nodes},
-    names,
-    write::insert,
-};
+use super::{attach::Attach, error::Error, maps::owned_nodes, names, write::insert};
 
 /// Writes nodes' entries and kept ports. Independent of the [`Attach`] that it was made from. Only one may write at a time: it knows of
 /// no generation that another one wrote since it was made.
@@ -116,13 +110,8 @@ where
     if !devices.staged.as_ref().is_some_and(|staged| staged.has(name)) {
         return Ok((open(pinned, name).map_err(Error::map(name))?, None));
     }
-    let old = match open(pinned, name) {
-        Ok(old) => Some(old),
-        // What its values mean is known to its own programs alone.
-        Err(error) if is_other_layout(&error) => None,
-        Err(error) => return Err(Error::map(name)(error)),
-    };
-    Ok((open(&names::staging(pinned), name).map_err(Error::map(name))?, old))
+    let old = open(pinned, name).map_err(Error::map(name))?;
+    Ok((open(&names::staging(pinned), name).map_err(Error::map(name))?, Some(old)))
 }
 
 fn open<T>(folder: &Path, name: &'static str) -> Result<T, MapError>

@@ -1,11 +1,6 @@
-//! Maps of another size or layout. They are made and filled in a folder of their own while the old programs go on with
-//! the old maps; devices are switched one by one; then the new pins take the place of the old ones. Another version's
-//! maps have a folder of their own already, and go when no program uses them any more.
-use std::{
-    fs,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-};
+//! Maps of another size. They are made and filled in a folder of their own while the old programs go on with
+//! the old maps; devices are switched one by one; then the new pins take the place of the old ones.
+use std::{fs, os::fd::AsFd, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya_obj::Object;
@@ -14,27 +9,23 @@ use nodefence_common::NodeEntry;
 use super::{
     error::Error,
     folders,
-    maps::{Maps, is_full, is_other_layout},
+    maps::{Maps, is_full},
     names::{self, MAPS},
     sys::{self, MapInfo},
-    versions, write,
+    write,
 };
 
 /// New maps that wait for the devices to run the programs which use them.
 pub(super) struct Staged {
     names: Vec<&'static str>,
-    /// Whether the new maps hold all that is wanted, so that devices may be switched.
-    pub(super) filled: bool,
-    /// Pin folders of other versions, whose links are ours by now.
-    other_versions: Vec<PathBuf>,
 }
 
-/// Names of the maps that are pinned with another size or layout than the object has.
+/// Names of the maps that are pinned with another size than the object has; `None` where one has another layout.
 pub(super) fn differing(
     pin_dir: &Path,
     object: &[u8],
     max_backends: u32,
-) -> Result<Vec<&'static str>, Error> {
+) -> Result<Option<Vec<&'static str>>, Error> {
     let object = Object::parse(object).map_err(|e| Error::Load(e.into()))?;
     let mut differing = Vec::new();
     for name in MAPS {
@@ -49,17 +40,22 @@ pub(super) fn differing(
         let path = pin_dir.join(name);
         let Ok(pinned) = sys::get(&path) else { continue };
         let pinned = sys::map_info(pinned.as_fd()).map_err(Error::file(path, "query the pinned map"))?;
-        if pinned != wanted {
-            tracing::info!(
-                map = name,
-                ?pinned,
-                ?wanted,
-                "the pinned map differs; a new one is filled beside it"
-            );
-            differing.push(name);
+        if pinned == wanted {
+            continue;
         }
+        if (MapInfo { max_entries: wanted.max_entries, ..pinned }) != wanted {
+            tracing::warn!(map = name, ?pinned, ?wanted, "the pinned map has another layout");
+            return Ok(None);
+        }
+        tracing::info!(
+            map = name,
+            pinned = pinned.max_entries,
+            wanted = wanted.max_entries,
+            "the pinned map has another size; a new one is filled beside it"
+        );
+        differing.push(name);
     }
-    Ok(differing)
+    Ok(Some(differing))
 }
 
 /// Clears what an earlier attempt left and makes the folder where it is needed.
@@ -73,24 +69,16 @@ pub(super) fn prepare(pin_dir: &Path, differing: &[&str]) -> Result<(), Error> {
 }
 
 impl Staged {
-    /// Copies into the new maps what the old ones hold. Where a layout changed there is nothing to copy: devices are then
-    /// switched only after the first whole write.
+    /// Copies into the new maps what the old ones hold.
     pub(super) fn fill(
         pin_dir: &Path,
         names: Vec<&'static str>,
         maps: &mut Maps,
     ) -> Result<Option<Self>, Error> {
-        let other_versions = versions::others(pin_dir)?;
-        if names.is_empty() && other_versions.is_empty() {
+        if names.is_empty() {
             return Ok(None);
         }
-        let mut staged = Self { names, filled: true, other_versions };
-        for other in &staged.other_versions {
-            tracing::info!(folder = %other.display(), "another version's dataplane is taken over");
-            // Its programs go on with its maps until ours are filled.
-            staged.filled &= !versions::take_over(pin_dir, other)?;
-        }
-        for name in staged.names.clone() {
+        for &name in &names {
             let Some(old) = open_old(pin_dir, name)? else { continue };
             let copied = match name {
                 names::BACKENDS => {
@@ -104,13 +92,9 @@ impl Staged {
                 // Counters start again, configuration is written at each start, the rest is of the moment.
                 _ => continue,
             };
-            match copied {
-                Ok(result) => result?,
-                Err(error) if is_other_layout(&error) => staged.filled = false,
-                Err(e) => return Err(Error::map(name)(e)),
-            }
+            copied.map_err(Error::map(name))??;
         }
-        Ok(Some(staged))
+        Ok(Some(Self { names }))
     }
 
     /// Whether a new map of this name was made.
@@ -126,11 +110,7 @@ impl Staged {
             fs::rename(&path, pin_dir.join(name))
                 .map_err(Error::file(path, "move it over the old map's pin"))?;
         }
-        folders::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder"))?;
-        for other in self.other_versions {
-            folders::remove_pins(&other)?;
-        }
-        Ok(())
+        folders::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder")).map(drop)
     }
 }
 

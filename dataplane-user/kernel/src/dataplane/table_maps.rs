@@ -37,7 +37,7 @@ impl TableMaps {
     }
 
     /// Makes the writes in their order. A full map is no error: what does not fit is told, and passes. Every generation that is named must lie in `nodes`
-    /// before ([`super::NodeWriter`]). Once the first tables are written, [`super::Attach::filled`] is to be called.
+    /// before ([`super::NodeWriter`]).
     ///
     /// # Errors
     /// Where a map cannot be written. What lies in the maps is not known then.

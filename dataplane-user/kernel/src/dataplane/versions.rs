@@ -1,5 +1,5 @@
-//! Folders of other versions beside our pin folder. Another version means other map layouts ([`nodefence_common::PIN_VERSION`]):
-//! its links are taken over and run our programs once our maps are filled; its maps go afterwards.
+//! What another version of the agent has pinned beside our pin folder, or one of another layout in it. What its values mean is known to its programs alone
+//! ([`nodefence_common::PIN_VERSION`]): none of its verdicts is adopted. It goes once ours is attached.
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -8,6 +8,9 @@ use std::{
 use nodefence_common::PIN_ROOT;
 
 use super::{error::Error, folders, links, names};
+
+/// The folder that takes what lay in ours with another layout: no version has this number.
+const ASIDE: &str = "v0";
 
 /// The pin folders of other versions.
 pub(super) fn others(pin_dir: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -24,34 +27,27 @@ pub(super) fn others(pin_dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(entries.flatten().map(|entry| entry.path()).filter(is_version).collect())
 }
 
-/// Moves the links and the marks of another version's folder into ours, and says whether there was anything that may
-/// still run its programs. A link of a hook for which we have one is removed.
-pub(super) fn take_over(pin_dir: &Path, other: &Path) -> Result<bool, Error> {
-    let mut taken = false;
+/// Puts our pin folder aside, whose maps have another layout: from then on it is another version's.
+pub(super) fn put_aside(pin_dir: &Path) -> Result<(), Error> {
+    let aside = pin_dir.with_file_name(ASIDE);
+    // Of an agent that ended before it was attached.
+    folders::remove_pins(&aside)?;
+    fs::rename(pin_dir, aside).map_err(Error::file(pin_dir, "put it aside"))?;
+    folders::make_folders(pin_dir)
+}
+
+/// Detaches what another version attached by links, and removes its pins. Its clsact filters are ours by now, or gone; so are its qdiscs.
+pub(super) fn detach(pin_dir: &Path, other: &Path) -> Result<(), Error> {
     for (ifindex, hook) in links::list(other)? {
-        let to = names::link(pin_dir, ifindex, hook);
-        if to.exists() {
-            links::remove(other, ifindex, hook)?;
-        } else {
-            let from = names::link(other, ifindex, hook);
-            fs::rename(&from, to).map_err(Error::file(from, "take over the other version's link"))?;
-        }
-        taken = true;
+        links::remove(other, ifindex, hook)?;
     }
     let marks = match fs::read_dir(names::qdiscs(other)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(taken),
-        marks => marks.map_err(Error::file(names::qdiscs(other), "list it"))?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        marks => Some(marks.map_err(Error::file(names::qdiscs(other), "list it"))?),
     };
-    for mark in marks.flatten() {
+    for mark in marks.into_iter().flatten().flatten() {
         let to = names::qdiscs(pin_dir).join(mark.file_name());
-        match fs::create_dir(&to) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Error::file(to, "remember that the clsact qdisc is ours")(e));
-            }
-            _ => taken = true,
-        }
-        // Only now: a crash in between leaves two marks, not none.
-        folders::gone(fs::remove_dir(mark.path())).map_err(Error::file(mark.path(), "remove it"))?;
+        fs::create_dir_all(&to).map_err(Error::file(to, "remember that the clsact qdisc is ours"))?;
     }
-    Ok(taken)
+    folders::remove_pins(other).map(drop)
 }
