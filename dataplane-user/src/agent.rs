@@ -29,6 +29,7 @@ mod outlets;
 mod own_node;
 mod pinned;
 mod preflight;
+mod reach;
 mod records;
 mod refusals;
 mod rescue;

@@ -109,7 +109,7 @@ fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
     let name = node(FLAGGED);
     let backends = view.node(&name).context("no such node")?.backends.clone();
     let mut machine = TakeOut::new(Ground { enforce: true, flushes: true }, BTreeMap::new());
-    machine.set_wanted(Wanted::new(view, &OWN.into()));
+    machine.set_wanted(Wanted::of(view, &OWN.into()));
     machine.set_flagged(&[Flagged { name: name.into(), backends, asked: true }], Duration::ZERO);
     let mut drive = Drive::new(machine, Kernel::open(Box::new(|_| {}))?, Closed { planned: 0 });
     let round = drive.round()?;

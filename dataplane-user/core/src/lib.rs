@@ -7,6 +7,7 @@ pub mod conntrack;
 pub mod enforce;
 pub mod ipvs;
 pub mod ledger;
+mod list;
 pub mod plan;
 pub mod proxy;
 pub mod rescue;

@@ -86,7 +86,10 @@ impl Builder {
 
     /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places.
     pub(super) fn take(&mut self, view: Arc<ClusterView>) -> Result<Arc<NewView>, Full> {
-        self.indices.reconcile(view.nodes.iter().map(|node| &node.name))?;
+        let known = self.last.as_ref().is_some_and(|last| view.has_same_names(&last.view));
+        if !known {
+            self.indices.reconcile(view.nodes.iter().map(|node| &node.name))?;
+        }
         Ok(self.build(view, Timestamp::now()))
     }
 
@@ -104,8 +107,13 @@ impl Builder {
 
     /// Lets go of views that nobody else has.
     fn sweep(&mut self) {
-        let last = self.last.as_ref().map(|last| last.epoch);
-        self.bin.retain(|view| Some(view.epoch) == last || is_read(view));
+        let Some(last) = &self.last else { return };
+        let is_kept = |view: &Arc<NewView>| {
+            view.epoch == last.epoch || Arc::strong_count(view) > 1 || is_read(view, last, &self.bin)
+        };
+        let kept: Vec<bool> = self.bin.iter().map(is_kept).collect();
+        let mut kept = kept.into_iter();
+        self.bin.retain(|_| kept.next().unwrap_or(true));
     }
 
     /// Goes on in a thread.
@@ -156,11 +164,28 @@ pub(super) fn flags_of(view: &ClusterView) -> Vec<(NodeName, NewClaim)> {
     view.flags.iter().map(|flag| (flag.node.clone(), NewClaim::of_file(flag))).collect()
 }
 
-/// Whether anybody else has a part of it that costs in proportion to it.
-fn is_read(view: &Arc<NewView>) -> bool {
-    let NewView { members, exempt, tables, .. } = &**view;
-    let shared = [Arc::strong_count(view), Arc::strong_count(members), Arc::strong_count(exempt)];
-    shared.into_iter().chain([Arc::strong_count(tables)]).any(|count| count > 1)
+/// Whether anybody else has a part of it that costs in proportion to it. What it shares with the last one is not freed with it. `all`: the views here, which
+/// share parts with each other.
+fn is_read(view: &NewView, last: &NewView, all: &[Arc<NewView>]) -> bool {
+    let is_held = [
+        is_held(view, last, all, |view| &view.view),
+        is_held(view, last, all, |view| &view.members),
+        is_held(view, last, all, |view| &view.exempt),
+        is_held(view, last, all, |view| &view.addresses),
+        is_held(view, last, all, |view| &view.tables),
+    ];
+    is_held.contains(&true)
+}
+
+fn is_held<T>(
+    view: &NewView,
+    last: &NewView,
+    all: &[Arc<NewView>],
+    part: impl Fn(&NewView) -> &Arc<T>,
+) -> bool {
+    let of = part(view);
+    let here = all.iter().filter(|other| Arc::ptr_eq(part(other), of)).count();
+    !Arc::ptr_eq(part(last), of) && Arc::strong_count(of) > here
 }
 
 #[cfg(test)]
@@ -197,6 +222,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_shared_with_the_last_view_keeps_no_other() {
+        let mut builder = Builder::new(&POLICY, None, Indices::default());
+        let text =
+            |last: u8| format!("- {{name: a, address: 10.0.0.1, backends: [{{address: 10.1.0.{last}}}]}}\n");
+        let first = builder.take(view(&text(1))).unwrap();
+        let second = builder.take(view(&text(2))).unwrap();
+        assert!(
+            Arc::ptr_eq(&first.members, &second.members) && Arc::ptr_eq(&first.addresses, &second.addresses)
+        );
+        let others = (Arc::clone(&second.members), Arc::clone(&second.addresses), Arc::clone(&first.tables));
+        drop(first);
+        builder.sweep();
+        assert_eq!(builder.bin.len(), 2);
+        let (_members, _addresses, tables) = others;
+        drop(tables);
+        builder.sweep();
+        assert!(builder.bin.len() == 1 && Arc::ptr_eq(&builder.bin[0], &second));
+    }
+
+    #[test]
     fn a_view_that_is_not_taken_takes_the_place_of_one_that_waits() {
         let mut builder = Builder::new(&POLICY, None, Indices::default());
         let inbox = Inbox::default();
@@ -220,7 +265,7 @@ mod tests {
         let mut builder = Builder::new(&POLICY, None, Indices::default());
         let text = "- {name: a, address: 10.0.0.1}\n";
         let first = builder.take(view(text)).unwrap();
-        let second = builder.take(view(text)).unwrap();
+        let second = builder.take(view(&format!("{text}- {{name: b, address: 10.0.0.2}}\n"))).unwrap();
         let members = Arc::clone(&first.members);
         drop(first);
         builder.sweep();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    cluster::{ClusterView, Node, NodeIx},
+    cluster::Node,
     dataplane::{Interface, InterfaceStatus, LinkLayer},
     routes::{RouteMap, Ways},
 };
@@ -54,21 +54,19 @@ impl Coverage {
         }
     }
 
-    /// Indexes of all devices by which packets to nodes and their backends may leave; to all of them but `skipped`. For `--interface auto`.
-    pub(super) fn needed(&self, view: &ClusterView, skipped: Option<NodeIx>) -> BTreeSet<u32> {
+    /// Indexes of all devices by which packets to a node and its backends may leave.
+    pub(super) fn devices_to(&self, node: &Node) -> BTreeSet<u32> {
         let Some(map) = &self.map else { return BTreeSet::new() };
-        let (mut needed, mut last) = (BTreeSet::new(), None);
-        for (_, node) in view.indexed().filter(|(at, _)| Some(*at) != skipped) {
-            for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
-                let ways = map.ways(address);
-                // A node's backends mostly have one range.
-                if !last.is_some_and(|last| Arc::ptr_eq(last, ways)) && !ways.local {
-                    needed.extend(&ways.devices);
-                }
-                last = Some(ways);
+        let (mut devices, mut last) = (BTreeSet::new(), None);
+        for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
+            let ways = map.ways(address);
+            // A node's backends mostly have one range.
+            if !last.is_some_and(|last| Arc::ptr_eq(last, ways)) && !ways.local {
+                devices.extend(&ways.devices);
             }
+            last = Some(ways);
         }
-        needed
+        devices
     }
 
     /// Names of the devices of these indexes that exist.

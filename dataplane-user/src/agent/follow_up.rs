@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::world::World;
 use crate::{
     cluster::NodeName,
+    enforce::Bearers,
     report::{AskRow, PinnedRow},
 };
 
@@ -24,6 +25,8 @@ pub(super) struct FollowUp {
 
 #[derive(Default)]
 struct Memory {
+    /// Who was cut when it was last looked at.
+    cut: Bearers,
     /// For each node that is cut: only rounds that begin from then on (CLOCK_MONOTONIC, ns) ask for all that is, and one has been begun.
     begun: BTreeMap<NodeName, u64>,
     /// Nodes that the cut reaches better than when their clients were asked.
@@ -62,22 +65,31 @@ impl FollowUp {
     /// Rounds that are to begin now, where all that `world` says is cut is in the maps.
     pub(super) fn due(&self, world: &World) -> Vec<Round> {
         let mut memory = self.memory();
-        let Memory { begun, again, requests, .. } = &mut *memory;
-        begun.retain(|node, _| world.enforces(node));
-        again.retain(|node| world.enforces(node));
+        let Memory { cut, begun, again, requests, .. } = &mut *memory;
+        let now = &world.held.enforced;
+        let changed = now.changed_since(cut).flat_map(|(before, now)| [before, now]).flatten();
+        let mut nodes: BTreeSet<NodeName> = changed.filter_map(|bearer| bearer.name.clone()).collect();
+        let reached = std::mem::take(again);
+        nodes.extend(reached.iter().cloned());
+        nodes.extend(requests.keys().cloned());
+        *cut = now.clone();
         // Whoever asked has gone, and the flag with it, or it was refused.
         requests.retain(|node, waiting| {
             waiting.retain(|outcome| !outcome.is_closed() || world.is_claimed(node));
             !waiting.is_empty()
         });
         let mut rounds = Vec::new();
-        for (node, bearer) in world.enforced() {
-            let is_more = begun.get(node).is_none_or(|begun| *begun < bearer.ask_since);
-            let is_again = again.remove(node);
-            let requests = requests.remove(node).unwrap_or_default();
+        for node in nodes {
+            let Some(bearer) = world.bearer(&node) else {
+                begun.remove(&node);
+                continue;
+            };
+            let is_more = begun.get(&node).is_none_or(|begun| *begun < bearer.ask_since);
+            let is_again = reached.contains(&node);
+            let requests = requests.remove(&node).unwrap_or_default();
             if is_more || is_again || !requests.is_empty() {
                 begun.insert(node.clone(), bearer.ask_since);
-                rounds.push(Round { node: node.clone(), requests });
+                rounds.push(Round { node, requests });
             }
         }
         // Where what would be cut is only counted nobody is asked, and whoever waits learns that now.
@@ -154,8 +166,8 @@ mod tests {
         let enforced: Vec<Bearer> = cut.iter().map(bearer).collect();
         let claims = cut.iter().map(|(name, _)| (NodeName::from(*name), [claim(now())].into()));
         let held = enforce::World {
-            enforced: enforced.into(),
-            claims: Arc::new(claims.collect()),
+            enforced: enforced.into_iter().collect(),
+            claims: claims.collect(),
             ..enforce::World::default()
         };
         world.take(Arc::new(held));

@@ -1,7 +1,6 @@
 //! Follows devices and routes: attaches, and looks up which backends the cut reaches.
 
 use std::{
-    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,6 +14,7 @@ use super::{
     inbox::Inbox,
     looks::Looks,
     outlets::Bells,
+    reach::{Needed, Uncovered},
     routing::Routing,
     rows,
     settings::Wanted,
@@ -27,6 +27,7 @@ use crate::{
     cluster::{ClusterView, NodeName},
     dataplane::{self, Attach, InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
     enforce::Input,
+    flags::now,
     report::{InterfaceRow, ProgramRow},
     routes::Blocks,
 };
@@ -111,8 +112,6 @@ struct Looked {
     /// With the own node's pods.
     own: bool,
     coverage: Arc<Coverage>,
-    /// Devices by which packets may leave.
-    needed: BTreeSet<u32>,
 }
 
 /// Who looks: what it attaches, and what it remembers.
@@ -121,6 +120,8 @@ struct Looking {
     auto: Auto,
     routing: Routing,
     last: Option<Looked>,
+    needed: Needed,
+    uncovered: Uncovered,
     /// Devices as they were found last, and how many backends none of them covered.
     before: RoutesRow,
     /// What the owner of verdicts was told last of the own node's pods.
@@ -137,6 +138,8 @@ impl Looking {
             auto: Auto::default(),
             routing: Routing::default(),
             last: None,
+            needed: Needed::default(),
+            uncovered: Uncovered::default(),
             before: RoutesRow::default(),
             own_attached: false,
         }
@@ -158,13 +161,11 @@ impl Looking {
         // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
         let skipped = world.view.index(&self.ours.sight.own_node).filter(|_| !own);
         let mut coverage = Coverage::new(self.routing.look(&world.view, &devices)?, &devices);
-        // Of a large cluster it costs some milliseconds each time.
+        let last = self.last.take();
         let same_view =
-            self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.view, &world.view) && last.own == own);
-        let needed = match self.last.take() {
-            Some(last) if same_view && coverage.has_same_routes(&last.coverage) => last.needed,
-            _ => coverage.needed(&world.view, skipped),
-        };
+            last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.view, &world.view) && last.own == own);
+        let same_routes = last.as_ref().is_some_and(|last| coverage.has_same_routes(&last.coverage));
+        let needed = self.needed.look(&coverage, same_routes, &world.view, skipped);
         let statuses = self.attach(coverage.names(&needed), &devices)?;
         coverage.set_attached(&statuses);
         let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
@@ -181,11 +182,19 @@ impl Looking {
             self.ours.verdicts.tell(Input::Routes { own_attached: own });
         }
         let before = self.before.uncovered;
-        let uncovered = if same && same_view { before } else { tell_uncovered(&self.ours.sight, before) };
-        self.last = Some(Looked { view: Arc::clone(&world.view), own, coverage, needed });
-        let now = RoutesRow { interfaces, uncovered };
-        self.ours.row.send_replace(now.clone());
-        let before = std::mem::replace(&mut self.before, now);
+        let uncovered = if same && same_view {
+            before
+        } else {
+            let same = last.is_some_and(|last| coverage.is_same(&last.coverage));
+            let flagged = world.holds(&self.ours.sight.own_node, now());
+            let count = self.uncovered.look(&coverage, same, &world.view, &self.ours.sight.own_node, flagged);
+            tell_uncovered(&self.ours.sight, before, count);
+            count
+        };
+        self.last = Some(Looked { view: Arc::clone(&world.view), own, coverage });
+        let row = RoutesRow { interfaces, uncovered };
+        self.ours.row.send_replace(row.clone());
+        let before = std::mem::replace(&mut self.before, row);
         for row in &self.before.interfaces {
             tell(row, before.interfaces.iter().find(|before| before.name == row.name));
         }
@@ -232,17 +241,16 @@ fn reached(world: &World, coverage: &Coverage) -> Vec<NodeName> {
     world.enforced().map(|(name, _)| name).filter(more).cloned().collect()
 }
 
-/// Tells the log when backends cease to be covered, or more of them than before, and when all are again. Gives how many are not.
-fn tell_uncovered(sight: &Sight, before: usize) -> usize {
-    let (count, examples) = rows::uncovered(&sight.world(), &sight.own_node);
+/// Tells the log when backends cease to be covered, or more of them than before, and when all are again.
+fn tell_uncovered(sight: &Sight, before: usize, count: usize) {
     if count > before {
+        let (_, examples) = rows::uncovered(&sight.world(), &sight.own_node);
         let first = examples.first();
         let (backend, why) = (first.map(|row| row.address), first.and_then(|row| row.uncovered.as_deref()));
         tracing::warn!(count, first = ?backend, why, "traffic to these backends is not cut: no attached device covers them");
     } else if count == 0 && before != 0 {
         tracing::info!("attached devices cover all backends");
     }
-    count
 }
 
 /// Logs what changed about a device.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    cluster::ClusterView,
+    cluster::{ClusterView, Node},
     dataplane::{self, Interface, route_table},
     routes::{Blocks, RouteMap},
 };
@@ -51,10 +51,16 @@ impl Routing {
         devices: &[Interface],
     ) -> Result<Arc<RouteMap>, dataplane::Error> {
         if !self.view.as_ref().is_some_and(|known| Arc::ptr_eq(known, view)) {
-            let blocks = blocks_of(view);
-            if !self.blocks.have(&blocks) {
-                self.blocks = Arc::new(blocks);
-                self.stale = true;
+            let changed = self.view.as_ref().and_then(|known| view.changed_since(known).nodes);
+            let known = changed.is_some_and(|changed| {
+                self.blocks.have(&blocks_of(changed.into_iter().filter_map(|at| view.at(at))))
+            });
+            if !known {
+                let blocks = blocks_of(view.indexed().map(|(_, node)| node));
+                if !self.blocks.have(&blocks) {
+                    self.blocks = Arc::new(blocks);
+                    self.stale = true;
+                }
             }
             self.view = Some(Arc::clone(view));
         }
@@ -80,9 +86,9 @@ impl Routing {
     }
 }
 
-fn blocks_of(view: &ClusterView) -> Blocks {
+fn blocks_of<'a>(nodes: impl Iterator<Item = &'a Node>) -> Blocks {
     let mut blocks = Blocks::default();
-    for (_, node) in view.indexed() {
+    for node in nodes {
         blocks.add(node.address);
         for backend in &node.backends {
             blocks.add(backend.address);

@@ -155,7 +155,7 @@ fn leaves(own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> bool
 /// On whom a claim holds that is carried out, by name.
 fn flagged(world: &World) -> HashSet<&NodeName> {
     let now = now();
-    world.held.claims.keys().filter(|name| world.holds(name, now)).collect()
+    world.held.claims.nodes().filter(|name| world.holds(name, now)).collect()
 }
 
 /// All backends.
@@ -178,8 +178,7 @@ pub(super) fn uncovered(world: &World, own_node: &str) -> (usize, Vec<BackendRow
     let (mut count, mut examples) = (0, Vec::new());
     for node in &world.view.nodes {
         let flagged = bearers.contains(&node.name);
-        let leaving = node.backends.iter().filter(|backend| leaves(own_node, node, backend, flagged));
-        for backend in leaving.filter(|backend| world.coverage.of(backend.address).is_err()) {
+        for backend in uncovered_of(&world.coverage, own_node, node, flagged) {
             count += 1;
             if examples.len() < EXAMPLES {
                 examples.push(backend_row(&world.coverage, own_node, node, backend, flagged));
@@ -187,6 +186,17 @@ pub(super) fn uncovered(world: &World, own_node: &str) -> (usize, Vec<BackendRow
         }
     }
     (count, examples)
+}
+
+/// The node's backends that no attached device covers, of those to whom packets leave by one. `flagged`: whether the node is.
+pub(super) fn uncovered_of<'a>(
+    coverage: &'a Coverage,
+    own_node: &'a str,
+    node: &'a Node,
+    flagged: bool,
+) -> impl Iterator<Item = &'a Backend> {
+    let leaving = node.backends.iter().filter(move |backend| leaves(own_node, node, backend, flagged));
+    leaving.filter(|backend| coverage.of(backend.address).is_err())
 }
 
 /// What a `flag` did to that node; `None` where it does not exist any more.
@@ -331,7 +341,8 @@ pub(super) fn status(shown: &Shown) -> Status {
 fn unknown(world: &World, now: Now) -> (BTreeMap<NodeName, FlagRow>, BTreeMap<NodeName, Vec<ClaimRow>>) {
     let mut flags = BTreeMap::new();
     let mut others = BTreeMap::new();
-    for (name, claims) in world.held.claims.iter().filter(|(name, _)| world.view.node(name).is_none()) {
+    let claims = world.held.claims.by_name();
+    for (name, claims) in claims.into_iter().filter(|(name, _)| world.view.node(name).is_none()) {
         flags.extend(flag_of(claims, now).map(|flag| (name.clone(), flag)));
         let rows = automatic_rows(claims, now);
         if !rows.is_empty() {

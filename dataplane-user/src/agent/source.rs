@@ -48,9 +48,9 @@ pub(super) async fn follow(following: Following, crew: Crew) -> anyhow::Result<(
             row.reading.ended_ns = monotonic_ns();
         });
         let taken = match loaded {
-            Ok(loaded) => {
-                view = Arc::new(loaded);
-                take(&builds, &own_node, Arc::clone(&view), &stop).await
+            Ok((loaded, backends)) => {
+                view = loaded;
+                take(&builds, &own_node, Arc::clone(&view), backends, &stop).await
             }
             Err(error) => Err(error),
         };
@@ -73,13 +73,14 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, used().saturating_sub(before))
 }
 
-/// What did not change since `before` is shared with that.
-fn load(source: &FileSource, before: &ClusterView) -> Result<ClusterView, String> {
+/// What did not change since `before` is shared with that. Gives how many backends all nodes have beside it.
+fn load(source: &FileSource, before: &ClusterView) -> Result<(Arc<ClusterView>, usize), String> {
     // Where the addresses cannot be listed, there is nothing to hold the file against.
     let local = local_addresses().unwrap_or_default();
     let view = source.load().map_err(|error| error.to_string())?;
     refuse_local(&view, &local).map_err(|error| format!("{}: {error}", source.path().display()))?;
-    Ok(view.sharing(before))
+    let backends = view.backends();
+    Ok((Arc::new(view.sharing(before)), backends))
 }
 
 /// Hands a view on, and waits until what follows from it is worked out.
@@ -87,10 +88,10 @@ async fn take(
     builds: &Builds,
     own_node: &NodeName,
     view: Arc<ClusterView>,
+    backends: usize,
     stop: &CancellationToken,
 ) -> Result<(), String> {
     let nodes = view.nodes.len();
-    let backends = view.backends();
     let is_there = view.node(own_node).is_some();
     let taken = builds.deliver(view);
     tokio::select! {

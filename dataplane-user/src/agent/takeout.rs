@@ -26,7 +26,7 @@ use crate::{
     ipvs::{self, is_loaded},
     ledger::{self, Ledger, Loaded},
     plan::{
-        Mode,
+        Mode, VirtualAddresses,
         takeout::{Flagged, Ground, TakeOut, Wanted},
     },
     proxy,
@@ -90,6 +90,7 @@ struct Work {
     /// Nobody has looked yet whether an earlier agent left something.
     first: bool,
     view: Arc<ClusterView>,
+    addresses: Arc<VirtualAddresses>,
     /// The plan has not been told what kube-proxy wants by that view.
     unseen: bool,
     flagged: Vec<Flagged>,
@@ -106,13 +107,15 @@ struct Work {
 
 impl Work {
     fn new(given: Given) -> Self {
-        let view = Arc::clone(&given.sight.world().view);
+        let world = given.sight.world();
+        let (view, addresses) = (Arc::clone(&world.view), Arc::clone(&world.addresses));
         Self {
             ground: ground(given.sight.settings.mode == Mode::Enforce),
             given,
             drive: None,
             first: true,
             view,
+            addresses,
             unseen: true,
             flagged: Vec::new(),
             inherited: None,
@@ -165,7 +168,8 @@ impl Work {
         let flagged = !self.flagged.is_empty();
         let busy = !drive.machine.is_empty();
         if self.unseen && (flagged || busy) {
-            drive.machine.set_wanted(Wanted::new(&self.view, &self.given.sight.own_node));
+            let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
+            drive.machine.set_wanted(Wanted::new(view, addresses, &self.given.sight.own_node));
             self.unseen = false;
         }
         if self.given.beat.held().saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
@@ -246,6 +250,7 @@ impl Work {
             .collect();
         self.unseen |= !Arc::ptr_eq(&view, &self.view);
         self.view = view;
+        self.addresses = Arc::clone(&world.addresses);
         true
     }
 
@@ -291,7 +296,8 @@ impl Work {
         self.news = true;
         self.ground = ground(self.ground.enforce);
         let mut machine = TakeOut::new(self.ground, loaded.entries);
-        machine.set_wanted(Wanted::new(&self.view, &self.given.sight.own_node));
+        let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
+        machine.set_wanted(Wanted::new(view, addresses, &self.given.sight.own_node));
         machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
         self.drive = Some(Drive::new(machine, kernel, ledgers));
         self.first = false;

@@ -9,8 +9,8 @@ use super::coverage::Coverage;
 use crate::{
     cluster::{ClusterView, NodeName, NodeSet},
     dataplane::probe::Findings,
-    enforce::{self, Bearer, Member, NewView, Now, ShownClaim, Standing},
-    plan::{Keep, Slot},
+    enforce::{self, Bearer, Bearers, Member, NewView, Now, ShownClaim, Standing},
+    plan::{Keep, Slot, VirtualAddresses},
     proxy::Judgement,
 };
 
@@ -23,6 +23,8 @@ pub(super) struct World {
     pub(super) held: Arc<enforce::World>,
     /// Who exists.
     pub(super) view: Arc<ClusterView>,
+    /// Where its virtual addresses lead.
+    pub(super) addresses: Arc<VirtualAddresses>,
     /// When that was read.
     pub(super) loaded: Timestamp,
     /// Who has which place in the maps.
@@ -41,6 +43,7 @@ impl World {
         Self {
             held: Arc::default(),
             view: Arc::clone(&view.view),
+            addresses: Arc::clone(&view.addresses),
             loaded: view.read,
             members: Arc::clone(&view.members),
             coverage: Arc::default(),
@@ -53,6 +56,7 @@ impl World {
     pub(super) fn take(&mut self, held: Arc<enforce::World>) {
         if let Some(view) = &held.view {
             self.view = Arc::clone(&view.view);
+            self.addresses = Arc::clone(&view.addresses);
             self.loaded = view.read;
             self.members = Arc::clone(&view.members);
         }
@@ -94,15 +98,12 @@ impl World {
         self.find(node, &self.held.enforced)
     }
 
-    fn is_among(&self, node: &str, bearers: &[Bearer]) -> bool {
+    fn is_among(&self, node: &str, bearers: &Bearers) -> bool {
         self.find(node, bearers).is_some()
     }
 
-    fn find<'a>(&self, node: &str, bearers: &'a [Bearer]) -> Option<&'a Bearer> {
-        // They are in the order of their places.
-        let slot = self.slot(node)?;
-        let at = bearers.binary_search_by_key(&slot, |bearer| bearer.slot).ok()?;
-        bearers.get(at)
+    fn find<'a>(&self, node: &str, bearers: &'a Bearers) -> Option<&'a Bearer> {
+        bearers.get(self.slot(node)?)
     }
 
     /// Nodes of the view whose backends are cut.
@@ -118,7 +119,7 @@ impl World {
 
     /// All claims on a node, in the order of their sources.
     pub(super) fn claims_on(&self, node: &str) -> &[ShownClaim] {
-        self.held.claims.get(node).map_or(&[][..], |claims| &claims[..])
+        self.held.claims.of(node)
     }
 
     /// Whether a claim on the node is carried out that has not ended since.
@@ -136,7 +137,7 @@ fn is_carried_out(shown: &ShownClaim) -> bool {
     matches!(shown.standing, Standing::Enforced | Standing::Observed)
 }
 
-fn named(bearers: &[Bearer]) -> impl Iterator<Item = (&NodeName, &Bearer)> {
+fn named(bearers: &Bearers) -> impl Iterator<Item = (&NodeName, &Bearer)> {
     bearers.iter().filter_map(|bearer| Some((bearer.name.as_ref()?, bearer)))
 }
 

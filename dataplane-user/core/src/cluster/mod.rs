@@ -1,5 +1,6 @@
 //! Who exists: nodes, their addresses, their backends; and the Services that send to them. The only source so far is a file.
 
+mod changed;
 mod check;
 mod check_service;
 mod error;
@@ -19,6 +20,7 @@ mod service_tests;
 #[cfg(test)]
 mod tests;
 
+pub use changed::Changed;
 pub use error::{Error, MAX_FILE_BYTES, Problem};
 pub use file::parse;
 pub use node::{NodeIx, NodeName, NodeSet};

@@ -40,7 +40,10 @@ impl ClusterView {
 
     /// Nodes with backends that they did not have in an earlier view.
     pub fn grown_since(&self, before: &Self) -> impl Iterator<Item = &Node> {
-        let others = self.nodes.iter().map(|node| (node, before.shared(&node.name)));
+        // Most stand where they stood.
+        let there = |at, node| before.nodes.get(at).is_some_and(|old| Arc::ptr_eq(old, node));
+        let others = self.nodes.iter().enumerate().filter(move |(at, node)| !there(*at, *node));
+        let others = others.map(|(_, node)| (node, before.shared(&node.name)));
         let others = others.filter(|(node, old)| !old.is_some_and(|old| Arc::ptr_eq(node, old)));
         let grown = others.filter(|(node, old)| {
             let old = old.map_or(&[][..], |old| &old.backends);
@@ -48,6 +51,17 @@ impl ClusterView {
             node.backends.iter().any(|backend| old.binary_search(backend).is_err())
         });
         grown.map(|(node, _)| &**node)
+    }
+
+    /// Whether this very node is in it.
+    pub fn shares(&self, node: &Arc<Node>) -> bool {
+        self.shared(&node.name).is_some_and(|ours| Arc::ptr_eq(ours, node))
+    }
+
+    /// Whether the other has nodes of the same names.
+    pub fn has_same_names(&self, other: &Self) -> bool {
+        let same = |(one, other): (&Arc<Node>, &Arc<Node>)| Arc::ptr_eq(one, other) || one.name == other.name;
+        self.nodes.len() == other.nodes.len() && self.nodes.iter().zip(&other.nodes).all(same)
     }
 
     fn shared(&self, name: &str) -> Option<&Arc<Node>> {

@@ -42,6 +42,7 @@ impl Enforcer {
             wanted: BTreeSet::new(),
             troubled: BTreeSet::new(),
             left: BTreeSet::new(),
+            fresh: BTreeSet::new(),
             unwritten: BTreeSet::new(),
             sent: None,
             own_attached: false,
@@ -56,6 +57,7 @@ impl Enforcer {
             dangers: [].into(),
             out: VecDeque::new(),
             publish: false,
+            retell: BTreeSet::new(),
             more_is_cut: false,
             world: World::default(),
         };

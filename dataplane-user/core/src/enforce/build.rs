@@ -1,24 +1,33 @@
-//! From a view and the places of its nodes to what the Enforcer takes. Costs in proportion to the view.
+//! From a view and the places of its nodes to what the Enforcer takes. What did not change since the view before is shared with that.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 
 use super::{
-    index::ExemptIndex,
+    index::{ExemptIndex, Reindexed},
     now::Epoch,
     scope::LimitScope,
     view::{Delta, Member, NewView},
 };
 use crate::{
-    cluster::{ClusterView, Node, NodeName},
-    plan::{Policy, Slot, backend_tables},
+    cluster::{Changed, ClusterView, Node, NodeName},
+    plan::{NodePart, NodeTables, Policy, Slot, VirtualAddresses, backend_tables},
     proxy::Mode as ProxyMode,
 };
 
+/// Nodes that have places.
+struct Members {
+    members: Arc<BTreeMap<NodeName, Member>>,
+    sizes: Arc<BTreeMap<LimitScope, u32>>,
+    /// By the view's position of a node, its place.
+    slots: Arc<[Option<Slot>]>,
+}
+
 impl NewView {
-    /// Of a whole view. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic flows.
-    /// `before`: the view that was delivered last, from which the delta is worked out. When it was read is for the caller to say.
+    /// Of a whole view. `slots`: the place of a node by its name, as long as it exists the same one; one without a place gets nothing, and its traffic flows.
+    /// `before`: the view that was delivered last, from which the delta is worked out, and with which is shared what did not change. When it was read is for the
+    /// caller to say.
     pub fn build(
         epoch: Epoch,
         view: Arc<ClusterView>,
@@ -27,6 +36,47 @@ impl NewView {
         policy: &Policy<'_>,
         proxy: Option<ProxyMode>,
         before: Option<&Self>,
+    ) -> Self {
+        let since = before.map(|before| (before, view.changed_since(&before.view)));
+        let since = since.as_ref();
+        let same = since.and_then(|(before, changed)| same_members(before, &view, changed, &pools));
+        let Members { members, sizes, slots } = same.unwrap_or_else(|| Members::new(&view, slots, pools));
+        let tables = match since {
+            Some((before, changed)) => tables(before, &view, changed, &slots, policy),
+            None => backend_tables(&view, |name| members.get(name).map(|member| member.slot), policy),
+        };
+        let followed = since.and_then(|(before, changed)| {
+            let index = &before.exempt;
+            index.follow(&before.view, &view, changed, policy.own_node, proxy)
+        });
+        let (exempt, reindexed) = match followed {
+            Some((exempt, reindexed)) => (exempt, Some(reindexed)),
+            None => (ExemptIndex::new(&view, policy.own_node, proxy, slots), None),
+        };
+        let addresses = since.filter(|(before, changed)| has_same_addresses(&before.view, &view, changed));
+        let addresses = addresses.map(|(before, _)| Arc::clone(&before.addresses));
+        let addresses = addresses
+            .unwrap_or_else(|| Arc::new(VirtualAddresses::new(view.services.as_deref().unwrap_or_default())));
+        let delta = since.map(|(before, _)| delta(before, &view, &members, reindexed)).unwrap_or_default();
+        Self {
+            epoch,
+            read: Timestamp::UNIX_EPOCH,
+            members,
+            sizes,
+            exempt: Arc::new(exempt),
+            addresses,
+            tables: Arc::new(tables),
+            delta,
+            view,
+        }
+    }
+}
+
+impl Members {
+    fn new(
+        view: &ClusterView,
+        slots: impl Fn(&str) -> Option<Slot>,
+        pools: impl Fn(&Node) -> Option<Arc<str>>,
     ) -> Self {
         let mut members = BTreeMap::new();
         let mut by_position = Vec::with_capacity(view.nodes.len());
@@ -41,27 +91,75 @@ impl NewView {
             }
             members.insert(node.name.clone(), member);
         }
-        let exempt = ExemptIndex::new(&view, policy.own_node, proxy, by_position.into());
-        let tables = backend_tables(&view, |name| members.get(name).map(|member| member.slot), policy);
-        let delta = before.map(|before| delta(before, &view, &members)).unwrap_or_default();
-        Self {
-            epoch,
-            read: Timestamp::UNIX_EPOCH,
-            members: Arc::new(members),
-            sizes: Arc::new(sizes),
-            exempt: Arc::new(exempt),
-            tables: Arc::new(tables),
-            delta,
-            view,
-        }
+        Self { members: Arc::new(members), sizes: Arc::new(sizes), slots: by_position.into() }
     }
 }
 
-fn delta(before: &NewView, view: &ClusterView, members: &BTreeMap<NodeName, Member>) -> Delta {
-    let grown = view.grown_since(&before.view).map(|node| node.name.clone());
-    Delta {
-        base: Some(before.epoch),
-        grown: grown.filter(|name| members.contains_key(name)).collect(),
-        ..Delta::of_members(&before.members, members)
+/// Those of the view before, where all nodes are the same and count in the same limits.
+fn same_members(
+    before: &NewView,
+    view: &ClusterView,
+    changed: &Changed,
+    pools: &impl Fn(&Node) -> Option<Arc<str>>,
+) -> Option<Members> {
+    let mut nodes = changed.nodes.as_ref()?.iter().filter_map(|at| view.at(*at));
+    let same = nodes.all(|node| {
+        let known = before.members.get(&node.name);
+        known.is_none_or(|known| known.zone.as_deref() == node.zone.as_deref() && known.pool == pools(node))
+    });
+    same.then(|| Members {
+        members: Arc::clone(&before.members),
+        sizes: Arc::clone(&before.sizes),
+        slots: Arc::clone(before.exempt.slots()),
+    })
+}
+
+fn tables(
+    before: &NewView,
+    view: &ClusterView,
+    changed: &Changed,
+    slots: &[Option<Slot>],
+    policy: &Policy<'_>,
+) -> NodeTables {
+    if let Some(nodes) = &changed.nodes {
+        let mut tables = NodeTables::clone(&before.tables);
+        for at in nodes {
+            let (Some(node), Some(Some(slot))) = (view.at(*at), slots.get(at.position())) else { continue };
+            tables.put(slot.index, Some(Arc::new(NodePart::new(node, *slot, policy))));
+        }
+        return tables;
     }
+    let mut tables = NodeTables::default();
+    for (node, slot) in view.nodes.iter().zip(slots) {
+        let Some(slot) = slot else { continue };
+        let known = before.members.get(&node.name).filter(|known| known.slot == *slot);
+        let is_same = known.is_some() && before.view.shares(node);
+        let part = before.tables.part(slot.index).filter(|_| is_same).cloned();
+        tables.put(slot.index, Some(part.unwrap_or_else(|| Arc::new(NodePart::new(node, *slot, policy)))));
+    }
+    tables
+}
+
+/// Whether virtual addresses lead to the same ports of the same Services.
+fn has_same_addresses(before: &ClusterView, view: &ClusterView, changed: &Changed) -> bool {
+    let Some(changed) = &changed.services else { return false };
+    changed.iter().all(|at| {
+        let of = |view: &ClusterView| view.services.as_ref()?.get(*at as usize).cloned();
+        matches!((of(before), of(view)), (Some(one), Some(other)) if VirtualAddresses::are_same(&one, &other))
+    })
+}
+
+fn delta(
+    before: &NewView,
+    view: &ClusterView,
+    members: &Arc<BTreeMap<NodeName, Member>>,
+    exempt: Option<Reindexed>,
+) -> Delta {
+    let grown = view.grown_since(&before.view).map(|node| node.name.clone());
+    let grown = grown.filter(|name| members.contains_key(name)).collect();
+    let of_members = match Arc::ptr_eq(members, &before.members) {
+        true => Delta::default(),
+        false => Delta::of_members(&before.members, members),
+    };
+    Delta { base: Some(before.epoch), grown, exempt, ..of_members }
 }

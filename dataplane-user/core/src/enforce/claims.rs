@@ -13,6 +13,7 @@ use super::{
     output::Event,
     scope::LimitScope,
     settings::Told,
+    shown::ShownClaims,
     standing::{ShownClaim, Standing},
     view::{Member, NewView},
 };
@@ -42,10 +43,12 @@ pub(super) struct Claims {
     limits: Limits,
     members: Arc<BTreeMap<NodeName, Member>>,
     decisions: BTreeMap<NodeName, Decision>,
-    shown: Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>>,
+    shown: ShownClaims,
     /// Nodes to be decided on anew.
     dirty: BTreeSet<NodeName>,
     all_dirty: bool,
+    /// All scopes are to be held against their limits anew.
+    scopes_dirty: bool,
     /// Rises with each change of what outlives the agent.
     version: u64,
     /// When the next claim ends, by what was left when that was last looked at (CLOCK_MONOTONIC, ns).
@@ -67,9 +70,10 @@ impl Claims {
             held,
             members: Arc::default(),
             decisions: BTreeMap::new(),
-            shown: Arc::default(),
+            shown: ShownClaims::default(),
             dirty: BTreeSet::new(),
             all_dirty: true,
+            scopes_dirty: false,
             version: 0,
             next_end: None,
         }
@@ -175,14 +179,21 @@ impl Claims {
 
     /// From now on these nodes exist.
     pub(super) fn open(&mut self, view: &NewView) {
+        if Arc::ptr_eq(&self.members, &view.members) {
+            return;
+        }
         self.members = Arc::clone(&view.members);
         self.limits.open(Arc::clone(&view.sizes));
         self.all_dirty = true;
     }
 
-    /// Has every node decided on anew: as time goes by, ends come nearer and the wall clock is set.
+    /// Has every node decided on anew of which a claim has an end: as time goes by, ends come nearer and the wall clock is set.
     pub(super) fn refresh(&mut self, now: Now) {
-        self.all_dirty = true;
+        let ends =
+            |claims: &[Claim]| claims.iter().any(|claim| claim.ends.is_some() || claim.until.is_some());
+        let ending = self.held.iter().filter(|(_, claims)| ends(claims)).map(|(node, _)| node.clone());
+        self.dirty.extend(ending);
+        self.scopes_dirty = true;
         self.find_next_end(now);
     }
 
@@ -191,8 +202,11 @@ impl Claims {
     pub(super) fn settle(&mut self, now: Now) -> (BTreeSet<NodeName>, Vec<Crossed>) {
         let mut names = std::mem::take(&mut self.dirty);
         let mut scopes: BTreeSet<LimitScope> = self.limits.over(now).cloned().collect();
-        if std::mem::take(&mut self.all_dirty) {
-            names.extend(self.held.keys().chain(self.decisions.keys()).chain(self.shown.keys()).cloned());
+        let all = std::mem::take(&mut self.all_dirty);
+        if all {
+            names.extend(self.held.keys().chain(self.decisions.keys()).chain(self.shown.nodes()).cloned());
+        }
+        if std::mem::take(&mut self.scopes_dirty) || all {
             scopes.extend(self.limits.scopes().cloned());
         }
         for name in &names {
@@ -240,14 +254,8 @@ impl Claims {
             Some(decision) => drop(self.decisions.insert(node.clone(), decision)),
             None => drop(self.decisions.remove(node)),
         }
-        if self.shown.get(node).map_or(&[][..], |shown| &shown[..]) == &shown[..] {
-            return;
-        }
-        let all = Arc::make_mut(&mut self.shown);
-        if shown.is_empty() {
-            all.remove(node);
-        } else {
-            all.insert(node.clone(), shown);
+        if *self.shown.of(node) != *shown {
+            self.shown.put(node, shown);
         }
     }
 
@@ -278,13 +286,8 @@ impl Claims {
         self.decisions.get(node)
     }
 
-    /// The nodes that are to be cut or observed.
-    pub(super) fn decided(&self) -> impl Iterator<Item = &NodeName> {
-        self.decisions.keys()
-    }
-
     /// Every claim and how it stands.
-    pub(super) fn shown(&self) -> &Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>> {
+    pub(super) fn shown(&self) -> &ShownClaims {
         &self.shown
     }
 

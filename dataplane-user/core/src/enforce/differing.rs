@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nodefence_common::{NodeEntry, PortKey, Verdict, port_flags};
 
-use super::world::{Bearer, World};
+use super::world::World;
 use crate::plan::{Slot, name_field};
 
 /// What is not as it should be.
@@ -45,7 +45,7 @@ impl World {
         let mut owned = BTreeSet::new();
         for (name, member) in view.members.iter() {
             owned.insert(member.slot.index);
-            if self.failed.contains_key(name) || find(&self.lapsing, member.slot).is_some() {
+            if self.failed.contains_key(name) || self.lapsing.get(member.slot).is_some() {
                 continue;
             }
             let entry = nodes.get(member.slot.index as usize);
@@ -60,7 +60,7 @@ impl World {
         }
         for (index, entry) in (0..).zip(nodes).filter(|(index, _)| !owned.contains(index)) {
             let slot = Slot { index, generation: entry.generation };
-            let is_told = self.told(slot).is_some() || find(&self.lapsing, slot).is_some();
+            let is_told = self.told(slot).is_some() || self.lapsing.get(slot).is_some();
             if verdict(entry, now).is_some() && !is_told {
                 differing.nodes.insert(index);
             }
@@ -75,15 +75,9 @@ impl World {
 
     /// The action of the verdict that a place bears by what everybody was told.
     fn told(&self, slot: Slot) -> Option<u32> {
-        let bearer = find(&self.enforced, slot).or_else(|| find(&self.observed, slot));
+        let bearer = self.enforced.get(slot).or_else(|| self.observed.get(slot));
         bearer.map(|bearer| bearer.action as u32)
     }
-}
-
-/// They are in the order of their places.
-fn find(bearers: &[Bearer], slot: Slot) -> Option<&Bearer> {
-    let at = bearers.binary_search_by_key(&slot, |bearer| bearer.slot).ok()?;
-    bearers.get(at)
 }
 
 /// The action of a verdict that holds.

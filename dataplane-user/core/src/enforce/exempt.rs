@@ -10,7 +10,12 @@ use std::{
 
 use nodefence_common::PortKey;
 
-use super::{index::ExemptIndex, now::Epoch, ports::ExemptPorts, shortage::Shortage};
+use super::{
+    index::{ExemptIndex, Reindexed},
+    now::Epoch,
+    ports::ExemptPorts,
+    shortage::Shortage,
+};
 use crate::plan::{KeptPort, Slot, Why};
 
 /// A key that may lie in the map.
@@ -46,7 +51,7 @@ pub(super) struct Exempt {
     /// The oldest first.
     views: Vec<(Epoch, Shortage)>,
     /// Of the latest view, were what is only observed enforced as well.
-    would: Option<Shortage>,
+    would: Option<(Epoch, Shortage)>,
     /// Nodes that are cut or are about to be.
     cut: BTreeSet<Slot>,
     /// Nodes that would be.
@@ -101,7 +106,7 @@ impl Exempt {
         let before = self.cut.contains(&slot) || self.observed.contains(&slot);
         change(self);
         let after = self.cut.contains(&slot) || self.observed.contains(&slot);
-        if let Some(would) = self.would.as_mut().filter(|_| before != after) {
+        if let Some((_, would)) = self.would.as_mut().filter(|_| before != after) {
             if after {
                 would.cut(slot)
             } else {
@@ -144,19 +149,35 @@ impl Exempt {
         }
     }
 
-    /// Backends of this view may lie in the map from now on.
-    pub(super) fn open(&mut self, epoch: Epoch, index: Arc<ExemptIndex>) {
-        let mut view = Shortage::new(Arc::clone(&index));
-        let mut would = Shortage::new(index);
-        for slot in self.cut.iter().copied().collect::<Vec<_>>() {
-            let changed = view.cut(slot);
-            self.note(view.index(), &changed, true);
-        }
-        for slot in self.cut.union(&self.observed) {
-            would.cut(*slot);
-        }
+    /// Backends of this view may lie in the map from now on. `since`: what changed since another view, where that is known.
+    pub(super) fn open(
+        &mut self,
+        epoch: Epoch,
+        index: &Arc<ExemptIndex>,
+        since: Option<(Epoch, &Reindexed)>,
+    ) {
+        let is_cut = |slot| self.cut.contains(&slot);
+        let would_be = |slot| self.cut.contains(&slot) || self.observed.contains(&slot);
+        let base = since.and_then(|(base, changed)| {
+            let (_, view) = self.views.iter().find(|(of, _)| *of == base)?;
+            let (_, would) = self.would.as_ref().filter(|(of, _)| *of == base)?;
+            let view = view.follow(Arc::clone(index), changed, is_cut);
+            Some((view, would.follow(Arc::clone(index), changed, would_be)))
+        });
+        let (view, would) = base.unwrap_or_else(|| {
+            let mut view = Shortage::new(Arc::clone(index));
+            let mut would = view.clone();
+            for slot in &self.cut {
+                view.cut(*slot);
+            }
+            for slot in self.cut.union(&self.observed) {
+                would.cut(*slot);
+            }
+            (view, would)
+        });
+        self.note(index, &ports_of(&view), true);
         self.views.push((epoch, view));
-        self.would = Some(would);
+        self.would = Some((epoch, would));
     }
 
     /// Only backends of this view lie in the map from now on.
@@ -180,9 +201,7 @@ impl Exempt {
     }
 
     fn let_go(&mut self, view: &Shortage) {
-        let ports: BTreeSet<KeptPort> = view.ports().iter().map(|(port, _)| *port).collect();
-        let ports: Vec<KeptPort> = ports.into_iter().collect();
-        self.note(view.index(), &ports, false);
+        self.note(view.index(), &ports_of(view), false);
     }
 
     /// The first key that is needed and must be written.
@@ -304,7 +323,7 @@ impl Exempt {
 
     /// How many more ports of the latest view would be exempt, were what is observed enforced.
     pub(super) fn would(&self) -> usize {
-        let would = self.would.as_ref().map_or(0, |would| would.ports().len());
+        let would = self.would.as_ref().map_or(0, |(_, would)| would.ports().len());
         would.saturating_sub(self.views.last().map_or(0, |(_, view)| view.ports().len()))
     }
 
@@ -312,18 +331,27 @@ impl Exempt {
     pub(super) fn is_cut(&self, slot: Slot) -> bool {
         self.cut.contains(&slot)
     }
+
     /// Whether what it would cut is counted.
     pub(super) fn is_observed(&self, slot: Slot) -> bool {
         self.observed.contains(&slot)
     }
 
     /// The nodes that are cut or are about to be, by place.
+    #[cfg(test)]
     pub(super) fn cut(&self) -> impl Iterator<Item = Slot> {
         self.cut.iter().copied()
     }
 
     /// The nodes of which is counted what would be cut, by place.
+    #[cfg(test)]
     pub(super) fn observed(&self) -> impl Iterator<Item = Slot> {
         self.observed.iter().copied()
     }
+}
+
+/// All that is exempt, each port once.
+fn ports_of(view: &Shortage) -> Vec<KeptPort> {
+    let ports: BTreeSet<KeptPort> = view.ports().iter().map(|(port, _)| *port).collect();
+    ports.into_iter().collect()
 }

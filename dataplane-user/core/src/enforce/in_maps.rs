@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{now::Epoch, output::TablesPlan};
-use crate::plan::{Delta, LeftOut, Tables};
+use crate::plan::{Delta, LeftOut, NodeTables, Tables};
 
 /// The tables that lie in the maps, where that is known.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub struct InMaps(Option<Known>);
 #[derive(Debug)]
 struct Known {
     epoch: Epoch,
-    tables: Arc<Tables>,
+    tables: Arc<NodeTables>,
     left_out: LeftOut,
 }
 
@@ -29,8 +29,8 @@ impl InMaps {
         read: impl FnOnce() -> Result<Tables, E>,
     ) -> Result<Delta, E> {
         match self.0.take().filter(|known| plan.base == Some(known.epoch)) {
-            Some(known) => Ok(Delta::between(&known.tables, &known.left_out, &plan.tables)),
-            None => Ok(Delta::between(&read()?, &LeftOut::default(), &plan.tables)),
+            Some(known) => Ok(Delta::of_nodes(&known.tables, &known.left_out, &plan.tables)),
+            None => Ok(Delta::between(&read()?, &LeftOut::default(), &plan.tables.flat())),
         }
     }
 
@@ -40,7 +40,7 @@ impl InMaps {
     }
 
     /// What lies in the maps, and what did not fit of it.
-    pub fn tables(&self) -> Option<(&Arc<Tables>, &LeftOut)> {
+    pub fn tables(&self) -> Option<(&Arc<NodeTables>, &LeftOut)> {
         self.0.as_ref().map(|known| (&known.tables, &known.left_out))
     }
 }

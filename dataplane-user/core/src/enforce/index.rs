@@ -1,10 +1,14 @@
-//! What kube-proxy on this node may use of each Service: of a view, and independent of who is cut.
+//! What kube-proxy on this node may use of each Service: of a view, and independent of who is cut. Views that follow each other share what did not change.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use super::untied::Untied;
 use crate::{
-    cluster::{ClusterView, Endpoint, Service},
+    cluster::{Changed, ClusterView, Endpoint, Service},
+    list::List,
     plan::{KeptFor, KeptPort, Proxy, Slot, Why, targets, usable},
     proxy::Mode as ProxyMode,
 };
@@ -19,18 +23,59 @@ pub struct Target {
     pub usable: Box<[KeptPort]>,
 }
 
+/// The targets of a Service that can become exempt.
+#[derive(Clone, Debug, Default)]
+struct Targets {
+    /// The number of the first one. The others follow.
+    first: u32,
+    /// `None` where there is none.
+    all: Option<Arc<[Target]>>,
+}
+
+impl Targets {
+    fn all(&self) -> &[Target] {
+        self.all.as_deref().unwrap_or_default()
+    }
+}
+
+/// What a node has of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    service: u32,
+    /// Among those of the Service.
+    target: u32,
+    /// How many of what it may use.
+    count: u32,
+}
+
+/// What nodes have of targets.
+type Parts = BTreeMap<Slot, Vec<Part>>;
+
 /// All targets of a view that can become exempt, and those of each node.
 #[derive(Clone, Debug, Default)]
 pub struct ExemptIndex {
     /// By the view's position of a node, its place.
-    slots: Box<[Option<Slot>]>,
-    targets: Box<[Target]>,
-    /// Of each target, how many it may use.
-    sizes: Box<[u32]>,
-    /// Of each node, its targets and how many of what they may use it has.
-    of: HashMap<Slot, Box<[(u32, u32)]>>,
-    /// Of each node, ports that a Service names without a node: exempt whenever it is cut.
-    untied: HashMap<Slot, Box<[(KeptPort, KeptFor)]>>,
+    slots: Arc<[Option<Slot>]>,
+    /// By the Service's index.
+    services: List<Targets>,
+    /// So many numbers were given to targets. Some belong to none any more.
+    numbers: u32,
+    /// How many targets there are.
+    targets: u32,
+    /// By the place of a node: its generation, and what the node has.
+    parts: List<Option<(u32, Arc<[Part]>)>>,
+    untied: Untied,
+    /// How kube-proxy forwards.
+    mode: Option<ProxyMode>,
+}
+
+/// What of an index is another than in that of an earlier view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reindexed {
+    /// Services, by their index.
+    pub services: Vec<u32>,
+    /// Nodes whose ports changed that a Service names without a node.
+    pub untied: Vec<Slot>,
 }
 
 impl ExemptIndex {
@@ -40,31 +85,105 @@ impl ExemptIndex {
         view: &ClusterView,
         own_node: &str,
         mode: Option<ProxyMode>,
-        slots: Box<[Option<Slot>]>,
+        slots: Arc<[Option<Slot>]>,
     ) -> Self {
         let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
-        let mut found = Vec::new();
-        let mut of: HashMap<Slot, BTreeMap<u32, u32>> = HashMap::new();
+        let mut index = Self { slots, mode, ..Self::default() };
+        let mut parts = Parts::new();
         for (s, service) in (0..).zip(view.services.iter().flatten()) {
-            for target in targets(service, proxy.mode) {
-                let Some((usable, places)) =
-                    all_placed(service, &usable(&target, &proxy, |_| true), target.port, &slots)
-                else {
-                    continue;
-                };
-                let at = found.len() as u32;
-                for place in places {
-                    *of.entry(place).or_default().entry(at).or_default() += 1;
-                }
-                let port = target.port as u32;
-                let reason = KeptFor { service: s, port, why: Why::NothingElse(target.policy) };
-                found.push(Target { reason, usable });
+            index.services.push(Targets::default());
+            index.put(s, targets_of(s, service, &proxy, &index.slots), &mut parts);
+        }
+        for (slot, parts) in parts {
+            index.set_parts(slot, parts);
+        }
+        index.untied = Untied::new(view, &index.slots);
+        index
+    }
+
+    /// The same of the view that follows on this one's (`before`). `None` where it must be made anew: there are other nodes or Services, or kube-proxy is another.
+    pub fn follow(
+        &self,
+        before: &ClusterView,
+        view: &ClusterView,
+        changed: &Changed,
+        own_node: &str,
+        mode: Option<ProxyMode>,
+    ) -> Option<(Self, Reindexed)> {
+        let (nodes, services) = (changed.nodes.as_ref()?, changed.services.as_ref()?);
+        let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
+        let was = Proxy::of(before, own_node, proxy.mode);
+        // Numbers that belong to no target cost memory.
+        let sparse = self.numbers > 2 * self.targets + 1024;
+        if sparse || mode != self.mode || (was.index, was.zone) != (proxy.index, proxy.zone) {
+            return None;
+        }
+        let mut index = self.clone();
+        // What nodes gain, and the Services of which they lose what they had.
+        let mut gained = Parts::new();
+        let mut lost: BTreeMap<Slot, BTreeSet<u32>> = BTreeMap::new();
+        for &s in services {
+            let service = view.services.as_ref()?.get(s as usize)?;
+            let places = index.services.get(s as usize)?.all().iter().flat_map(|target| &target.usable);
+            for slot in places.filter_map(|port| self.slot(port)) {
+                lost.entry(slot).or_default().insert(s);
+            }
+            index.put(s, targets_of(s, service, &proxy, &index.slots), &mut gained);
+        }
+        let touched: BTreeSet<Slot> = lost.keys().chain(gained.keys()).copied().collect();
+        for slot in touched {
+            let lost = lost.get(&slot);
+            let stays = |part: &&Part| !lost.is_some_and(|lost| lost.contains(&part.service));
+            let mut parts: Vec<Part> = self.parts_of(slot).iter().filter(stays).copied().collect();
+            parts.extend(gained.remove(&slot).into_iter().flatten());
+            parts.sort_unstable();
+            index.set_parts(slot, parts);
+        }
+        let untied = index.untied.follow(before, view, nodes, services, &index.slots);
+        Some((index, Reindexed { services: services.clone(), untied }))
+    }
+
+    /// Puts the targets of a Service in the place of those that it had.
+    fn put(&mut self, s: u32, all: Vec<Target>, parts: &mut Parts) {
+        for (at, target) in (0..).zip(&all) {
+            let mut counts: BTreeMap<Slot, u32> = BTreeMap::new();
+            for slot in target.usable.iter().filter_map(|port| self.slot(port)) {
+                *counts.entry(slot).or_default() += 1;
+            }
+            for (slot, count) in counts {
+                parts.entry(slot).or_default().push(Part { service: s, target: at, count });
             }
         }
-        let of = of.into_iter().map(|(slot, targets)| (slot, targets.into_iter().collect())).collect();
-        let sizes = found.iter().map(|target| target.usable.len() as u32).collect();
-        let untied = untied(view, &slots);
-        Self { slots, targets: found.into(), sizes, of, untied }
+        let count = all.len() as u32;
+        let Some(targets) = self.services.get_mut(s as usize) else { return };
+        let before = targets.all().len() as u32;
+        if count > before {
+            targets.first = self.numbers;
+            self.numbers += count;
+        }
+        targets.all = (count > 0).then(|| all.into());
+        self.targets = self.targets + count - before;
+    }
+
+    fn set_parts(&mut self, slot: Slot, parts: Vec<Part>) {
+        while self.parts.len() <= slot.index as usize {
+            self.parts.push(None);
+        }
+        if let Some(there) = self.parts.get_mut(slot.index as usize) {
+            *there = (!parts.is_empty()).then(|| (slot.generation, parts.into()));
+        }
+    }
+
+    fn parts_of(&self, slot: Slot) -> &[Part] {
+        match self.parts.get(slot.index as usize) {
+            Some(Some((generation, parts))) if *generation == slot.generation => parts,
+            _ => &[],
+        }
+    }
+
+    /// By the view's position of a node, its place.
+    pub(super) fn slots(&self) -> &Arc<[Option<Slot>]> {
+        &self.slots
     }
 
     /// The place of the node that a port is on.
@@ -72,82 +191,71 @@ impl ExemptIndex {
         *self.slots.get(port.node.position())?
     }
 
-    /// Of each target, how many it may use.
-    pub fn sizes(&self) -> &[u32] {
-        &self.sizes
+    /// So many numbers targets have at most.
+    pub fn numbers(&self) -> usize {
+        self.numbers as usize
     }
 
-    /// A target by its number.
-    pub fn target(&self, number: u32) -> Option<&Target> {
-        self.targets.get(number as usize)
+    /// All targets with their numbers.
+    pub fn targets(&self) -> impl Iterator<Item = (u32, &Target)> {
+        self.services.iter().flat_map(|targets| (targets.first..).zip(targets.all()))
     }
 
-    /// A node's targets, and how many of what they may use it has.
-    pub fn targets_of(&self, slot: Slot) -> &[(u32, u32)] {
-        self.of.get(&slot).map_or(&[][..], |targets| &targets[..])
+    /// The targets of a Service, by its index, with their numbers.
+    pub fn targets_of_service(&self, service: u32) -> impl Iterator<Item = (u32, &Target)> {
+        self.services
+            .get(service as usize)
+            .into_iter()
+            .flat_map(|targets| (targets.first..).zip(targets.all()))
+    }
+
+    /// A node's targets with their numbers, and how many of what they may use it has.
+    pub fn targets_of(&self, slot: Slot) -> impl Iterator<Item = (u32, u32, &Target)> {
+        self.parts_of(slot).iter().filter_map(|part| {
+            let targets = self.services.get(part.service as usize)?;
+            let target = targets.all().get(part.target as usize)?;
+            Some((targets.first + part.target, part.count, target))
+        })
     }
 
     /// A node's ports that are exempt whenever it is cut.
     pub fn untied_of(&self, slot: Slot) -> &[(KeptPort, KeptFor)] {
-        self.untied.get(&slot).map_or(&[][..], |ports| &ports[..])
+        self.untied.of(slot)
     }
 
     /// The targets that may use a port for that reason.
     pub fn with(&self, port: &KeptPort, reason: KeptFor) -> impl Iterator<Item = &Target> {
-        let of_node = self.slot(port).map_or(&[][..], |slot| self.targets_of(slot));
-        let targets = of_node.iter().filter_map(|(number, _)| self.target(*number));
-        targets.filter(move |target| target.reason == reason && target.usable.contains(port))
+        let targets = self.slot(port).into_iter().flat_map(|slot| self.targets_of(slot));
+        targets
+            .map(|(_, _, target)| target)
+            .filter(move |target| target.reason == reason && target.usable.contains(port))
     }
 }
 
-/// The ports of endpoints and the places of their nodes; `None` where one of them can never be cut, or there is none.
+/// The targets of a Service that can become exempt.
+fn targets_of(s: u32, service: &Service, proxy: &Proxy<'_>, slots: &[Option<Slot>]) -> Vec<Target> {
+    let of_service = targets(service, proxy.mode).filter_map(|target| {
+        let usable = all_placed(service, &usable(&target, proxy, |_| true), target.port, slots)?;
+        let port = target.port as u32;
+        Some(Target { reason: KeptFor { service: s, port, why: Why::NothingElse(target.policy) }, usable })
+    });
+    of_service.collect()
+}
+
+/// The ports of endpoints; `None` where one of them can never be cut, or there is none.
 fn all_placed(
     service: &Service,
     endpoints: &[&Endpoint],
     port: usize,
     slots: &[Option<Slot>],
-) -> Option<(Box<[KeptPort]>, Vec<Slot>)> {
+) -> Option<Box<[KeptPort]>> {
     if endpoints.is_empty() {
         return None;
     }
-    let mut places = Vec::with_capacity(endpoints.len());
-    let mut ports = Vec::with_capacity(endpoints.len());
-    for endpoint in endpoints {
+    let port_of = |endpoint: &&Endpoint| {
         let node = endpoint.node?;
-        places.push((*slots.get(node.position())?)?);
-        ports.push(KeptPort::of(service, port, endpoint, Some(node))?);
-    }
-    Some((ports.into(), places))
-}
-
-/// Of each node, what has the address of one of its backends and is tied to no node.
-fn untied(view: &ClusterView, slots: &[Option<Slot>]) -> HashMap<Slot, Box<[(KeptPort, KeptFor)]>> {
-    let mut by_address: HashMap<IpAddr, Vec<(u32, &Service, &Endpoint)>> = HashMap::new();
-    for (s, service) in (0..).zip(view.services.iter().flatten()) {
-        for endpoint in service.endpoints.iter().filter(|endpoint| endpoint.node.is_none()) {
-            by_address.entry(endpoint.address).or_default().push((s, service, endpoint));
-        }
-    }
-    let mut of = HashMap::new();
-    if by_address.is_empty() {
-        return of;
-    }
-    for ((position, node), slot) in view.indexed().zip(slots) {
-        let Some(slot) = slot else { continue };
-        let addresses: HashSet<IpAddr> = node.backends.iter().map(|backend| backend.address).collect();
-        let mut ports = Vec::new();
-        for (s, service, endpoint) in addresses.iter().filter_map(|address| by_address.get(address)).flatten()
-        {
-            for port in 0..service.ports.len() {
-                let reason = KeptFor { service: *s, port: port as u32, why: Why::Untied };
-                let exempt = KeptPort::of(service, port, endpoint, Some(position));
-                ports.extend(exempt.map(|exempt| (exempt, reason)));
-            }
-        }
-        if !ports.is_empty() {
-            ports.sort_unstable();
-            of.insert(*slot, ports.into());
-        }
-    }
-    of
+        (*slots.get(node.position())?)?;
+        KeptPort::of(service, port, endpoint, Some(node))
+    };
+    endpoints.iter().map(port_of).collect()
 }

@@ -56,6 +56,8 @@ pub struct Enforcer {
     pub(super) troubled: BTreeSet<u32>,
     /// Places that nobody has any more; they are emptied once the tables are written.
     pub(super) left: BTreeSet<u32>,
+    /// New owners whose backends the maps may lack: what is wanted of them waits until the tables are written.
+    pub(super) fresh: BTreeSet<u32>,
     /// New owners whose generation the map lacks: the tables wait for them.
     pub(super) unwritten: BTreeSet<u32>,
     /// The entry that was handed out last, and not said to have failed: its place, and what it replaced.
@@ -78,6 +80,8 @@ pub struct Enforcer {
     /// Replies and records.
     pub(super) out: VecDeque<Output>,
     pub(super) publish: bool,
+    /// Places of which everybody is to be told something else.
+    pub(super) retell: BTreeSet<u32>,
     /// Of some nodes more is cut than rounds asked for that began before now.
     pub(super) more_is_cut: bool,
     pub(super) world: World,
@@ -177,7 +181,7 @@ impl Enforcer {
         for name in &names {
             self.rewant(name);
         }
-        if !Arc::ptr_eq(self.claims.shown(), &self.world.claims) {
+        if !self.claims.shown().is_same(&self.world.claims) {
             self.publish = true;
             self.dangers_due = true;
         }
@@ -228,11 +232,13 @@ impl Enforcer {
         let mono = self.now.mono;
         let Some(place) = self.places.get_mut(&index) else { return };
         place.lapse(mono);
-        for work in [Work::Place, Work::Release, Work::Flag, Work::Renew, Work::Vacate] {
-            self.work.remove(&(work, index));
-        }
-        if let Some(work) = place.work(mono) {
-            self.work.insert((work, index));
+        let work = place.work(mono);
+        let listed = std::mem::replace(&mut place.listed, work);
+        if listed != work {
+            if let Some(work) = listed {
+                self.work.remove(&(work, index));
+            }
+            self.work.extend(work.map(|work| (work, index)));
         }
         let slot = place.slot();
         let cut = place.may_cut.is_some() || place.wants_cut();
@@ -248,6 +254,9 @@ impl Enforcer {
         } else {
             self.wanted.remove(&index);
         }
+        if !self.is_told(index) {
+            self.retell.insert(index);
+        }
     }
 
     /// This owner of a place is neither cut nor observed any more: the place bears another generation.
@@ -255,6 +264,7 @@ impl Enforcer {
         self.publish |= self.exempt.is_cut(slot) || self.exempt.is_observed(slot);
         self.exempt.set_cut(slot, false);
         self.exempt.set_observed(slot, false);
+        self.retell.insert(slot.index);
     }
 
     /// The place of a node that the latest view has.

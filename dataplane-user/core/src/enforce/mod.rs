@@ -3,6 +3,7 @@
 //!
 //! [`Enforcer`] is the machine. [`Input`] is what it is told, [`Output`] what it wants done, [`World`] what everybody else reads.
 
+mod bearers;
 mod bridge;
 mod build;
 mod claim;
@@ -24,10 +25,12 @@ mod requests;
 mod scope;
 mod settings;
 mod shortage;
+mod shown;
 mod snapshot;
 mod standing;
 mod steps;
 mod take;
+mod untied;
 mod view;
 mod views;
 mod world;
@@ -35,10 +38,11 @@ mod world;
 #[cfg(test)]
 mod tests;
 
+pub use bearers::{Bearer, Bearers};
 pub use claim::{AUTOMATIC_LASTS, Claim, ClaimCause, NewClaim, Saved, Source};
 pub use differing::Differing;
 pub use in_maps::InMaps;
-pub use index::{ExemptIndex, Target};
+pub use index::{ExemptIndex, Reindexed, Target};
 pub use input::{Change, Input};
 pub use limits::{WITHHELD_FOR, Withheld};
 pub use machine::Enforcer;
@@ -47,6 +51,7 @@ pub use output::{Answer, Changed, Done, Event, Output, Refusal, SaveState, Table
 pub use ports::ExemptPorts;
 pub use scope::LimitScope;
 pub use settings::{Auto, Share, Told};
+pub use shown::ShownClaims;
 pub use standing::{ShownClaim, Standing};
 pub use view::{Delta, Member, NewView};
-pub use world::{Bearer, Danger, TablesState, World};
+pub use world::{Danger, TablesState, World};

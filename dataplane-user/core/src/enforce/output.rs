@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     cluster::{Backend, NodeName},
-    plan::Tables,
+    plan::NodeTables,
 };
 
 /// Tables to write.
@@ -24,7 +24,7 @@ pub struct TablesPlan {
     /// The maps hold the tables of this view and nothing else; `None` where that is not known, and all entries must be compared.
     pub base: Option<Epoch>,
     /// All that must lie in the maps.
-    pub tables: Arc<Tables>,
+    pub tables: Arc<NodeTables>,
 }
 
 /// What the Enforcer wants done, in this order. Where it fails, [`super::Enforcer::failed`] must be called before anything else.

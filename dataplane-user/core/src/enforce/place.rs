@@ -80,6 +80,8 @@ pub(super) struct Place {
     pub(super) ask_since: u64,
     /// The tables that lack its former owner are written.
     pub(super) vacant: bool,
+    /// As what it stands in the list of what is to be done.
+    pub(super) listed: Option<Work>,
 }
 
 /// Whether an entry cuts, until it lapses. A number from another version may mean anything.
@@ -104,6 +106,7 @@ impl Place {
             since: now,
             ask_since: now,
             vacant: false,
+            listed: None,
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{index::ExemptIndex, ports::ExemptPorts};
+use super::{
+    index::{ExemptIndex, Reindexed, Target},
+    ports::ExemptPorts,
+};
 use crate::plan::{KeptPort, Slot};
 
 /// What is left of the targets of a view. A node costs what it has of them.
@@ -10,14 +13,63 @@ use crate::plan::{KeptPort, Slot};
 pub(super) struct Shortage {
     index: Arc<ExemptIndex>,
     /// By the target's number.
-    left: Box<[u32]>,
+    left: Vec<u32>,
     ports: ExemptPorts,
 }
 
 impl Shortage {
     /// While nobody is cut.
     pub(super) fn new(index: Arc<ExemptIndex>) -> Self {
-        Self { left: index.sizes().into(), index, ports: ExemptPorts::default() }
+        let mut left = vec![0; index.numbers()];
+        for (number, target) in index.targets() {
+            left[number as usize] = target.usable.len() as u32;
+        }
+        Self { left, index, ports: ExemptPorts::default() }
+    }
+
+    /// The same of the view that follows on this one's, of which this changed. `cut`: whether a node is cut.
+    pub(super) fn follow(
+        &self,
+        index: Arc<ExemptIndex>,
+        changed: &Reindexed,
+        cut: impl Fn(Slot) -> bool,
+    ) -> Self {
+        let mut left = self.left.clone();
+        left.resize(index.numbers(), 0);
+        let mut next = Self { left, index: Arc::clone(&index), ports: self.ports.clone() };
+        for &service in &changed.services {
+            for (number, target) in self.index.targets_of_service(service) {
+                if self.left[number as usize] == 0 {
+                    next.take_away(target);
+                }
+            }
+            for (number, target) in index.targets_of_service(service) {
+                let alive = target.usable.iter().filter(|port| !index.slot(port).is_some_and(&cut)).count();
+                next.left[number as usize] = alive as u32;
+                if alive == 0 {
+                    next.add(target);
+                }
+            }
+        }
+        for slot in changed.untied.iter().copied().filter(|slot| cut(*slot)) {
+            for (port, reason) in self.index.untied_of(slot) {
+                next.ports.remove(*port, *reason);
+            }
+            for (port, reason) in index.untied_of(slot) {
+                next.ports.insert(*port, *reason);
+            }
+        }
+        next
+    }
+
+    fn add(&mut self, target: &Target) -> Vec<KeptPort> {
+        let new = target.usable.iter().filter(|port| self.ports.insert(**port, target.reason));
+        new.copied().collect()
+    }
+
+    fn take_away(&mut self, target: &Target) -> Vec<KeptPort> {
+        let gone = target.usable.iter().filter(|port| self.ports.remove(**port, target.reason));
+        gone.copied().collect()
     }
 
     /// Which ports are exempt.
@@ -33,20 +85,15 @@ impl Shortage {
     /// A node is cut from now on that was not. Gives the ports that are exempt now and were not.
     pub(super) fn cut(&mut self, slot: Slot) -> Vec<KeptPort> {
         let mut new = Vec::new();
-        for &(number, count) in self.index.targets_of(slot) {
+        let index = Arc::clone(&self.index);
+        for (number, count, target) in index.targets_of(slot) {
             let left = &mut self.left[number as usize];
             *left = left.saturating_sub(count);
-            if *left > 0 {
-                continue;
-            }
-            let Some(target) = self.index.target(number) else { continue };
-            for port in &target.usable {
-                if self.ports.insert(*port, target.reason) {
-                    new.push(*port);
-                }
+            if *left == 0 {
+                new.extend(self.add(target));
             }
         }
-        for &(port, reason) in self.index.untied_of(slot) {
+        for &(port, reason) in index.untied_of(slot) {
             if self.ports.insert(port, reason) {
                 new.push(port);
             }
@@ -57,21 +104,16 @@ impl Shortage {
     /// A node is not cut any more that was. Gives the ports that are not exempt any more.
     pub(super) fn spare(&mut self, slot: Slot) -> Vec<KeptPort> {
         let mut gone = Vec::new();
-        for &(number, count) in self.index.targets_of(slot) {
+        let index = Arc::clone(&self.index);
+        for (number, count, target) in index.targets_of(slot) {
             let left = &mut self.left[number as usize];
             let was_exempt = *left == 0;
             *left += count;
-            if !was_exempt {
-                continue;
-            }
-            let Some(target) = self.index.target(number) else { continue };
-            for port in &target.usable {
-                if self.ports.remove(*port, target.reason) {
-                    gone.push(*port);
-                }
+            if was_exempt {
+                gone.extend(self.take_away(target));
             }
         }
-        for &(port, reason) in self.index.untied_of(slot) {
+        for &(port, reason) in index.untied_of(slot) {
             if self.ports.remove(port, reason) {
                 gone.push(port);
             }

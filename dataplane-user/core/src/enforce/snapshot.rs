@@ -5,42 +5,39 @@ use std::{collections::BTreeMap, sync::Arc};
 use nodefence_common::Action;
 
 use super::{
+    bearers::Bearer,
     machine::Enforcer,
     place::Place,
-    world::{Bearer, TablesState, World},
+    world::{TablesState, World},
 };
 use crate::{
     cluster::NodeName,
     plan::{Mode, Policy, Slot},
 };
 
+/// As what a place bears a verdict.
+#[derive(Default)]
+struct Told {
+    enforced: Option<Bearer>,
+    observed: Option<Bearer>,
+    lapsing: Option<Bearer>,
+}
+
 impl Enforcer {
-    /// As of now. Costs in proportion to what is cut and observed.
+    /// As of now. Costs in proportion to the places of which something else is to be told.
     pub(super) fn snapshot(&mut self) -> Arc<World> {
-        let mut enforced = Vec::new();
-        let mut lapsing = Vec::new();
-        for slot in self.exempt.cut() {
-            let Some(place) = self.places.get(&slot.index) else { continue };
-            let holds = place.wants_cut() && place.error.is_none();
-            let list = if holds { &mut enforced } else { &mut lapsing };
-            list.push(self.bearer(slot, place, Mode::Enforce));
-        }
-        let observed = self.exempt.observed().filter_map(|slot| {
-            let place = self.places.get(&slot.index)?;
-            Some(self.bearer(slot, place, Mode::Observe))
-        });
-        let world = World {
+        let mut world = World {
             number: self.world.number + 1,
             view: self.views.latest().cloned(),
-            claims: Arc::clone(self.claims.shown()),
-            enforced: enforced.into(),
-            observed: observed.collect(),
-            lapsing: lapsing.into(),
+            claims: self.claims.shown().clone(),
+            enforced: self.world.enforced.clone(),
+            observed: self.world.observed.clone(),
+            lapsing: self.world.lapsing.clone(),
             exempt: self.exempt.ports(),
             would_exempt: self.exempt.would(),
             dangers: Arc::clone(&self.dangers),
             withheld: self.claims.withheld().into(),
-            failed: Arc::default(),
+            failed: self.failures(),
             unsaved: self.requests.error(),
             closing: self.closing,
             tables: TablesState {
@@ -49,8 +46,48 @@ impl Enforcer {
                 error: self.views.error.clone(),
             },
         };
-        self.world = World { failed: self.failures(), ..world };
+        for index in std::mem::take(&mut self.retell) {
+            let Told { enforced, observed, lapsing } = self.to_tell(index);
+            world.enforced.put(index, enforced);
+            world.observed.put(index, observed);
+            world.lapsing.put(index, lapsing);
+        }
+        self.world = world;
+        #[cfg(test)]
+        self.all_is_told();
         Arc::new(self.world.clone())
+    }
+
+    /// What everybody is to be told of a place.
+    fn to_tell(&self, index: u32) -> Told {
+        let Some(place) = self.places.get(&index) else { return Told::default() };
+        let slot = place.slot();
+        let holds = place.wants_cut() && place.error.is_none();
+        let cut = self.exempt.is_cut(slot).then(|| self.bearer(slot, place, Mode::Enforce));
+        let (enforced, lapsing) = if holds { (cut, None) } else { (None, cut) };
+        let observed = self.exempt.is_observed(slot).then(|| self.bearer(slot, place, Mode::Observe));
+        Told { enforced, observed, lapsing }
+    }
+
+    /// Whether that is what everybody was told last.
+    pub(super) fn is_told(&self, index: u32) -> bool {
+        let Told { enforced, observed, lapsing } = self.to_tell(index);
+        let World { enforced: told, observed: told_observed, lapsing: told_lapsing, .. } = &self.world;
+        let same = told.at(index) == enforced.as_ref() && told_observed.at(index) == observed.as_ref();
+        same && told_lapsing.at(index) == lapsing.as_ref()
+    }
+
+    /// Nothing of a place was forgotten.
+    #[cfg(test)]
+    fn all_is_told(&self) {
+        let World { enforced, observed, lapsing, .. } = &self.world;
+        let missing = self.places.keys().find(|index| !self.is_told(**index));
+        assert!(missing.is_none(), "of {missing:?} something else is to be told");
+        let cut: Vec<Slot> = self.exempt.cut().collect();
+        let mut told: Vec<Slot> = enforced.iter().chain(lapsing.iter()).map(|bearer| bearer.slot).collect();
+        told.sort_unstable();
+        assert_eq!(told, cut);
+        assert!(observed.iter().map(|bearer| bearer.slot).eq(self.exempt.observed()));
     }
 
     fn bearer(&self, slot: Slot, place: &Place, mode: Mode) -> Bearer {

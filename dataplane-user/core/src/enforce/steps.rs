@@ -44,6 +44,7 @@ impl Enforcer {
             if let Some(place) = more_is_cut.and_then(|slot| self.places.get_mut(&slot.index)) {
                 place.ask_since = self.now.mono;
                 self.more_is_cut = true;
+                self.retell.extend(more_is_cut.map(|slot| slot.index));
             }
             return Some(Output::Unexempt(key));
         }
@@ -99,6 +100,7 @@ impl Enforcer {
             // Its clients are asked anew: what the map held meanwhile is not known.
             place.ask_since = now;
             self.publish = true;
+            self.retell.insert(index);
         }
         if place.wants_cut() && place.blocked.take().is_some() {
             self.publish = true;

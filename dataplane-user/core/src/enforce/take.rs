@@ -40,10 +40,11 @@ impl Enforcer {
         for name in &delta.added {
             self.own(name, &view);
         }
+        let since = delta.base.zip(delta.exempt.as_ref());
+        self.exempt.open(view.epoch, &view.exempt, since);
         if let Some(before) = before.filter(|_| never_written) {
             self.exempt.forget(before.epoch);
         }
-        self.exempt.open(view.epoch, Arc::clone(&view.exempt));
         self.claims.open(&view);
         self.grown.extend(delta.grown.iter().cloned());
         self.ask_grown();
@@ -76,6 +77,7 @@ impl Enforcer {
         place.owner = None;
         place.blocked = None;
         self.left.insert(index);
+        self.fresh.remove(&index);
         self.unwritten.remove(&index);
         self.touch(index);
     }
@@ -91,6 +93,7 @@ impl Enforcer {
         place.blocked = None;
         place.vacant = false;
         self.left.remove(&index);
+        self.fresh.insert(index);
         if place.is_unwritten() {
             self.unwritten.insert(index);
         } else {
@@ -107,6 +110,7 @@ impl Enforcer {
             if let Some(place) = self.places.get_mut(&slot.index).filter(|place| place.wants_cut()) {
                 place.ask_since = now;
                 self.publish = true;
+                self.retell.insert(slot.index);
             }
         }
     }
@@ -135,8 +139,11 @@ impl Enforcer {
             self.grown.clear();
             self.vacate();
             // Verdicts that waited for these tables.
-            for name in self.claims.decided().cloned().collect::<Vec<_>>() {
-                self.rewant(&name);
+            for index in std::mem::take(&mut self.fresh) {
+                let owner = self.places.get(&index).and_then(|place| place.owner.as_ref());
+                if let Some(name) = owner.map(|owner| owner.name.clone()) {
+                    self.rewant(&name);
+                }
             }
         }
         if let Some(view) = self.views.next() {

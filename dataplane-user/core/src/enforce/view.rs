@@ -4,10 +4,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{index::ExemptIndex, now::Epoch, scope::LimitScope};
+use super::{
+    index::{ExemptIndex, Reindexed},
+    now::Epoch,
+    scope::LimitScope,
+};
 use crate::{
     cluster::{ClusterView, NodeName},
-    plan::{Slot, Tables},
+    plan::{NodeTables, Slot, VirtualAddresses},
 };
 
 /// A node of a view, as far as verdicts go.
@@ -41,6 +45,8 @@ pub struct Delta {
     pub left: Vec<(NodeName, Slot)>,
     /// Nodes with backends that they did not have there.
     pub grown: Vec<NodeName>,
+    /// What of the index of exemptions is another, where that is known.
+    pub exempt: Option<Reindexed>,
 }
 
 impl Delta {
@@ -79,8 +85,10 @@ pub struct NewView {
     pub sizes: Arc<BTreeMap<LimitScope, u32>>,
     /// What kube-proxy here may use of each Service.
     pub exempt: Arc<ExemptIndex>,
+    /// Where virtual addresses lead.
+    pub addresses: Arc<VirtualAddresses>,
     /// The tables that belong to it, without nodes: their entries are the Enforcer's.
-    pub tables: Arc<Tables>,
+    pub tables: Arc<NodeTables>,
     /// What changed.
     pub delta: Delta,
 }

@@ -2,29 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use nodefence_common::Action;
-
 use super::{
-    claim::ClaimCause, limits::Withheld, now::Epoch, ports::ExemptPorts, standing::ShownClaim, view::NewView,
+    bearers::Bearers, limits::Withheld, now::Epoch, ports::ExemptPorts, shown::ShownClaims, view::NewView,
 };
-use crate::{cluster::NodeName, plan::Slot};
-
-/// A node that bears a verdict, or is about to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bearer {
-    /// Its name; `None` where only its place is known any more.
-    pub name: Option<NodeName>,
-    /// Its place.
-    pub slot: Slot,
-    /// What is done with packets to it.
-    pub action: Action,
-    /// Since when (CLOCK_MONOTONIC, ns) without a break.
-    pub since: u64,
-    /// A round of asking counts that began from then on (CLOCK_MONOTONIC, ns): earlier ones asked for less than is cut now.
-    pub ask_since: u64,
-    /// Why.
-    pub causes: Arc<[ClaimCause]>,
-}
+use crate::cluster::NodeName;
 
 /// What is dangerous about the flags of the cluster file: no command stood between them and the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,13 +37,13 @@ pub struct World {
     /// Who exists: the view whose backends the maps hold or are being given.
     pub view: Option<Arc<NewView>>,
     /// Every claim and how it stands.
-    pub claims: Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>>,
+    pub claims: ShownClaims,
     /// Nodes that are cut, or are about to be. By place.
-    pub enforced: Arc<[Bearer]>,
+    pub enforced: Bearers,
     /// Nodes of which is counted what would be cut. By place.
-    pub observed: Arc<[Bearer]>,
+    pub observed: Bearers,
     /// Nodes that the map may cut still and that are no more enforced: a write failed, and their verdict lapses. By place.
-    pub lapsing: Arc<[Bearer]>,
+    pub lapsing: Bearers,
     /// Ports that are exempt for those that are enforced.
     pub exempt: ExemptPorts,
     /// How many more would be, were what is observed enforced.

@@ -51,6 +51,15 @@ impl VirtualAddresses {
         all
     }
 
+    /// Whether all virtual addresses of two versions of a Service lead to the same ports under the same policies.
+    pub fn are_same(one: &Service, other: &Service) -> bool {
+        (one.internal, one.external) == (other.internal, other.external)
+            && one.cluster_ips == other.cluster_ips
+            && one.external_ips == other.external_ips
+            && one.load_balancer_ips == other.load_balancer_ips
+            && one.ports == other.ports
+    }
+
     /// Where kube-proxy serves the address, or its port as a node port, for one of these Services (of which this was made).
     pub fn at(&self, services: &[Arc<Service>], address: SocketAddr, protocol: Protocol) -> Option<Place> {
         let serves = |place: &&Place| {

@@ -6,6 +6,10 @@ use std::{
     vec::IntoIter,
 };
 
+use nodefence_common::{Addr, BackendEntry};
+
+use super::NodeTables;
+
 /// What mends an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fix<V> {
@@ -15,51 +19,86 @@ pub enum Fix<V> {
     Put(V),
 }
 
+/// What is to lie in a map.
+pub trait Wanted<K, V> {
+    /// What is to lie under this key. `like`: an entry that lies there, or was wanted there; it says where to look.
+    fn at(&self, key: &K, like: &V) -> Option<V>;
+    /// How many entries.
+    fn count(&self) -> usize;
+    /// All of them.
+    fn all(&self) -> Vec<(K, V)>;
+}
+
+impl<K: Copy + Eq + Hash, V: Copy> Wanted<K, V> for HashMap<K, V> {
+    fn at(&self, key: &K, _like: &V) -> Option<V> {
+        self.get(key).copied()
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn all(&self) -> Vec<(K, V)> {
+        self.iter().map(|(key, value)| (*key, *value)).collect()
+    }
+}
+
+/// Backends: an entry that lies there names the node in whose part it is looked for. One that names another node than it should is deleted, and found missing.
+impl Wanted<Addr, BackendEntry> for NodeTables {
+    fn at(&self, key: &Addr, like: &BackendEntry) -> Option<BackendEntry> {
+        self.backend(key, like.node)
+    }
+
+    fn count(&self) -> usize {
+        self.backends()
+    }
+
+    fn all(&self) -> Vec<(Addr, BackendEntry)> {
+        self.all_backends().collect()
+    }
+}
+
 /// How far the comparison of one map is.
 #[derive(Debug)]
-pub struct Pass<K> {
+pub struct Pass<K, V> {
     /// Entries seen so far that have a wanted key.
     seen: usize,
     /// Something was written since it began: what was counted proves nothing.
     changed: bool,
-    /// Wanted keys that are to be looked up one by one.
-    left: IntoIter<K>,
+    /// Wanted entries that are to be looked up one by one.
+    left: IntoIter<(K, V)>,
 }
 
-impl<K> Default for Pass<K> {
+impl<K, V> Default for Pass<K, V> {
     fn default() -> Self {
         Self { seen: 0, changed: false, left: Vec::new().into_iter() }
     }
 }
 
-impl<K: Copy + Ord + Hash> Pass<K> {
+impl<K: Copy + Ord, V: Copy + PartialEq> Pass<K, V> {
     /// Another write came between.
     pub const fn changed(&mut self) {
         self.changed = true;
     }
 
     /// An entry that lies in the map. What mends it, if anything is wrong.
-    pub fn look<V: Copy + PartialEq>(
-        &mut self,
-        key: &K,
-        there: &V,
-        wanted: &HashMap<K, V>,
-    ) -> Option<Fix<V>> {
-        let Some(wanted) = wanted.get(key) else { return Some(Fix::Delete) };
+    pub fn look(&mut self, key: &K, there: &V, wanted: &impl Wanted<K, V>) -> Option<Fix<V>> {
+        let Some(wanted) = wanted.at(key, there) else { return Some(Fix::Delete) };
         self.seen += 1;
-        (wanted != there).then_some(Fix::Put(*wanted))
+        (wanted != *there).then_some(Fix::Put(wanted))
     }
 
     /// All entries were shown. Where as many lie there as are wanted, but for those that did not fit, none is missing; else each is to be looked up.
-    pub fn seen_all<V>(&mut self, wanted: &HashMap<K, V>, left_out: &BTreeSet<K>) {
-        if self.changed || self.seen + left_out.len() != wanted.len() {
-            let keys: Vec<K> = wanted.keys().filter(|key| !left_out.contains(key)).copied().collect();
-            self.left = keys.into_iter();
+    pub fn seen_all(&mut self, wanted: &impl Wanted<K, V>, left_out: &BTreeSet<K>) {
+        if self.changed || self.seen + left_out.len() != wanted.count() {
+            let mut all = wanted.all();
+            all.retain(|(key, _)| !left_out.contains(key));
+            self.left = all.into_iter();
         }
     }
 
-    /// The next key that is to be looked up. It may be wanted no more, or otherwise, where another write came between.
-    pub fn next_key(&mut self) -> Option<K> {
+    /// The next entry that is to be looked up. It may be wanted no more, or otherwise, where another write came between.
+    pub fn next_entry(&mut self) -> Option<(K, V)> {
         self.left.next()
     }
 }

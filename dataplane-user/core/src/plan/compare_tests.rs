@@ -5,13 +5,13 @@ use super::{Fix, Pass};
 type Map = HashMap<u32, u32>;
 
 /// Shows a pass these entries, and then all keys that it wants to look up. Gives what it mends, in order.
-fn mends(pass: &mut Pass<u32>, there: &Map, wanted: &Map, left_out: &[u32]) -> Vec<(u32, Fix<u32>)> {
+fn mends(pass: &mut Pass<u32, u32>, there: &Map, wanted: &Map, left_out: &[u32]) -> Vec<(u32, Fix<u32>)> {
     let mut mends = Vec::new();
     for (key, value) in there {
         mends.extend(pass.look(key, value, wanted).map(|fix| (*key, fix)));
     }
     pass.seen_all(wanted, &left_out.iter().copied().collect::<BTreeSet<u32>>());
-    while let Some(key) = pass.next_key() {
+    while let Some((key, _)) = pass.next_entry() {
         if !there.contains_key(&key) {
             mends.push((key, Fix::Put(wanted[&key])));
         }
@@ -36,12 +36,12 @@ fn keys_are_looked_up_only_where_one_may_be_missing() {
     let wanted = Map::from([(1, 10), (2, 20)]);
     let mut pass = Pass::default();
     assert_eq!(mends(&mut pass, &wanted, &wanted, &[]), []);
-    let looked_up = |mut pass: Pass<u32>, there: &[(u32, u32)], left_out: &[u32]| {
+    let looked_up = |mut pass: Pass<u32, u32>, there: &[(u32, u32)], left_out: &[u32]| {
         for (key, value) in there {
             pass.look(key, value, &wanted);
         }
         pass.seen_all(&wanted, &left_out.iter().copied().collect::<BTreeSet<u32>>());
-        std::iter::from_fn(|| pass.next_key()).collect::<BTreeSet<u32>>()
+        std::iter::from_fn(|| pass.next_entry()).map(|(key, _)| key).collect::<BTreeSet<u32>>()
     };
     assert_eq!(looked_up(Pass::default(), &[(1, 10), (2, 20)], &[]), BTreeSet::new());
     assert_eq!(looked_up(Pass::default(), &[(1, 10)], &[2]), BTreeSet::new());

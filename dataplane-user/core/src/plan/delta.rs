@@ -1,13 +1,13 @@
 //! What must be written to get from one set of tables to another, and in which order.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
 };
 
 use nodefence_common::{Addr, BackendEntry, PortKey};
 
-use super::Tables;
+use super::{NodeTables, Tables};
 
 /// What changes in one map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,46 @@ impl<K: Copy + Ord + Hash, V: Copy + PartialEq> Changes<K, V> {
     }
 }
 
+/// What nodes of which a part changed lost and gained.
+struct Moves<K, V> {
+    lost: BTreeMap<K, V>,
+    gained: Vec<(K, V)>,
+    put: Vec<(K, V, bool)>,
+}
+
+impl<K: Copy + Ord, V: Copy + PartialEq> Moves<K, V> {
+    const fn new() -> Self {
+        Self { lost: BTreeMap::new(), gained: Vec::new(), put: Vec::new() }
+    }
+
+    /// Of one node. Both are sorted, each key once.
+    fn note(&mut self, before: &[(K, V)], after: &[(K, V)]) {
+        let mut before = before.iter().peekable();
+        for (key, value) in after {
+            while let Some((lost, value)) = before.next_if(|(old, _)| old < key) {
+                self.lost.insert(*lost, *value);
+            }
+            match before.next_if(|(old, _)| old == key) {
+                None => self.gained.push((*key, *value)),
+                Some((_, old)) if old != value => self.put.push((*key, *value, true)),
+                Some(_) => {}
+            }
+        }
+        self.lost.extend(before.copied());
+    }
+
+    /// What one node lost and another gained has moved.
+    fn changes(mut self) -> Changes<K, V> {
+        for (key, value) in self.gained {
+            let old = self.lost.remove(&key);
+            if old != Some(value) {
+                self.put.push((key, value, old.is_some()));
+            }
+        }
+        Changes { gone: self.lost.into_keys().collect(), put: self.put }
+    }
+}
+
 /// What did not fit into the maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
@@ -46,6 +86,13 @@ pub struct LeftOut {
     pub backends: BTreeSet<Addr>,
     /// Of `ports`.
     pub ports: BTreeSet<PortKey>,
+}
+
+impl LeftOut {
+    /// Whether all fitted.
+    pub fn is_empty(&self) -> bool {
+        self.backends.is_empty() && self.ports.is_empty()
+    }
 }
 
 /// What changes from one set of tables to another.
@@ -75,6 +122,22 @@ impl Delta {
             backends: Changes::between(&before.backends, &left_out.backends, &after.backends),
             ports: Changes::between(&before.ports, &left_out.ports, &after.ports),
         }
+    }
+
+    /// The same of tables that share the parts of nodes in which nothing changed: where all fitted, it costs in proportion to the others.
+    pub fn of_nodes(before: &NodeTables, left_out: &LeftOut, after: &NodeTables) -> Self {
+        if !left_out.is_empty() {
+            return Self::between(&before.flat(), left_out, &after.flat());
+        }
+        let (mut backends, mut ports) = (Moves::new(), Moves::new());
+        for (before, after) in after.changed_since(before) {
+            backends.note(
+                before.map_or(&[][..], |part| &part.backends),
+                after.map_or(&[][..], |part| &part.backends),
+            );
+            ports.note(before.map_or(&[][..], |part| &part.ports), after.map_or(&[][..], |part| &part.ports));
+        }
+        Self { backends: backends.changes(), ports: ports.changes() }
     }
 
     /// The writes in the order in which they must be made ([`Tables`]): what is not wanted any more is to pass, and makes room.

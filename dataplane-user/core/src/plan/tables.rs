@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use nodefence_common::{Addr, BackendEntry, PortKey};
 
-/// What of a view must lie in the dataplane's tables. Entries of nodes and what is kept ([`super::Keep`]) are not in it: they follow verdicts.
+/// What lies in the dataplane's tables, or must ([`super::NodeTables`]), by address. Entries of nodes and what is kept ([`super::Keep`]) are not in it: they follow verdicts.
 ///
 /// The order in which a writer must bring it in: deletes from `ports` and `backends` first, which make room; then inserts and updates of
 /// `backends`, and of `ports` after them. Before that every generation that is named here must lie in `nodes`, healthy where it is new, so that

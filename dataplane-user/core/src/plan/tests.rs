@@ -56,7 +56,7 @@ fn the_own_node_s_backends_are_marked() {
     let mut indices = Indices::default();
     indices.reconcile(names(&view)).unwrap();
     for policy in [REFUSE, DROP, OBSERVE] {
-        let tables = backend_tables(&view, |name| indices.get(name), &policy);
+        let tables = backend_tables(&view, |name| indices.get(name), &policy).flat();
         let own = |node: &Arc<Node>| {
             node.backends.iter().all(|b| tables.backends[&b.addr()].flags & backend_flags::OWN != 0)
         };
@@ -69,7 +69,7 @@ fn a_node_without_a_place_gets_nothing() {
     let view = view(&[0, 1]);
     let mut indices = Indices::default();
     indices.reconcile([&NodeName::from("n1")]).unwrap();
-    let tables = backend_tables(&view, |name| indices.get(name), &REFUSE);
+    let tables = backend_tables(&view, |name| indices.get(name), &REFUSE).flat();
     let of_n1: HashSet<Addr> = view.nodes[1].backends.iter().map(Backend::addr).collect();
     assert_eq!(tables.backends.into_keys().collect::<HashSet<_>>(), of_n1);
     assert_eq!(tables.ports.len(), 1);
@@ -88,7 +88,7 @@ fn host_network_backends_are_port_scoped() {
     let view = view(&[1]);
     let mut indices = Indices::default();
     indices.reconcile(names(&view)).unwrap();
-    let tables = backend_tables(&view, |name| indices.get(name), &REFUSE);
+    let tables = backend_tables(&view, |name| indices.get(name), &REFUSE).flat();
     let host = view.nodes[0].backends[2];
     assert_eq!(tables.backends[&host.addr()].flags, backend_flags::PORT_SCOPED);
     assert_eq!(tables.ports.len(), 1);
@@ -154,7 +154,7 @@ impl Pinned {
     fn new(view: &ClusterView, indices: &Indices) -> Self {
         let entry = |(name, slot): (&NodeName, Slot)| (slot.index, node_entry(name, slot, &REFUSE, None));
         Self {
-            backends: backend_tables(view, |name| indices.get(name), &REFUSE).backends,
+            backends: backend_tables(view, |name| indices.get(name), &REFUSE).flat().backends,
             nodes: indices.iter().map(entry).collect(),
         }
     }
@@ -225,7 +225,7 @@ proptest! {
         b.reconcile(&shuffled).unwrap();
         prop_assert_eq!(a.iter().collect::<Vec<_>>(), b.iter().collect::<Vec<_>>());
         let view = view(&nodes);
-        let tables = |indices: &Indices| backend_tables(&view, |name| indices.get(name), &REFUSE);
+        let tables = |indices: &Indices| backend_tables(&view, |name| indices.get(name), &REFUSE).flat();
         prop_assert_eq!(tables(&a), tables(&b));
     }
 }

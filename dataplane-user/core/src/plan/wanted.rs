@@ -1,14 +1,9 @@
 use std::time::Duration;
 
-use nodefence_common::{
-    Action, BackendEntry, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_flags, port_flags,
-};
+use nodefence_common::{Action, BackendEntry, NodeEntry, VERDICT_LIFETIME_NS, Verdict, backend_flags};
 
-use super::{
-    indices::{Slot, name_field},
-    tables::Tables,
-};
-use crate::cluster::{Backend, ClusterView, Scope};
+use super::indices::{Slot, name_field};
+use crate::cluster::{Backend, Scope};
 
 /// Whether the datapath cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -83,25 +78,4 @@ pub fn backend_entry(name: &str, slot: Slot, backend: &Backend, policy: &Policy<
     };
     let flags = scope | if name == policy.own_node { backend_flags::OWN } else { 0 };
     BackendEntry { node: slot.index, generation: slot.generation, flags }
-}
-
-/// What of a view must lie in the tables. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic
-/// flows.
-pub fn backend_tables(
-    view: &ClusterView,
-    slots: impl Fn(&str) -> Option<Slot>,
-    policy: &Policy<'_>,
-) -> Tables {
-    let mut tables = Tables::default();
-    tables.backends.reserve(view.backends());
-    for node in &view.nodes {
-        let Some(slot) = slots(&node.name) else { continue };
-        for backend in &node.backends {
-            tables.backends.insert(backend.addr(), backend_entry(&node.name, slot, backend, policy));
-            if let Some(key) = backend.port_key() {
-                tables.ports.insert(key, port_flags::CUT);
-            }
-        }
-    }
-    tables
 }

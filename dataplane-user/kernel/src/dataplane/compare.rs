@@ -1,16 +1,16 @@
 //! Holding the maps against the tables that were written last, some entries at a time, and mending what somebody else changed.
 
 use std::{
-    collections::{BTreeSet, HashMap as Wanted},
+    collections::{BTreeSet, HashMap as Ports},
     fmt::Debug,
-    hash::Hash,
+    sync::Arc,
 };
 
 use aya::{
     Pod,
     maps::{HashMap, MapData, MapError},
 };
-use nodefence_common::{Addr, PortKey, port_kinds};
+use nodefence_common::{Addr, BackendEntry, PortKey, port_kinds};
 
 use super::{
     error::Error,
@@ -18,7 +18,7 @@ use super::{
     names, sys,
     write::{Both, drop_key, insert},
 };
-use nodefence_core::plan::{Fix, LeftOut, Pass, Tables};
+use nodefence_core::plan::{Fix, LeftOut, NodeTables, Pass, Wanted};
 
 /// Entries of one step: some 100 us.
 const AT_ONCE: u32 = 512;
@@ -26,20 +26,22 @@ const AT_ONCE: u32 = 512;
 /// How far a comparison of both maps is.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    backends: Turn<Addr>,
-    ports: Turn<PortKey>,
+    backends: Turn<Addr, BackendEntry>,
+    ports: Turn<PortKey, u32>,
+    /// The ports that are wanted, and in which tables: their entries name no node.
+    wanted_ports: Option<(Arc<NodeTables>, Ports<PortKey, u32>)>,
     /// Entries that were mended.
     mended: u64,
 }
 
 /// How far that of one is.
 #[derive(Debug)]
-struct Turn<K> {
-    pass: Pass<K>,
+struct Turn<K, V> {
+    pass: Pass<K, V>,
     at: At,
 }
 
-impl<K> Default for Turn<K> {
+impl<K, V> Default for Turn<K, V> {
     fn default() -> Self {
         Self { pass: Pass::default(), at: At::Entries(None) }
     }
@@ -56,9 +58,9 @@ enum At {
 }
 
 /// One map, and what is wanted in it.
-struct One<'a, K: Pod, V: Pod> {
+struct One<'a, K: Pod, V: Pod, W> {
     map: &'a mut HashMap<MapData, K, V>,
-    wanted: &'a Wanted<K, V>,
+    wanted: &'a W,
     left_out: &'a BTreeSet<K>,
     name: &'static str,
 }
@@ -79,20 +81,25 @@ impl Comparison {
     pub(super) fn go_on(
         &mut self,
         maps: &mut Both<'_>,
-        tables: &Tables,
+        tables: &Arc<NodeTables>,
         left_out: &LeftOut,
     ) -> Result<bool, Error> {
         if self.ports.at != At::Over {
+            let known = self.wanted_ports.take().filter(|(of, _)| Arc::ptr_eq(of, tables));
+            let (_, wanted) = self
+                .wanted_ports
+                .insert(known.unwrap_or_else(|| (Arc::clone(tables), tables.all_ports().collect())));
             let one =
-                One { map: maps.ports, wanted: &tables.ports, left_out: &left_out.ports, name: names::PORTS };
+                One { map: maps.ports, wanted: &*wanted, left_out: &left_out.ports, name: names::PORTS };
             // What is kept has a writer of its own.
             let is_ours = |key: &PortKey| key.kind == port_kinds::ENDPOINT;
             self.mended += self.ports.go_on(one, is_ours)?;
             return Ok(false);
         }
+        self.wanted_ports = None;
         let one = One {
             map: maps.backends,
-            wanted: &tables.backends,
+            wanted: &**tables,
             left_out: &left_out.backends,
             name: names::BACKENDS,
         };
@@ -101,11 +108,11 @@ impl Comparison {
     }
 }
 
-impl<K: Pod + Ord + Hash + Debug> Turn<K> {
+impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Turn<K, V> {
     /// How many were mended.
-    fn go_on<V: Pod + PartialEq>(
+    fn go_on(
         &mut self,
-        mut one: One<'_, K, V>,
+        mut one: One<'_, K, V, impl Wanted<K, V>>,
         is_ours: impl Fn(&K) -> bool,
     ) -> Result<u64, Error> {
         match self.at {
@@ -115,9 +122,9 @@ impl<K: Pod + Ord + Hash + Debug> Turn<K> {
         }
     }
 
-    fn entries<V: Pod + PartialEq>(
+    fn entries(
         &mut self,
-        one: &mut One<'_, K, V>,
+        one: &mut One<'_, K, V, impl Wanted<K, V>>,
         from: Option<u32>,
         is_ours: impl Fn(&K) -> bool,
     ) -> Result<u64, Error> {
@@ -143,20 +150,20 @@ impl<K: Pod + Ord + Hash + Debug> Turn<K> {
         Ok(mended)
     }
 
-    fn keys<V: Pod + PartialEq>(&mut self, one: &mut One<'_, K, V>) -> Result<u64, Error> {
+    fn keys(&mut self, one: &mut One<'_, K, V, impl Wanted<K, V>>) -> Result<u64, Error> {
         let (mut mended, mut first) = (0, None);
         for _ in 0..AT_ONCE {
-            let Some(key) = self.pass.next_key() else {
+            let Some((key, wanted)) = self.pass.next_entry() else {
                 self.at = At::Over;
                 break;
             };
-            let Some(value) = one.wanted.get(&key) else { continue };
+            let Some(value) = one.wanted.at(&key, &wanted) else { continue };
             match one.map.get(&key, 0) {
-                Ok(there) if there == *value => continue,
+                Ok(there) if there == value => continue,
                 Ok(_) | Err(MapError::KeyNotFound) => {}
                 Err(error) => return Err(Error::map(one.name)(error)),
             }
-            mended += one.put(&key, value)?;
+            mended += one.put(&key, &value)?;
             first.get_or_insert(key);
         }
         if let Some(first) = first {
@@ -166,7 +173,7 @@ impl<K: Pod + Ord + Hash + Debug> Turn<K> {
     }
 }
 
-impl<K: Pod, V: Pod> One<'_, K, V> {
+impl<K: Pod, V: Pod, W> One<'_, K, V, W> {
     /// Writes an entry. How many were: none where it finds no room.
     fn put(&mut self, key: &K, value: &V) -> Result<u64, Error> {
         match insert(self.map, key, value) {

@@ -13,7 +13,7 @@ use super::{
     names, sys,
     write::{self, Both, WriteReport},
 };
-use nodefence_core::plan::{Delta, LeftOut, Tables};
+use nodefence_core::plan::{Delta, LeftOut, NodeTables, Tables};
 
 /// The maps that tables lie in, to be written by one thread, and the other ones beside them, to be read. Where maps are staged, these are the new ones.
 pub struct TableMaps {
@@ -52,7 +52,7 @@ impl TableMaps {
     pub fn compare(
         &mut self,
         comparison: &mut Comparison,
-        tables: &Tables,
+        tables: &Arc<NodeTables>,
         left_out: &LeftOut,
     ) -> Result<bool, Error> {
         comparison.go_on(&mut self.both(), tables, left_out)

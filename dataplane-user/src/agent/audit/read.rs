@@ -16,7 +16,7 @@ use crate::{
     ipvs::{Ipvs, is_loaded},
     ledger::{Entry, Ledger, Pair},
     plan::{
-        Keep, Mode, Proxy,
+        Keep, Mode, Proxy, VirtualAddresses,
         audit::{Addresses, Cluster, Found, Kind, LetGo, Part, Pins, Servers},
     },
     proxy::Mode as ProxyMode,
@@ -62,6 +62,7 @@ const NO_SERVICES: &str = "the cluster file has no `services`";
 /// What is known beside the tables.
 pub(super) struct Scene {
     pub(super) view: Arc<ClusterView>,
+    virtual_addresses: Arc<VirtualAddresses>,
     own_node: NodeName,
     /// Flagged nodes; none where nothing is to be done about them.
     pub(super) flagged: NodeSet,
@@ -80,6 +81,7 @@ impl Scene {
         Ok(Self {
             flagged: if enforce { world.enforced_nodes() } else { NodeSet::default() },
             view: Arc::clone(&world.view),
+            virtual_addresses: Arc::clone(&world.addresses),
             keep: world.keep(),
             own_node: ground.sight.own_node.clone(),
             mode: world.proxy.mode,
@@ -90,7 +92,8 @@ impl Scene {
     }
 
     fn addresses(&self) -> Addresses<'_> {
-        Addresses::new(self.view.services.as_deref().unwrap_or_default(), &self.local)
+        let services = self.view.services.as_deref().unwrap_or_default();
+        Addresses::new(services, &self.virtual_addresses, &self.local)
     }
 
     /// Judges virtual servers; `look` shows them one by one.

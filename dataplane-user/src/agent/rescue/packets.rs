@@ -13,7 +13,7 @@ use super::{
     waiting::Waiting,
 };
 use crate::{
-    agent::{bell::Bell, desk::Desk, sight::Sight},
+    agent::{bell::Bell, desk::Desk, sight::Sight, world::World},
     cluster::{ClusterView, NodeSet},
     conntrack::{self, Conntrack, Flow, Tuple},
     dataplane::Injector,
@@ -63,8 +63,10 @@ pub(super) struct Helper {
     refusals: Refusals,
     devices: Devices,
     keeping: Keeping,
+    /// What was looked at last.
+    world: Option<Arc<World>>,
     view: Arc<ClusterView>,
-    addresses: VirtualAddresses,
+    addresses: Arc<VirtualAddresses>,
     flagged: NodeSet,
     /// How kube-proxy forwards.
     mode: proxy::Mode,
@@ -82,8 +84,8 @@ impl Helper {
         let nobody = Addr::v4([0; 4]);
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
         let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
-        let view = Arc::clone(&ground.sight.world().view);
-        let addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
+        let world = ground.sight.world();
+        let (view, addresses) = (Arc::clone(&world.view), Arc::clone(&world.addresses));
         Ok(Self {
             ground,
             conntrack,
@@ -92,6 +94,7 @@ impl Helper {
             refusals: Refusals::default(),
             devices: Devices::default(),
             keeping,
+            world: None,
             view,
             addresses,
             flagged: NodeSet::default(),
@@ -105,6 +108,12 @@ impl Helper {
     /// Takes notice of the view and of the flags as they are now.
     pub(super) fn look(&mut self) {
         let world = self.ground.sight.world();
+        if self.world.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &world)) {
+            if self.mode == proxy::Mode::Ipvs {
+                self.balanced = self.ground.takeout.progress().balanced;
+            }
+            return;
+        }
         let mode = world.proxy.mode.unwrap_or(self.mode);
         if mode == proxy::Mode::Ipvs {
             self.balanced = self.ground.takeout.progress().balanced;
@@ -112,14 +121,16 @@ impl Helper {
         let flagged = world.cut_nodes();
         let other_view = !Arc::ptr_eq(&world.view, &self.view);
         if other_view {
-            self.addresses = VirtualAddresses::new(world.view.services.as_deref().unwrap_or_default());
+            self.addresses = Arc::clone(&world.addresses);
             self.view = Arc::clone(&world.view);
         }
         if other_view || mode != self.mode || flagged != self.flagged {
             // By these it is judged who is refused.
             self.refusals = Refusals::default();
         }
-        (self.mode, self.flagged) = (mode, flagged);
+        self.mode = mode;
+        self.flagged = flagged;
+        self.world = Some(world);
     }
 
     pub(super) fn handle(&mut self, head: &RescueHead, frame: &[u8]) {

@@ -61,7 +61,7 @@ impl Writer for Shared {
         if let Some(world) = map.world.as_ref().filter(|_| entry.verdict != 0) {
             // Whoever gets a packet that is cut finds why.
             let world = world.now();
-            let mut told = world.held.enforced.iter().chain(&*world.held.lapsing);
+            let mut told = world.held.enforced.iter().chain(world.held.lapsing.iter());
             assert!(told.any(|bearer| bearer.slot.index == index), "nobody is told of {index}");
         }
         map.entries.insert(index, *entry);

@@ -26,7 +26,7 @@ services:
       - {{ address: 10.244.3.1 }}
 "
     );
-    Wanted::new(&Arc::new(parse(&text, false).unwrap()), &"a".into())
+    Wanted::of(&Arc::new(parse(&text, false).unwrap()), &"a".into())
 }
 
 pub(super) const ENDING: &str = ", ready: false, serving: true, terminating: true";

@@ -31,7 +31,7 @@ services:
       - {{ address: 10.244.3.2, ready: {ready} }}
 "
     );
-    agent.drive.machine.set_wanted(Wanted::new(&Arc::new(parse(&text, false).unwrap()), &"a".into()));
+    agent.drive.machine.set_wanted(Wanted::of(&Arc::new(parse(&text, false).unwrap()), &"a".into()));
     agent.flag(flagged);
 }
 

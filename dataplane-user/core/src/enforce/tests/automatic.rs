@@ -28,7 +28,7 @@ fn the_weaker_holds() {
         rig.raise("c", claim(Source::Hung), false);
         let did = rig.did();
         assert_eq!(did.last().unwrap(), does, "{mode:?} {auto:?}");
-        assert_eq!(rig.world().claims["c"][0].standing, standing);
+        assert_eq!(rig.world().claims.of("c")[0].standing, standing);
         // Exemptions lie in the map for what is enforced alone.
         assert_eq!(rig.maps.exempt.is_empty(), standing != Standing::Enforced);
         assert_eq!(rig.world().would_exempt, usize::from(standing == Standing::Observed));
@@ -52,7 +52,7 @@ fn a_person_s_claim_enforces_where_another_is_observed() {
     assert_eq!(rig.did(), ["publish ", "observe b"]);
     rig.flag("b").unwrap();
     assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2", "exempt 10.1.1.2:80", "cut b"]);
-    assert_eq!(*rig.world().enforced[0].causes, [ClaimCause::Operator]);
+    assert_eq!(*rig.world().enforced.iter().next().unwrap().causes, [ClaimCause::Operator]);
     // Observed again: no packet is cut any more before the exemption goes.
     rig.unflag("b").unwrap();
     assert_eq!(rig.did(), ["observe b", "publish ", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80"]);

@@ -42,12 +42,15 @@ fn a_node_is_cut_for_the_longest_of_its_claims() {
     assert_eq!(rig.entry("b").until, rig.now.mono + 2 * SECOND);
     rig.raise("b", lasting(Source::External("cloud".into()), 5), false);
     assert_eq!(rig.entry("b").until, rig.now.mono + 3 * SECOND);
-    let claims = &rig.world().claims["b"];
+    let claims = rig.world().claims.of("b");
     assert_eq!(claims.len(), 2);
     assert!(claims.iter().all(|shown| shown.standing == Standing::Enforced));
-    assert_eq!(*rig.world().enforced[0].causes, [ClaimCause::Operator, ClaimCause::External]);
+    assert_eq!(
+        *rig.world().enforced.iter().next().unwrap().causes,
+        [ClaimCause::Operator, ClaimCause::External]
+    );
     rig.pass(2 * SECOND);
-    assert_eq!((rig.cut().as_str(), rig.world().claims["b"].len()), ("b", 1));
+    assert_eq!((rig.cut().as_str(), rig.world().claims.of("b").len()), ("b", 1));
     assert!(rig.events.contains(&Event::Over("b".into(), Source::Cli)));
     assert_eq!(rig.entry("b").until, rig.now.mono + 3 * SECOND);
     rig.pass(3 * SECOND - 1);
@@ -84,7 +87,7 @@ fn a_claim_that_is_renewed_in_time_leaves_no_gap() {
     }
     assert!(!rig.did().contains(&"healthy b".to_owned()));
     // It was raised once.
-    let raised = rig.world().claims["b"][0].claim.raised;
+    let raised = rig.world().claims.of("b")[0].claim.raised;
     assert_eq!(raised, now(BEGIN).boot);
 }
 
@@ -106,7 +109,7 @@ fn an_automatic_claim_lapses_unless_it_is_renewed() {
 fn a_claim_on_an_unknown_node_is_shown_and_holds_once_the_node_comes() {
     let mut rig = rig();
     rig.raise("x", claim(Source::Hung), false);
-    assert_eq!(rig.world().claims["x"][0].standing, Standing::Unknown);
+    assert_eq!(rig.world().claims.of("x")[0].standing, Standing::Unknown);
     rig.view(&Cluster::parse(&text("abcdefx", &[])));
     assert_eq!(rig.cut(), "x");
 }
@@ -146,7 +149,7 @@ fn a_step_of_the_wall_clock_cannot_prolong_a_flag_of_the_file() {
     assert_eq!(rig.cut(), "");
     rig.tell(file(&[("b", Some(until))]));
     assert_eq!(rig.cut(), "");
-    assert_eq!(rig.world().claims["b"][0].standing, Standing::Over);
+    assert_eq!(rig.world().claims.of("b")[0].standing, Standing::Over);
     // Another end is another flag.
     rig.tell(file(&[("b", Some(wall(rig.now, 60)))]));
     assert_eq!(rig.cut(), "b");

@@ -42,13 +42,13 @@ proptest! {
     ) {
         let [one, other] = [seeds.0, seeds.1].map(|seed| cluster(&mut Seeded::new(seed)));
         let mut exempt = Exempt::default();
-        exempt.open(Epoch(1), build(&one, 1).exempt);
+        exempt.open(Epoch(1), &build(&one, 1).exempt, None);
         exempt.written(Epoch(1));
         let mut cut = BTreeSet::new();
         let mut there = BTreeSet::new();
         for (at, (node, flag)) in steps.into_iter().enumerate() {
             if at == opened {
-                exempt.open(Epoch(2), build(&other, 2).exempt);
+                exempt.open(Epoch(2), &build(&other, 2).exempt, None);
             }
             let slot = slot(&"abcdef"[node..]);
             if flag { cut.insert(slot) } else { cut.remove(&slot) };
@@ -68,7 +68,7 @@ proptest! {
             prop_assert_eq!(exempt.ports().len(), latest.ports.len());
             prop_assert_eq!(&there, &needed);
         }
-        exempt.open(Epoch(3), build(&other, 3).exempt);
+        exempt.open(Epoch(3), &build(&other, 3).exempt, None);
         exempt.written(Epoch(3));
         while let Some((key, _)) = exempt.next_surplus() {
             there.remove(&key);
@@ -85,7 +85,7 @@ fn a_clone_stays_as_it_was() {
     let text = text("abcdef", &["b", "bc"]);
     let cluster = Cluster::parse(&text);
     let mut exempt = Exempt::default();
-    exempt.open(Epoch(1), build(&cluster, 1).exempt);
+    exempt.open(Epoch(1), &build(&cluster, 1).exempt, None);
     exempt.set_cut(slot("b"), true);
     let before: ExemptPorts = exempt.ports();
     exempt.set_cut(slot("c"), true);

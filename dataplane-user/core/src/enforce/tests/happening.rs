@@ -8,7 +8,7 @@ use std::{
 use super::{
     history::{History, Saw, any_told},
     model::Cluster,
-    random::{NODES, Seeded, cluster},
+    random::{NODES, Seeded, cluster, without_one},
     rig::{Fate, Rig, SECOND, claim},
 };
 use crate::{
@@ -16,9 +16,17 @@ use crate::{
     enforce::{Change, Input, NewClaim, Source, Ticket},
 };
 
-/// Clusters to choose from; reading each anew would take the most of the time.
-static CLUSTERS: LazyLock<Vec<Arc<Cluster>>> =
-    LazyLock::new(|| (0..300).map(|seed| cluster(&mut Seeded::new(seed))).collect());
+/// Clusters to choose from, each with some that lack an endpoint of it; reading each anew would take the most of the time.
+static CLUSTERS: LazyLock<Vec<[Arc<Cluster>; 4]>> = LazyLock::new(|| {
+    let each = |seed| {
+        let random = &mut Seeded::new(seed);
+        let one = cluster(random);
+        let others = [(); 3].map(|()| without_one(random, &one));
+        let [second, third, fourth] = others;
+        [one, second, third, fourth]
+    };
+    (0..300).map(each).collect()
+});
 
 impl History {
     pub(super) fn step(&mut self) {
@@ -62,9 +70,13 @@ impl History {
         if self.rig.known.len() > 12 {
             return;
         }
-        let at = self.random.below(CLUSTERS.len() as u64) as usize;
-        self.note(format!("view {at}"));
-        let cluster = Arc::clone(&CLUSTERS[at]);
+        // Often one of which little is another.
+        if self.random.percent(50) {
+            self.at = self.random.below(CLUSTERS.len() as u64) as usize;
+        }
+        let of = self.random.below(4) as usize;
+        self.note(format!("view {} {of}", self.at));
+        let cluster = Arc::clone(&CLUSTERS[self.at][of]);
         let view = self.rig.deliver(&cluster);
         self.tell(Input::View(view));
     }

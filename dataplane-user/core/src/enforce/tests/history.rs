@@ -60,6 +60,8 @@ pub(super) struct History {
     /// Requests that wait, and what they want of whom.
     pub(super) asked: BTreeMap<u64, NodeName>,
     pub(super) steps: Vec<String>,
+    /// Where the cluster of the last view stands among all.
+    pub(super) at: usize,
     /// It alone is looked at.
     pub(super) alone: bool,
 }
@@ -87,6 +89,7 @@ impl History {
             any_failed: false,
             asked: BTreeMap::new(),
             steps: Vec::new(),
+            at: 0,
             alone: std::env::var_os(ALONE).is_some(),
         }
     }

@@ -27,7 +27,8 @@ fn withdraw(rig: &mut Rig, node: &str) {
 }
 
 fn withheld(rig: &Rig) -> String {
-    let withheld = rig.world().claims.iter().filter(|(_, shown)| !shown[0].withheld_by().is_empty());
+    let claims = rig.world().claims.by_name();
+    let withheld = claims.iter().filter(|(_, shown)| !shown[0].withheld_by().is_empty());
     withheld.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(",")
 }
 
@@ -117,7 +118,7 @@ fn a_person_s_flags_use_the_limit_up_and_stay() {
     rig.pass(1);
     detect(&mut rig, "l");
     assert_eq!(rig.cut(), "e,h,i,j,k");
-    assert_eq!(rig.world().claims["l"][0].standing, Standing::Withheld([LimitScope::Whole].into()));
+    assert_eq!(rig.world().claims.of("l")[0].standing, Standing::Withheld([LimitScope::Whole].into()));
     for node in ["e", "h", "i", "j", "k"] {
         rig.unflag(node).unwrap();
     }
@@ -138,7 +139,7 @@ fn each_zone_and_each_pool_has_its_own_limit() {
     detect(&mut rig, "c");
     assert_eq!(rig.cut(), "d,e");
     let scopes = [LimitScope::Zone("x".into()), LimitScope::Pool("front".into())];
-    assert_eq!(rig.world().claims["b"][0].standing, Standing::Withheld(scopes.into()));
+    assert_eq!(rig.world().claims.of("b")[0].standing, Standing::Withheld(scopes.into()));
     // Withheld ones count elsewhere: with one more there are five of twelve.
     detect(&mut rig, "f");
     assert_eq!((rig.cut().as_str(), rig.world().withheld.len()), ("", 3));
@@ -178,7 +179,7 @@ fn what_is_off_does_not_count() {
         detect(&mut rig, node);
     }
     assert!(rig.world().withheld.is_empty());
-    assert_eq!(rig.world().claims["e"][0].standing, Standing::Off);
+    assert_eq!(rig.world().claims.of("e")[0].standing, Standing::Off);
 }
 
 /// A claim on a node that is unknown counts nowhere.

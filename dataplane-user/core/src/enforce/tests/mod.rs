@@ -2,10 +2,12 @@
 
 mod automatic;
 mod bridged;
+mod changing;
 mod claimed;
 mod differing;
 mod exempted;
 mod failing;
+mod following;
 mod happening;
 mod histories;
 mod history;

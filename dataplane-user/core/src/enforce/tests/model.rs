@@ -19,6 +19,7 @@ pub(super) const OWN: &str = "a";
 /// A view, and what must be exempt in it by `plan::keep`.
 pub(super) struct Cluster {
     pub(super) view: Arc<ClusterView>,
+    pub(super) text: String,
     index: KeepIndex,
     /// By which nodes are cut, a bit for each position.
     known: Mutex<HashMap<u64, Arc<[KeptPort]>>>,
@@ -28,7 +29,7 @@ impl Cluster {
     pub(super) fn parse(text: &str) -> Arc<Self> {
         let view = parse(text, true).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let index = KeepIndex::new(&view);
-        Arc::new(Self { view: Arc::new(view), index, known: Mutex::default() })
+        Arc::new(Self { view: Arc::new(view), text: text.to_owned(), index, known: Mutex::default() })
     }
 
     fn exempt(&self, cut: u64) -> Arc<[KeptPort]> {

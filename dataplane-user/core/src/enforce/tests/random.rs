@@ -96,3 +96,28 @@ pub(super) fn cluster(random: &mut Seeded) -> Arc<Cluster> {
     }
     Cluster::parse(&text)
 }
+
+/// The same without one of its endpoints.
+pub(super) fn without_one(random: &mut Seeded, cluster: &Cluster) -> Arc<Cluster> {
+    let text = &cluster.text;
+    let services = text.find("services:").unwrap_or(text.len());
+    let endpoints = text.match_indices("{address: 10.1.0.").map(|(at, _)| at).filter(|at| *at > services);
+    let endpoints: Vec<usize> = endpoints.collect();
+    if endpoints.is_empty() {
+        return Cluster::parse(text);
+    }
+    let begin = random.pick(&endpoints);
+    let mut depth = 0;
+    let end = text[begin..].find(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 0
+    });
+    let end = begin + end.expect("it is closed") + 1;
+    // With the comma behind it, or before it where it is the last one.
+    let (before, behind) = (&text[..begin], &text[end..]);
+    let (before, behind) = match behind.strip_prefix(", ") {
+        Some(behind) => (before, behind),
+        None => (before.strip_suffix(", ").unwrap_or(before), behind),
+    };
+    Cluster::parse(&format!("{before}{behind}"))
+}

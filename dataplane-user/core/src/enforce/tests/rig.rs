@@ -7,7 +7,7 @@ use nodefence_common::{NodeEntry, PortKey};
 
 use super::model::{Cluster, Known, Maps, OWN, Slots, word};
 use crate::{
-    cluster::Node,
+    cluster::{ClusterView, Node},
     enforce::{
         Answer, Auto, Change, Enforcer, Epoch, Event, InMaps, Input, NewClaim, NewView, Now, Output, Saved,
         Share, Source, TablesPlan, Ticket, Told, World,
@@ -160,9 +160,14 @@ impl Rig {
         let epoch = Epoch(self.last.as_ref().map_or(1, |last| last.epoch.0 + 1));
         self.slots.reconcile(&cluster.view);
         let slots = self.slots.clone();
+        // As who reads a source hands it on.
+        let view = match &self.last {
+            Some(last) => Arc::new(ClusterView::clone(&cluster.view).sharing(&last.view)),
+            None => Arc::clone(&cluster.view),
+        };
         let new = Arc::new(NewView::build(
             epoch,
-            Arc::clone(&cluster.view),
+            view,
             |name| slots.get(name),
             pool,
             &policy(&self.told),
@@ -240,7 +245,7 @@ impl Rig {
         self.writing = None;
         self.in_maps.written(&plan, LeftOut::default());
         let lie = self.maps.tables();
-        assert!(lie == *plan.tables, "{lie:?} in place of {plan:?}\n{}", self.log.join("\n"));
+        assert!(lie == plan.tables.flat(), "{lie:?} in place of {plan:?}\n{}", self.log.join("\n"));
         let known = self.known[&plan.epoch].clone();
         self.maps.views = vec![known];
         self.check();
@@ -307,7 +312,7 @@ impl Rig {
         }
         let Some(world) = &self.world else { return };
         for slot in self.maps.cut(self.now.mono) {
-            let mut told = world.enforced.iter().chain(&*world.lapsing);
+            let mut told = world.enforced.iter().chain(world.lapsing.iter());
             assert!(
                 told.any(|bearer| bearer.slot == slot),
                 "nobody is told why {slot:?} is cut\n{}",

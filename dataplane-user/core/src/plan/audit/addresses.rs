@@ -13,14 +13,14 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Addresses<'a> {
     services: &'a [Arc<Service>],
-    all: VirtualAddresses,
+    all: &'a VirtualAddresses,
     local: &'a BTreeSet<IpAddr>,
 }
 
 impl<'a> Addresses<'a> {
-    /// Of these Services, on a node with these addresses.
-    pub fn new(services: &'a [Arc<Service>], local: &'a BTreeSet<IpAddr>) -> Self {
-        Self { services, all: VirtualAddresses::new(services), local }
+    /// Of these Services, of which `all` was made, on a node with these addresses.
+    pub fn new(services: &'a [Arc<Service>], all: &'a VirtualAddresses, local: &'a BTreeSet<IpAddr>) -> Self {
+        Self { services, all, local }
     }
 
     /// Cluster IPs, external IPs and those of load balancers.

@@ -14,14 +14,19 @@ use crate::{
 pub struct Wanted {
     view: Arc<ClusterView>,
     node: NodeName,
-    addresses: VirtualAddresses,
+    addresses: Arc<VirtualAddresses>,
 }
 
 impl Wanted {
-    /// For kube-proxy on the node of this name.
-    pub fn new(view: &Arc<ClusterView>, node: &NodeName) -> Self {
+    /// For kube-proxy on the node of this name. `addresses`: of the view's Services.
+    pub fn new(view: Arc<ClusterView>, addresses: Arc<VirtualAddresses>, node: &NodeName) -> Self {
+        Self { view, node: node.clone(), addresses }
+    }
+
+    /// The same, of which nobody else has the addresses. Costs in proportion to the Services.
+    pub fn of(view: &Arc<ClusterView>, node: &NodeName) -> Self {
         let addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
-        Self { view: Arc::clone(view), node: node.clone(), addresses }
+        Self::new(Arc::clone(view), Arc::new(addresses), node)
     }
 
     /// Whether kube-proxy has no use for the destination any more. False where the view does not know the service.

@@ -30,7 +30,7 @@ services:
 
 #[test]
 fn kube_proxy_wants_what_it_would_use() {
-    let wanted = Wanted::new(&Arc::new(parse(TEXT, false).unwrap()), &"a".into());
+    let wanted = Wanted::of(&Arc::new(parse(TEXT, false).unwrap()), &"a".into());
     let left = |service: &str, protocol, destination: &str| {
         let service = ServiceKey::Address { address: service.parse().unwrap(), protocol };
         wanted.has_left(&Pair { service, destination: destination.parse::<SocketAddr>().unwrap() })
@@ -69,7 +69,7 @@ fn kube_proxy_wants_what_it_would_use() {
 #[test]
 fn without_services_nothing_is_said() {
     let view = parse("nodes: [{ name: a, address: 10.0.0.1 }]\n", false).unwrap();
-    let wanted = Wanted::new(&Arc::new(view), &"a".into());
+    let wanted = Wanted::of(&Arc::new(view), &"a".into());
     let service = ServiceKey::Address { address: ([10, 96, 0, 1], 80).into(), protocol: Protocol::TCP };
     assert!(!wanted.has_left(&Pair { service, destination: ([10, 1, 0, 1], 80).into() }));
 }

@@ -5,7 +5,7 @@ use crate::{
     cluster::ClusterView,
     conntrack::{Flow, TcpState, Tuple},
     plan::{
-        KeepIndex,
+        KeepIndex, VirtualAddresses,
         audit::{Addresses, Found, Kind, LetGo, Mend, Pins, Subject},
         keep,
     },
@@ -66,7 +66,9 @@ fn found(flagged: &[&str], let_go: LetGo, flow: &Flow) -> Found {
     let (view, local) = (services(), local());
     let flagged = nodes(&view, flagged);
     let keep = keep(&view, &KeepIndex::new(&view), "a", None, &flagged);
-    let addresses = Addresses::new(view.services.as_deref().unwrap(), &local);
+    let services = view.services.as_deref().unwrap();
+    let all = VirtualAddresses::new(services);
+    let addresses = Addresses::new(services, &all, &local);
     let mut out = Found::default();
     Pins::new(&view, &addresses, &flagged, &keep, let_go).look(flow, &mut out);
     out

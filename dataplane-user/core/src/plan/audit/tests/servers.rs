@@ -7,7 +7,10 @@ use crate::{
     cluster::{ClusterView, NodeSet},
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::{Entry, Pair, Phase},
-    plan::audit::{Addresses, Cidr, Cluster, Difference, Found, Grace, Kind, Mend, Servers, Subject},
+    plan::{
+        VirtualAddresses,
+        audit::{Addresses, Cidr, Cluster, Difference, Found, Grace, Kind, Mend, Servers, Subject},
+    },
 };
 
 /// What is known beside the tables.
@@ -20,7 +23,9 @@ struct Beside {
 
 fn judge(view: &ClusterView, table: &Table, beside: &Beside) -> Found {
     let (local, mut out) = (local(), Found::default());
-    let addresses = Addresses::new(view.services.as_deref().unwrap_or_default(), &local);
+    let services = view.services.as_deref().unwrap_or_default();
+    let all = VirtualAddresses::new(services);
+    let addresses = Addresses::new(services, &all, &local);
     let cluster = Cluster {
         view,
         proxy: ipvs_proxy(view),

@@ -1,0 +1,93 @@
+//! Nodes that bear a verdict: a list that is cheap to hand out and to change by a few of them.
+
+use std::sync::Arc;
+
+use nodefence_common::Action;
+
+use super::claim::ClaimCause;
+use crate::{cluster::NodeName, list::List, plan::Slot};
+
+/// A node that bears a verdict, or is about to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bearer {
+    /// Its name; `None` where only its place is known any more.
+    pub name: Option<NodeName>,
+    /// Its place.
+    pub slot: Slot,
+    /// What is done with packets to it.
+    pub action: Action,
+    /// Since when (CLOCK_MONOTONIC, ns) without a break.
+    pub since: u64,
+    /// A round of asking counts that began from then on (CLOCK_MONOTONIC, ns): earlier ones asked for less than is cut now.
+    pub ask_since: u64,
+    /// Why.
+    pub causes: Arc<[ClaimCause]>,
+}
+
+/// Bearers by their place. A clone costs next to nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bearers {
+    by_place: List<Option<Bearer>>,
+    count: usize,
+}
+
+impl Bearers {
+    /// Puts one in the place of what is there.
+    pub(super) fn put(&mut self, index: u32, bearer: Option<Bearer>) {
+        let at = index as usize;
+        if self.by_place.get(at).map_or(bearer.is_none(), |there| *there == bearer) {
+            return;
+        }
+        while self.by_place.len() <= at {
+            self.by_place.push(None);
+        }
+        let Some(there) = self.by_place.get_mut(at) else { return };
+        self.count = self.count + usize::from(bearer.is_some()) - usize::from(there.is_some());
+        *there = bearer;
+    }
+
+    /// The one that has this place.
+    pub fn at(&self, index: u32) -> Option<&Bearer> {
+        self.by_place.get(index as usize)?.as_ref()
+    }
+
+    /// The one that has this place with this generation.
+    pub fn get(&self, slot: Slot) -> Option<&Bearer> {
+        self.at(slot.index).filter(|bearer| bearer.slot == slot)
+    }
+
+    /// All of them, by place.
+    pub fn iter(&self) -> impl Iterator<Item = &Bearer> {
+        self.by_place.iter().flatten()
+    }
+
+    /// Those that are not the same before and now, by place: before, now.
+    pub fn changed_since<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Bearer>, Option<&'a Bearer>)> {
+        let both = self.by_place.not_shared(&before.by_place).map(move |at| {
+            let of = |bearers: &'a Self| bearers.by_place.get(at).and_then(Option::as_ref);
+            (of(before), of(self))
+        });
+        both.filter(|(before, now)| before != now)
+    }
+
+    /// How many.
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl FromIterator<Bearer> for Bearers {
+    fn from_iter<I: IntoIterator<Item = Bearer>>(all: I) -> Self {
+        let mut bearers = Self::default();
+        all.into_iter().for_each(|bearer| bearers.put(bearer.slot.index, Some(bearer)));
+        bearers
+    }
+}

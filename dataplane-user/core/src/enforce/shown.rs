@@ -1,0 +1,76 @@
+//! Every claim and how it stands, for all who read it: a map that is cheap to hand out and to change by a few nodes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::standing::ShownClaim;
+use crate::cluster::NodeName;
+
+/// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
+const PARTS: usize = 64;
+
+type Part = Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>>;
+
+/// The claims on each node that has any. A clone costs nothing.
+#[derive(Clone, Debug)]
+pub struct ShownClaims {
+    /// By what their nodes' names come to.
+    parts: Arc<[Part; PARTS]>,
+}
+
+impl Default for ShownClaims {
+    fn default() -> Self {
+        Self { parts: Arc::new(std::array::from_fn(|_| Part::default())) }
+    }
+}
+
+/// FNV-1a, 32 bits.
+fn part_of(name: &str) -> usize {
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash as usize % PARTS
+}
+
+impl ShownClaims {
+    /// The claims on a node, in the order of their sources.
+    pub fn of(&self, node: &str) -> &[ShownClaim] {
+        self.parts[part_of(node)].get(node).map_or(&[][..], |claims| &claims[..])
+    }
+
+    /// Puts these in the place of a node's.
+    pub(super) fn put(&mut self, node: &NodeName, claims: Arc<[ShownClaim]>) {
+        let part = Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[part_of(node)]);
+        if claims.is_empty() {
+            part.remove(node);
+        } else {
+            part.insert(node.clone(), claims);
+        }
+    }
+
+    /// Whether nothing was put since one was cloned from the other.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.parts, &other.parts)
+    }
+
+    /// Whether no node has any.
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.is_empty())
+    }
+
+    /// Every node that has some, in no order.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.parts.iter().flat_map(|part| part.keys())
+    }
+
+    /// Every node that has some with its claims, by name. Costs in proportion to all of them.
+    pub fn by_name(&self) -> BTreeMap<&NodeName, &[ShownClaim]> {
+        self.parts.iter().flat_map(|part| part.iter()).map(|(node, claims)| (node, &claims[..])).collect()
+    }
+}
+
+impl FromIterator<(NodeName, Arc<[ShownClaim]>)> for ShownClaims {
+    fn from_iter<I: IntoIterator<Item = (NodeName, Arc<[ShownClaim]>)>>(all: I) -> Self {
+        let mut shown = Self::default();
+        all.into_iter().for_each(|(node, claims)| shown.put(&node, claims));
+        shown
+    }
+}

@@ -1,0 +1,114 @@
+//! Ports of nodes' backends that a Service names without a node: exempt whenever their node is cut.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use crate::{
+    cluster::{ClusterView, NodeIx, Service},
+    plan::{KeptFor, KeptPort, Slot, Why},
+};
+
+/// Ports of a node, and for whose sake each is exempt.
+type Ports = Box<[(KeptPort, KeptFor)]>;
+
+/// Of each node, what has the address of one of its backends and is tied to no node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Untied {
+    /// The endpoints that are tied to no node, by their addresses: the index of the Service, that of the endpoint.
+    by_address: Arc<HashMap<IpAddr, Vec<(u32, u32)>>>,
+    of: Arc<HashMap<Slot, Ports>>,
+}
+
+impl Untied {
+    /// `slots`: the place of each node, in the order of the view.
+    pub(super) fn new(view: &ClusterView, slots: &[Option<Slot>]) -> Self {
+        let mut by_address: HashMap<IpAddr, Vec<(u32, u32)>> = HashMap::new();
+        for (s, service) in (0..).zip(view.services.iter().flatten()) {
+            for (e, endpoint) in (0..).zip(&service.endpoints).filter(|(_, endpoint)| endpoint.node.is_none())
+            {
+                by_address.entry(endpoint.address).or_default().push((s, e));
+            }
+        }
+        let mut untied = Self { by_address: Arc::new(by_address), of: Arc::default() };
+        if !untied.by_address.is_empty() {
+            let nodes = view.indexed().zip(slots).filter_map(|((at, _), slot)| Some((at, (*slot)?)));
+            let of = nodes.map(|(at, slot)| (slot, untied.ports(view, at)));
+            untied.of = Arc::new(of.filter(|(_, ports)| !ports.is_empty()).collect());
+        }
+        untied
+    }
+
+    /// Has it follow on to another view of the same nodes and Services, of which these changed. Gives the nodes that have other ports now.
+    pub(super) fn follow(
+        &mut self,
+        before: &ClusterView,
+        view: &ClusterView,
+        nodes: &[NodeIx],
+        services: &[u32],
+        slots: &[Option<Slot>],
+    ) -> Vec<Slot> {
+        let has_any = |view: &ClusterView, s: &u32| {
+            let service = view.services.as_ref().and_then(|services| services.get(*s as usize));
+            service.is_some_and(|service| service.endpoints.iter().any(|endpoint| endpoint.node.is_none()))
+        };
+        if services.iter().any(|s| has_any(before, s) || has_any(view, s)) {
+            // Such Services change seldom.
+            let other = Self::new(view, slots);
+            let slots: HashSet<Slot> = self.of.keys().chain(other.of.keys()).copied().collect();
+            let mut differ: Vec<Slot> =
+                slots.into_iter().filter(|slot| self.of(*slot) != other.of(*slot)).collect();
+            differ.sort_unstable();
+            *self = other;
+            return differ;
+        }
+        if self.by_address.is_empty() {
+            return Vec::new();
+        }
+        let mut differ = Vec::new();
+        for (at, slot) in nodes.iter().filter_map(|at| Some((*at, (*slots.get(at.position())?)?))) {
+            let ports = self.ports(view, at);
+            if *self.of(slot) == *ports {
+                continue;
+            }
+            differ.push(slot);
+            let of = Arc::make_mut(&mut self.of);
+            if ports.is_empty() {
+                of.remove(&slot);
+            } else {
+                of.insert(slot, ports);
+            }
+        }
+        differ
+    }
+
+    /// The ports of a node.
+    pub(super) fn of(&self, slot: Slot) -> &[(KeptPort, KeptFor)] {
+        self.of.get(&slot).map_or(&[][..], |ports| &ports[..])
+    }
+
+    fn ports(&self, view: &ClusterView, at: NodeIx) -> Ports {
+        let backends = view.at(at).map_or(&[][..], |node| &node.backends);
+        let addresses: HashSet<IpAddr> = backends.iter().map(|backend| backend.address).collect();
+        let named = addresses.iter().filter_map(|address| self.by_address.get(address)).flatten();
+        let mut ports = Vec::new();
+        for (s, e) in named {
+            let Some(service) = view.services.as_ref().and_then(|services| services.get(*s as usize)) else {
+                continue;
+            };
+            ports.extend(ports_of(*s, service, *e, at));
+        }
+        ports.sort_unstable();
+        ports.into()
+    }
+}
+
+fn ports_of(s: u32, service: &Service, e: u32, at: NodeIx) -> impl Iterator<Item = (KeptPort, KeptFor)> {
+    let endpoint = service.endpoints.get(e as usize);
+    (0..service.ports.len()).filter_map(move |port| {
+        let reason = KeptFor { service: s, port: port as u32, why: Why::Untied };
+        Some((KeptPort::of(service, port, endpoint?, Some(at))?, reason))
+    })
+}
