@@ -47,7 +47,7 @@ services:
         (
             "service.yaml",
             &[],
-            "service.yaml: line 7, column 31: services[0].endpoints[0].node: `b` is not among",
+            "service.yaml: services[0].endpoints[0].node: `b` is not among the nodes at line 7, column 31",
         ),
         ("elsewhere.yaml", &[], "none of the 1 nodes"),
         ("twice.yaml", &[], "a and b both have an address of this machine"),

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::{
@@ -12,7 +11,8 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    enforce::{Epoch, NewClaim, NewView},
+    enforce::{Epoch, NewClaim, NewView, Now},
+    flags::now,
     plan::{Answer, Full, Indices, Mode, Policy},
     proxy,
 };
@@ -90,15 +90,15 @@ impl Builder {
         if !known {
             self.indices.reconcile(view.nodes.iter().map(|node| &node.name))?;
         }
-        Ok(self.build(view, Timestamp::now()))
+        Ok(self.build(view, now()))
     }
 
-    fn build(&mut self, view: Arc<ClusterView>, read: Timestamp) -> Arc<NewView> {
+    fn build(&mut self, view: Arc<ClusterView>, read: Now) -> Arc<NewView> {
         let policy = Policy { own_node: &self.own, mode: self.mode, answer: self.answer };
         let last = self.last.as_deref();
         let epoch = Epoch(last.map_or(1, |last| last.epoch.0 + 1));
         let slots = |name: &str| self.indices.get(name);
-        let built = NewView::build(epoch, view, slots, |_| None, &policy, self.proxy, last);
+        let built = NewView::build(epoch, view, slots, |node| node.pool.clone(), &policy, self.proxy, last);
         let built = Arc::new(NewView { read, ..built });
         self.last = Some(Arc::clone(&built));
         self.bin.push(Arc::clone(&built));

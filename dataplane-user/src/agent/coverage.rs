@@ -58,7 +58,7 @@ impl Coverage {
     pub(super) fn devices_to(&self, node: &Node) -> BTreeSet<u32> {
         let Some(map) = &self.map else { return BTreeSet::new() };
         let (mut devices, mut last) = (BTreeSet::new(), None);
-        for address in std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)) {
+        for address in node.all_addresses() {
             let ways = map.ways(address);
             // A node's backends mostly have one range.
             if !last.is_some_and(|last| Arc::ptr_eq(last, ways)) && !ways.local {
@@ -252,8 +252,9 @@ mod tests {
         // What the cut reaches only now is told from what it reached before, or reaches no more.
         let node = Node {
             name: "b".into(),
-            address: [10, 0, 0, 9].into(),
+            addresses: vec![[10, 0, 0, 9].into()],
             zone: None,
+            pool: None,
             backends: vec![Backend { address: to, scope: Scope::Address }],
         };
         let reaches = |now: &Coverage, before: &Coverage| now.reaches_more_of(&node, before);

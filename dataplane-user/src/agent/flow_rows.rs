@@ -18,7 +18,7 @@ use crate::{
 pub(super) fn flows(world: &World, only: Option<&str>) -> Result<Flows, Failure> {
     let view = &world.view;
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
-        return Err(not_found(name));
+        return Err(not_found(name, view.source));
     }
     let mut owners = HashMap::new();
     for node in view.nodes.iter().filter(|node| only.is_none_or(|name| node.name == name)) {

@@ -65,8 +65,7 @@ fn flagged(sight: &Sight) -> Vec<FlaggedNode> {
     let nodes = others.filter_map(|name| world.view.node(name));
     nodes
         .map(|node| {
-            let own: std::collections::HashSet<_> =
-                std::iter::once(node.address).chain(node.backends.iter().map(|b| b.address)).collect();
+            let own: std::collections::HashSet<_> = node.all_addresses().collect();
             let mut hops: Vec<Hop> = own
                 .iter()
                 .filter_map(|address| world.coverage.next_hop(*address))

@@ -2,19 +2,17 @@
 
 use std::{collections::HashSet, net::IpAddr};
 
-use crate::cluster::{ClusterView, NodeName, Scope};
+use crate::cluster::{ClusterView, NodeName, Scope, SourceName};
 
 /// Why it is not clear which node this is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnNodeError {
-    /// `--node` names none of the file's.
-    #[error("--node {0}: the cluster file has no such node")]
-    Unknown(String),
+    /// `--node` names none of the view's.
+    #[error("--node {0}: {1} has no such node")]
+    Unknown(String, SourceName),
     /// No node's address is local.
-    #[error(
-        "none of the {0} nodes in the cluster file has an address of this machine; name this node with --node"
-    )]
-    None(usize),
+    #[error("none of the {0} nodes in {1} has an address of this machine; name this node with --node")]
+    None(usize, SourceName),
     /// More than one node's address is local.
     #[error("{} and {} both have an address of this machine; name this node with --node", .0[0], .0[1])]
     Several(Vec<NodeName>),
@@ -30,17 +28,17 @@ pub fn own_node(view: &ClusterView, named: Option<&str>, local: &[IpAddr]) -> Re
             Some(node) => Ok(node.name.clone()),
             // A cluster without nodes says nothing against the name.
             None if view.nodes.is_empty() => Ok(name.into()),
-            None => Err(OwnNodeError::Unknown(name.to_owned())),
+            None => Err(OwnNodeError::Unknown(name.to_owned(), view.source)),
         };
     }
     let mut own: Vec<NodeName> = view
         .nodes
         .iter()
-        .filter(|node| local.contains(&node.address))
+        .filter(|node| node.addresses.iter().any(|ip| local.contains(ip)))
         .map(|node| node.name.clone())
         .collect();
     match own.len() {
-        0 => Err(OwnNodeError::None(view.nodes.len())),
+        0 => Err(OwnNodeError::None(view.nodes.len(), view.source)),
         1 => Ok(own.remove(0)),
         _ => Err(OwnNodeError::Several(own)),
     }

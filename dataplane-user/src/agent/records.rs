@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{claim_rows::source_name, refusals::unsaved};
 use crate::{
-    cluster::NodeName,
+    cluster::{NodeName, SourceName},
     enforce::{Claim, Danger, Event, Source},
     flags::Adopted,
 };
@@ -89,7 +89,7 @@ pub(super) fn record(event: &Event) {
             ports,
             "entries of nodes and kept ports were not as they should be; they are written again"
         ),
-        Event::Danger(what) => tracing::error!("{}", danger(what)),
+        Event::Danger(what) => tracing::error!("{}", danger(what, SourceName::default())),
     }
 }
 
@@ -100,28 +100,26 @@ fn lapses(node: Option<&NodeName>, error: &str) {
 /// All of them at once: a file may flag hundreds.
 fn file_flags(came: &[NodeName], went: &[NodeName]) {
     if !came.is_empty() {
-        tracing::info!(count = came.len(), nodes = names(came), "flagged by the cluster file");
+        tracing::info!(count = came.len(), nodes = names(came), "flagged by the source of nodes");
     }
     if !went.is_empty() {
-        tracing::info!(count = went.len(), nodes = names(went), "no longer flagged by the cluster file");
+        tracing::info!(count = went.len(), nodes = names(went), "no longer flagged by the source of nodes");
     }
 }
 
-/// What is dangerous about the flags of the cluster file, for the log and `status`. They reach every agent at once, and no command
+/// What is dangerous about the flags that come with a view, for the log and `status`. They reach every agent at once, and no command
 /// stood between them and the cut: a slip must be seen.
-pub(super) fn danger(danger: &Danger) -> String {
+pub(super) fn danger(danger: &Danger, source: SourceName) -> String {
     match danger {
         Danger::TooMany(flagged, all) => format!(
-            "the cluster file flags {flagged} of {all} nodes, more than a third: the rest may not carry the load"
+            "{source} flags {flagged} of {all} nodes, more than a third: the rest may not carry the load"
         ),
         Danger::OwnNode(node) => format!(
-            "the cluster file flags `{node}`, the node this agent runs on: whoever enters here is cut off from its pods"
+            "{source} flags `{node}`, the node this agent runs on: whoever enters here is cut off from its pods"
         ),
-        Danger::Over(nodes) => format!(
-            "{} flags in the cluster file ended in the past and mean nothing: {}",
-            nodes.len(),
-            names(nodes)
-        ),
+        Danger::Over(nodes) => {
+            format!("{} flags in {source} ended in the past and mean nothing: {}", nodes.len(), names(nodes))
+        }
     }
 }
 
@@ -244,12 +242,12 @@ mod tests {
                 Event::Withdrawn("b".into(), Source::External("cloud".into())),
                 &[r#"INFO no longer claimed node="b" source="external:cloud""#],
             ),
-            (file_flags(2, 0), &[r#"INFO flagged by the cluster file count=2 nodes="n01, n02""#]),
+            (file_flags(2, 0), &[r#"INFO flagged by the source of nodes count=2 nodes="n01, n02""#]),
             (
                 file_flags(1, 2),
                 &[
-                    r#"INFO flagged by the cluster file count=1 nodes="n01""#,
-                    r#"INFO no longer flagged by the cluster file count=2 nodes="n01, n02""#,
+                    r#"INFO flagged by the source of nodes count=1 nodes="n01""#,
+                    r#"INFO no longer flagged by the source of nodes count=2 nodes="n01, n02""#,
                 ],
             ),
             (Event::Over("b".into(), Source::Cli), &[r#"INFO the flag is over node="b""#]),
@@ -306,23 +304,23 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_in_the_cluster_file_is_said() {
+    fn a_slip_in_the_source_s_flags_is_said() {
         for (what, text) in [
             (
                 Danger::TooMany(2, 5),
-                "the cluster file flags 2 of 5 nodes, more than a third: the rest may not carry the load",
+                "the source of nodes flags 2 of 5 nodes, more than a third: the rest may not carry the load",
             ),
             (
                 Danger::OwnNode("a".into()),
-                "the cluster file flags `a`, the node this agent runs on: whoever enters here is cut off from its pods",
+                "the source of nodes flags `a`, the node this agent runs on: whoever enters here is cut off from its pods",
             ),
             (
                 Danger::Over(nodes(13)),
-                "13 flags in the cluster file ended in the past and mean nothing: n01, n02, n03, n04, n05, n06, n07, n08, n09, n10 \
+                "13 flags in the source of nodes ended in the past and mean nothing: n01, n02, n03, n04, n05, n06, n07, n08, n09, n10 \
                  and 3 more",
             ),
         ] {
-            assert_eq!(danger(&what), text);
+            assert_eq!(danger(&what, SourceName::default()), text);
             assert_eq!(of(Event::Danger(what)), [format!("ERROR {text}")]);
         }
     }

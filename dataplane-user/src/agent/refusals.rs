@@ -1,12 +1,13 @@
 //! What whoever asked is told where a request was not carried out, or may not outlive the agent.
 
 use crate::{
+    cluster::SourceName,
     enforce::{Refusal, SaveState},
     report::{ErrorKind, Failure},
 };
 
 /// Why a request on a node was not carried out.
-pub(super) fn failure(refusal: &Refusal, node: &str) -> Failure {
+pub(super) fn failure(refusal: &Refusal, node: &str, source: SourceName) -> Failure {
     match refusal {
         Refusal::Starting => {
             Failure::failed("this agent is starting; nothing was changed, try again in a few seconds")
@@ -14,7 +15,7 @@ pub(super) fn failure(refusal: &Refusal, node: &str) -> Failure {
         Refusal::HandingOver => Failure::failed(
             "this agent is handing over to another; nothing was changed, try again in a few seconds",
         ),
-        Refusal::UnknownNode(node) => not_found(node),
+        Refusal::UnknownNode(node) => not_found(node, source),
         Refusal::OwnNode(node) => Failure::new(
             ErrorKind::Refused,
             format!(
@@ -45,10 +46,10 @@ fn not_written(node: &str, error: &str) -> Failure {
 }
 
 /// A request names a node that does not exist.
-pub(super) fn not_found(node: &str) -> Failure {
+pub(super) fn not_found(node: &str, source: SourceName) -> Failure {
     Failure::new(
         ErrorKind::NotFound,
-        format!("there is no node `{node}` in the cluster file (see `nodefence nodes`)"),
+        format!("there is no node `{node}` in {source} (see `nodefence nodes`)"),
     )
 }
 
@@ -96,7 +97,7 @@ mod tests {
             (
                 Refusal::UnknownNode("node-z".into()),
                 ErrorKind::NotFound,
-                "there is no node `node-z` in the cluster file (see `nodefence nodes`)",
+                "there is no node `node-z` in the source of nodes (see `nodefence nodes`)",
             ),
             (
                 Refusal::OwnNode("node-a".into()),
@@ -131,7 +132,7 @@ mod tests {
                  tried again each second",
             ),
         ] {
-            assert_eq!(failure(&refusal, "node-b"), Failure::new(kind, text));
+            assert_eq!(failure(&refusal, "node-b", SourceName::default()), Failure::new(kind, text));
         }
     }
 

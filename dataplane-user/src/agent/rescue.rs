@@ -1,5 +1,6 @@
 //! The thread that rescues: takes the packets which the kernel hands over, and goes on to ask for them only as long as it does.
 use std::{
+    borrow::Cow,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -71,20 +72,20 @@ impl Drop for Rescue {
     }
 }
 
-/// Why the agent is not to rescue at all, as it was started and by the cluster file that holds.
-fn unwanted(ground: &Ground) -> Option<&'static str> {
+/// Why the agent is not to rescue at all, as it was started and by the view that holds.
+fn unwanted(ground: &Ground) -> Option<Cow<'static, str>> {
     let Sight { settings, .. } = &ground.sight;
     if settings.mode != Mode::Enforce {
-        return Some("observe mode, nothing is cut");
+        return Some("observe mode, nothing is cut".into());
     }
     if settings.answer != Answer::Refuse {
-        return Some("the answer is drop");
+        return Some("the answer is drop".into());
     }
     let world = ground.sight.world();
     if world.view.services.is_none() {
-        return Some("the cluster file says nothing of Services");
+        return Some(format!("{} says nothing of Services", world.view.source).into());
     }
-    match world.proxy.mode {
+    let why = match world.proxy.mode {
         Some(proxy::Mode::Ipvs) if !ground.takeout.progress().flushes => Some(if ipvs::is_loaded() {
             "net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections"
         } else {
@@ -95,7 +96,8 @@ fn unwanted(ground: &Ground) -> Option<&'static str> {
             Some("how kube-proxy forwards is not to be looked at (`--proxy none`)")
         }
         None => Some("how kube-proxy forwards is not known; say it with `--proxy nftables|iptables|ipvs`"),
-    }
+    };
+    why.map(Cow::Borrowed)
 }
 
 struct Worker {
@@ -117,7 +119,7 @@ impl Worker {
         let mut tried: Option<Instant> = None;
         let mut leased = 0;
         while !stop.load(Ordering::Relaxed) {
-            let unwanted = unwanted(&self.ground).map(str::to_owned);
+            let unwanted = unwanted(&self.ground).map(Cow::into_owned);
             if unwanted.is_none() && helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
                 tried = Some(Instant::now());
                 match Helper::open(self.ground.clone(), Keeping::HandOn(lane.packets.clone())) {

@@ -89,9 +89,8 @@ impl Routing {
 fn blocks_of<'a>(nodes: impl Iterator<Item = &'a Node>) -> Blocks {
     let mut blocks = Blocks::default();
     for node in nodes {
-        blocks.add(node.address);
-        for backend in &node.backends {
-            blocks.add(backend.address);
+        for address in node.all_addresses() {
+            blocks.add(address);
         }
     }
     blocks

@@ -97,8 +97,10 @@ impl<'a> Moment<'a> {
         let claims = world.claims_on(&node.name);
         NodeRow {
             name: node.name.to_string(),
-            address: node.address,
-            zone: node.zone.clone(),
+            address: node.addresses.first().copied(),
+            addresses: node.addresses.clone(),
+            zone: node.zone.as_deref().map(str::to_owned),
+            pool: node.pool.as_deref().map(str::to_owned),
             index: slot.map_or(0, |slot| slot.index),
             generation: slot.map_or(0, |slot| slot.generation),
             backends: node.backends.len(),
@@ -236,7 +238,7 @@ pub(super) fn flag_report(
         warnings.push("observe mode: nothing is cut, only counted".to_owned());
     }
     if node.backends.is_empty() {
-        warnings.push("the cluster file gives it no backends: there is nothing to cut".to_owned());
+        warnings.push(format!("{} gives it no backends: there is nothing to cut", world.view.source));
     }
     let uncovered_count = uncovered.len();
     uncovered.truncate(named);
@@ -267,7 +269,7 @@ pub(super) fn unflag_report(
     let still = flag_of(sight.world().claims_on(&node), now());
     match still.as_ref().map(|flag| flag.origin) {
         Some(Origin::ClusterFile) => {
-            warnings.push("the cluster file flags it too: remove it there".to_owned());
+            warnings.push(format!("{} flags it too: remove it there", sight.world().view.source));
         }
         Some(Origin::Cli) => warnings.push("another command has flagged it meanwhile".to_owned()),
         None => {}
@@ -355,14 +357,16 @@ fn unknown(world: &World, now: Now) -> (BTreeMap<NodeName, FlagRow>, BTreeMap<No
 fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
     let source = shown.rows.source.borrow().clone();
     ClusterRow {
+        source: world.view.source.to_string(),
         file: shown.sight.settings.cluster_file.display().to_string(),
-        loaded: whole_seconds(world.loaded),
+        loaded: whole_seconds(world.loaded.wall),
+        age_seconds: now().boot.saturating_sub(world.loaded.boot).as_secs(),
         nodes: world.view.nodes.len(),
         backends: world.view.backends(),
         services: world.view.services.as_ref().map(Vec::len),
         endpoints: world.view.endpoints(),
         error: source.error,
-        flags: world.held.dangers.iter().map(danger).collect(),
+        flags: world.held.dangers.iter().map(|what| danger(what, world.view.source)).collect(),
         watch: source.unwatched,
         view: world.held.view.as_ref().map_or(0, |view| view.epoch.0),
         reading: source.reading,

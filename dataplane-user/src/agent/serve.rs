@@ -58,7 +58,7 @@ impl Desk {
     async fn ask(&self, asked: Asked, node: &str) -> Result<Done, Failure> {
         let answer = self.verdicts.ask(asked).map_err(Failure::failed)?;
         let answer = answer.await.map_err(|_| Failure::failed(NoAnswer::Ended))?;
-        answer.map_err(|refusal| failure(&refusal, node))
+        answer.map_err(|refusal| failure(&refusal, node, self.shown.sight.world().view.source))
     }
 
     /// Answers as soon as the verdict is written and what it follows from lies on the disk, or hangs there for a second; with `wait` once the idle clients were asked.
@@ -93,7 +93,12 @@ impl Desk {
         };
         let mut warnings: Vec<String> = save_warning(&done.saved).into_iter().collect();
         let mut report = rows::flag_report(&self.shown.sight, &node, lasts, replaced.as_ref(), NAMED)
-            .ok_or_else(|| Failure::failed(format_args!("`{node}` left the cluster file meanwhile")))?;
+            .ok_or_else(|| {
+                Failure::failed(format_args!(
+                    "`{node}` left {} meanwhile",
+                    self.shown.sight.world().view.source
+                ))
+            })?;
         report.received_ns = received_ns;
         match done.written {
             Some(written) => report.flip_micros = written.saturating_sub(received_ns) / 1_000,

@@ -92,6 +92,7 @@ async fn take(
     stop: &CancellationToken,
 ) -> Result<(), String> {
     let nodes = view.nodes.len();
+    let source = view.source;
     let is_there = view.node(own_node).is_some();
     let taken = builds.deliver(view);
     tokio::select! {
@@ -100,8 +101,8 @@ async fn take(
         taken = taken => taken.unwrap_or(Ok(())).map_err(|full| full.to_string())?,
     }
     if !is_there && nodes != 0 {
-        tracing::warn!(node = own_node.as_str(), "this node is not in the cluster file any more");
+        tracing::warn!(node = own_node.as_str(), "this node is not in {source} any more");
     }
-    tracing::info!(nodes, backends, "took the cluster file");
+    tracing::info!(nodes, backends, "took {source}");
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::coverage::Coverage;
@@ -26,7 +25,7 @@ pub(super) struct World {
     /// Where its virtual addresses lead.
     pub(super) addresses: Arc<VirtualAddresses>,
     /// When that was read.
-    pub(super) loaded: Timestamp,
+    pub(super) loaded: Now,
     /// Who has which place in the maps.
     members: Arc<BTreeMap<NodeName, Member>>,
     /// Which device leads to which backend.

@@ -64,15 +64,16 @@ pub(super) fn all_text(node: &NodeRow) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Who is flagged and claimed: the name and the text of each line.
+/// Who is flagged and claimed: the name and the text of each line. `source`: what says which nodes there are.
 pub(super) fn held_lines(
     nodes: &[NodeRow],
     flags_unknown: &BTreeMap<NodeName, FlagRow>,
     claims_unknown: &BTreeMap<NodeName, Vec<ClaimRow>>,
+    source: &str,
 ) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     for (node, flag) in flags_unknown {
-        lines.push(("Flagged", format!("{node} (not in the cluster file): {}", flag_text(flag))));
+        lines.push(("Flagged", format!("{node} (not in {source}): {}", flag_text(flag))));
     }
     if flags_unknown.is_empty() && nodes.iter().all(|node| node.flag.is_none()) {
         lines.push(("Flagged", "none".to_owned()));
@@ -85,7 +86,7 @@ pub(super) fn held_lines(
         lines.extend(claims.map(|(_, more)| ("", more)));
     }
     for (node, claims) in claims_unknown {
-        let line = |claim| ("Claimed", format!("{node} (not in the cluster file): {}", claim_text(claim)));
+        let line = |claim| ("Claimed", format!("{node} (not in {source}): {}", claim_text(claim)));
         lines.extend(claims.iter().map(line));
     }
     lines
@@ -147,8 +148,10 @@ mod tests {
     fn node(flag: Option<FlagRow>, claims: &[ClaimRow]) -> NodeRow {
         NodeRow {
             name: "b".to_owned(),
-            address: [10, 0, 0, 2].into(),
+            address: Some([10, 0, 0, 2].into()),
+            addresses: vec![[10, 0, 0, 2].into()],
             zone: None,
+            pool: None,
             index: 1,
             generation: 1,
             backends: 0,
@@ -233,7 +236,7 @@ mod tests {
         let lines = |nodes: &[NodeRow],
                      flags: &BTreeMap<NodeName, FlagRow>,
                      claims: &BTreeMap<NodeName, Vec<ClaimRow>>| {
-            let lines = held_lines(nodes, flags, claims);
+            let lines = held_lines(nodes, flags, claims, "the source of nodes");
             lines.iter().map(|(name, text)| format!("{name}|{text}")).collect::<Vec<_>>()
         };
         assert_eq!(lines(&[], &none, &BTreeMap::new()), ["Flagged|none"]);
@@ -243,13 +246,13 @@ mod tests {
         assert_eq!(
             lines(&[both.clone(), found.clone()], &flags_unknown, &claims_unknown),
             [
-                "Flagged|y (not in the cluster file): flagged until unflagged: disk",
+                "Flagged|y (not in the source of nodes): flagged until unflagged: disk",
                 "Flagged|b (refuse): flagged until unflagged",
                 "|hung (observed)",
                 "|unreachable (observed)",
                 "Claimed|b (refuse): hung (observed)",
                 "|unreachable (observed)",
-                "Claimed|z (not in the cluster file): hung (no such node)",
+                "Claimed|z (not in the source of nodes): hung (no such node)",
             ]
         );
         // A claim alone is no flag.

@@ -246,8 +246,9 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
     let mut problem = |name: &str, found: &Option<String>, remedy: &str| {
         checks.extend(found.as_ref().map(|found| Check::fail(name, found.clone(), remedy)));
     };
+    let source = status.cluster.source.strip_prefix("the ").unwrap_or(&status.cluster.source);
     let edit = format!("${{EDITOR:-vi}} {}  # the last good view holds meanwhile", status.cluster.file);
-    problem("cluster file", &status.cluster.error, &edit);
+    problem(source, &status.cluster.error, &edit);
     problem("flags file", &status.flags_problem, "nodefence nodes  # flag again what is missing");
     problem("maps", &status.dataplane.error, "nodefence status  # and the agent's log");
     problem(

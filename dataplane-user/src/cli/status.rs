@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     claims::{automatic_text, has_automatic, held_lines, withheld_text},
-    output::{or_dash, printable},
+    output::{or_dash, printable, seconds},
     tables::asked_text,
 };
 use crate::{
@@ -53,6 +53,13 @@ fn rescue(row: &RescueRow, mode: Mode) -> String {
     text
 }
 
+/// What a line about it begins with: without its article, in a capital.
+fn as_title(source: &str) -> String {
+    let name = source.strip_prefix("the ").unwrap_or(source);
+    let mut letters = name.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -73,7 +80,7 @@ pub(super) fn status(status: &Status) -> String {
         _ => String::new(),
     };
     line(
-        "Cluster file",
+        &as_title(&cluster.source),
         format!(
             "{}: {} nodes, {} backends, {services}read {}",
             cluster.file, cluster.nodes, cluster.backends, cluster.loaded
@@ -88,6 +95,7 @@ pub(super) fn status(status: &Status) -> String {
     {
         line("", format!("problem: {problem}"));
     }
+    line("View", format!("number {}, read {} ago", cluster.view, seconds(cluster.age_seconds)));
     let plane = &status.dataplane;
     line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));
     let late = if plane.renewed_late() { " (problem: verdicts lapse 3 s after it)" } else { "" };
@@ -184,7 +192,9 @@ pub(super) fn status(status: &Status) -> String {
         }
     }
     line("Rescue", rescue(&status.rescue, status.mode));
-    for (name, value) in held_lines(&status.flagged, &status.flagged_unknown, &status.claimed_unknown) {
+    for (name, value) in
+        held_lines(&status.flagged, &status.flagged_unknown, &status.claimed_unknown, &status.cluster.source)
+    {
         line(name, value);
     }
     text

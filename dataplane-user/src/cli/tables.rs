@@ -22,7 +22,7 @@ pub(super) fn nodes(rows: &[NodeRow]) -> String {
         rows.iter().map(|row| {
             [
                 if row.own { format!("{} (own)", row.name) } else { row.name.clone() },
-                row.address.to_string(),
+                or_dash(row.address.as_ref()),
                 or_dash(row.zone.as_ref()),
                 row.index.to_string(),
                 row.backends.to_string(),

@@ -21,10 +21,14 @@ use crate::{
 pub struct NodeRow {
     /// Its name.
     pub name: String,
-    /// Its address.
-    pub address: IpAddr,
+    /// The address by which the other nodes reach it; `None` where none is known.
+    pub address: Option<IpAddr>,
+    /// All of its addresses that are known, that one first.
+    pub addresses: Vec<IpAddr>,
     /// Its zone.
     pub zone: Option<String>,
+    /// Its pool.
+    pub pool: Option<String>,
     /// Its index in the maps.
     pub index: u32,
     /// Its index's generation.
@@ -206,7 +210,7 @@ pub struct UnflagReport {
     pub node: String,
     /// Whether there was a flag of the CLI to take back.
     pub was_flagged: bool,
-    /// The flag that still holds: the cluster file's, or one that another command set meanwhile.
+    /// The flag that still holds: the source's, or one that another command set meanwhile.
     pub still: Option<FlagRow>,
     /// What the operator should know.
     pub warnings: Vec<String>,
@@ -242,13 +246,17 @@ pub struct InterfaceRow {
     pub error: Option<String>,
 }
 
-/// The cluster file.
+/// The source of nodes, backends and Services, and the view that was taken from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRow {
+    /// What it is called, with its article.
+    pub source: String,
     /// Its path.
     pub file: String,
     /// When the view that holds was taken from it.
     pub loaded: Timestamp,
+    /// How many seconds ago that was, whatever became of the wall clock meanwhile.
+    pub age_seconds: u64,
     /// Nodes in that view.
     pub nodes: usize,
     /// Backends in that view.
@@ -269,7 +277,7 @@ pub struct ClusterRow {
     pub reading: ReadingRow,
 }
 
-/// What reading the cluster file costs: what follows from it apart.
+/// What reading the source costs: what follows from it apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadingRow {
     /// How often it was read.
@@ -363,11 +371,11 @@ pub struct Status {
     pub auto_limit: String,
     /// Where they are withheld, since that is exceeded.
     pub withheld: Vec<WithheldRow>,
-    /// The cluster file.
+    /// Who exists, and who says so.
     pub cluster: ClusterRow,
     /// Nodes that bear a flag, or a claim that no person made.
     pub flagged: Vec<NodeRow>,
-    /// Flags of the CLI on nodes that the cluster file does not have at the moment, by node; they hold again once it has.
+    /// Flags of the CLI on nodes that the view does not have at the moment, by node; they hold again once it has.
     pub flagged_unknown: std::collections::BTreeMap<NodeName, FlagRow>,
     /// Claims that no person made on such nodes.
     pub claimed_unknown: std::collections::BTreeMap<NodeName, Vec<ClaimRow>>,

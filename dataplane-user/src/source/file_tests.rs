@@ -56,11 +56,11 @@ fn what_is_too_long_or_no_text_is_refused() {
         (b"{\"nodes\": [{\"name\": \"node-a\"", "does not end with a line feed"),
         (
             b"nodes:\n- name: node-a\n  address: 10.9.0.999\n",
-            "line 3, column 12: nodes[0].address: `10.9.0.999` is no IP address",
+            "nodes[0].address: `10.9.0.999` is no IP address: expected one as in 10.2.0.12 or fd00::12 at line 3, column 12",
         ),
         (
             b"nodes:\n- name: node-a\n  adress: 10.9.0.1\n",
-            "nodes[0].adress: there is no field `adress` here: expected name, address, zone, backends",
+            "nodes[0].adress: unknown field `adress`, expected one of name, address, addresses, zone, pool, backends at line 3, column 3",
         ),
     ] {
         fs::write(&path, bytes).unwrap();

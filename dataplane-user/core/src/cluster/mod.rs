@@ -1,29 +1,23 @@
-//! Who exists: nodes, their addresses, their backends; and the Services that send to them. The only source so far is a file.
+//! Who exists: nodes, their addresses, their backends; and the Services that send to them.
+//!
+//! A source (`file/`, from its text on) delivers single objects; the builder (`build/`) holds them against each other and gives the view.
 
+mod build;
 mod changed;
-mod check;
-mod check_service;
-mod error;
-mod explain;
 mod file;
 mod node;
-mod place;
+mod object;
 mod protocol;
-mod raw;
 mod service;
-mod taken;
-mod values;
 mod view;
 
 #[cfg(test)]
-mod service_tests;
-#[cfg(test)]
-mod tests;
-
+pub(crate) use build::tests::{Seeded, Source};
+pub use build::{Builder, Change, Rules};
 pub use changed::Changed;
-pub use error::{Error, MAX_FILE_BYTES, Problem};
-pub use file::parse;
+pub use file::{Error, MAX_FILE_BYTES, Problem, parse};
 pub use node::{NodeIx, NodeName, NodeSet};
+pub use object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject};
 pub use protocol::Protocol;
 pub use service::{DEFAULT_AFFINITY, Endpoint, Family, Hints, Service, ServicePort, TrafficPolicy};
-pub use view::{Backend, ClusterView, FileFlag, Node, Scope};
+pub use view::{Backend, ClusterView, FileFlag, Node, Scope, SourceName};

@@ -9,6 +9,30 @@ use super::{
     service::Service,
 };
 
+/// What the source of views is called in texts, with its article.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceName(&'static str);
+
+impl SourceName {
+    /// Of a source's own folder.
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+}
+
+/// Where it is not known yet which source there is.
+impl Default for SourceName {
+    fn default() -> Self {
+        Self("the source of nodes")
+    }
+}
+
+impl fmt::Display for SourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
 /// Everyone that exists, checked: names and addresses are unique, no backend belongs to two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
@@ -17,8 +41,10 @@ pub struct ClusterView {
     pub nodes: Vec<Arc<Node>>,
     /// Sorted by name, and shared as nodes are. `None` where the source says nothing of Services: what a flow may go to instead is not known then.
     pub services: Option<Vec<Arc<Service>>>,
-    /// What the file itself flags; every name is one of `nodes`.
+    /// What the source itself flags; every name is one of `nodes`.
     pub flags: Vec<FileFlag>,
+    /// What the source is called.
+    pub source: SourceName,
 }
 
 impl ClusterView {
@@ -111,12 +137,21 @@ fn share<T: PartialEq>(all: &mut [Arc<T>], before: &[Arc<T>], name: impl Fn(&T) 
 pub struct Node {
     /// A DNS-1123 subdomain, as Kubernetes names its nodes.
     pub name: NodeName,
-    /// The address by which the other nodes reach it.
-    pub address: IpAddr,
-    /// Where it stands, for whoever reads it.
-    pub zone: Option<String>,
+    /// All of its own that are known and that no other node claims. The first is the one by which the other nodes reach it.
+    pub addresses: Vec<IpAddr>,
+    /// Where it stands.
+    pub zone: Option<Arc<str>>,
+    /// Which pool it belongs to.
+    pub pool: Option<Arc<str>>,
     /// In the order of their addresses and ports.
     pub backends: Vec<Backend>,
+}
+
+impl Node {
+    /// Its own addresses, and those of its backends; some may come twice.
+    pub fn all_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().copied().chain(self.backends.iter().map(|backend| backend.address))
+    }
 }
 
 /// Where a Service may send a flow.
@@ -162,12 +197,12 @@ impl fmt::Display for Backend {
     }
 }
 
-/// A flag that stands in the cluster file.
+/// A flag that comes with the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFlag {
     /// Name of the node.
     pub node: NodeName,
-    /// When it ends by the wall clock; `None` for as long as it stands in the file.
+    /// When it ends by the wall clock; `None` for as long as it stands there.
     pub until: Option<Timestamp>,
     /// Why, in the operator's words; may be empty.
     pub reason: String,

@@ -1,12 +1,12 @@
 //! From a view and the places of its nodes to what the Enforcer takes. What did not change since the view before is shared with that.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 
 use super::{
     index::{ExemptIndex, Reindexed},
-    now::Epoch,
+    now::{Epoch, Now},
     scope::LimitScope,
     view::{Delta, Member, NewView},
 };
@@ -60,7 +60,7 @@ impl NewView {
         let delta = since.map(|(before, _)| delta(before, &view, &members, reindexed)).unwrap_or_default();
         Self {
             epoch,
-            read: Timestamp::UNIX_EPOCH,
+            read: Now { mono: 0, boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH },
             members,
             sizes,
             exempt: Arc::new(exempt),
@@ -85,7 +85,7 @@ impl Members {
             let slot = slots(&node.name);
             by_position.push(slot);
             let Some(slot) = slot else { continue };
-            let member = Member { slot, zone: node.zone.as_deref().map(Arc::from), pool: pools(node) };
+            let member = Member { slot, zone: node.zone.clone(), pool: pools(node) };
             for scope in member.scopes() {
                 *sizes.entry(scope).or_default() += 1;
             }

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jiff::Timestamp;
-
 use super::{
     index::{ExemptIndex, Reindexed},
-    now::Epoch,
+    now::{Epoch, Now},
     scope::LimitScope,
 };
 use crate::{
@@ -76,7 +74,7 @@ pub struct NewView {
     /// Its number.
     pub epoch: Epoch,
     /// When its source was read, for whoever asks.
-    pub read: Timestamp,
+    pub read: Now,
     /// Who exists.
     pub view: Arc<ClusterView>,
     /// Every node that has a place.

@@ -108,7 +108,7 @@ fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str
             Err("--proxy none: what kube-proxy's tables pin stays")
         }
         Some(_) if ground.source.borrow().error.is_some() => {
-            Err("the cluster file cannot be read: what it said before may have changed since")
+            Err("the source of nodes cannot be read: what it said before may have changed since")
         }
         Some(_) => Ok(()),
     }

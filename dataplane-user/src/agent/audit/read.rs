@@ -42,7 +42,7 @@ pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
         Part::Conntrack => conntrack(&scene)?,
     };
     if scene.view.services.is_none() && part == Part::Conntrack {
-        not_looked_at.insert(Kind::StaleUdp, NO_SERVICES.to_owned());
+        not_looked_at.insert(Kind::StaleUdp, no_services(&scene.view));
     }
     if !scene.enforce {
         let why = "observe mode: flows and destinations of flagged nodes stay as they are";
@@ -57,7 +57,9 @@ pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
     Ok(Reading { found, not_looked_at })
 }
 
-const NO_SERVICES: &str = "the cluster file has no `services`";
+fn no_services(view: &ClusterView) -> String {
+    format!("{} has no `services`", view.source)
+}
 
 /// What is known beside the tables.
 pub(super) struct Scene {
@@ -122,7 +124,7 @@ fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
         return Err(format!("kube-proxy does not forward by IPVS: {}", scene.why));
     }
     if scene.view.services.is_none() {
-        return Err(NO_SERVICES.to_owned());
+        return Err(no_services(&scene.view));
     }
     if !is_loaded() {
         return Err("IPVS is not loaded in this kernel".to_owned());

@@ -17,7 +17,7 @@ pub(super) fn note(lowered_only: bool, kept_here_alone: bool) -> Option<String> 
         ),
         (
             kept_here_alone,
-            "the cluster file has no `services`: IPVS keeps destinations of services that would have nobody left, but packets to them are cut",
+            "without `services` nothing is kept in the datapath: IPVS keeps destinations of services that would have nobody left, but packets to them are cut",
         ),
     ];
     let notes: Vec<&str> = notes.iter().filter(|(applies, _)| *applies).map(|(_, note)| *note).collect();

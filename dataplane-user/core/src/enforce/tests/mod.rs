@@ -13,6 +13,7 @@ mod histories;
 mod history;
 mod limited;
 mod model;
+mod objects;
 mod oracle;
 mod ordered;
 mod random;

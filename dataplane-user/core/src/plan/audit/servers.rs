@@ -140,8 +140,8 @@ impl<'a> Servers<'a> {
         if !served.is_empty() {
             return served;
         }
-        let own = self.cluster.view.node(self.cluster.proxy.node).map(|node| node.address);
-        own.filter(|ip| Family::of(*ip) == family).into_iter().collect()
+        let own = self.cluster.view.node(self.cluster.proxy.node).map(|node| &node.addresses);
+        own.into_iter().flatten().copied().find(|ip| Family::of(*ip) == family).into_iter().collect()
     }
 
     /// A destination that kube-proxy would not have there.

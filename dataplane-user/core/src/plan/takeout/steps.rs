@@ -20,7 +20,7 @@ const FLUSH_LONGEST: Duration = Duration::from_secs(2);
 const FLUSH_LOOK: Duration = Duration::from_millis(50);
 
 /// Why a weight is not put back.
-const LEFT: &str = "keeps weight 0: its endpoint is not to be used any more, as the cluster file has it";
+const LEFT: &str = "keeps weight 0: its endpoint is not to be used any more, as the source of nodes has it";
 
 /// Whether its connections are left in place until idle clients have been asked.
 fn is_asked(key: ServiceKey) -> bool {

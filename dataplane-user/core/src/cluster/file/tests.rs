@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Problem, Scope, parse};
+use super::{super::view::Scope, Problem, parse};
 
 const GOOD: &str = "nodes:
   - name: node-b
@@ -124,7 +124,7 @@ fn says_line_and_field() {
     let cases = [
         (
             node("      - address: 127.0.0.1\n"),
-            "line 5, column 18: nodes[0].backends[0].address: 127.0.0.1 is a loopback address",
+            "nodes[0].backends[0].address: 127.0.0.1 is a loopback address, which no node, backend or Service can have at line 5, column 18",
         ),
         (node("      - address: 224.0.0.5\n"), "multicast"),
         (node("      - address: ff02::1\n"), "multicast"),
@@ -159,59 +159,62 @@ fn says_line_and_field() {
             "`icmp` is no protocol",
         ),
         (node("      - {address: 10.3.0.1, port: 80}\n"), "nodes[0].backends[0].port: only a hostNetwork"),
-        (node("      - address: 10.3.0.1\n      - address: 10.3.0.1\n"), "stands on line 5 already"),
+        (
+            node("      - address: 10.3.0.1\n      - address: 10.3.0.1\n"),
+            "nodes[0].backends[1].address: backend 10.3.0.1 stands there already at line 6, column 18",
+        ),
         (
             node("      - adress: 10.3.0.1\n"),
-            "nodes[0].backends[0].adress: there is no field `adress` here: expected address, port, protocol, hostNetwork",
+            "nodes[0].backends[0].adress: unknown field `adress`, expected one of address, port, protocol, hostNetwork at line 5, column 9",
         ),
-        (node("      - {}\n"), "nodes[0].backends[0]: has no `address`: expected an IP address"),
+        (node("      - {}\n"), "nodes[0].backends[0]: missing field `address` at line 5, column 9"),
         (
             node("      - {address: 10.2.0.11, hostNetwork: yess}\n"),
-            "nodes[0].backends[0].hostNetwork: something else stands here: expected true or false",
+            "nodes[0].backends[0].hostNetwork: invalid boolean at line 5, column 43",
         ),
-        (
-            node("      - 10.3.0.1\n"),
-            "nodes[0].backends[0]: something else stands here: expected a backend with address",
-        ),
-        (
-            node("      address: 10.3.0.1\n"),
-            "nodes[0].backends: something else stands here: expected a list of backends",
-        ),
+        (node("      - 10.3.0.1\n"), "nodes[0].backends[0]: expected mapping start at line 5, column 9"),
+        (node("      address: 10.3.0.1\n"), "nodes[0].backends: expected sequence start at line 5, column 7"),
         (
             "nodes:\n  - {name: [a], address: 10.0.0.1}\n".into(),
-            "nodes[0].name: something else stands here: expected the name of a node",
+            "nodes[0].name: expected string scalar at line 2, column 12",
         ),
-        ("nodes:\n  - {name: a, name: b, address: 10.0.0.1}\n".into(), "`name` stands here twice"),
+        (
+            "nodes:\n  - {name: a, name: b, address: 10.0.0.1}\n".into(),
+            "duplicate mapping key: name not allowed here at line 2, column 15",
+        ),
         (
             "nodes:\n  - {name: a, address: 10.0.0.1}\n---\nnodes: []\n".into(),
-            "a second document begins here",
+            "only single YAML document expected but multiple found at line 4, column 1",
         ),
-        ("nodes:\n\t- {name: a, address: 10.0.0.1}\n".into(), "is no valid YAML or JSON: "),
         (
-            "nodes:\n  - {name: A, address: 10.0.0.1}\n".into(),
-            "line 2, column 12: nodes[0].name: `A` is no node name",
+            "nodes:\n\t- {name: a, address: 10.0.0.1}\n".into(),
+            "tabs disallowed within this context (block indentation) at line 2, column 2",
         ),
-        ("nodes:\n  - {name: a, address: 10.0.0.1}\n  - {name: a, address: 10.0.0.2}\n".into(), "line 3"),
+        ("nodes:\n  - {name: A, address: 10.0.0.1}\n".into(), "nodes[0].name: `A` is no node name"),
+        (
+            "nodes:\n  - {name: a, address: 10.0.0.1}\n  - {name: a, address: 10.0.0.2}\n".into(),
+            "nodes[1].name: `a` is the name of nodes[0] already at line 3, column 12",
+        ),
         (
             "nodes:\n  - {name: a, address: 10.0.0.1}\n  - {name: b, address: 10.0.0.1}\n".into(),
-            "nodes[1].address: 10.0.0.1 is the address of `a` (line 2) already",
+            "nodes[0].address: 10.0.0.1 is claimed for `a` and for `b`, and counts for neither at line 2, column 24",
         ),
         (
             "nodes:\n  - {name: a, address: 10.0.0.1, backends: [{address: 10.1.0.1}]}\n  \
              - {name: b, address: 10.0.0.2, backends: [{address: 10.1.0.1}]}\n"
                 .into(),
-            "10.1.0.1 is a backend of `a` (line 2) and of `b`",
+            "nodes[0].backends[0].address: 10.1.0.1 is claimed for `a` and for `b`, and counts for neither at line 2",
         ),
         (
             "nodes:\n  - {name: a, address: 10.0.0.1, backends: \
              [{address: 10.0.0.2, port: 80, protocol: tcp, hostNetwork: true}]}\n  \
              - {name: b, address: 10.0.0.2}\n"
                 .into(),
-            "10.0.0.2 is the address of `b`, not of `a`",
+            "nodes[0].backends[0].address: 10.0.0.2 is claimed for `a` and for `b`, and counts for neither",
         ),
         (
             "nodes:\n  - {name: a, address: 10.0.0.1}\nflags:\n  - {node: c}\n".into(),
-            "line 4, column 12: flags[0].node: `c` is not among the nodes",
+            "flags[0].node: `c` is not among the nodes at line 4, column 12",
         ),
         (
             "nodes:\n  - {name: a, address: 10.0.0.1}\nflags:\n  - {node: a, until: tomorrow}\n".into(),

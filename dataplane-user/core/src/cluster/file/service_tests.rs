@@ -1,6 +1,13 @@
 use std::{fmt::Write as _, time::Instant};
 
-use super::*;
+use super::{
+    super::{
+        protocol::Protocol,
+        service::{DEFAULT_AFFINITY, Family, TrafficPolicy},
+        view::{ClusterView, Node},
+    },
+    Problem, parse,
+};
 
 const NODES: &str = "nodes:
   - { name: node-b, address: 10.2.0.12, zone: z1 }
@@ -186,26 +193,26 @@ fn says_line_and_field() {
         view(&text).expect_err(&text).to_string()
     };
     let cases = [
-        (refusal(""), "line 7, column 5: services[0]: has no `ports`: expected a list of ports"),
+        (refusal(""), "services[0]: missing field `ports` at line 7, column 5"),
         (refusal("    ports: []\n"), "services[0].ports: empty"),
+        (refusal("    ports: 80\n"), "services[0].ports: expected sequence start at line 8, column 12"),
+        (port("{}"), "services[0].ports[0]: missing field `port` at line 9, column 9"),
         (
-            refusal("    ports: 80\n"),
-            "services[0].ports: something else stands here: expected a list of ports",
+            port("{ port: 0 }"),
+            "services[0].ports[0].port: `0` is no port: expected 1 to 65535 at line 9, column 17",
         ),
-        (port("{}"), "services[0].ports[0]: has no `port`: expected 1 to 65535"),
-        (port("{ port: 0 }"), "line 9, column 17: services[0].ports[0].port: `0` is no port"),
         (port("{ port: 80, targetPort: http }"), "services[0].ports[0].targetPort: `http` is no port"),
         (port("{ port: 80, nodePort: 70000 }"), "services[0].ports[0].nodePort: `70000` is no port"),
         (port("{ port: 80, protocol: icmp }"), "services[0].ports[0].protocol: `icmp` is no protocol"),
         (port("{ port: 80, name: Web }"), "services[0].ports[0].name: `Web` is no name of a port"),
-        (port("{ port: 80, target: 8 }"), "there is no field `target` here: expected name, port, targetPort"),
+        (port("{ port: 80, target: 8 }"), "unknown field `target`, expected one of name, port, targetPort"),
         (
             port("{ port: 80 }\n      - { port: 81 }"),
             "services[0].ports[0].name: missing; where a Service has",
         ),
         (
             port("{ port: 80, name: a }\n      - { port: 81, name: a }"),
-            "line 10, column 17: services[0].ports[1].name: another port has the name `a`",
+            "services[0].ports[1].name: another port has the name `a` at line 10, column 27",
         ),
         (
             port("{ port: 80, name: a }\n      - { port: 80, name: b }"),
@@ -213,28 +220,31 @@ fn says_line_and_field() {
         ),
         (
             port("{ port: 80, name: a, nodePort: 30001 }\n      - { port: 81, name: b, nodePort: 30001 }"),
-            "services[0].ports[1].nodePort: 30001/tcp is the node port of line 9 already",
+            "services[0].ports[1].nodePort: 30001/tcp is the node port of this Service already at line 10",
         ),
         (
             with("clusterIPs: [10.96.0.300]"),
-            "line 9, column 18: services[0].clusterIPs[0]: `10.96.0.300` is no IP",
+            "services[0].clusterIPs[0]: `10.96.0.300` is no IP address: expected one as in 10.2.0.12 or fd00::12 at line 9, column 18",
         ),
         (
             with("clusterIPs: [10.96.0.1, 10.96.0.2]"),
             "services[0].clusterIPs: more than one address of one IP",
         ),
-        (with("clusterIPs: [None, None]"), "services[0].clusterIPs[0]: `None` is no IP address"),
+        (with("clusterIPs: [None, None]"), "services[0].clusterIPs[0]: `None` stands beside others"),
         (with("externalIPs: [None]"), "services[0].externalIPs[0]: `None` is no IP address"),
         (with("externalIPs: [127.0.0.1]"), "services[0].externalIPs[0]: 127.0.0.1 is a loopback address"),
         (
             with("loadBalancerIPs: 10.0.0.1"),
-            "services[0].loadBalancerIPs: something else stands here: expected a list",
+            "services[0].loadBalancerIPs: expected sequence start at line 9, column 22",
         ),
         (
             with("externalIPs: [10.9.9.9, 10.9.9.9]"),
-            "services[0].externalIPs: 10.9.9.9 of port 80/tcp is a virtual address of the Service of line 7 already",
+            "services[0].externalIPs[1]: 10.9.9.9 of port 80/tcp is a virtual address of this Service already at line 9",
         ),
-        (with("sessionAffinity: clientip"), "services[0].sessionAffinity: `clientip` is no affinity"),
+        (
+            with("sessionAffinity: clientip"),
+            "services[0].sessionAffinity: unknown variant `clientip`, expected one of None, ClientIP",
+        ),
         (
             with("sessionAffinityTimeoutSeconds: 5"),
             "services[0].sessionAffinityTimeoutSeconds: only a Service with",
@@ -243,16 +253,19 @@ fn says_line_and_field() {
             with("sessionAffinity: ClientIP\n    sessionAffinityTimeoutSeconds: 86401"),
             "services[0].sessionAffinityTimeoutSeconds: `86401`: expected 1 to 86400",
         ),
-        (with("internalTrafficPolicy: local"), "services[0].internalTrafficPolicy: `local` is no policy"),
-        (with("externalTrafficPolicy: Node"), "services[0].externalTrafficPolicy: `Node` is no policy"),
+        (
+            with("internalTrafficPolicy: local"),
+            "services[0].internalTrafficPolicy: unknown variant `local`, expected one of Cluster, Local",
+        ),
+        (with("externalTrafficPolicy: Node"), "services[0].externalTrafficPolicy: unknown variant `Node`"),
         (
             with("clusterIP: 10.96.0.1"),
-            "services[0].clusterIP: there is no field `clusterIP` here: expected name",
+            "services[0].clusterIP: unknown field `clusterIP`, expected one of name",
         ),
-        (endpoint("{}"), "services[0].endpoints[0]: has no `address`: expected an IP address"),
+        (endpoint("{}"), "services[0].endpoints[0]: missing field `address` at line 10, column 9"),
         (
             endpoint("{ address: 169.254.1.1 }"),
-            "line 10, column 20: services[0].endpoints[0].address: 169.254.1.1",
+            "services[0].endpoints[0].address: 169.254.1.1 is a link-local address, which no node, backend or Service can have at line 10, column 20",
         ),
         (
             endpoint("{ address: 10.9.9.9, node: z }"),
@@ -260,21 +273,21 @@ fn says_line_and_field() {
         ),
         (
             endpoint("{ address: 10.244.1.4, node: node-b }"),
-            "services[0].endpoints[0].address: 10.244.1.4 is a backend of `node-a` (line 5) and of `node-b`",
+            "nodes[1].backends[0].address: 10.244.1.4 is claimed for `node-a` and for `node-b`, and counts for neither at line 5",
         ),
         (
             endpoint("{ address: 10.2.0.11, node: node-b }"),
-            "services[0].endpoints[0].address: 10.2.0.11 is the address of `node-a`, not of `node-b`",
+            "nodes[1].address: 10.2.0.11 is claimed for `node-a` and for `node-b`, and counts for neither at line 4",
         ),
         (
             endpoint("{ address: 10.244.1.4, node: node-a, hostNetwork: true }"),
-            "services[0].endpoints[0].address: 10.244.1.4 stands with and without hostNetwork (line 5)",
+            "nodes[1].backends[0].address: 10.244.1.4 is an address that `node-a` shares; a backend there needs hostNetwork: true",
         ),
         (
             endpoint("{ address: 10.9.9.9, hostNetwork: true }"),
             "services[0].endpoints[0].node: missing; a hostNetwork",
         ),
-        (endpoint("{ address: 10.9.9.9, ready: yess }"), "services[0].endpoints[0].ready: something else"),
+        (endpoint("{ address: 10.9.9.9, ready: yess }"), "services[0].endpoints[0].ready: invalid boolean"),
         (endpoint("{ address: 10.9.9.9, ports: {} }"), "services[0].endpoints[0].ports: empty"),
         (
             endpoint("{ address: 10.9.9.9, ports: { http: 80 } }"),
@@ -286,35 +299,35 @@ fn says_line_and_field() {
         ),
         (
             endpoint("{ address: 10.9.9.9, ports: { '': [1] } }"),
-            "services[0].endpoints[0].ports.: something else stands here: expected 1 to 65535",
+            "services[0].endpoints[0].ports.: expected string scalar",
         ),
         (
             endpoint("{ address: 10.9.9.9, hints: { zone: [a] } }"),
-            "services[0].endpoints[0].hints.zone: there is no field `zone` here: expected zones, nodes",
+            "services[0].endpoints[0].hints.zone: unknown field `zone`, expected one of zones, nodes",
         ),
         (
             endpoint("{ address: 10.9.9.9, hints: [a] }"),
-            "services[0].endpoints[0].hints: something else stands here: expected hints with zones or nodes",
+            "services[0].endpoints[0].hints: expected mapping start",
         ),
         (
             endpoint("{ address: 10.9.9.9 }\n      - { address: 10.9.9.9, terminating: true }"),
-            "line 11, column 20: services[0].endpoints[1].address: 10.9.9.9:80 stands on line 10 already for port ``",
+            "services[0].endpoints[1].address: 10.9.9.9:80 stands there already for port `` at line 11, column 20",
         ),
         (
             two("{ port: 80 }", "{ name: a/a, ports: [{ port: 80 }] }"),
-            "Service `a/a` stands on line 7 already",
+            "services[1].name: `a/a` is the name of services[0] already at line 10",
         ),
         (
             two("{ port: 80 }", "{ name: a/b, clusterIPs: [10.96.0.1], ports: [{ port: 80 }] }"),
-            "services[1].clusterIPs: 10.96.0.1 of port 80/tcp is a virtual address of the Service of line 7 already",
+            "services[1].clusterIPs[0]: 10.96.0.1 of port 80/tcp is a virtual address of Service `a/a` already at line 10",
         ),
         (
             two("{ port: 80, nodePort: 30001 }", "{ name: a/b, ports: [{ port: 80, nodePort: 30001 }] }"),
-            "services[1].ports[0].nodePort: 30001/tcp is the node port of line 9 already",
+            "services[1].ports[0].nodePort: 30001/tcp is the node port of Service `a/a` already at line 10",
         ),
         (
             view("services: 7\n").unwrap_err().to_string(),
-            "services: something else stands here: expected a list of Services",
+            "services: expected sequence start at line 6, column 11",
         ),
         (
             view("services: [{ name: web, ports: [{ port: 80 }] }]\n").unwrap_err().to_string(),

@@ -1,10 +1,13 @@
-//! The file's shape. Scalars are kept with their places so that what is wrong with a value can be said with its line.
+//! The file's shape.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::place::Placed;
+use super::{
+    super::service::TrafficPolicy,
+    values::{Address, Affinity, AffinitySeconds, ClusterIp, Port, Time, Transport},
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,10 +28,15 @@ fn there<'a, T: Deserialize<'a>, D: serde::Deserializer<'a>>(from: D) -> Result<
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawNode {
-    pub(super) name: Placed,
-    pub(super) address: Placed,
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) address: Option<Address>,
+    #[serde(default)]
+    pub(super) addresses: Option<Vec<Address>>,
     #[serde(default)]
     pub(super) zone: Option<String>,
+    #[serde(default)]
+    pub(super) pool: Option<String>,
     #[serde(default)]
     pub(super) backends: Option<Vec<RawBackend>>,
 }
@@ -36,11 +44,11 @@ pub(super) struct RawNode {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RawBackend {
-    pub(super) address: Placed,
+    pub(super) address: Address,
     #[serde(default)]
-    pub(super) port: Option<Placed>,
+    pub(super) port: Option<Port>,
     #[serde(default)]
-    pub(super) protocol: Option<Placed>,
+    pub(super) protocol: Option<Transport>,
     #[serde(default)]
     pub(super) host_network: bool,
 }
@@ -48,9 +56,9 @@ pub(super) struct RawBackend {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawFlag {
-    pub(super) node: Placed,
+    pub(super) node: String,
     #[serde(default)]
-    pub(super) until: Option<Placed>,
+    pub(super) until: Option<Time>,
     #[serde(default)]
     pub(super) reason: Option<String>,
 }
@@ -58,21 +66,21 @@ pub(super) struct RawFlag {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawService {
-    pub(super) name: Placed,
+    pub(super) name: String,
     #[serde(default, rename = "clusterIPs")]
-    pub(super) cluster_ips: Option<Vec<Placed>>,
+    pub(super) cluster_ips: Option<Vec<ClusterIp>>,
     #[serde(default, rename = "externalIPs")]
-    pub(super) external_ips: Option<Vec<Placed>>,
+    pub(super) external_ips: Option<Vec<Address>>,
     #[serde(default, rename = "loadBalancerIPs")]
-    pub(super) load_balancer_ips: Option<Vec<Placed>>,
+    pub(super) load_balancer_ips: Option<Vec<Address>>,
     #[serde(default, rename = "sessionAffinity")]
-    pub(super) session_affinity: Option<Placed>,
+    pub(super) session_affinity: Option<Affinity>,
     #[serde(default, rename = "sessionAffinityTimeoutSeconds")]
-    pub(super) affinity_seconds: Option<Placed>,
+    pub(super) affinity_seconds: Option<AffinitySeconds>,
     #[serde(default, rename = "internalTrafficPolicy")]
-    pub(super) internal: Option<Placed>,
+    pub(super) internal: Option<TrafficPolicy>,
     #[serde(default, rename = "externalTrafficPolicy")]
-    pub(super) external: Option<Placed>,
+    pub(super) external: Option<TrafficPolicy>,
     pub(super) ports: Vec<RawPort>,
     #[serde(default)]
     pub(super) endpoints: Option<Vec<RawEndpoint>>,
@@ -82,28 +90,28 @@ pub(super) struct RawService {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RawPort {
     #[serde(default)]
-    pub(super) name: Option<Placed>,
-    pub(super) port: Placed,
+    pub(super) name: Option<String>,
+    pub(super) port: Port,
     #[serde(default)]
-    pub(super) target_port: Option<Placed>,
+    pub(super) target_port: Option<Port>,
     #[serde(default)]
-    pub(super) node_port: Option<Placed>,
+    pub(super) node_port: Option<Port>,
     #[serde(default)]
-    pub(super) protocol: Option<Placed>,
+    pub(super) protocol: Option<Transport>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RawEndpoint {
-    pub(super) address: Placed,
+    pub(super) address: Address,
     #[serde(default)]
-    pub(super) node: Option<Placed>,
+    pub(super) node: Option<String>,
     #[serde(default)]
     pub(super) host_network: bool,
     #[serde(default)]
     pub(super) zone: Option<String>,
     #[serde(default)]
-    pub(super) ports: Option<BTreeMap<String, Placed>>,
+    pub(super) ports: Option<BTreeMap<String, Port>>,
     #[serde(default)]
     pub(super) ready: Option<bool>,
     #[serde(default)]

@@ -1,4 +1,4 @@
-use std::{fmt, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 /// Longest cluster file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -52,35 +52,7 @@ pub enum Problem {
     /// `nodes` is empty and that was not allowed.
     #[error("`nodes` is empty; if that is meant, start the agent with --allow-empty")]
     NoNodes,
-    /// Neither valid YAML nor valid JSON of the expected shape, or a value that is refused.
-    #[error("{at}{message}")]
-    Invalid {
-        /// Where.
-        at: At,
-        /// What is wrong and what was expected.
-        message: String,
-    },
-}
-
-/// A place in a cluster file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct At {
-    /// From 1; 0 where it is unknown.
-    pub line: u64,
-    /// From 1; 0 where it is unknown.
-    pub column: u64,
-    /// As in `nodes[0].backends[2].address`; empty where it is unknown.
-    pub field: String,
-}
-
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.line != 0 {
-            write!(f, "line {}, column {}: ", self.line, self.column)?;
-        }
-        if !self.field.is_empty() {
-            write!(f, "{}: ", self.field)?;
-        }
-        Ok(())
-    }
+    /// Neither valid YAML nor valid JSON of the expected shape, or a value that is refused: where, and what is wrong.
+    #[error("{0}")]
+    Invalid(String),
 }

@@ -1,0 +1,246 @@
+//! A Service with all of its slices: what they come to together.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use super::{
+    super::{
+        node::{NodeIx, NodeName},
+        object::{Conflict, EndpointObject, ObjectName, ServiceObject, SliceObject},
+        service::{Endpoint, Service},
+        view::{Backend, Scope},
+    },
+    check::{Fault, service as check_service},
+    owners::{Kind, Owner, Owners},
+    reached::Reached,
+    values::check_address,
+};
+
+/// A Service and its slices, as delivered. Slices may come before their Service: they mean nothing until then.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) service: Option<ServiceObject>,
+    /// What is wrong with it by itself: then it is as if it were not there, and its endpoints are cut for nobody.
+    pub(super) faults: Vec<Fault>,
+    pub(super) slices: BTreeMap<Arc<str>, SliceObject>,
+    pub(super) outcome: Outcome,
+}
+
+/// What it comes to.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Its endpoints say where their nodes stood in the order of `placed`.
+    pub(super) service: Option<Arc<Service>>,
+    placed: u64,
+    /// Of each endpoint the node that it is tied to.
+    pub(super) nodes: Vec<Option<NodeName>>,
+    /// What are backends because of it. The same may stand here twice.
+    pub(super) tied: Vec<(NodeName, Backend)>,
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+impl Outcome {
+    /// Has the endpoints say where their nodes stand, in that order of nodes.
+    pub(super) fn place(&mut self, order: u64, of: impl Fn(&NodeName) -> Option<NodeIx>) {
+        let Some(service) = self.service.as_mut().filter(|_| self.placed != order) else { return };
+        self.placed = order;
+        let places: Vec<Option<NodeIx>> = self.nodes.iter().map(|node| node.as_ref().and_then(&of)).collect();
+        if !service.endpoints.iter().map(|endpoint| endpoint.node).eq(places.iter().copied()) {
+            for (endpoint, place) in Arc::make_mut(service).endpoints.iter_mut().zip(places) {
+                endpoint.node = place;
+            }
+        }
+    }
+}
+
+/// What it is held against.
+pub(super) struct Around<'a> {
+    pub(super) owners: &'a Owners,
+    pub(super) reached: &'a Reached,
+    pub(super) is_node: &'a dyn Fn(&str) -> bool,
+}
+
+impl Group {
+    pub(super) fn is_empty(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
+
+    /// The Service, where it is one.
+    pub(super) fn valid(&self) -> Option<&ServiceObject> {
+        self.service.as_ref().filter(|_| self.faults.is_empty())
+    }
+
+    /// Takes another object, or none, in the place of its own.
+    pub(super) fn set_service(&mut self, service: Option<ServiceObject>) -> Option<ServiceObject> {
+        self.faults = service.as_ref().map(check_service).unwrap_or_default();
+        std::mem::replace(&mut self.service, service)
+    }
+
+    /// The addresses that its slices claim, and for which node; `None` for nobody.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Option<(NodeName, Kind)>)> {
+        let withheld = !self.faults.is_empty();
+        let endpoints = self.slices.values().flat_map(|slice| &slice.endpoints);
+        let endpoints = endpoints.filter(|endpoint| check_address(endpoint.address).is_ok());
+        endpoints.filter_map(move |endpoint| {
+            let kind = if endpoint.host_network { Kind::Shared } else { Kind::Pod };
+            match &endpoint.node {
+                _ if withheld => Some((endpoint.address, None)),
+                Some(node) => Some((endpoint.address, Some((node.clone(), kind)))),
+                None => None,
+            }
+        })
+    }
+
+    /// The nodes that its endpoints name.
+    pub(super) fn named(&self) -> impl Iterator<Item = &NodeName> {
+        self.slices.values().flat_map(|slice| &slice.endpoints).filter_map(|endpoint| endpoint.node.as_ref())
+    }
+
+    /// Works out what it comes to.
+    pub(super) fn evaluate(&self, around: &Around<'_>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(object) = &self.service else { return outcome };
+        let others = if self.faults.is_empty() { around.reached.faults(object) } else { Vec::new() };
+        for (field, message) in self.faults.iter().cloned().chain(others) {
+            let object = ObjectName::Service(Arc::clone(&object.name));
+            outcome.conflicts.push(Conflict { object, field, message });
+        }
+        if !self.faults.is_empty() {
+            return outcome;
+        }
+        let mut service = without_endpoints(object);
+        let mut endpoints =
+            Endpoints { service: &service, around, sockets: HashSet::new(), taken: Vec::new() };
+        for slice in self.slices.values() {
+            for (e, endpoint) in slice.endpoints.iter().enumerate() {
+                for (what, message) in endpoints.take(endpoint, &mut outcome.tied) {
+                    let object = ObjectName::Slice(Arc::clone(&slice.name));
+                    let field = format!("endpoints[{e}].{what}");
+                    outcome.conflicts.push(Conflict { object, field, message });
+                }
+            }
+        }
+        let mut taken = endpoints.taken;
+        taken.sort_by(|(a, _), (b, _)| (a.address, &a.targets).cmp(&(b.address, &b.targets)));
+        (service.endpoints, outcome.nodes) = taken.into_iter().unzip();
+        outcome.service = Some(Arc::new(service));
+        outcome
+    }
+}
+
+fn without_endpoints(object: &ServiceObject) -> Service {
+    let sorted = |ips: &[IpAddr]| {
+        let mut ips = ips.to_vec();
+        ips.sort_unstable();
+        ips.dedup();
+        ips
+    };
+    let mut ports = object.ports.clone();
+    ports.sort_unstable();
+    Service {
+        name: object.name.to_string(),
+        cluster_ips: sorted(&object.cluster_ips),
+        external_ips: sorted(&object.external_ips),
+        load_balancer_ips: sorted(&object.load_balancer_ips),
+        affinity: object.affinity,
+        internal: object.internal,
+        external: object.external,
+        ports,
+        endpoints: Vec::new(),
+    }
+}
+
+/// Takes endpoints one by one, in the order of their slices.
+struct Endpoints<'a> {
+    service: &'a Service,
+    around: &'a Around<'a>,
+    /// Address, index of the port and target of those that were taken.
+    sockets: HashSet<(IpAddr, usize, u16)>,
+    taken: Vec<(Endpoint, Option<NodeName>)>,
+}
+
+impl Endpoints<'_> {
+    fn take(&mut self, object: &EndpointObject, tied: &mut Vec<(NodeName, Backend)>) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let address = object.address;
+        if let Err(why) = check_address(address) {
+            return vec![("address".to_owned(), why)];
+        }
+        let endpoint = Endpoint {
+            address,
+            node: None,
+            zone: object.zone.clone(),
+            targets: object.ports.as_ref().map(|own| self.targets(own, &mut faults)),
+            ready: object.ready,
+            serving: object.serving,
+            terminating: object.terminating,
+            hints: object.hints.clone(),
+        };
+        let sockets: Vec<(IpAddr, usize, u16)> = (0..self.service.ports.len())
+            .filter_map(|p| Some((address, p, self.service.target(p, &endpoint)?)))
+            .collect();
+        if let Some((_, p, target)) = sockets.iter().find(|socket| self.sockets.contains(socket)) {
+            let socket = SocketAddr::new(address, *target);
+            let port = &self.service.ports[*p].name;
+            faults.push(("address".to_owned(), format!("{socket} stands there already for port `{port}`")));
+            return faults;
+        }
+        self.sockets.extend(sockets);
+        let node = self.tie(object, &mut faults);
+        if let Some((node, shared)) = &node {
+            let ports = self.service.ports.iter().enumerate();
+            let scopes = ports
+                .filter_map(|(p, port)| Some(Scope::Port(self.service.target(p, &endpoint)?, port.protocol)));
+            let scopes: Vec<Scope> = if *shared { scopes.collect() } else { vec![Scope::Address] };
+            tied.extend(scopes.into_iter().map(|scope| (node.clone(), Backend { address, scope })));
+        }
+        self.taken.push((endpoint, node.map(|(node, _)| node)));
+        faults
+    }
+
+    /// The node that an endpoint runs on, and whether that has the address too. `None`: it is nobody's, and never cut.
+    fn tie(&self, object: &EndpointObject, faults: &mut Vec<Fault>) -> Option<(NodeName, bool)> {
+        let mut fault = |what: &str, why: String| faults.push((what.to_owned(), why));
+        let Some(node) = &object.node else {
+            if object.host_network {
+                fault("node", "missing; a hostNetwork endpoint has its node's address".to_owned());
+            }
+            return None;
+        };
+        if !(self.around.is_node)(node) {
+            fault("node", format!("`{node}` is not among the nodes"));
+            return None;
+        }
+        match self.around.owners.of(object.address)? {
+            Owner::Node { name, shared, withheld } => {
+                (!withheld && name == node).then(|| (node.clone(), *shared))
+            }
+            owner @ Owner::Disputed(..) => {
+                fault("address", owner.dispute(object.address)?);
+                None
+            }
+        }
+    }
+
+    /// An endpoint's own ports, in the order of the Service's; 0 for those that it does not name.
+    fn targets(&self, own: &BTreeMap<String, u16>, faults: &mut Vec<Fault>) -> Box<[u16]> {
+        let mut targets = vec![0; self.service.ports.len()].into_boxed_slice();
+        for (name, target) in own {
+            match self.service.ports.iter().position(|port| port.name == *name) {
+                Some(p) => targets[p] = *target,
+                None => {
+                    let why = format!("`{}` has no port `{name}`", self.service.name);
+                    faults.push((format!("ports.{name}"), why));
+                }
+            }
+        }
+        if own.is_empty() {
+            let why = "empty; leave it out for the Service's own target ports";
+            faults.push(("ports".to_owned(), why.to_owned()));
+        }
+        targets
+    }
+}

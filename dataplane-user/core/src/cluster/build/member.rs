@@ -1,0 +1,125 @@
+//! A node: what it comes to beside all others.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::{
+    super::{
+        node::NodeName,
+        object::{Conflict, NodeObject, ObjectName},
+        view::{Backend, Node, Scope},
+    },
+    check::{Fault, node as check_node},
+    owners::{Kind, Owner, Owners},
+};
+
+/// A node as delivered.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) object: NodeObject,
+    /// What is wrong with it by itself: then it is as if it were not there, but for what it claims.
+    faults: Vec<Fault>,
+    /// What it comes to.
+    pub(super) node: Option<Arc<Node>>,
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+impl Member {
+    /// To be evaluated; so far it is what an earlier object of its name came to.
+    pub(super) fn new(object: NodeObject, node: Option<Arc<Node>>, conflicts: Vec<Conflict>) -> Self {
+        let faults = check_node(&object);
+        Self { object, faults, node, conflicts }
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    /// The addresses that it claims.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Kind)> {
+        let own = self.object.addresses.iter().map(|ip| (*ip, Kind::Shared));
+        let backends = self.object.backends.iter().map(|backend| match backend.scope {
+            Scope::Address => (backend.address, Kind::Pod),
+            Scope::Port(..) => (backend.address, Kind::Shared),
+        });
+        own.chain(backends)
+    }
+
+    /// Works out what it comes to. `tied`: its backends because of endpoints that name it. `surplus`: there are too many nodes before it.
+    pub(super) fn evaluate(
+        &mut self,
+        owners: &Owners,
+        tied: Option<&HashMap<Backend, u32>>,
+        surplus: Option<String>,
+    ) {
+        let mut found = Found { faults: self.faults.clone(), owners, name: &self.object.name };
+        found.faults.extend(surplus.map(|why| ("name".to_owned(), why)));
+        let node = found.faults.is_empty().then(|| found.node(&self.object, tied));
+        let object = || ObjectName::Node(self.object.name.clone());
+        let conflict = |(field, message)| Conflict { object: object(), field, message };
+        self.conflicts = found.faults.into_iter().map(conflict).collect();
+        // One that is equal stays the same one: whoever compares pointers need not look into it.
+        if self.node.as_deref() != node.as_ref() {
+            self.node = node.map(Arc::new);
+        }
+    }
+}
+
+struct Found<'a> {
+    faults: Vec<Fault>,
+    owners: &'a Owners,
+    name: &'a NodeName,
+}
+
+impl Found<'_> {
+    fn node(&mut self, object: &NodeObject, tied: Option<&HashMap<Backend, u32>>) -> Node {
+        let mut addresses = Vec::with_capacity(object.addresses.len());
+        for (i, ip) in object.addresses.iter().enumerate() {
+            let field = format!("addresses[{i}]");
+            if addresses.contains(ip) {
+                self.faults.push((field, format!("{ip} stands there already")));
+            } else if self.owns(*ip, field).is_some() {
+                addresses.push(*ip);
+            }
+        }
+        let mut backends = BTreeSet::new();
+        for (b, backend) in object.backends.iter().enumerate() {
+            let field = format!("backends[{b}].address");
+            let Some(Owner::Node { shared, withheld, .. }) = self.owns(backend.address, field.clone()) else {
+                continue;
+            };
+            if *shared && backend.scope == Scope::Address {
+                let why = format!(
+                    "{backend} is an address that `{}` shares; a backend there needs hostNetwork: true, port and protocol",
+                    self.name
+                );
+                self.faults.push((field, why));
+            } else if !withheld && !backends.insert(*backend) {
+                self.faults.push((field, format!("backend {backend} stands there already")));
+            }
+        }
+        backends.extend(tied.into_iter().flat_map(HashMap::keys));
+        Node {
+            name: self.name.clone(),
+            addresses,
+            zone: object.zone.clone(),
+            pool: object.pool.clone(),
+            backends: backends.into_iter().collect(),
+        }
+    }
+
+    /// Whose the address is, where it is this node's.
+    fn owns(&mut self, ip: IpAddr, field: String) -> Option<&Owner> {
+        let owner = self.owners.of(ip)?;
+        match owner.dispute(ip) {
+            None => Some(owner),
+            Some(why) => {
+                self.faults.push((field, why));
+                None
+            }
+        }
+    }
+}

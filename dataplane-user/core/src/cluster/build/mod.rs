@@ -1,0 +1,14 @@
+//! What is consistent among the objects that a source delivers, and the view that follows from them.
+
+mod builder;
+mod check;
+mod group;
+mod member;
+mod owners;
+mod reached;
+mod values;
+
+#[cfg(test)]
+pub(super) mod tests;
+
+pub use builder::{Builder, Change, Rules};

@@ -1,0 +1,139 @@
+//! Random histories of single objects: whatever order they came in, what follows is what a fresh start finds.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+};
+
+use super::objects::{Seeded, Source};
+use crate::cluster::{
+    build::{Builder, Rules},
+    node::NodeName,
+    object::Conflict,
+    view::ClusterView,
+};
+
+/// How often something happened that the rules are about.
+#[derive(Debug, Default)]
+struct Seen {
+    conflicts: usize,
+    over: usize,
+    backends: usize,
+    tied: usize,
+    refused: usize,
+    taken: usize,
+}
+
+fn conflicts(builder: &Builder) -> BTreeSet<Conflict> {
+    builder.conflicts().cloned().collect()
+}
+
+/// What two nodes claim is nobody's, and no address is that of two.
+fn hold(view: &ClusterView, source: &Source) {
+    let mut claims: HashMap<IpAddr, BTreeSet<&NodeName>> = HashMap::new();
+    for node in source.nodes.values() {
+        let backends = node.backends.iter().map(|backend| backend.address);
+        for ip in node.addresses.iter().copied().chain(backends) {
+            claims.entry(ip).or_default().insert(&node.name);
+        }
+    }
+    let mut owners: HashMap<IpAddr, &NodeName> = HashMap::new();
+    for node in &view.nodes {
+        for ip in node.all_addresses() {
+            assert!(claims.get(&ip).is_none_or(|by| by.len() == 1), "{ip} is claimed by {:?}", claims[&ip]);
+            let owner = *owners.entry(ip).or_insert(&node.name);
+            assert_eq!(owner, &node.name, "{ip} is that of two nodes");
+        }
+    }
+    for service in view.services.iter().flatten() {
+        for endpoint in &service.endpoints {
+            let Some(node) = endpoint.node.and_then(|node| view.at(node)) else { continue };
+            let there = node.backends.iter().any(|backend| backend.address == endpoint.address);
+            let serves = (0..service.ports.len()).any(|p| service.target(p, endpoint).is_some());
+            assert!(there || !serves, "{} is tied to {} without a backend", endpoint.address, node.name);
+        }
+    }
+}
+
+fn tolerant(seed: u64, seen: &mut Seen) {
+    let mut random = Seeded::new(seed);
+    let mut source = Source::default();
+    let mut builder = Builder::new(Rules::Tolerant);
+    for _ in 0..5 + random.below(30) {
+        let before = conflicts(&builder);
+        let brought = builder.apply(source.happen(&mut random));
+        let after = conflicts(&builder);
+        let new: BTreeSet<Conflict> = after.difference(&before).cloned().collect();
+        assert_eq!(brought.iter().cloned().collect::<BTreeSet<_>>(), new, "what is told is what is new");
+        seen.conflicts += new.len();
+        seen.over += before.difference(&after).count();
+        // What an earlier view was made of must not show in a later one.
+        if random.percent(30) {
+            hold(&builder.view(), &source);
+        }
+    }
+    let view = builder.view();
+    hold(&view, &source);
+    seen.backends += view.backends();
+    let endpoints = view.services.iter().flatten().flat_map(|service| &service.endpoints);
+    seen.tied += endpoints.filter(|endpoint| endpoint.node.is_some()).count();
+    let mut fresh = source.told(Rules::Tolerant, seed);
+    let mut expected = fresh.view();
+    // Whether a source that has none ever spoke of Services is not part of what it has now.
+    expected.services = expected.services.filter(|_| view.services.is_some());
+    assert_eq!(view, expected);
+    assert_eq!(conflicts(&builder), conflicts(&fresh));
+}
+
+fn strict(seed: u64, seen: &mut Seen) {
+    let mut random = Seeded::new(seed);
+    let mut source = Source::default();
+    let mut builder = Builder::new(Rules::Strict);
+    for _ in 0..5 + random.below(30) {
+        let (had, before) = (source.clone(), builder.view());
+        let brought = builder.apply(source.happen(&mut random));
+        match brought.len() {
+            0 => seen.taken += 1,
+            1 => {
+                seen.refused += 1;
+                source = had;
+                assert_eq!(builder.view(), before, "nothing is changed by {}", brought[0]);
+            }
+            more => panic!("{more} conflicts of a strict builder"),
+        }
+        assert_eq!(builder.conflicts().count(), 0);
+    }
+    let view = builder.view();
+    let mut expected = source.told(Rules::Tolerant, seed).view();
+    expected.services = expected.services.filter(|_| view.services.is_some());
+    assert_eq!(view, expected);
+}
+
+/// 1,000 of each, 10,000 with `NODEFENCE_LONG_TESTS=1`.
+#[test]
+fn the_view_is_that_of_a_fresh_start_from_the_last_state() {
+    let histories = if std::env::var_os("NODEFENCE_LONG_TESTS").is_some() { 10_000 } else { 1_000 };
+    let mut seen = Seen::default();
+    for seed in 0..histories {
+        let run = || {
+            tolerant(seed, &mut seen);
+            strict(seed, &mut seen);
+        };
+        if let Err(why) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+            eprintln!("in the history of seed {seed}");
+            std::panic::resume_unwind(why);
+        }
+    }
+    // What never happens is not tested.
+    let Seen { conflicts, over, backends, tied, refused, taken } = seen;
+    for (what, times) in [
+        ("conflicts", conflicts),
+        ("conflicts that went", over),
+        ("backends", backends),
+        ("tied endpoints", tied),
+        ("refused changes", refused),
+        ("taken changes", taken),
+    ] {
+        assert!(times > 400, "{times} {what}");
+    }
+}

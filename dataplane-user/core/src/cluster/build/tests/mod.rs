@@ -1,0 +1,5 @@
+mod histories;
+mod objects;
+mod single;
+
+pub(crate) use objects::{Seeded, Source};

@@ -1,0 +1,241 @@
+//! What becomes of single objects, one rule each.
+
+use std::net::IpAddr;
+
+use crate::cluster::{
+    build::{Builder, Change, Rules},
+    object::{EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
+    protocol::Protocol,
+    service::{ServicePort, TrafficPolicy},
+    view::{Backend, Scope},
+};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn node(name: &str, addresses: &[&str]) -> NodeObject {
+    let addresses = addresses.iter().map(|text| ip(text)).collect();
+    NodeObject { name: name.into(), addresses, zone: None, pool: None, backends: Vec::new() }
+}
+
+fn service(name: &str, cluster_ip: &str) -> ServiceObject {
+    ServiceObject {
+        name: name.into(),
+        cluster_ips: vec![ip(cluster_ip)],
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        affinity: None,
+        internal: TrafficPolicy::Cluster,
+        external: TrafficPolicy::Cluster,
+        ports: vec![ServicePort {
+            name: String::new(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            target: 8080,
+            node_port: None,
+        }],
+    }
+}
+
+fn slice(name: &str, service: &str, endpoints: &[(&str, Option<&str>)]) -> SliceObject {
+    let endpoint = |(address, node): &(&str, Option<&str>)| EndpointObject {
+        address: ip(address),
+        node: node.map(Into::into),
+        host_network: false,
+        zone: None,
+        ports: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        hints: None,
+    };
+    let endpoints = endpoints.iter().map(endpoint).collect();
+    SliceObject { name: name.into(), service: service.into(), endpoints }
+}
+
+/// A builder of these changes, what they brought, and the view.
+struct Told {
+    builder: Builder,
+    brought: Vec<String>,
+}
+
+impl Told {
+    fn new(changes: impl IntoIterator<Item = Change>) -> Self {
+        let mut told = Self { builder: Builder::new(Rules::Tolerant), brought: Vec::new() };
+        for change in changes {
+            told.tell(change);
+        }
+        told
+    }
+
+    fn tell(&mut self, change: Change) {
+        self.brought = self.builder.apply(change).iter().map(ToString::to_string).collect();
+    }
+
+    fn backends(&mut self, node: &str) -> Vec<String> {
+        let view = self.builder.view();
+        let backends = view.node(node).map(|node| node.backends.clone()).unwrap_or_default();
+        backends.iter().map(ToString::to_string).collect()
+    }
+
+    /// Of each endpoint of the first Service the node.
+    fn tied(&mut self) -> Vec<Option<String>> {
+        let view = self.builder.view();
+        let endpoints = &view.services.as_ref().unwrap()[0].endpoints;
+        let name = |endpoint: &crate::cluster::Endpoint| Some(view.at(endpoint.node?)?.name.to_string());
+        endpoints.iter().map(name).collect()
+    }
+}
+
+#[test]
+fn an_address_that_two_nodes_claim_is_cut_for_neither() {
+    let shared = Backend { address: ip("10.0.0.9"), scope: Scope::Port(22, Protocol::Tcp) };
+    let a = NodeObject { backends: vec![shared], ..node("a", &["10.0.0.1", "10.0.0.9"]) };
+    let b = node("b", &["10.0.0.2", "fd00::2", "10.0.0.9"]);
+    let mut told = Told::new([Change::Node(a), Change::Node(node("b", &["10.0.0.2"]))]);
+    assert_eq!(told.backends("a"), ["10.0.0.9:22/tcp"]);
+    told.tell(Change::Node(b));
+    let why = "10.0.0.9 is claimed for `a` and for `b`, and counts for neither";
+    assert_eq!(
+        told.brought,
+        [
+            format!("node `a`, addresses[1]: {why}"),
+            format!("node `a`, backends[0].address: {why}"),
+            format!("node `b`, addresses[2]: {why}"),
+        ]
+    );
+    let view = told.builder.view();
+    let addresses = |name| view.node(name).unwrap().addresses.clone();
+    assert_eq!((addresses("a"), addresses("b")), (vec![ip("10.0.0.1")], vec![ip("10.0.0.2"), ip("fd00::2")]));
+    assert!(told.backends("a").is_empty());
+    told.tell(Change::Gone(ObjectName::Node("b".into())));
+    assert_eq!((told.brought.len(), told.backends("a")), (0, vec!["10.0.0.9:22/tcp".to_owned()]));
+    assert_eq!(told.builder.conflicts().count(), 0);
+}
+
+#[test]
+fn endpoints_of_two_nodes_are_tied_to_none() {
+    let nodes = ["a", "b"].map(|name| Change::Node(node(name, &[])));
+    let mut told = Told::new(nodes);
+    told.tell(Change::Service(service("x/a", "10.96.0.1")));
+    told.tell(Change::Slice(slice("s1", "x/a", &[("10.1.0.1", Some("a")), ("10.1.0.2", Some("a"))])));
+    assert_eq!(told.backends("a"), ["10.1.0.1", "10.1.0.2"]);
+    told.tell(Change::Service(service("x/b", "10.96.0.2")));
+    told.tell(Change::Slice(slice("s2", "x/b", &[("10.1.0.2", Some("b"))])));
+    assert_eq!(told.brought.len(), 2, "{:?}", told.brought);
+    assert!(told.brought[0].starts_with("slice `s1`, endpoints[1].address: 10.1.0.2 is claimed for `a`"));
+    assert_eq!((told.backends("a"), told.backends("b")), (vec!["10.1.0.1".to_owned()], Vec::new()));
+    assert_eq!(told.tied(), [Some("a".to_owned()), None]);
+}
+
+#[test]
+fn what_comes_before_what_it_is_part_of_waits_for_it() {
+    let mut told = Told::new([Change::Slice(slice("s", "x/a", &[("10.1.0.1", Some("a"))]))]);
+    assert!(told.brought.is_empty());
+    told.tell(Change::Service(service("x/a", "10.96.0.1")));
+    assert_eq!(told.brought, ["slice `s`, endpoints[0].node: `a` is not among the nodes"]);
+    assert_eq!(told.tied(), [None]);
+    // Before all nodes are there the place of one is another.
+    told.tell(Change::Node(node("b", &["10.0.0.2"])));
+    told.tell(Change::Node(node("a", &["10.0.0.1"])));
+    assert_eq!((told.tied(), told.builder.conflicts().count()), (vec![Some("a".to_owned())], 0));
+    told.tell(Change::Nodes(vec![node("0", &[]), node("a", &["10.1.0.1"])]));
+    assert_eq!(
+        (told.tied(), told.backends("a")),
+        (vec![Some("a".to_owned())], vec!["10.1.0.1:8080/tcp".to_owned()])
+    );
+}
+
+#[test]
+fn what_a_service_that_is_wrong_runs_at_is_cut_for_nobody() {
+    let listed = Backend { address: ip("10.1.0.1"), scope: Scope::Address };
+    let mut told = Told::new([
+        Change::Node(NodeObject { backends: vec![listed], ..node("a", &["10.0.0.1"]) }),
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Slice(slice("s", "x/a", &[("10.1.0.1", Some("a"))])),
+    ]);
+    assert_eq!(told.backends("a"), ["10.1.0.1"]);
+    told.tell(Change::Service(ServiceObject { ports: Vec::new(), ..service("x/a", "10.96.0.1") }));
+    assert_eq!(told.brought, ["Service `x/a`, ports: empty; a Service has a port"]);
+    assert!(told.backends("a").is_empty());
+    told.tell(Change::Gone(ObjectName::Service("x/a".into())));
+    assert_eq!(told.backends("a"), ["10.1.0.1"]);
+}
+
+#[test]
+fn a_virtual_address_of_two_services_leads_to_the_first_by_name() {
+    let mut told = Told::new([
+        Change::Service(service("x/b", "10.96.0.1")),
+        Change::Service(service("x/a", "10.96.0.1")),
+    ]);
+    let why = "10.96.0.1 of port 80/tcp is a virtual address of Service `x/a` already";
+    assert_eq!(told.brought, [format!("Service `x/b`, clusterIPs[0]: {why}")]);
+    let services = told.builder.view().services.unwrap();
+    // kube-proxy may serve either: both are there, and what they need is kept.
+    assert_eq!(services.iter().map(|service| service.cluster_ips.len()).collect::<Vec<_>>(), [1, 1]);
+    told.tell(Change::Services(vec![service("x/b", "10.96.0.1")]));
+    assert_eq!(told.builder.conflicts().count(), 0);
+}
+
+#[test]
+fn of_two_slices_with_one_endpoint_the_first_by_name_counts() {
+    let node_a = Change::Node(node("a", &[]));
+    let service_a = Change::Service(service("x/a", "10.96.0.1"));
+    let second = SliceObject {
+        endpoints: slice("s2", "x/a", &[("10.1.0.1", Some("a"))])
+            .endpoints
+            .into_iter()
+            .map(|endpoint| EndpointObject { ready: false, ..endpoint })
+            .collect(),
+        ..slice("s2", "x/a", &[])
+    };
+    let first = slice("s1", "x/a", &[("10.1.0.1", Some("a"))]);
+    let mut told = Told::new([node_a, service_a, Change::Slice(second), Change::Slice(first)]);
+    assert_eq!(
+        told.brought,
+        ["slice `s2`, endpoints[0].address: 10.1.0.1:8080 stands there already for port ``"]
+    );
+    assert!(told.builder.view().services.unwrap()[0].endpoints[0].ready);
+    told.tell(Change::Gone(ObjectName::Slice("s1".into())));
+    assert!(!told.builder.view().services.unwrap()[0].endpoints[0].ready);
+}
+
+#[test]
+fn there_may_be_so_many_nodes() {
+    let max = nodefence_common::MAX_NODES as usize;
+    let name = |n: usize| format!("n{n:05}");
+    let nodes = (1..=max).map(|n| node(&name(n), &[])).collect();
+    let mut told = Told::new([Change::Nodes(nodes)]);
+    assert!(told.brought.is_empty());
+    told.tell(Change::Service(service("x/a", "10.96.0.1")));
+    told.tell(Change::Slice(slice("s", "x/a", &[("10.1.0.1", Some(&name(max)))])));
+    told.tell(Change::Node(node(&name(0), &[])));
+    let last = name(max);
+    assert_eq!(
+        told.brought,
+        [
+            format!("node `{last}`, name: more than {max} nodes"),
+            format!("slice `s`, endpoints[0].node: `{last}` is not among the nodes"),
+        ]
+    );
+    assert_eq!(told.builder.view().nodes.len(), max);
+    told.tell(Change::Gone(ObjectName::Node(name(7).as_str().into())));
+    assert_eq!((told.builder.conflicts().count(), told.backends(&last)), (0, vec!["10.1.0.1".to_owned()]));
+}
+
+#[test]
+fn a_change_that_is_refused_changes_nothing() {
+    let mut builder = Builder::new(Rules::Strict);
+    let good = vec![node("a", &["10.0.0.1"]), node("b", &["10.0.0.2"])];
+    assert!(builder.apply(Change::Nodes(good)).is_empty());
+    let before = builder.view();
+    let bad = vec![node("a", &["10.0.0.3", "127.0.0.1"]), node("c", &["10.0.0.3"])];
+    let brought = builder.apply(Change::Nodes(bad));
+    assert_eq!(brought.len(), 1);
+    assert_eq!(
+        (&brought[0].object, brought[0].field.as_str()),
+        (&ObjectName::Node("a".into()), "addresses[1]")
+    );
+    assert_eq!((builder.view(), builder.conflicts().count()), (before, 0));
+}

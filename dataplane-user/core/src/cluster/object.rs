@@ -1,0 +1,113 @@
+//! What sources deliver: single objects, as they come. What is consistent among them is for the builder to say.
+
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+
+use super::{
+    node::NodeName,
+    service::{Hints, ServicePort, TrafficPolicy},
+    view::Backend,
+};
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeObject {
+    /// A DNS-1123 subdomain.
+    pub name: NodeName,
+    /// All of its own: the first is the one by which the other nodes reach it.
+    pub addresses: Vec<IpAddr>,
+    /// Where it stands.
+    pub zone: Option<Arc<str>>,
+    /// Which pool it belongs to.
+    pub pool: Option<Arc<str>>,
+    /// What runs on it, beside the endpoints that name it.
+    pub backends: Vec<Backend>,
+}
+
+/// A Service, without its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceObject {
+    /// As in `default/web`.
+    pub name: Arc<str>,
+    /// At most one of each family.
+    pub cluster_ips: Vec<IpAddr>,
+    /// Addresses that others route to the nodes.
+    pub external_ips: Vec<IpAddr>,
+    /// Addresses of load balancers that leave the destination as it is.
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// Affinity by client address, and how long it lasts after the last packet.
+    pub affinity: Option<Duration>,
+    /// Which endpoints traffic to the cluster IPs may use.
+    pub internal: TrafficPolicy,
+    /// Which endpoints traffic to all other virtual addresses may use.
+    pub external: TrafficPolicy,
+    /// One at least.
+    pub ports: Vec<ServicePort>,
+}
+
+/// Some endpoints of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceObject {
+    /// Unique among all slices. Where slices of a Service have the same endpoint, that of the first by name counts (`addEndpoints`,
+    /// pkg/proxy/endpointslicecache.go).
+    pub name: Arc<str>,
+    /// The Service's name.
+    pub service: Arc<str>,
+    /// What it lists.
+    pub endpoints: Vec<EndpointObject>,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointObject {
+    /// The pod's address, or the node's for a host-network pod.
+    pub address: IpAddr,
+    /// The node it runs on.
+    pub node: Option<NodeName>,
+    /// Its source says that it shares its node's network.
+    pub host_network: bool,
+    /// Where it stands.
+    pub zone: Option<Arc<str>>,
+    /// Its own ports by the names of the Service's; `None` where they are the Service's targets.
+    pub ports: Option<BTreeMap<String, u16>>,
+    /// It takes new flows.
+    pub ready: bool,
+    /// It answers, be it about to end.
+    pub serving: bool,
+    /// It is about to end.
+    pub terminating: bool,
+    /// For whom it is meant.
+    pub hints: Option<Box<Hints>>,
+}
+
+/// Which object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObjectName {
+    /// A node by its name.
+    Node(NodeName),
+    /// A Service by its name.
+    Service(Arc<str>),
+    /// A slice by its name.
+    Slice(Arc<str>),
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "node `{name}`"),
+            Self::Service(name) => write!(f, "Service `{name}`"),
+            Self::Slice(name) => write!(f, "slice `{name}`"),
+        }
+    }
+}
+
+/// What is inconsistent about an object, by itself or with others.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[error("{object}, {field}: {message}")]
+pub struct Conflict {
+    /// Which object.
+    pub object: ObjectName,
+    /// Which of its fields, as in `addresses[1]`.
+    pub field: String,
+    /// What is wrong, and what was expected.
+    pub message: String,
+}
