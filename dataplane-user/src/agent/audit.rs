@@ -31,17 +31,20 @@ pub(super) fn start(ground: Ground, inbox: Arc<Inbox>, crew: &Crew) -> std::io::
             // What was asked for meanwhile waited for one reading at most.
             match inbox.take(watch.pause().max(SOONEST / 5)) {
                 Some(asked) => answer(&ground, &mut watch, asked),
-                None => again(&ground, &mut watch),
+                None => {
+                    let due = watch.due();
+                    look(&mut watch, &ground, due);
+                }
             }
+            // After each reading, whoever had it made: else nothing would be mended while somebody asks again and again.
+            mend_unasked(&ground, &mut watch);
         }
     });
     started.map(drop)
 }
 
-/// Looks at what is due, and mends what is to be mended without being asked.
-fn again(ground: &Ground, watch: &mut Watch) {
-    let due = watch.due();
-    look(watch, ground, due);
+/// Mends what is to be mended without being asked, of what was seen last.
+fn mend_unasked(ground: &Ground, watch: &mut Watch) {
     let kinds = &ground.sight.settings.audit.repair;
     if !kinds.is_empty() && ground.sight.settings.mode == Mode::Enforce {
         mend::mend(ground, watch, kinds);

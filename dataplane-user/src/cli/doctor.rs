@@ -35,10 +35,12 @@ pub(super) fn run(
     let of_agent = running.map(|status| Path::new(&status.dataplane.pin_dir));
     let pin_dir = pin_dir.or(of_agent).unwrap_or(Path::new(PIN_DIR));
     let told = running.map(|status| status.proxy.clone());
-    // What takes its time goes first: the counters are read a second apart.
+    // Conntrack's counters are read a second apart, and what takes its time is done meanwhile. The facts before that: whoever tries programs raises this process' own limits.
     let counting = Counting::begin();
-    let (features, findings) = (features(), Findings::gather());
-    let facts = Facts::gather(devices, pin_dir, counting)?;
+    let mut facts = Facts::gather(devices, pin_dir)?;
+    let features = features();
+    let findings = Findings::gather();
+    facts.conntrack = counting.end();
     let lacking = facts.lacking();
     let mut checks = judge(&facts);
     checks.extend(tried(features, &lacking));

@@ -5,7 +5,7 @@ use std::{
 
 use nodefence_kernel::offload;
 
-use super::pressure::{Counting, Pressure};
+use super::pressure::Pressure;
 use crate::sysctl;
 
 /// A kernel's version as far as it decides anything here.
@@ -143,12 +143,12 @@ impl Facts {
         self.capabilities.map_or_else(Vec::new, |capabilities| capabilities.missing(kernel))
     }
 
-    /// Reads them all, in the calling process's own namespaces. `devices` are those the agent would attach to; empty for all but
-    /// the loopback device. Blocks until `counting` is a second old.
+    /// Reads them all, in the calling process's own namespaces, but for [`Self::conntrack`], which takes a second ([`super::pressure::Counting`]). `devices` are those the agent
+    /// would attach to; empty for all but the loopback device.
     ///
     /// # Errors
     /// Where /proc is not there or the limits cannot be read.
-    pub fn gather(devices: &[String], pin_dir: &Path, counting: Counting) -> io::Result<Self> {
+    pub fn gather(devices: &[String], pin_dir: &Path) -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let capabilities = status
             .lines()
@@ -167,7 +167,7 @@ impl Facts {
             memlock: (soft != nix::sys::resource::RLIM_INFINITY).then_some(soft),
             capabilities,
             lockdown: lockdown(),
-            conntrack: counting.end(),
+            conntrack: None,
             tcp_loose: number("netfilter/nf_conntrack_tcp_loose"),
             ipvs: Path::new("/proc/sys/net/ipv4/vs").exists(),
             vs_conntrack: number("ipv4/vs/conntrack"),

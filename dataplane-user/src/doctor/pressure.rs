@@ -43,7 +43,7 @@ impl Counting {
     }
 
     /// Reads once more, a second after the first time or later; `None` where conntrack is not loaded. Blocks until then.
-    pub(super) fn end(self) -> Option<Pressure> {
+    pub fn end(self) -> Option<Pressure> {
         let counted = self.first?.and_then(|first| {
             thread::sleep(APART.saturating_sub(self.at.elapsed()));
             Ok([first, stats()?])
