@@ -228,7 +228,7 @@ fn the_last_backends_are_kept() -> Result<()> {
         wait_same(&cluster, &before, began, &agent.log())?;
         let note = status(&agent)?["note"].clone();
         ensure!(
-            note.as_str().is_some_and(|note| note.contains("no `services`")),
+            note.as_str().is_some_and(|note| note.contains("without `services`")),
             "the cut keeps nothing: {note}"
         );
         // One of them comes back: the other is taken out.
