@@ -154,6 +154,8 @@ pub(crate) const FILES: &[File] = &[
     file("vm_audit", GUEST_NEWEST, 10).needs(&[Ipvs]),
     file("vm_devices", GUEST_ENDS, 10).is(&[MakesLoad]),
     file("vm_doctor", GUEST_ENDS, 10).needs(&[Ipvs]),
+    // It lowers a maximum of the whole machine, which the doctor tells to all.
+    file("vm_doctor::full", GUEST_ENDS, 5).needs(&[Ipvs]),
     file("vm_ipvs", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_late_ipvs", GUEST_ENDS, 5),
