@@ -80,9 +80,11 @@ impl Lock {
         };
         DirBuilder::new().recursive(true).mode(0o700).create(run_dir).map_err(at(run_dir, "make it"))?;
         let meta = fs::metadata(run_dir).map_err(at(run_dir, "look at it"))?;
-        if meta.uid() != nix::unistd::geteuid().as_raw() {
-            let why = format!("it belongs to user {}", meta.uid());
-            let source = io::Error::new(io::ErrorKind::PermissionDenied, why);
+        let user = nix::unistd::geteuid();
+        if meta.uid() != user.as_raw() {
+            // Root does not use it either: another user may change what lies in it.
+            let kind = if user.is_root() { io::ErrorKind::Other } else { io::ErrorKind::PermissionDenied };
+            let source = io::Error::new(kind, format!("it belongs to user {}", meta.uid()));
             return Err(at(run_dir, "use it")(source));
         }
         if meta.mode() & 0o077 != 0 {
@@ -175,6 +177,16 @@ mod tests {
         fs::write(&file, "").unwrap();
         let error = Lock::take(&file.join("run"), "").unwrap_err();
         assert!(error.to_string().contains("file/run: make it") && !error.is_forbidden(), "{error}");
+    }
+
+    #[test]
+    fn root_is_not_told_to_be_root() {
+        let dir = tempfile::tempdir().unwrap();
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+            let error = Lock::take(dir.path(), "").unwrap_err();
+            assert!(error.to_string().ends_with("it belongs to user 65534"), "{error}");
+        }
     }
 
     #[test]
