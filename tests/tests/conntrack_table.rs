@@ -44,7 +44,8 @@ fn translated_flows_are_listed_as_they_are() -> Result<()> {
 
             let pod = cluster.b.pod_address(family);
             let found = dump(&cluster.a.ns, half, addresses([pod]));
-            assert!(!found.incomplete && found.malformed == 0 && found.zones.is_empty());
+            assert!(!found.incomplete && found.malformed == 0);
+            assert!(found.flows.iter().all(|flow| flow.zone.is_none()), "{:?}", found.flows);
             assert!(found.seen > found.flows.len(), "flows of node C are in the table too");
             let flow = found.flows.iter().find(|flow| flow.orig.src_port == client.port()).unwrap();
             assert_eq!(flow.backend(), (pod, 8080).into());
@@ -215,7 +216,7 @@ fn zones_are_told() -> Result<()> {
     )?;
     fill(&ns, 2_000, 1_000);
     let found = dump(&ns, Half::V4, addresses([IpAddr::from([127, 0, 1, 7]), IpAddr::from([127, 0, 1, 1])]));
-    assert_eq!(found.zones.iter().collect::<Vec<_>>(), []);
+    assert!(!found.flows.is_empty() && found.flows.iter().all(|flow| flow.zone.is_none()));
     ns.run(|| {
         let socket = UdpSocket::bind(("127.0.0.1", 40_002)).unwrap();
         for port in 1..=5 {
@@ -223,7 +224,7 @@ fn zones_are_told() -> Result<()> {
         }
     });
     let found = dump(&ns, Half::V4, addresses([IpAddr::from([127, 0, 1, 7])]));
-    assert_eq!(found.zones.into_iter().collect::<Vec<_>>(), [(Zone::Both(42), 5)]);
+    assert_eq!(found.flows.len(), 5);
     assert!(found.flows.iter().all(|flow| flow.zone == Some(Zone::Both(42))));
     assert_eq!(found.flows[0].reply.src, Addr::v4([127, 0, 1, 7]));
     Ok(())

@@ -1,6 +1,10 @@
 //! The rounds of asking idle clients.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use nodefence_common::Addr;
 use tokio_util::sync::CancellationToken;
@@ -10,17 +14,18 @@ use super::{
     beat::Beat,
     chain::chain,
     coverage::Coverage,
-    follow_up::{FollowUp, Outcome, Round},
+    follow_up::{FollowUp, Round},
     outlets::Bells,
     pinned::LettingGo,
     rounds::{AT_ONCE, Of, Rounds},
     settings::Settings,
     sight::Sight,
     threads::Crew,
+    world::World,
 };
 use crate::{
-    cluster::Node,
-    conntrack::Conntrack,
+    cluster::NodeName,
+    conntrack::{Backends, Conntrack},
     dataplane::{
         Injector, route,
         sweep::{self, Entry, Report, Surroundings},
@@ -41,51 +46,67 @@ pub(super) struct Asking {
     pub(super) letting_go: LettingGo,
 }
 
-/// Begins one round after the other, and tells who asked for it what came of it; see [`ask`].
+/// What came of it, by node; nothing of those where there was no point in asking.
+type Rows = BTreeMap<NodeName, AskRow>;
+
+/// Begins all rounds that wait, again and again, and tells who asked for them what came of it; see [`ask`].
 async fn work(asking: Arc<Asking>, rounds: Arc<Rounds>, of: Of, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
-    while let Some(round) = next(&rounds, of, &stop).await {
+    while let Some(waiting) = next(&rounds, of, &stop).await {
         let asking = Arc::clone(&asking);
-        crew.blocking("follow-up", move || asking.carry_out(round)).await?;
+        crew.blocking("follow-up", move || asking.carry_out(waiting)).await?;
     }
     Ok(())
 }
 
-async fn next(rounds: &Rounds, of: Of, stop: &CancellationToken) -> Option<Round> {
+async fn next(rounds: &Rounds, of: Of, stop: &CancellationToken) -> Option<Vec<Round>> {
     tokio::select! {
         () = stop.cancelled() => None,
-        round = rounds.next(of) => Some(round),
+        waiting = rounds.next(of) => Some(waiting),
     }
 }
 
 impl Asking {
     /// Blocking, a second or so.
-    fn carry_out(&self, round: Round) {
-        let Round { node, requests } = round;
-        if node == self.sight.own_node {
+    fn carry_out(&self, rounds: Vec<Round>) {
+        let mut nodes: BTreeSet<NodeName> = rounds.iter().map(|round| round.node.clone()).collect();
+        if nodes.contains(&self.sight.own_node) {
             // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
             self.bells.looks.look();
         }
-        self.letting_go.before_asking(&node);
-        let row = ask(self, &node).and_then(|row| ask_where_reached_late(self, &node, row));
-        self.letting_go.after_asking(&node);
-        for request in requests {
-            // Whoever asked may have gone.
-            let _gone = request.send(row.clone());
+        self.letting_go.before_asking(&nodes);
+        let mut rows = ask(self, &nodes);
+        rows.extend(ask_where_reached_late(self, &rows));
+        nodes.retain(|node| rows.get(node).is_none_or(may_have_tcp));
+        self.letting_go.after_asking(&nodes);
+        for Round { node, requests } in rounds {
+            for request in requests {
+                // Whoever asked may have gone.
+                let _gone = request.send(rows.get(&node).cloned());
+            }
         }
     }
 }
 
+/// Whether conntrack may have entries of TCP that are the node's: what was cut since then made none that lasts.
+fn may_have_tcp(row: &AskRow) -> bool {
+    row.listed > row.skipped_not_tcp || row.problem.is_some()
+}
+
 /// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
-fn ask_where_reached_late(asking: &Asking, node: &str, row: AskRow) -> Outcome {
-    if row.unreachable == 0 {
-        return Some(row);
+fn ask_where_reached_late(asking: &Asking, rows: &Rows) -> Rows {
+    let mut late: BTreeSet<NodeName> =
+        rows.iter().filter(|(_, row)| row.unreachable > 0).map(|(node, _)| node.clone()).collect();
+    if late.is_empty() {
+        return Rows::new();
     }
     let before = Arc::clone(&asking.sight.world().coverage);
     asking.bells.looks.look();
     let world = asking.sight.world();
-    let more = world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, &before));
-    if more { ask(asking, node) } else { Some(row) }
+    late.retain(|node| {
+        world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, &before))
+    });
+    ask(asking, &late)
 }
 
 /// Asks the idle clients of nodes that are cut from now on (by a request, the cluster file, a flag adopted from an agent that ended), or that the cut reaches better
@@ -124,56 +145,72 @@ pub(super) fn pointless(settings: &Settings) -> Option<&'static str> {
     }
 }
 
-/// Asks all clients of a node's backends and keeps the outcome for `status`. Blocking, a second or so.
-fn ask(asking: &Asking, node: &str) -> Outcome {
+/// Asks all clients of these nodes' backends and keeps the outcome for `status`. Blocking, a second or so.
+fn ask(asking: &Asking, names: &BTreeSet<NodeName>) -> Rows {
     if pointless(&asking.sight.settings).is_some() {
-        return None;
+        return Rows::new();
     }
     let begun = monotonic_ns();
     let world = asking.sight.world();
-    // The flag may be gone by the time of its turn.
-    if !world.enforces(node) {
-        return None;
+    let keep = world.keep();
+    // A flag may be gone by the time of its turn.
+    let cut = names.iter().filter(|name| world.enforces(name)).filter_map(|name| world.view.node(name));
+    let (nodes, backends): (Vec<NodeName>, Vec<Backends>) =
+        cut.map(|node| (node.name.clone(), backends_of(node, &keep))).unzip();
+    if nodes.is_empty() {
+        return Rows::new();
     }
-    let node = world.view.node(node)?;
-    let backends = backends_of(node, &world.keep());
     let coverage = Arc::clone(&world.coverage);
-    let mut ground = Ground { asking, node, coverage, lookup: None, failed: None };
-    let outcome = match Conntrack::open() {
-        Ok(mut conntrack) => sweep::sweep(&mut conntrack, &backends, &world.findings.manner(), &mut ground),
-        Err(error) => Err(error),
+    let mut ground = Ground { asking, nodes: &nodes, coverage, lookup: None, failed: None };
+    let outcome = Conntrack::open().and_then(|mut conntrack| {
+        sweep::sweep(&mut conntrack, &backends, &world.findings.manner(), &mut ground)
+    });
+    let Ground { coverage, failed, .. } = ground;
+    let rows: Rows = match outcome {
+        Ok(reports) => {
+            nodes.iter().cloned().zip(reports.into_iter().map(|report| row(report, &failed))).collect()
+        }
+        Err(error) => {
+            let failed = AskRow { problem: Some(chain(error)), ..AskRow::default() };
+            nodes.iter().map(|node| (node.clone(), failed.clone())).collect()
+        }
     };
-    let mut row = match outcome {
-        Ok(report) => row(report),
-        Err(error) => AskRow { problem: Some(chain(error)), ..AskRow::default() },
-    };
-    row.problem = row.problem.or(ground.failed);
-    let name = node.name.as_str();
+    for (node, row) in &rows {
+        note(asking, &world, node, row, &coverage, begun);
+    }
+    rows
+}
+
+/// Says and keeps what came of asking about a node, and has it asked about again where more of it is reached by now.
+fn note(asking: &Asking, world: &World, name: &NodeName, row: &AskRow, reached: &Coverage, begun: u64) {
+    let node = name.as_str();
     match &row.problem {
-        None => tracing::info!(
-            node = name,
-            asked = row.asked,
-            closed = row.closed,
-            seconds = row.seconds,
-            "asked idle clients"
-        ),
-        Some(problem) => tracing::warn!(node = name, problem, asked = row.asked, "asked idle clients"),
+        None => {
+            tracing::info!(
+                node,
+                asked = row.asked,
+                closed = row.closed,
+                seconds = row.seconds,
+                "asked idle clients"
+            );
+        }
+        Some(problem) => tracing::warn!(node, problem, asked = row.asked, "asked idle clients"),
     }
     let coverage = Arc::clone(&asking.sight.world().coverage);
     // A device may have been attached while this went on.
-    if coverage.reaches_more_of(node, &ground.coverage) {
-        asking.follow_up.reached([node.name.clone()]);
+    if world.view.node(name).is_some_and(|node| coverage.reaches_more_of(node, reached)) {
+        asking.follow_up.reached([name.clone()]);
         asking.bells.flagged.notify_one();
     }
-    asking.follow_up.note_asked(&node.name, row.clone());
-    asking.bells.takeout.asked(&node.name, begun);
-    Some(row)
+    asking.follow_up.note_asked(name, row.clone());
+    asking.bells.takeout.asked(name, begun);
 }
 
 /// The sweep's view of the agent.
 struct Ground<'a> {
     asking: &'a Asking,
-    node: &'a Node,
+    /// Those that it asks about, in its order.
+    nodes: &'a [NodeName],
     coverage: Arc<Coverage>,
     lookup: Option<route::Lookup>,
     failed: Option<String>,
@@ -207,12 +244,12 @@ impl Surroundings for Ground<'_> {
         sent
     }
 
-    fn go_on(&self) -> bool {
-        self.asking.sight.world().enforces(&self.node.name)
+    fn go_on(&self, node: usize) -> bool {
+        self.nodes.get(node).is_some_and(|node| self.asking.sight.world().enforces(node))
     }
 }
 
-fn row(report: Report) -> AskRow {
+fn row(report: Report, failed: &Option<String>) -> AskRow {
     let problem = match (report.stopped, report.incomplete) {
         (true, _) => Some("ended early: the flag was taken back".to_owned()),
         (_, true) => Some("conntrack changed too fast to be listed whole; flows may be missing".to_owned()),
@@ -229,6 +266,6 @@ fn row(report: Report) -> AskRow {
         liberal: report.liberal,
         zones: report.zones,
         seconds: report.seconds,
-        problem,
+        problem: problem.or_else(|| failed.clone()),
     }
 }

@@ -1,6 +1,7 @@
 //! What pins clients to a flagged node where kube-proxy forwards by nftables or iptables: its affinity, and conntrack's entries. Its rules are never
 //! touched, and they go on listing the node's endpoints; so what they pin anew is let go again as long as the flag holds.
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -116,53 +117,75 @@ impl Flagged {
     }
 }
 
+/// How often it is tried again to let go what is pinned to nodes of which one was flagged no more meanwhile.
+const TRIES: u32 = 8;
+
 impl LettingGo {
-    /// Lets go at once what no RST can: clients that stick to the node's endpoints, then its UDP and SCTP flows. Blocking.
-    pub(super) fn before_asking(&self, node: &NodeName) {
-        let (Some(mode), Some(flagged)) = (mode(&self.sight), Flagged::of(&self.sight, |name| name == node))
-        else {
-            return;
-        };
-        let mut row = PinnedRow::default();
+    /// Lets go at once what no RST can: clients that stick to the nodes' endpoints, then their UDP and SCTP flows. Blocking.
+    pub(super) fn before_asking(&self, nodes: &BTreeSet<NodeName>) {
+        let Some(mode) = mode(&self.sight) else { return };
+        let Some(flagged) = Flagged::of(&self.sight, |name| nodes.contains(name)) else { return };
+        let mut row = PinnedRow { nodes: nodes.len(), ..PinnedRow::default() };
         match flagged.unstick(mode) {
-            Ok(flushed) => (row.affinity, row.affinity_unknown) = (flushed.emptied, flushed.unknown),
+            Ok(flushed) => {
+                row.affinity = flushed.emptied;
+                row.affinity_unknown = flushed.unknown;
+            }
             Err(error) => row.problem = Some(chain(error)),
         }
-        match flagged.delete(self, Protocols::Datagrams) {
+        match self.delete(nodes, Protocols::Datagrams) {
             Ok(done) => {
                 row.datagrams = done.deleted;
                 note(&mut row, done);
             }
             Err(error) => row.problem = Some(error),
         }
-        tracing::info!(
-            node = node.as_str(),
-            affinity = row.affinity,
-            datagrams = row.datagrams,
-            by_filter = row.by_filter,
-            "let go what was pinned"
-        );
-        self.follow_up.note_pinned(node, |noted| *noted = row);
+        for node in nodes {
+            tracing::info!(
+                node = node.as_str(),
+                nodes = row.nodes,
+                affinity = row.affinity,
+                datagrams = row.datagrams,
+                by_filter = row.by_filter,
+                "let go what was pinned"
+            );
+            self.follow_up.note_pinned(node, |noted| *noted = row.clone());
+        }
     }
 
     /// Lets go TCP flows, once their clients were asked: the questions and their answers are translated by these entries. Blocking.
-    pub(super) fn after_asking(&self, node: &NodeName) {
-        let (Some(_), Some(flagged)) = (mode(&self.sight), Flagged::of(&self.sight, |name| name == node))
-        else {
+    pub(super) fn after_asking(&self, nodes: &BTreeSet<NodeName>) {
+        if nodes.is_empty() || mode(&self.sight).is_none() {
             return;
-        };
+        }
         let done = match sysctl::number(LOOSE) {
             // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
             Some(0) => Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned()),
-            _ => flagged.delete(self, Protocols::Tcp),
+            _ => self.delete(nodes, Protocols::Tcp),
         };
-        self.follow_up.note_pinned(node, |row| match done {
-            Ok(done) => {
-                row.tcp = done.deleted;
-                note(row, done);
+        for node in nodes {
+            self.follow_up.note_pinned(node, |row| match &done {
+                Ok(done) => {
+                    row.tcp = done.deleted;
+                    note(row, *done);
+                }
+                Err(error) => row.problem = Some(error.clone()),
+            });
+        }
+    }
+
+    /// Deletes entries of those of these nodes that are flagged. One that is flagged no more ends it for all, and it begins anew with the others.
+    fn delete(&self, nodes: &BTreeSet<NodeName>, which: Protocols) -> Result<Deleted, String> {
+        let mut done = Deleted::default();
+        for _ in 0..TRIES {
+            let Some(flagged) = Flagged::of(&self.sight, |name| nodes.contains(name)) else { break };
+            let more = flagged.delete(self, which)?;
+            done.add(more);
+            if !more.stopped {
+                break;
             }
-            Err(error) => row.problem = Some(error),
-        });
+        }
+        Ok(done)
     }
 
     /// Lets go what was pinned anew to any flagged node. Blocking.

@@ -1,15 +1,12 @@
 //! Rounds of asking idle clients that wait for their turn.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::follow_up::Round;
 
-/// Rounds at once for requests, and as many for all others: each lists the whole of conntrack a few times, on the node that
+/// How many ask at once for requests, and as many for all others: each lists the whole of conntrack a few times, on the node that
 /// carries the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
 pub(super) const AT_ONCE: usize = 2;
 
@@ -25,13 +22,13 @@ pub(super) enum Of {
 /// Of each node one at most: what a newer one is to ask is found out when it begins, and so it takes the place of the older.
 #[derive(Default)]
 pub(super) struct Rounds {
-    waiting: Mutex<VecDeque<Round>>,
+    waiting: Mutex<Vec<Round>>,
     requests: Notify,
     others: Notify,
 }
 
 impl Rounds {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Round>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Round>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,7 +49,7 @@ impl Rounds {
             }
             None => {
                 let of = kind(&round);
-                waiting.push_back(round);
+                waiting.push(round);
                 of
             }
         };
@@ -60,27 +57,19 @@ impl Rounds {
         self.rung(of).notify_one();
     }
 
-    /// The one of these that has waited for longest, as soon as there is one.
-    pub(super) async fn next(&self, of: Of) -> Round {
+    /// All of these that wait, as soon as there are any: they are asked together, and conntrack is listed as often for all as for one.
+    pub(super) async fn next(&self, of: Of) -> Vec<Round> {
         loop {
-            if let Some(round) = self.take(of) {
-                return round;
+            let rounds = self.take(of);
+            if !rounds.is_empty() {
+                return rounds;
             }
             self.rung(of).notified().await;
         }
     }
 
-    fn take(&self, of: Of) -> Option<Round> {
-        let mut waiting = self.waiting();
-        let at = waiting.iter().position(|round| kind(round) == of)?;
-        let round = waiting.remove(at);
-        let more = waiting.iter().any(|round| kind(round) == of);
-        drop(waiting);
-        if more {
-            // One ring may have stood for several.
-            self.rung(of).notify_one();
-        }
-        round
+    fn take(&self, of: Of) -> Vec<Round> {
+        self.waiting().extract_if(.., |round| kind(round) == of).collect()
     }
 }
 
@@ -100,8 +89,12 @@ mod tests {
         Round { node: node.into(), requests: (0..requests).map(|_| oneshot::channel().0).collect() }
     }
 
-    fn taken(rounds: &Rounds, of: Of) -> Option<(String, usize)> {
-        rounds.take(of).map(|round| (round.node.to_string(), round.requests.len()))
+    fn taken(rounds: &Rounds, of: Of) -> Vec<(String, usize)> {
+        rounds.take(of).into_iter().map(|round| (round.node.to_string(), round.requests.len())).collect()
+    }
+
+    fn named(names: &[(&str, usize)]) -> Vec<(String, usize)> {
+        names.iter().map(|(node, requests)| ((*node).to_owned(), *requests)).collect()
     }
 
     #[test]
@@ -111,36 +104,37 @@ mod tests {
             rounds.put(round(node, requests));
         }
         // One that somebody waits for by now has its turn with those.
-        assert_eq!(taken(&rounds, Of::Requests), Some(("b".into(), 2)));
-        assert_eq!(taken(&rounds, Of::Requests), Some(("d".into(), 1)));
-        assert_eq!(taken(&rounds, Of::Requests), None);
-        assert_eq!(taken(&rounds, Of::Others), Some(("c".into(), 0)));
-        assert_eq!(taken(&rounds, Of::Others), None);
+        assert_eq!(taken(&rounds, Of::Requests), named(&[("b", 2), ("d", 1)]));
+        assert_eq!(taken(&rounds, Of::Requests), named(&[]));
+        assert_eq!(taken(&rounds, Of::Others), named(&[("c", 0)]));
+        assert_eq!(taken(&rounds, Of::Others), named(&[]));
         // One that has begun is none that waits.
         rounds.put(round("b", 0));
-        assert_eq!(taken(&rounds, Of::Others), Some(("b".into(), 0)));
+        assert_eq!(taken(&rounds, Of::Others), named(&[("b", 0)]));
     }
 
     #[tokio::test]
     async fn nobody_sleeps_while_one_waits() {
         let rounds = Arc::new(Rounds::default());
-        for n in 0..5 {
-            rounds.put(round(&format!("n{n}"), 0));
-        }
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         for _ in 0..2 {
-            let (rounds, tell) = (Arc::clone(&rounds), tell.clone());
+            let rounds = Arc::clone(&rounds);
+            let tell = tell.clone();
             tokio::spawn(async move {
-                // Each begins one and never ends it.
-                tell.send(rounds.next(Of::Others).await.node).unwrap();
+                // Each begins what waits and never ends it.
+                tell.send(rounds.next(Of::Others).await.len()).unwrap();
                 std::future::pending::<()>().await;
             });
         }
-        for _ in 0..2 {
-            timeout(Duration::from_secs(60), told.recv()).await.expect("a worker sleeps").unwrap();
+        for waiting in [3, 2] {
+            for n in 0..waiting {
+                rounds.put(round(&format!("n{n}"), 0));
+            }
+            let begun = timeout(Duration::from_secs(60), told.recv()).await.expect("a worker sleeps");
+            assert_eq!(begun, Some(waiting));
         }
         rounds.put(round("last", 1));
         let last = timeout(Duration::from_secs(60), rounds.next(Of::Requests)).await.unwrap();
-        assert_eq!(last.node, "last");
+        assert_eq!(last.first().unwrap().node, "last");
     }
 }

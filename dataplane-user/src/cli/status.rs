@@ -24,6 +24,9 @@ fn pinned_text(row: &PinnedRow) -> String {
             let _ = write!(text, ", {count} {what}");
         }
     }
+    if row.nodes > 1 {
+        let _ = write!(text, ", of {} nodes together", row.nodes);
+    }
     text
 }
 

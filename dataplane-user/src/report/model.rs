@@ -156,6 +156,8 @@ pub struct AskRow {
 /// What was let go of what kube-proxy's nftables or iptables pinned to a flagged node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinnedRow {
+    /// Nodes that were cut together; the counts are of all of them. 1 where it was alone.
+    pub nodes: usize,
     /// Sets or lists of clients that stick to an endpoint, from which all of them were taken.
     pub affinity: usize,
     /// Sets that may be such but were left alone: the name is cut off, and the Service not known.

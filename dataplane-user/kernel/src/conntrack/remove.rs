@@ -216,7 +216,8 @@ impl Conntrack {
 }
 
 impl Deleted {
-    fn add(&mut self, other: Self) {
+    /// Adds what came of further requests.
+    pub fn add(&mut self, other: Self) {
         self.deleted += other.deleted;
         self.gone += other.gone;
         self.refused += other.refused;

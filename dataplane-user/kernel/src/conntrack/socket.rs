@@ -1,12 +1,9 @@
-use std::{
-    collections::{BTreeMap, HashSet},
-    io,
-};
+use std::{collections::HashSet, io};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
-    Error, Family, Flow, TCP, Tuple, Zone,
+    Error, Family, Flow, TCP, Tuple,
     codec::{self, Direction},
 };
 use crate::netlink::{Broken, Channel};
@@ -25,8 +22,6 @@ pub struct Dump {
     pub seen: usize,
     /// Entries that could not be read.
     pub malformed: usize,
-    /// Kept entries by zone other than the default one.
-    pub zones: BTreeMap<Zone, usize>,
     /// The kernel broke the dump off each time: entries may be missing.
     pub incomplete: bool,
 }
@@ -93,9 +88,6 @@ impl Conntrack {
             match codec::parse(body) {
                 Some(flow) => {
                     if keep(&flow) && known.insert(identity(&flow)) {
-                        if let Some(zone) = flow.zone {
-                            *dump.zones.entry(zone).or_default() += 1;
-                        }
                         dump.flows.push(flow);
                     }
                 }

@@ -1,10 +1,11 @@
-//! Frees the clients that wait: on a flag, every TCP flow of the node is asked for its numbers once.
+//! Frees the clients that wait: on a flag, every TCP flow of the node is asked for its numbers once. Nodes that were flagged together are asked about together:
+//! the kernel's table is walked as often for all of them as for one.
 //!
 //! A client that waits for an answer sends nothing, so nothing of its meets the cut. A segment that it cannot accept makes its
 //! stack answer with the exact numbers (RFC 9293 section 3.10.7.4), and that answer meets the ordinary cut. Which segment
 //! asks best is [`ask`]'s matter. Blocking: run it on a thread of its own.
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -49,8 +50,8 @@ pub trait Surroundings {
     /// Injects frames as ingress of their devices; how many were taken.
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize;
 
-    /// False ends the sweep early (the flag was taken back).
-    fn go_on(&self) -> bool;
+    /// False ends the sweep of this one of its nodes early (the flag was taken back).
+    fn go_on(&self, node: usize) -> bool;
 }
 
 /// How to ask.
@@ -72,7 +73,7 @@ impl Default for Manner {
     }
 }
 
-/// What a sweep did and saw.
+/// What a sweep did and saw of one node.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Report {
     /// Flows of the node in conntrack.
@@ -118,67 +119,154 @@ pub struct Skipped {
     pub not_injected: usize,
 }
 
-/// Asks all clients of a node's backends, then the ones that are still there once more.
+/// A flow, and whose it is: one of the sweep's nodes, by its place among them.
+#[derive(Clone, Copy)]
+struct Owned {
+    node: usize,
+    flow: Flow,
+}
+
+/// Whose a flow is.
+struct Owners<'a> {
+    nodes: &'a [Backends],
+    by_address: HashMap<Addr, Vec<usize>>,
+}
+
+impl<'a> Owners<'a> {
+    fn new(nodes: &'a [Backends]) -> Self {
+        let mut by_address: HashMap<Addr, Vec<usize>> = HashMap::new();
+        for (node, backends) in nodes.iter().enumerate() {
+            for address in backends.addresses() {
+                let nodes = by_address.entry(address).or_default();
+                if nodes.last() != Some(&node) {
+                    nodes.push(node);
+                }
+            }
+        }
+        Self { nodes, by_address }
+    }
+
+    fn of(&self, flow: &Flow) -> Option<usize> {
+        let nodes = self.by_address.get(&flow.reply.src)?;
+        nodes.iter().copied().find(|node| self.nodes[*node].matches(flow))
+    }
+
+    fn has(&self, family: Family) -> bool {
+        self.by_address.keys().any(|address| Family::of(*address) == family)
+    }
+}
+
+/// Asks all clients of these nodes' backends, then the ones that are still there once more. Gives a report for each of the nodes, in their order.
 ///
 /// # Errors
 /// Where conntrack cannot be listed.
 pub fn sweep(
     conntrack: &mut Conntrack,
-    backends: &Backends,
+    nodes: &[Backends],
     manner: &Manner,
     surroundings: &mut impl Surroundings,
-) -> Result<Report, conntrack::Error> {
+) -> Result<Vec<Report>, conntrack::Error> {
     let start = Instant::now();
-    let mut report = Report::default();
-    let mut flows = list(conntrack, backends, Some(&mut report))?;
-    report.listed = flows.len();
-    flows.retain(|flow| match ask::choose(flow) {
-        Choice::Ask => true,
-        Choice::Closed => skip(&mut report.skipped.closed),
-        Choice::NotTcp => skip(&mut report.skipped.not_tcp),
-        Choice::Opening => skip(&mut report.skipped.opening),
-        Choice::Ended => skip(&mut report.skipped.ended),
-    });
+    let owners = Owners::new(nodes);
+    let mut reports = vec![Report::default(); nodes.len()];
+    let (mut flows, incomplete) = list(conntrack, &owners)?;
+    for report in &mut reports {
+        report.incomplete = incomplete;
+    }
+    flows.retain(|owned| is_to_be_asked(owned, &mut reports[owned.node]));
     // Every packet starts the timer anew, so the least time left is the longest idle: those first, the rest may well send
     // something by itself meanwhile.
-    flows.sort_by_key(|flow| flow.timeout);
+    flows.sort_by_key(|owned| owned.flow.timeout);
 
     let bare_ack = if manner.far_is_invalid { Question::OneAck } else { Question::FourAcks };
     let question = if manner.syn_ack { Question::SynAck } else { bare_ack };
-    let asked = round(&flows, question, manner, surroundings, &mut liberal(conntrack), &mut report)?;
-    report.asked = asked.len();
+    let asked = round(&flows, question, manner, surroundings, &mut liberal(conntrack), &mut reports)?;
     let round_end = Instant::now();
-    report.asking_seconds = start.elapsed().as_secs_f64();
+    for (report, asked) in reports.iter_mut().zip(counts(nodes.len(), asked.values().copied())) {
+        report.asked = asked;
+        report.asking_seconds = start.elapsed().as_secs_f64();
+        report.seconds = report.asking_seconds;
+    }
 
     let mut left = flows;
+    left.retain(|owned| asked.contains_key(&key(&owned.flow)));
     for look in LOOKS {
-        if asked.is_empty() || !surroundings.go_on() {
-            break;
+        stop(&mut left, surroundings, &mut reports);
+        if left.is_empty() {
+            return Ok(reports);
         }
         thread::sleep((round_end + look).saturating_duration_since(Instant::now()));
-        left = still_open(conntrack, backends, &asked)?;
-        report.closed = asked.len() - left.len();
-        report.seconds = start.elapsed().as_secs_f64();
-        if left.is_empty() {
-            return Ok(report);
-        }
+        left = look_at(conntrack, &owners, &asked, start, &left, &mut reports)?;
     }
-    report.stopped |= !surroundings.go_on();
-    if asked.is_empty() || report.stopped {
-        report.seconds = start.elapsed().as_secs_f64();
-        return Ok(report);
+    stop(&mut left, surroundings, &mut reports);
+    if left.is_empty() {
+        return Ok(reports);
     }
-    let again = round(&left, bare_ack, manner, surroundings, &mut liberal(conntrack), &mut report)?;
-    report.asked_again = again.len();
+    let again = round(&left, bare_ack, manner, surroundings, &mut liberal(conntrack), &mut reports)?;
+    for (report, again) in reports.iter_mut().zip(counts(nodes.len(), again.into_values())) {
+        report.asked_again = again;
+    }
     thread::sleep(LAST_LOOK);
-    report.closed = asked.len() - still_open(conntrack, backends, &asked)?.len();
-    report.seconds = start.elapsed().as_secs_f64();
-    Ok(report)
+    look_at(conntrack, &owners, &asked, start, &left, &mut reports)?;
+    Ok(reports)
 }
 
-fn skip(count: &mut usize) -> bool {
-    *count += 1;
+/// Counts a flow that was listed; whether it is to be asked.
+fn is_to_be_asked(owned: &Owned, report: &mut Report) -> bool {
+    report.listed += 1;
+    if let Some(zone) = owned.flow.zone {
+        *report.zones.entry(zone.id()).or_default() += 1;
+    }
+    let skipped = match ask::choose(&owned.flow) {
+        Choice::Ask => return true,
+        Choice::Closed => &mut report.skipped.closed,
+        Choice::NotTcp => &mut report.skipped.not_tcp,
+        Choice::Opening => &mut report.skipped.opening,
+        Choice::Ended => &mut report.skipped.ended,
+    };
+    *skipped += 1;
     false
+}
+
+/// How many there are of each of so many nodes.
+fn counts(nodes: usize, each: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut counts = vec![0; nodes];
+    for node in each {
+        counts[node] += 1;
+    }
+    counts
+}
+
+/// Leaves out the flows of nodes whose flag was taken back.
+fn stop(left: &mut Vec<Owned>, surroundings: &impl Surroundings, reports: &mut [Report]) {
+    let mut stopped: HashSet<usize> = left.iter().map(|owned| owned.node).collect();
+    stopped.retain(|node| !surroundings.go_on(*node));
+    for node in &stopped {
+        reports[*node].stopped = true;
+    }
+    left.retain(|owned| !stopped.contains(&owned.node));
+}
+
+/// Looks which of the asked flows are neither gone nor in CLOSE, of nodes that had some left, and counts the others as closed.
+fn look_at(
+    conntrack: &mut Conntrack,
+    owners: &Owners<'_>,
+    asked: &Asked,
+    start: Instant,
+    before: &[Owned],
+    reports: &mut [Report],
+) -> Result<Vec<Owned>, conntrack::Error> {
+    let looked: HashSet<usize> = before.iter().map(|owned| owned.node).collect();
+    let (mut left, _) = list(conntrack, owners)?;
+    left.retain(|Owned { node, flow }| {
+        looked.contains(node) && asked.contains_key(&key(flow)) && ask::choose(flow) == Choice::Ask
+    });
+    let open = counts(reports.len(), left.iter().map(|owned| owned.node));
+    for node in looked {
+        reports[node].closed = reports[node].asked - open[node];
+        reports[node].seconds = start.elapsed().as_secs_f64();
+    }
+    Ok(left)
 }
 
 /// Makes flows liberal; how many it changed.
@@ -188,40 +276,17 @@ fn liberal(conntrack: &mut Conntrack) -> impl FnMut(&[Flow]) -> Result<usize, co
     |flows| conntrack.make_all_liberal(flows).map(|done| done.changed)
 }
 
-/// Lists the flows of both families; fills in what of the listing belongs in the report.
-fn list(
-    conntrack: &mut Conntrack,
-    backends: &Backends,
-    mut report: Option<&mut Report>,
-) -> Result<Vec<Flow>, conntrack::Error> {
+/// Lists the flows of these nodes, and whether the kernel broke a listing off each time.
+fn list(conntrack: &mut Conntrack, owners: &Owners<'_>) -> Result<(Vec<Owned>, bool), conntrack::Error> {
     let _one = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut flows = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        let has_family = backends.addresses().any(|addr| addr.as_v4().is_some() == (family == Family::V4));
-        if !has_family {
-            continue;
-        }
-        let dump = conntrack.dump(family, |flow| backends.matches(flow))?;
-        if let Some(report) = report.as_deref_mut() {
-            report.incomplete |= dump.incomplete;
-            for (zone, count) in dump.zones {
-                *report.zones.entry(zone.id()).or_default() += count;
-            }
-        }
-        flows.extend(dump.flows);
+    let mut incomplete = false;
+    for family in [Family::V4, Family::V6].into_iter().filter(|family| owners.has(*family)) {
+        let dump = conntrack.dump(family, |flow| owners.of(flow).is_some())?;
+        incomplete |= dump.incomplete;
+        flows.extend(dump.flows.into_iter().filter_map(|flow| Some(Owned { node: owners.of(&flow)?, flow })));
     }
-    Ok(flows)
-}
-
-/// Which of the asked flows are neither gone nor in CLOSE.
-fn still_open(
-    conntrack: &mut Conntrack,
-    backends: &Backends,
-    asked: &HashSet<Key>,
-) -> Result<Vec<Flow>, conntrack::Error> {
-    let mut flows = list(conntrack, backends, None)?;
-    flows.retain(|flow| asked.contains(&key(flow)) && ask::choose(flow) == Choice::Ask);
-    Ok(flows)
+    Ok((flows, incomplete))
 }
 
 /// What tells one entry from a later one with the same addresses and ports.
@@ -231,47 +296,60 @@ fn key(flow: &Flow) -> Key {
     (flow.id, flow.orig)
 }
 
+/// Flows whose question was taken by the injector, and whose they are.
+type Asked = HashMap<Key, usize>;
+
 /// Asks each flow; gives those whose question was taken by the injector. Where the question takes it, flows are made liberal just
 /// before: those that are asked, and no others.
 fn round(
-    flows: &[Flow],
+    flows: &[Owned],
     question: Question,
     manner: &Manner,
     surroundings: &mut impl Surroundings,
     liberal: MakeLiberal<'_>,
-    report: &mut Report,
-) -> Result<HashSet<Key>, conntrack::Error> {
+    reports: &mut [Report],
+) -> Result<Asked, conntrack::Error> {
     let start = Instant::now();
     let mut entries: BTreeMap<Addr, Option<Entry>> = BTreeMap::new();
-    let mut asked = HashSet::with_capacity(flows.len());
+    let mut asked = Asked::with_capacity(flows.len());
     let (mut frames, mut sent) = (Vec::with_capacity(BATCH * 4), 0_u32);
     for batch in flows.chunks(BATCH) {
-        if !surroundings.go_on() {
-            report.stopped = true;
-            break;
-        }
+        let mut batch = batch.to_vec();
+        stop(&mut batch, surroundings, reports);
+        // One node's behind each other: each is made liberal by requests of its own, and counted.
+        batch.sort_by_key(|owned| owned.node);
         frames.clear();
         let mut reached = Vec::with_capacity(batch.len());
-        for flow in batch {
-            let backend = flow.reply.src;
+        for owned in batch {
+            let backend = owned.flow.reply.src;
             match *entries.entry(backend).or_insert_with(|| surroundings.entry(backend)) {
                 Some(entry) => {
-                    ask::frames(flow, entry.mac, question, |frame| frames.push((entry.ifindex, frame)));
-                    reached.push(*flow);
+                    ask::frames(&owned.flow, entry.mac, question, |frame| {
+                        frames.push((entry.ifindex, frame))
+                    });
+                    reached.push(owned);
                 }
-                None => report.skipped.no_device += 1,
+                None => reports[owned.node].skipped.no_device += 1,
             }
         }
-        if question == Question::OneAck && !reached.is_empty() {
-            report.liberal += liberal(&reached)?;
+        if question == Question::OneAck {
+            for of_one in reached.chunk_by(|one, next| one.node == next.node) {
+                let flows: Vec<Flow> = of_one.iter().map(|owned| owned.flow).collect();
+                if let Some(owned) = of_one.first() {
+                    reports[owned.node].liberal += liberal(&flows)?;
+                }
+            }
         }
-        let mut keys: Vec<Key> = reached.iter().map(key).collect();
-        let taken = surroundings.inject(&frames);
-        report.segments += taken;
-        let refused = (frames.len() - taken.min(frames.len())).div_ceil(question.segments());
-        report.skipped.not_injected += refused;
-        keys.truncate(keys.len().saturating_sub(refused));
-        asked.extend(keys);
+        let taken = surroundings.inject(&frames).min(frames.len());
+        let refused = (frames.len() - taken).div_ceil(question.segments());
+        let (put_in, left_out) = reached.split_at(reached.len().saturating_sub(refused));
+        for owned in put_in {
+            reports[owned.node].segments += question.segments();
+            asked.insert(key(&owned.flow), owned.node);
+        }
+        for owned in left_out {
+            reports[owned.node].skipped.not_injected += 1;
+        }
 
         sent = sent.saturating_add(u32::try_from(frames.len()).unwrap_or(u32::MAX));
         let due = Duration::from_secs_f64(f64::from(sent) / f64::from(manner.per_second.max(1)));

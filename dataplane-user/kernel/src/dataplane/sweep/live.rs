@@ -62,7 +62,7 @@ impl Surroundings for Live {
         sent
     }
 
-    fn go_on(&self) -> bool {
+    fn go_on(&self, _node: usize) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 }

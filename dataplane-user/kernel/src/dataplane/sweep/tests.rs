@@ -1,14 +1,12 @@
-use std::collections::HashSet;
-
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use nodefence_common::Addr;
+use nodefence_common::{Addr, PortKey};
 
 use super::{
-    Entry, Manner, Report, Surroundings,
+    Asked, Entry, Manner, Owned, Owners, Report, Surroundings,
     ask::{Choice, Question, choose, frames},
-    key, round,
+    counts, key, round,
 };
-use crate::conntrack::{Flow, TcpState, Tuple};
+use crate::conntrack::{Backends, Flow, TcpState, Tuple};
 
 fn flow(client_port: u16) -> Flow {
     let tuple = |src: [u8; 4], dst: [u8; 4], src_port, dst_port| Tuple {
@@ -88,6 +86,7 @@ struct Fake {
     takes: usize,
     batches: usize,
     seen: Vec<(u32, Vec<u8>)>,
+    unflagged: Vec<usize>,
 }
 
 impl Surroundings for Fake {
@@ -101,20 +100,64 @@ impl Surroundings for Fake {
         self.seen.extend_from_slice(&frames[..taken]);
         taken
     }
-    fn go_on(&self) -> bool {
-        self.batches > 0
+    fn go_on(&self, node: usize) -> bool {
+        self.batches > 0 && !self.unflagged.contains(&node)
     }
 }
 
 const ENTRY: Option<Entry> = Some(Entry { ifindex: 7, mac: Some([2, 0, 0, 0, 0, 1]) });
 
-fn try_round(fake: &mut Fake, question: Question, flows: u16) -> (HashSet<super::Key>, Report) {
-    let flows: Vec<_> = (1..=flows).map(flow).collect();
-    let mut report = Report::default();
+fn owned(client_port: u16) -> Owned {
+    Owned { node: 0, flow: flow(client_port) }
+}
+
+fn try_round(fake: &mut Fake, question: Question, flows: u16) -> (Asked, Report) {
+    let flows: Vec<_> = (1..=flows).map(owned).collect();
+    let (asked, mut reports) = try_flows(fake, question, &flows, 1);
+    (asked, reports.remove(0))
+}
+
+fn try_flows(fake: &mut Fake, question: Question, flows: &[Owned], nodes: usize) -> (Asked, Vec<Report>) {
+    let mut reports = vec![Report::default(); nodes];
     let manner = Manner { per_second: u32::MAX, ..Manner::default() };
     let mut liberal = |flows: &[Flow]| Ok(flows.len());
-    let asked = round(&flows, question, &manner, fake, &mut liberal, &mut report).unwrap();
-    (asked, report)
+    let asked = round(flows, question, &manner, fake, &mut liberal, &mut reports).unwrap();
+    (asked, reports)
+}
+
+#[test]
+fn nodes_that_are_asked_about_together_are_counted_apart() {
+    let flows: Vec<_> =
+        (1..=30).map(|port| Owned { node: usize::from(port % 3), flow: flow(port) }).collect();
+    // The injector takes all but the last four, and these are of the last node.
+    let mut fake = Fake { entry: ENTRY, takes: 26, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let (asked, reports) = try_flows(&mut fake, Question::OneAck, &flows, 3);
+    let counted = |report: &Report| (report.segments, report.liberal, report.skipped.not_injected);
+    assert_eq!(reports.iter().map(counted).collect::<Vec<_>>(), [(10, 10, 0), (10, 10, 0), (6, 10, 4)]);
+    assert_eq!(counts(3, asked.into_values()), [10, 10, 6]);
+    // One of them is flagged no more.
+    let mut fake =
+        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![1] };
+    let (asked, reports) = try_flows(&mut fake, Question::SynAck, &flows, 3);
+    assert_eq!(reports.iter().map(|report| report.stopped).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!((counts(3, asked.into_values()), fake.seen.len()), (vec![10, 0, 10], 20));
+}
+
+#[test]
+fn a_flow_is_of_the_node_whose_socket_answers() {
+    let address = |n: u8| Addr::v4([10, 244, 2, n]);
+    let mut of_ports = Backends::new();
+    of_ports.add_port(PortKey::endpoint(address(7), 8080, 6));
+    of_ports.add_port(PortKey::endpoint(address(7), 8081, 6));
+    let (mut whole, mut other) = (Backends::new(), Backends::new());
+    whole.add_address(address(7));
+    other.add_address(address(8));
+    let of = |nodes: &[Backends]| Owners::new(nodes).of(&flow(1));
+    assert_eq!(of(&[other.clone(), of_ports.clone()]), Some(1));
+    assert_eq!(of(&[other.clone(), whole.clone()]), Some(1));
+    assert_eq!(of(&[other]), None);
+    whole.spare(address(7), 8080, 6);
+    assert_eq!(of(&[whole]), None);
 }
 
 #[test]
@@ -122,64 +165,71 @@ fn only_who_is_asked_is_made_liberal() {
     for (entry, question, liberal) in
         [(ENTRY, Question::OneAck, 10), (None, Question::OneAck, 0), (ENTRY, Question::SynAck, 0)]
     {
-        let mut fake = Fake { entry, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+        let mut fake =
+            Fake { entry, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
         let (_, report) = try_round(&mut fake, question, 10);
         assert_eq!(report.liberal, liberal, "{question:?}");
     }
     // Ended after one batch: the others stay as they are.
-    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![], unflagged: vec![] };
     let (asked, report) = try_round(&mut fake, Question::OneAck, 2_000);
     assert_eq!((asked.len(), report.liberal), (super::BATCH, super::BATCH));
 }
 
 #[test]
 fn a_round_asks_each_flow_once() {
-    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+    let mut fake =
+        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
     let (asked, report) = try_round(&mut fake, Question::FourAcks, 1_000);
     assert_eq!((asked.len(), report.segments, fake.seen.len()), (1_000, 4_000, 4_000));
-    assert!(asked.contains(&key(&flow(1_000))) && fake.seen.iter().all(|(ifindex, _)| *ifindex == 7));
+    assert!(asked.contains_key(&key(&flow(1_000))) && fake.seen.iter().all(|(ifindex, _)| *ifindex == 7));
     assert_eq!(report.skipped, super::Skipped::default());
 }
 
 #[test]
 fn what_cannot_be_asked_is_counted() {
-    let mut fake = Fake { entry: None, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
+    let mut fake =
+        Fake { entry: None, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
     let (asked, report) = try_round(&mut fake, Question::SynAck, 10);
     assert_eq!((asked.len(), report.skipped.no_device), (0, 10));
-    let mut fake = Fake { entry: ENTRY, takes: 7, batches: usize::MAX, seen: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: 7, batches: usize::MAX, seen: vec![], unflagged: vec![] };
     let (asked, report) = try_round(&mut fake, Question::SynAck, 10);
     assert_eq!((asked.len(), report.skipped.not_injected, report.segments), (7, 3, 7));
 }
 
 #[test]
 fn an_unflag_ends_it() {
-    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![], unflagged: vec![] };
     let (asked, report) = try_round(&mut fake, Question::SynAck, 2_000);
     assert_eq!((asked.len(), report.stopped), (super::BATCH, true));
 }
 
 #[test]
 fn the_pace_is_kept() {
-    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
-    let flows: Vec<_> = (1..=1_000).map(flow).collect();
+    let mut fake =
+        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let flows: Vec<_> = (1..=1_000).map(owned).collect();
     let manner = Manner { per_second: 10_000, ..Manner::default() };
     let start = std::time::Instant::now();
     let mut liberal = |_: &[Flow]| Ok(0);
-    round(&flows, Question::SynAck, &manner, &mut fake, &mut liberal, &mut Report::default()).unwrap();
+    round(&flows, Question::SynAck, &manner, &mut fake, &mut liberal, &mut [Report::default()]).unwrap();
     assert!(start.elapsed() >= std::time::Duration::from_millis(99));
 }
 
 /// Promised: 100,000 idle clients are freed within a second of the flag.
 #[test]
 fn at_its_own_pace_a_round_asks_a_hundred_thousand_within_a_second() {
-    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![] };
-    let flows: Vec<_> =
-        (0..100_000).map(|at: u32| Flow { id: at, ..flow((at % 50_000) as u16 + 10_000) }).collect();
+    let mut fake =
+        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let flows: Vec<_> = (0..100_000)
+        .map(|at: u32| Owned { node: 0, flow: Flow { id: at, ..flow((at % 50_000) as u16 + 10_000) } })
+        .collect();
     let start = std::time::Instant::now();
     let mut liberal = |_: &[Flow]| Ok(0);
-    let mut report = Report::default();
+    let mut reports = [Report::default()];
     let asked =
-        round(&flows, Question::SynAck, &Manner::default(), &mut fake, &mut liberal, &mut report).unwrap();
+        round(&flows, Question::SynAck, &Manner::default(), &mut fake, &mut liberal, &mut reports).unwrap();
+    let [report] = reports;
     let took = start.elapsed();
     assert_eq!((asked.len(), report.segments), (100_000, 100_000));
     assert!(took < std::time::Duration::from_secs(1), "{took:?}");
