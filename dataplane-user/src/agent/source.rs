@@ -1,15 +1,18 @@
 //! Follows the cluster file: reads it again where it may have changed, and hands it to the builder.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use nix::time::{ClockId, clock_gettime};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     builder::Builds,
     own_node::{local_addresses, refuse_local},
-    threads::Crew,
+    threads::{Crew, Nice},
     told::SourceRow,
 };
 use crate::{
@@ -33,15 +36,16 @@ pub(super) struct Following {
 pub(super) async fn follow(following: Following, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     let Following { source, mut view, mut watch, own_node, builds, row } = following;
-    let source = Arc::new(source);
+    let reader = reader(source, &crew)?;
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = watch.changed() => {}
         }
-        let read = Arc::clone(&source);
-        let before = Arc::clone(&view);
-        let (loaded, took) = crew.blocking("source", move || timed(|| load(&read, &before))).await?;
+        let (answer, read) = oneshot::channel();
+        // Where it fell, the agent ends.
+        let _fallen = reader.send((Arc::clone(&view), answer));
+        let Ok((loaded, took)) = read.await else { return Ok(()) };
         row.send_modify(|row| {
             row.reading.times += 1;
             row.reading.processor_micros += took.as_micros() as u64;
@@ -62,6 +66,25 @@ pub(super) async fn follow(following: Following, crew: Crew) -> anyhow::Result<(
             }
         }
     }
+}
+
+/// What was read, with how many backends all nodes have, and how long the thread had a processor for it.
+type Read = (Result<(Arc<ClusterView>, usize), String>, Duration);
+
+/// Starts the thread that reads whenever it is given what was read before. Always the same one: what stays of each reading lies in memory of the thread that read,
+/// between what went, and only that thread fills the gaps by its next reading.
+fn reader(
+    source: FileSource,
+    crew: &Crew,
+) -> std::io::Result<mpsc::Sender<(Arc<ClusterView>, oneshot::Sender<Read>)>> {
+    let (asks, asked) = mpsc::channel::<(Arc<ClusterView>, oneshot::Sender<Read>)>();
+    crew.hand("source", Nice::Usual, move || {
+        for (before, answer) in asked {
+            // Whoever asked may have ended with the agent.
+            let _gone = answer.send(timed(|| load(&source, &before)));
+        }
+    })?;
+    Ok(asks)
 }
 
 /// Does something, and tells how long this thread had a processor for it.

@@ -171,6 +171,7 @@ impl Crew {
         let done = tokio::task::spawn_blocking(move || {
             let _watch = watch;
             let _named = Named::now(name);
+            take_turns();
             work()
         });
         done.await.map_err(|error| match error.is_panic() {
@@ -235,6 +236,14 @@ impl Named {
     }
 }
 
+/// Takes the calling thread's precedence away: it is to take its turn as the agent's first thread does, whatever that was started with.
+fn take_turns() {
+    let first = rustix::process::getpriority_process(Some(rustix::process::getpid()));
+    if let Err(error) = first.and_then(|nice| rustix::process::setpriority_process(None, nice)) {
+        tracing::debug!(%error, "a thread keeps the precedence that it was started with");
+    }
+}
+
 impl Drop for Named {
     fn drop(&mut self) {
         set_name(WORKER);
@@ -253,12 +262,17 @@ fn precedence() {
     }
 }
 
-/// The threads that tasks run on.
+/// The threads that tasks run on. They have precedence: an operator's request goes through them to the thread that flags. What takes time is done by
+/// [`Crew::blocking`], on threads that take their turn.
 ///
 /// # Errors
 /// Where the kernel has no room for them.
 pub fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name(WORKER).build()
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name(WORKER)
+        .on_thread_start(precedence)
+        .build()
 }
 
 #[cfg(test)]
