@@ -93,6 +93,24 @@ impl Proc {
         Ok([seconds(14)?, seconds(15)?])
     }
 
+    /// How long its threads of this name have waited for a processor so far, all together: the second number of their `schedstat`
+    /// (Documentation/scheduler/sched-stats.rst).
+    ///
+    /// # Errors
+    /// Where the process is gone, or has no such thread.
+    pub fn waited(&self, thread: &str) -> Result<Duration> {
+        let mut waited = None;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let path = task?.path();
+            if std::fs::read_to_string(path.join("comm"))?.trim_end() == thread {
+                let text = std::fs::read_to_string(path.join("schedstat"))?;
+                let nanoseconds = text.split(' ').nth(1).context("schedstat is short")?.parse()?;
+                waited = Some(waited.unwrap_or(Duration::ZERO) + Duration::from_nanos(nanoseconds));
+            }
+        }
+        waited.with_context(|| format!("no thread `{thread}`"))
+    }
+
     /// A line of its `/proc/PID/status` that counts memory (`VmRSS`, `VmHWM`), in MiB.
     ///
     /// # Errors

@@ -127,8 +127,10 @@ impl Crew {
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(watch.name.into()).spawn(move || {
-            if nice == Nice::First {
-                precedence();
+            // It begins with what whoever started it has.
+            match nice {
+                Nice::Usual => take_turns(),
+                Nice::First => precedence(),
             }
             let result = work();
             watch.over(result);
