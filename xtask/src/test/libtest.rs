@@ -1,7 +1,6 @@
 //! What a test executable prints, read back into one outcome per test.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::measured::{self, Figure, Measured, Told};
 
@@ -123,7 +122,7 @@ impl Parser {
     }
 
     /// The bound for which a test failed; `None` where it failed for anything else.
-    pub(crate) fn missed(&self, test: &str) -> Option<Duration> {
+    pub(crate) fn missed(&self, test: &str) -> Option<measured::Missed> {
         measured::missed(self.printed.get(test)?)
     }
 
@@ -170,6 +169,8 @@ pub(crate) fn names(listed: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(text: &str) -> BTreeMap<String, Outcome> {
@@ -251,7 +252,7 @@ mod tests {
         let text = "test a ... FAILED\ntest b ... FAILED\n\nfailures:\n\n---- a stdout ----\n\
             Error: the cut: 2s (missed bound: 1000 ms)\n\n---- b stdout ----\nError: a flow was cut\n\n\nfailures:\n    a\n    b\n";
         text.lines().for_each(|line| drop(parser.line(line)));
-        assert_eq!(parser.missed("a"), Some(Duration::from_secs(1)));
+        assert_eq!(parser.missed("a").map(|missed| missed.bound), Some(Duration::from_secs(1)));
         assert_eq!((parser.missed("b"), parser.missed("c")), (None, None));
     }
 

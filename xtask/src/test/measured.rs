@@ -10,6 +10,8 @@ const WATCHED: &str = "@@watched ";
 const FIGURE: &str = "@@figure ";
 /// Before a bound that a test missed, in the error that it failed for.
 const MISSED: &str = "(missed bound: ";
+/// After its milliseconds: what stood still was added to it.
+const COUNTED: &str = " and what stood still)";
 
 /// What the watchdog saw during a test.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,6 +20,14 @@ pub(crate) struct Measured {
     pub(crate) stood_still: Duration,
     /// How long a thread of an agent, the one that waited most, was runnable and did not run.
     pub(crate) agent_waited: Duration,
+}
+
+/// A bound that a test missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Missed {
+    pub(crate) bound: Duration,
+    /// What the machine stood still was added to it, and excuses nothing once more.
+    pub(crate) counted: bool,
 }
 
 /// A figure that a test measured.
@@ -66,17 +76,23 @@ pub(crate) fn read(line: &str) -> Option<(&str, Told)> {
 }
 
 /// The bound that a test missed, by the error or panic that it failed for, which comes last of what it printed; of several the longest.
-pub(crate) fn missed(printed: &str) -> Option<Duration> {
+pub(crate) fn missed(printed: &str) -> Option<Missed> {
     let begins_error = |line: &str| line.starts_with("Error: ") || line.contains(" panicked at ");
     let lines: Vec<&str> = printed.lines().collect();
     let error = lines.iter().rposition(|line| begins_error(line))?;
-    let bound = |line: &&str| line.rsplit_once(MISSED)?.1.split_once(" ms)")?.0.parse().ok();
-    lines[error..].iter().filter_map(bound).max().map(Duration::from_millis)
+    let bound = |line: &&str| {
+        let (number, rest) = line.rsplit_once(MISSED)?.1.split_once(" ms")?;
+        let counted = rest.starts_with(COUNTED);
+        let bound = Duration::from_millis(number.parse().ok()?);
+        (counted || rest.starts_with(')')).then_some(Missed { bound, counted })
+    };
+    lines[error..].iter().filter_map(bound).max()
 }
 
 /// Why a test that failed for a bound is run again: what was measured exceeds that bound. `None` where it has failed. `makes_load`: that the agent waits for a
 /// processor is the tests' own doing.
-pub(crate) fn exceeds(measured: &Measured, bound: Duration, makes_load: bool) -> Option<String> {
+pub(crate) fn exceeds(measured: &Measured, missed: Missed, makes_load: bool) -> Option<String> {
+    let Missed { bound, counted } = missed;
     let told = |what: &str, time: Duration| {
         let [time_seconds, bound_seconds] = [time, bound].map(|time| time.as_secs_f64());
         (time > bound)
@@ -86,7 +102,8 @@ pub(crate) fn exceeds(measured: &Measured, bound: Duration, makes_load: bool) ->
         let waited = told("the agent waited for a processor", measured.agent_waited);
         waited.filter(|_| !makes_load)
     };
-    told("the machine stood still", measured.stood_still).or_else(waited)
+    let stood_still = told("the machine stood still", measured.stood_still).filter(|_| !counted);
+    stood_still.or_else(waited)
 }
 
 #[cfg(test)]
@@ -99,7 +116,9 @@ mod tests {
             stood_still: Duration::from_millis(still),
             agent_waited: Duration::from_millis(waited),
         };
-        let exceeds = |measured, makes_load| exceeds(&measured, Duration::from_millis(500), makes_load);
+        let missed = |counted| Missed { bound: Duration::from_millis(500), counted };
+        let counted = |measured, makes_load| exceeds(&measured, missed(true), makes_load);
+        let exceeds = |measured, makes_load| exceeds(&measured, missed(false), makes_load);
         assert_eq!(exceeds(measured(500, 500), false), None);
         let still = exceeds(measured(2_300, 0), false).expect("forgiven");
         assert_eq!(still, "the machine stood still 2.3 s, and the bound that it missed is 0.5 s");
@@ -107,19 +126,30 @@ mod tests {
         assert!(waited.starts_with("the agent waited for a processor 0.6 s"), "{waited}");
         assert_eq!(exceeds(measured(0, 600), true), None);
         assert!(exceeds(measured(600, 0), true).is_some());
+        assert_eq!(counted(measured(2_300, 0), false), None, "it was added to the bound");
+        assert!(counted(measured(2_300, 600), false).is_some_and(|why| why.starts_with("the agent waited")));
+        assert_eq!(counted(measured(2_300, 600), true), None);
     }
 
     #[test]
     fn a_missed_bound_is_read_from_what_a_test_printed() {
         let printed = "connected\nError: the cut\n\nCaused by:\n    RSTs: 2s; promised are 1s (missed bound: 1000 ms)\n";
-        assert_eq!(missed(printed), Some(Duration::from_secs(1)));
+        let of = |milliseconds, counted| Some(Missed { bound: Duration::from_millis(milliseconds), counted });
+        assert_eq!(missed(printed), of(1_000, false));
+        assert_eq!(missed(&printed.replace(" ms)", " ms and what stood still)")), of(1_000, true));
         let twice = format!("{printed}{}", printed.replace("1000", "250"));
-        assert_eq!(missed(&twice), Some(Duration::from_millis(250)), "the last error counts");
+        assert_eq!(missed(&twice), of(250, false), "the last error counts");
         let panicked = "thread 'a' (7) panicked at tests/a.rs:1:1:\nlate (missed bound: 20 ms)\n";
-        assert_eq!(missed(panicked), Some(Duration::from_millis(20)));
+        assert_eq!(missed(panicked), of(20, false));
         let logged = "a try was late (missed bound: 1000 ms)\nError: a kept flow was cut\n";
         assert_eq!(missed(logged), None, "it failed for something else");
-        for other in ["", "Error: a kept flow was cut\n", "(missed bound: ms)", "(missed bound: 1000"] {
+        for other in [
+            "",
+            "Error: a kept flow was cut\n",
+            "(missed bound: ms)",
+            "(missed bound: 1000",
+            "(missed bound: 1 ms",
+        ] {
             assert_eq!(missed(other), None, "{other}");
         }
     }
