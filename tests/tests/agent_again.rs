@@ -1,18 +1,21 @@
 //! Who waits is told, also where the flag is older than the cut: after a restart, a reload or a device that came late.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
     checks::{Case, Fence as _, SOON, reset_at_next_packet},
     client::wait_until,
-    promises::FREED,
+    promises::{FOLLOWED, FREED},
     topology::Service,
     unlisted,
     watch::within,
 };
 use serde_json::Value;
+
+/// What a client was told is there to be read.
+const TOLD: Duration = Duration::from_millis(50);
 
 /// Clients of node B that wait for an answer, whose processes are frozen, so that none comes.
 struct Idle<'a> {
@@ -43,12 +46,14 @@ impl<'a> Idle<'a> {
         Ok(())
     }
 
-    fn are_told(&mut self, agent: &Agent) -> Result<()> {
+    /// All are, which is promised so long after `began`.
+    fn are_told(&mut self, agent: &Agent, promised: Duration, began: Instant) -> Result<()> {
         for conn in &mut self.conns {
             let outcome = conn.wait_end(SOON);
             ensure!(outcome == Outcome::Reset, "{outcome:?}; the agent's log:\n{}", agent.log());
         }
-        Ok(())
+        let told = within("to the last of two idle clients", promised, began);
+        told.map(drop).with_context(|| agent.log())
     }
 }
 
@@ -76,7 +81,7 @@ fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
         asked(&agent).is_ok_and(|row| row["asked"].as_u64().is_some_and(|asked| asked >= 2))
     })
     .with_context(|| agent.log())?;
-    idle.are_told(&agent)
+    idle.are_told(&agent, TOLD, Instant::now())
 }
 
 #[test]
@@ -96,8 +101,7 @@ fn a_restart_asks_about_nothing_that_was_reset() -> Result<()> {
     let mut agent = cluster.agent()?;
     let mut idle = Idle::new(&cluster)?;
     let flagged = agent.flag_now("node-b")?;
-    idle.are_told(&agent)?;
-    within("flag to the last of two idle clients", FREED, flagged)?;
+    idle.are_told(&agent, FREED, flagged)?;
     agent.terminate()?;
     agent.restart(&[])?;
     wait_until("the next agent has looked", SOON, || asked(&agent).is_ok_and(|row| !row.is_null()))?;
@@ -119,8 +123,9 @@ fn a_backend_that_is_added_to_a_flagged_node() -> Result<()> {
     let mut idle = Idle::new(&cluster)?;
     agent.expect(&["flag", "node-b", "--wait"])?;
     idle.still_wait()?;
+    let renamed = Instant::now();
     agent.rewrite_cluster_file(&whole)?;
-    idle.are_told(&agent)
+    idle.are_told(&agent, FOLLOWED + FREED, renamed)
 }
 
 /// At the flag no attached device leads to the backends; later one does.
@@ -142,11 +147,12 @@ fn a_route_that_comes_after_the_flag() -> Result<()> {
     let report: Value = serde_json::from_str(&report)?;
     ensure!(report["asked"]["unreachable"].as_u64().is_some_and(|flows| flows >= 2), "{report}");
     idle.still_wait()?;
+    let came = Instant::now();
     for (family, bits) in pods {
         let pod = cluster.b.pod_address(family);
         cluster.a.ns.ip(&format!("route del {pod}/{bits} dev aside0"))?;
     }
-    idle.are_told(&agent)
+    idle.are_told(&agent, FREED, came)
 }
 
 /// The node's link is down when the agent ends, and stays so while there is none: its successor's clients are told all the same.
@@ -160,7 +166,6 @@ fn held_neighbours_outlive_the_agent() -> Result<()> {
     let mut agent = cluster.agent()?;
     let mut kept = Vec::new();
     for family in [Family::V4, Family::V6] {
-        // Whom the agent asks is told while the link is up.
         kept.push(unlisted::to_b(&cluster, family)?);
     }
     agent.flag("node-b")?;
