@@ -10,9 +10,9 @@ use anyhow::{Context as _, Error, Result, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
     checks::{Case, SOON, reset_by_now},
-    client::{try_new, wait_until},
+    client::try_new,
     load::{repeat, steady::Load, under},
-    promises::LAPSED,
+    promises::{LAPSED, RENEWED},
     topology::Service,
     watch::wait_within,
 };
@@ -59,8 +59,9 @@ fn a_stopped_agents_flags_lapse_and_return() -> Result<()> {
     let start = Instant::now();
     agent.proc()?.freeze()?;
     lapses(&cluster, start)?;
+    let thawed = Instant::now();
     agent.proc()?.thaw()?;
-    wait_until("cut again", SOON, || !passes(&cluster))?;
+    wait_within("cut again", RENEWED, thawed, || !passes(&cluster))?;
     agent.unflag("node-b")?;
     ensure!(passes(&cluster), "cut after the flag was taken back");
     Ok(())
