@@ -86,3 +86,15 @@ fn ipip() -> Result<()> {
 fn vlan() -> Result<()> {
     cut(Options { overlay: Overlay::Vlan, ..Options::default() })
 }
+
+/// Holds its time where nothing runs beside it; [`matrix`] asks for it beside others.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn idle_clients_are_freed() -> Result<()> {
+        let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
+        let mut agent = cluster.agent()?;
+        cluster.idle_clients_are_freed(&mut agent).map(drop).with_context(|| agent.log())
+    }
+}

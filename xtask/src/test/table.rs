@@ -157,6 +157,7 @@ pub(crate) const FILES: &[File] = &[
     // It lowers a maximum of the whole machine, which the doctor tells to all.
     file("vm_doctor::full", GUEST_ENDS, 5).needs(&[Ipvs]),
     file("vm_ipvs", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_ipvs::alone", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_late_ipvs", GUEST_ENDS, 5),
     file("vm_takeout", GUEST_ENDS, 15).needs(&[Ipvs]),
