@@ -178,24 +178,40 @@ fn beside() -> Result<Beside> {
     Beside::new(Mode::Ipvs, Setup { families: V4, sync_period: sync_period(), ..Setup::default() })
 }
 
-fn flagged() -> Result<(Beside, Vec<String>)> {
+/// Flags the node, which hangs from the first time on, and waits until it is out.
+fn flag(beside: &Beside) -> Result<()> {
+    beside.agent.flag("node-b")?;
+    wait_out(beside)
+}
+
+/// What kube-proxy does does not bring a node back that is out: one thing after the other in one cluster, where after each the flag is taken back and all is
+/// as it was.
+#[test]
+fn kube_proxy_does_not_bring_it_back() -> Result<()> {
     let beside = beside()?;
     ensure!(beside.status()?["proxy"]["mode"] == "ipvs", "{}", beside.status()?["proxy"]);
     let before = saved(&beside.cluster.a.ns)?;
     ensure!(weighted(&beside.cluster.a.ns, &Addresses::of(&beside.cluster.b))?.len() >= 6, "{before:?}");
     ensure!(!before.iter().any(|line| line.contains("-r [")), "IPv6, which nobody looks at: {before:?}");
     beside.cluster.b.freeze()?;
-    beside.agent.flag("node-b")?;
-    wait_out(&beside)?;
-    Ok((beside, before))
+
+    flag(&beside)?;
+    two_syncs_change_nothing(&beside).context("two syncs")?;
+    restores(&beside, &before).context("after two syncs")?;
+
+    flag(&beside)?;
+    let beside = it_is_taken_again_after_a_restart(beside).context("kube-proxy is restarted")?;
+    restores(&beside, &before).context("after kube-proxy's restart")?;
+
+    flag(&beside)?;
+    what_comes_again_is_taken_again(&beside, &before).context("endpoints come and go")?;
+    restores(&beside, &before).context("after endpoints came and went")
 }
 
 /// It is left alone by kube-proxy, and nothing is done twice.
-#[test]
-fn two_syncs_change_nothing() -> Result<()> {
-    let (beside, before) = flagged()?;
+fn two_syncs_change_nothing(beside: &Beside) -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
-    let (done, synced) = (changes(&beside)?, beside.proxy.last_sync()?);
+    let (done, synced) = (changes(beside)?, beside.proxy.last_sync()?);
     let watch = watch_weight(ns, b);
     let twice = wait_until("kube-proxy syncs twice", sync_period() * 2 + LIMIT, || {
         beside.proxy.last_sync().is_ok_and(|at| at >= synced + sync_period().as_secs_f64() * 1.5)
@@ -203,21 +219,19 @@ fn two_syncs_change_nothing() -> Result<()> {
     twice.with_context(|| beside.proxy.log())?;
     let weight = seen(watch)?;
     ensure!(weight.stretches == 0, "node B had {weight:?}\n{}", beside.agent.log());
-    ensure!(changes(&beside)? == done, "{} changes, then {}", done, changes(&beside)?);
-    restores(&beside, &before)
+    ensure!(changes(beside)? == done, "{} changes, then {}", done, changes(beside)?);
+    Ok(())
 }
 
 /// kube-proxy gives each destination its weight back at its first sync; the agent takes it again.
-#[test]
-fn a_restarted_kube_proxy_does_not_bring_it_back() -> Result<()> {
-    let (beside, before) = flagged()?;
+fn it_is_taken_again_after_a_restart(beside: Beside) -> Result<Beside> {
     let done = changes(&beside)?;
     let watch = watch_weight(&beside.cluster.a.ns, &beside.cluster.b);
     let beside = beside.restart_proxy()?;
     wait_until("the agent has taken it again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
     wait_out(&beside)?;
     seen(watch)?.was_undone(UNDONE, 1, &beside)?;
-    restores(&beside, &before)
+    Ok(beside)
 }
 
 /// How often kube-proxy can have added the same again in so many syncs, and in one that has not ended yet: it removes it in between.
@@ -226,14 +240,12 @@ fn additions(syncs: u32) -> u32 {
 }
 
 /// Endpoints come and go, the flagged one among them, and Services as a whole.
-#[test]
-fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
-    let (beside, before) = flagged()?;
+fn what_comes_again_is_taken_again(beside: &Beside, before: &[String]) -> Result<()> {
     let (ns, b, c) = (&beside.cluster.a.ns, &beside.cluster.b, &beside.cluster.c);
-    let (pairs, of_c) = (left(&before, b), weighted(ns, &Addresses::of(c))?.len());
+    let (pairs, of_c) = (left(before, b), weighted(ns, &Addresses::of(c))?.len());
     ensure!(of_c >= 6, "{before:?}");
     let (watch, others) = (watch_weight(ns, b), watch_loss(ns, c, of_c));
-    let (done, synced) = (changes(&beside)?, beside.proxy.syncs()?);
+    let (done, synced) = (changes(beside)?, beside.proxy.syncs()?);
     let have = |count| move || saved(ns).is_ok_and(|now| left(&now, b) == count);
     beside.tell_proxy(&[c])?;
     wait_until("kube-proxy removes node B's", LIMIT, have(0))?;
@@ -245,16 +257,16 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
     }
     println!("{CHANGES} changes of endpoints in {:?}", begun.elapsed());
     wait_until("kube-proxy adds them at the end", LIMIT, have(pairs))?;
-    wait_out(&beside)?;
+    wait_out(beside)?;
     let lost = seen(others)?;
     ensure!(lost.is_none(), "of node C only {lost:?} was left of {of_c}");
-    let made = changes(&beside)? - done;
+    let made = changes(beside)? - done;
     let syncs = beside.proxy.syncs()? - synced;
     // An addition costs one change, weight 0: nobody connects, so nothing is deleted for a flush. One more is allowed.
     let (least, most) = (pairs as u64, u64::from(additions(syncs)) * pairs as u64 * 2);
     println!("{made} changes of ours to {pairs} pairs in {syncs} syncs; may be {most}");
     ensure!((least..=most).contains(&made), "{made} changes to {pairs} pairs in {syncs} syncs");
-    seen(watch)?.was_undone(UNDONE, additions(syncs), &beside)?;
+    seen(watch)?.was_undone(UNDONE, additions(syncs), beside)?;
     let (watch, synced) = (watch_weight(ns, b), beside.proxy.syncs()?);
     for service in [Service::Web, Service::Host] {
         let virtual_server = format!("-A -t {}:", service.cluster_ip(Family::V4));
@@ -262,10 +274,9 @@ fn what_kube_proxy_adds_again_is_taken_again() -> Result<()> {
         beside.recreate(service, || wait_until("kube-proxy deletes it", LIMIT, || !there()).map(drop))?;
         wait_until("kube-proxy makes it anew", LIMIT, there)?;
     }
-    wait_out(&beside)?;
+    wait_out(beside)?;
     // A destination comes after the other: where node B's was there alone, it is taken once the service has had another one for a second.
-    seen(watch)?.was_undone(SETTLED + UNDONE, additions(beside.proxy.syncs()? - synced), &beside)?;
-    restores(&beside, &before)
+    seen(watch)?.was_undone(SETTLED + UNDONE, additions(beside.proxy.syncs()? - synced), beside)
 }
 
 /// How many destinations are left of a node's endpoints of Web and Dns.
@@ -316,11 +327,16 @@ fn ends(first: bool) -> Result<()> {
 }
 
 #[test]
-fn a_pod_that_ends_before_the_flag() -> Result<()> {
-    ends(true)
-}
-
-#[test]
 fn a_pod_that_ends_during_the_flag() -> Result<()> {
     ends(false)
+}
+
+/// What waits for kube-proxy's look at what it drains: others run beside it.
+mod seldom {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_ends_before_the_flag() -> Result<()> {
+        ends(true)
+    }
 }

@@ -126,6 +126,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy::nftables", NATIVE_AND_OLDEST, 5).needs(&[KubeProxy]),
     file("kube_takeout", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_takeout::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[MakesLoad]),
     file("kube_usable", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
