@@ -17,11 +17,6 @@ mod iptables {
     }
 
     #[test]
-    fn the_next_query_is_answered() -> Result<()> {
-        hang::the_next_query_is_answered(Mode::Iptables)
-    }
-
-    #[test]
     fn other_ports_go_on() -> Result<()> {
         hang::other_ports_go_on(Mode::Iptables)
     }
@@ -38,11 +33,6 @@ mod nftables {
     #[test]
     fn clients_of_the_hung_node_go_on() -> Result<()> {
         in_nftables_mode(hang::clients_of_the_hung_node_go_on)
-    }
-
-    #[test]
-    fn the_next_query_is_answered() -> Result<()> {
-        in_nftables_mode(hang::the_next_query_is_answered)
     }
 
     #[test]
@@ -63,11 +53,6 @@ mod ipvs {
     #[test]
     fn clients_of_the_hung_node_go_on() -> Result<()> {
         hang::clients_of_the_hung_node_go_on(Mode::Ipvs)
-    }
-
-    #[test]
-    fn the_next_query_is_answered() -> Result<()> {
-        hang::the_next_query_is_answered(Mode::Ipvs)
     }
 
     #[test]

@@ -28,8 +28,10 @@ const CLIENTS: usize = 40;
 const NEW: Duration = Duration::from_millis(100);
 /// From the moment when the node's processes stand still to its flag.
 const UNNOTICED: Duration = Duration::from_millis(300);
-/// How long everything is watched after the flag.
-const AFTER: Duration = Duration::from_secs(4);
+/// For how long everything is watched after the flag: longer than a lost SYN or a lost first segment is waited for.
+pub(super) const AFTER: Duration = Duration::from_secs(2);
+/// And in one place of each test: longer than a verdict holds that nobody renews.
+pub(super) const AFTER_A_RENEWAL: Duration = Duration::from_secs(4);
 /// Longest wait for anything.
 pub(super) const LIMIT: Duration = Duration::from_secs(8);
 /// How often each of them asks. An emulated processor is not to be busy with them alone.
@@ -140,12 +142,13 @@ impl Watched<'_> {
 }
 
 /// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints; `flag` gives the
-/// moment from which on the flag held.
+/// moment from which on the flag held. `after`: for how long all is watched from then on.
 pub(super) fn hangs(
     beside: &Beside,
     place: Place,
     hung: &Node,
     live: &Node,
+    after: Duration,
     flag: impl Fn() -> Result<Instant>,
 ) -> Result<()> {
     let cluster = &beside.cluster;
@@ -160,7 +163,7 @@ pub(super) fn hangs(
         sleep(UNNOTICED);
         watched.flagged.get_or_init(Instant::now);
         let flagged = flag()?;
-        sleep(AFTER);
+        sleep(after);
         Ok(flagged)
     };
     let watched = &watched;

@@ -11,7 +11,7 @@ use nodefence_common::Reason;
 
 use super::{
     Beside, Mode, Setup,
-    clients::{LIMIT, Wait, hangs},
+    clients::{AFTER, AFTER_A_RENEWAL, LIMIT, Wait, hangs},
     own,
 };
 use crate::{
@@ -63,7 +63,7 @@ fn own_sockets(beside: &Beside, service: Service, hung: &Node, live: &Node) -> R
 }
 
 /// Whether clients go on where kube-proxy goes on to list the hung endpoints: no established one waits for long after the flag, no new connection fails
-/// or waits for its SYN to be sent again.
+/// or waits for its SYN to be sent again. And whether a client that asks over UDP from one port is answered by a live backend at its next query.
 ///
 /// # Errors
 /// Where it is not so.
@@ -74,14 +74,15 @@ pub fn clients_go_on(mode: Mode) -> Result<()> {
     for place in Place::ALL {
         // Nobody else in the host network uses the Service: what is said of own sockets, this client has shown.
         own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
-        hangs(&beside, place, b, c, || beside.agent.flag_by_socket(b.name))
+        let after = if place == Place::Outside { AFTER_A_RENEWAL } else { AFTER };
+        hangs(&beside, place, b, c, after, || beside.agent.flag_by_socket(b.name))
             .with_context(|| told(&beside, place))?;
         if place == Place::Node {
             own_sockets(&beside, Service::Web, b, c)?;
         }
         recovers(&beside, b)?;
     }
-    Ok(())
+    the_next_query_is_answered(&beside)
 }
 
 /// Waits until kube-proxy and the agent know that these nodes alone have endpoints of Web and Dns.
@@ -135,11 +136,12 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
         })?;
         Ok(Instant::now())
     };
-    for (place, flag) in
-        [(Place::Outside, &by_request as &dyn Fn() -> Result<Instant>), (Place::Node, &by_file)]
-    {
+    for (place, after, flag) in [
+        (Place::Outside, AFTER, &by_request as &dyn Fn() -> Result<Instant>),
+        (Place::Node, AFTER_A_RENEWAL, &by_file),
+    ] {
         own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
-        hangs(&beside, place, a, c, flag).with_context(|| told(&beside, place))?;
+        hangs(&beside, place, a, c, after, flag).with_context(|| told(&beside, place))?;
         if place == Place::Node {
             own_sockets(&beside, Service::Web, a, c)?;
         }
@@ -155,14 +157,10 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Whether a client that asks over UDP from one port is answered by a live backend at its next query.
-///
-/// # Errors
-/// Where it is not so.
-pub fn the_next_query_is_answered(mode: Mode) -> Result<()> {
-    let beside = Beside::new(mode, Setup::default())?;
-    rescues(&beside)?;
+/// The same over UDP.
+fn the_next_query_is_answered(beside: &Beside) -> Result<()> {
     let cluster = &beside.cluster;
+    let mode = beside.proxy.mode;
     for place in Place::ALL {
         let to = BOTH.map(|family| cluster.service(Service::Dns, place, family));
         let mut conns = Vec::new();
@@ -174,17 +172,17 @@ pub fn the_next_query_is_answered(mode: Mode) -> Result<()> {
         let mut longest = Wait::default();
         for (at, conn) in conns.iter().enumerate() {
             let begun = Instant::now();
-            let who = conn.who().with_context(|| format!("query {at}\n{}", told(&beside, place)))?;
+            let who = conn.who().with_context(|| format!("query {at}\n{}", told(beside, place)))?;
             ensure!(who == cluster.c.name, "{place:?}: query {at} was answered by {who}");
             longest = longest.max(Wait::since(begun));
         }
         longest.held("slowest answer to the first query after the flag")?;
         println!("{mode}, {place:?}: the next queries were answered within {longest:?}");
         if place == Place::Node {
-            own::is_balanced(&beside, Service::Dns, &cluster.b, &cluster.c)
-                .with_context(|| told(&beside, place))?;
+            own::is_balanced(beside, Service::Dns, &cluster.b, &cluster.c)
+                .with_context(|| told(beside, place))?;
         }
-        recovers(&beside, &cluster.b)?;
+        recovers(beside, &cluster.b)?;
     }
     Ok(())
 }
