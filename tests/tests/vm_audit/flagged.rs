@@ -1,12 +1,16 @@
 //! Beside the take-out: what it owns is explained, what it could not do is found.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
     Conn, Family, Place,
     audit::{Audit, outcomes, repair, wait_faults},
     client::{UdpConn, wait_until},
     ipvs::saved,
+    promises::RESTORED,
     topology::Service,
+    watch::wait_within,
 };
 
 use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
@@ -29,13 +33,15 @@ fn what_the_take_out_owns_is_no_fault() -> Result<()> {
         repair(&agent, &["--kind", "stray-weight,missing-destination,stale-destination"])? == outcomes([])
     );
     // Both: whom nothing else is left to has all it had.
+    let flagged = Instant::now();
     agent.expect(&["flag", "node-c", "--force"])?;
-    wait_until("all is kept", LIMIT, || saved(ns).is_ok_and(|table| table == before))
+    wait_within("all is kept", RESTORED, flagged, || saved(ns).is_ok_and(|table| table == before))
         .with_context(|| agent.log())?;
     nothing_for_a_while(&agent)?;
     agent.unflag("node-c")?;
+    let unflagged = Instant::now();
     agent.unflag("node-b")?;
-    wait_until("all is as it was", LIMIT, || saved(ns).is_ok_and(|table| table == before))
+    wait_within("all is as it was", RESTORED, unflagged, || saved(ns).is_ok_and(|table| table == before))
         .with_context(|| agent.log())?;
     nothing_for_a_while(&agent)
 }

@@ -205,12 +205,10 @@ pub(super) fn with_services(cluster: &Cluster, of_b: &str) -> String {
 
 /// Gives the agent another cluster file, and waits until it has taken it.
 pub(super) fn rewrite(agent: &Agent, text: &str) -> Result<()> {
-    let loaded = || agent.status().map(|status| status["cluster"]["loaded"].clone());
-    let before = loaded()?;
-    // It is told in whole seconds.
-    std::thread::sleep(Duration::from_secs(1));
+    let view = || agent.status()?["cluster"]["view"].as_u64().context("no number of the view");
+    let before = view()?;
     agent.rewrite_cluster_file(text)?;
-    wait_until("the file is taken", LIMIT, || loaded().is_ok_and(|now| now != before)).map(drop)
+    wait_until("the file is taken", LIMIT, || view().is_ok_and(|now| now > before)).map(drop)
 }
 
 /// What the ledger says.

@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::{Agent, Conn, Family, Outcome, Place, client::wait_until, topology::Service};
+use nodefence_tests::{
+    Agent, Conn, Family, Outcome, Place, client::wait_until, promises::RESTORED, topology::Service,
+    watch::wait_within,
+};
 
 use super::common::{
     LIMIT, agent_of, cluster, connections, ledger, rewrite, saved, status, untouched, wait_out, wait_same,
@@ -65,6 +68,7 @@ fn one_that_ends_with_connections() -> Result<()> {
     agent.flag("node-b")?;
     wait_until("weight 0", LIMIT, || weighted_on_b(ns).is_ok_and(|left| left.is_empty()))?;
     rewrite(&agent, &with_services(&cluster, ENDING))?;
+    let unflagged = Instant::now();
     agent.unflag("node-b")?;
     // All of the pod's are kube-proxy's now; node B's own port is not.
     let ours = |line: &&String| !line.contains(PAIR);
@@ -76,7 +80,7 @@ fn one_that_ends_with_connections() -> Result<()> {
         let host = others.iter().filter(|line| line.contains("10.2.0.12"));
         Ok(at_0 && rest.eq(host))
     };
-    wait_until("all else is put back", LIMIT, || lowered().unwrap_or(false))
+    wait_within("all else is put back", RESTORED, unflagged, || lowered().unwrap_or(false))
         .with_context(|| format!("{:?}\n{}", saved(ns), agent.log()))?;
     let row = status(&agent)?;
     let told = row["nodes"]["node-b"]["problems"].to_string();
@@ -107,6 +111,7 @@ fn one_that_ends_during_the_tombstone() -> Result<()> {
     ns.exec(&format!("ipvsadm -d {PAIR}"))?;
     // The rest is kube-proxy's to remove; where the file is older than its tables, all of it comes back.
     rewrite(&agent, &with_services(&cluster, ""))?;
+    let unflagged = Instant::now();
     agent.unflag("node-b")?;
     let without: Vec<String> = before.iter().filter(|line| !line.contains(PAIR)).cloned().collect();
     let same = || -> Result<bool> {
@@ -117,7 +122,7 @@ fn one_that_ends_during_the_tombstone() -> Result<()> {
             without.iter().filter(|line| line.starts_with('-') && !line.starts_with("->")).collect();
         Ok(now.iter().eq(then))
     };
-    wait_until("the rest is as it was", LIMIT, || same().unwrap_or(false))
+    wait_within("the rest is as it was", RESTORED, unflagged, || same().unwrap_or(false))
         .with_context(|| format!("{:?}\n{}", saved(ns), agent.log()))?;
     wait_until("nothing is ours", LIMIT, || {
         status(&agent).is_ok_and(|row| row["nodes"]["node-b"].is_null())
