@@ -43,6 +43,10 @@ pub static LIMITS: PerCpuArray<Limits, 1> = PerCpuArray::new();
 #[btf_map(name = "devices", pin_by_name)]
 pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, NO_PREALLOC> = HashMap::new();
 
+/// Up to when (CLOCK_MONOTONIC ns) what the agent took out of IPVS holds. No program reads it: it is here so that it is pinned and outlives the agent.
+#[btf_map(name = "lease", pin_by_name)]
+pub static LEASE: Array<u64, 1> = Array::new();
+
 /// Records of [`nodefence_common::RescueHead`] and frame. Neither this nor the next is pinned: what one agent asked for must not be
 /// handed over to another that does not read it.
 #[btf_map(name = "rescue")]

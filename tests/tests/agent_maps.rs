@@ -67,7 +67,7 @@ where
     Ok(())
 }
 
-/// Every byte of every pinned map; `events`, which the agent empties all the time, has none that can be looked up.
+/// Every byte of every pinned map, but for `lease`, which is renewed each second; `events`, which the agent empties all the time, has none that can be looked up.
 fn pinned(ns: &Netns) -> Result<Pinned> {
     ns.run(|| {
         let mut names = BTreeSet::new();
@@ -77,8 +77,10 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
                 names.insert(entry.file_name().into_string().ok().context("a name")?);
             }
         }
-        let known =
-            ["backends", "config", "counters", "devices", "events", "limits", "nodes", "ports", "seen"];
+        let known = [
+            "backends", "config", "counters", "devices", "events", "lease", "limits", "nodes", "ports",
+            "seen",
+        ];
         ensure!(names.iter().eq(&known), "maps that this test does not read: {names:?}");
         let mut out = Pinned::new();
         hash::<16, 12>("backends", &mut out)?;
@@ -272,5 +274,25 @@ fn each_verdict_is_renewed_each_second() -> Result<()> {
             "ms",
         );
     }
+    Ok(())
+}
+
+/// Also where nobody is flagged. What an agent that is gone took out of IPVS holds no longer.
+#[test]
+fn the_lease_is_renewed_with_the_verdicts() -> Result<()> {
+    let (ns, mut agent) = start()?;
+    let says = || -> Result<u64> {
+        let text = ns.exec(&format!("bpftool -j map dump pinned {PINNED_MAPS}/lease"))?;
+        let map: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+        map[0]["formatted"]["value"].as_u64().context(text)
+    };
+    let first = says()?;
+    ensure!(first > monotonic_ns(), "{first} has lapsed");
+    watch::wait_within("the lease", RENEWED, Instant::now(), || says().is_ok_and(|until| until > first))?;
+    agent.kill();
+    let last = says()?;
+    let limit = Duration::from_nanos(VERDICT_LIFETIME_NS);
+    watch::wait_within("lapse of the lease", limit, Instant::now(), || monotonic_ns() > last)?;
+    ensure!(says()? == last, "somebody renews it");
     Ok(())
 }

@@ -348,6 +348,8 @@ fn bpftool_prints_fields_and_verdicts_by_name() -> Result<()> {
     for word in ["\"addr\":", "\"port\": 9100", "\"protocol\": 132"] {
         ensure!(ports.contains(word), "ports: no {word} in {}", &ports[..ports.len().min(600)]);
     }
+    let lease = dump(&programs, "lease")?;
+    ensure!(lease.contains("\"value\": 0"), "lease: {lease}");
     let counters = dump(&programs, "counters")?;
     for word in ["\"packets\":", "\"bytes\":"] {
         ensure!(counters.contains(word), "counters: no {word} in {}", &counters[..counters.len().min(600)]);

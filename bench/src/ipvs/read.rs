@@ -39,9 +39,11 @@ impl Book for Closed {
         Ok(None)
     }
 
-    fn hold(&mut self) -> Result<(), ledger::Error> {
-        Ok(())
+    fn is_ours(&self) -> bool {
+        true
     }
+
+    fn alive(&mut self) {}
 
     fn write_all(&mut self, _: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error> {
         Ok(())

@@ -1,14 +1,14 @@
 //! What changes each second: beside [`super::world::World`], never in it, so that nobody is woken for it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A few words that the owner of verdicts and the thread that takes out of IPVS tell everybody. Times are CLOCK_MONOTONIC, in ns.
 #[derive(Debug)]
 pub(super) struct Beat {
     renewed: AtomicU64,
-    held: AtomicU64,
     done: AtomicU64,
     drain: AtomicU64,
+    drains: AtomicBool,
 }
 
 impl Beat {
@@ -16,9 +16,9 @@ impl Beat {
     pub(super) fn new(now: u64) -> Self {
         Self {
             renewed: AtomicU64::new(now),
-            held: AtomicU64::new(now),
             done: AtomicU64::new(0),
             drain: AtomicU64::new(0),
+            drains: AtomicBool::new(false),
         }
     }
 
@@ -27,17 +27,9 @@ impl Beat {
         self.renewed.load(Ordering::Relaxed)
     }
 
-    /// When the verdicts of those that are enforced were last renewed. Whatever has become of others: one node's failure must not end what is done about the rest.
-    pub(super) fn held(&self) -> u64 {
-        self.held.load(Ordering::Acquire)
-    }
-
-    /// Verdicts were renewed, by a pass that began at `begun`; `whole`: nothing failed.
-    pub(super) fn renew(&self, begun: u64, whole: bool) {
-        self.held.store(begun, Ordering::Release);
-        if whole {
-            self.renewed.store(begun, Ordering::Relaxed);
-        }
+    /// All verdicts were renewed, by a pass that began at `begun`.
+    pub(super) fn renew(&self, begun: u64) {
+        self.renewed.store(begun, Ordering::Relaxed);
     }
 
     /// The number of the latest snapshot of which all is in the maps: before, one that is enforced by the snapshot may be about to be.
@@ -53,6 +45,16 @@ impl Beat {
     /// When the thread that takes out of IPVS last gave a sign of life; 0 before its first one.
     pub(super) fn drain(&self) -> u64 {
         self.drain.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has the ledger open: then a lease that has lapsed must not be renewed.
+    pub(super) fn drains(&self) -> bool {
+        self.drains.load(Ordering::SeqCst)
+    }
+
+    /// It is about to open the ledger, or has closed it.
+    pub(super) fn set_drains(&self, drains: bool) {
+        self.drains.store(drains, Ordering::SeqCst);
     }
 
     /// It gives one.

@@ -15,6 +15,8 @@ const MOST: usize = 4096;
 pub(super) enum Line {
     /// What happened.
     Event(Event),
+    /// What is taken out of IPVS cannot be held, and why.
+    Lease(String),
     /// So many lines were lost: nobody read those before.
     Lost(u64),
 }
@@ -26,6 +28,12 @@ pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
         for line in said {
             match line {
                 Line::Event(event) => record(&event),
+                Line::Lease(problem) => {
+                    tracing::error!(
+                        problem,
+                        "IPVS: the lease cannot be renewed; what is taken out is put back"
+                    );
+                }
                 Line::Lost(count) => {
                     tracing::warn!(count, "lines of the log were lost: nobody read those before");
                 }

@@ -207,7 +207,11 @@ impl Agent {
             why = signals.come() => Ok(why),
             () = handed_over.cancelled() => Ok("another agent takes over"),
             () = lost(&server, &lock, &settings.run_dir) => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
-            fallen = crew.falls() => Err(fallen.into()),
+            fallen = crew.falls() => match is_lost(&server, &lock, &settings.run_dir) {
+                // Who noticed it first.
+                true => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
+                false => Err(fallen.into()),
+            },
         };
         crew.end();
         drop(taking_out);
@@ -254,9 +258,14 @@ async fn tables_written(tables: &watch::Receiver<TablesRow>, verdicts: &Inbox) {
     let _ended = verdicts.settled().await.is_err();
 }
 
-/// Returns once somebody removed the socket, or the run folder with the lock.
+/// Whether somebody removed the socket, or the run folder with the lock.
+fn is_lost(server: &Server, lock: &Lock, run_dir: &Path) -> bool {
+    !(server.is_there() && lock.is_in(run_dir))
+}
+
+/// Returns once that is so.
 async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
-    while server.is_there() && lock.is_in(run_dir) {
+    while !is_lost(server, lock, run_dir) {
         tokio::time::sleep(LOOK_FOR_FILES).await;
     }
 }

@@ -1,7 +1,7 @@
 //! The thread that has the flags file: a disk may hang, and nothing else waits for it.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         mpsc::{Receiver, channel},
@@ -19,8 +19,7 @@ use super::{
 };
 use crate::{
     enforce::{Input, Saved, Source},
-    flags::{FlagStore, monotonic_ns},
-    ledger,
+    flags::FlagStore,
 };
 
 /// It comes back to nothing so often.
@@ -31,14 +30,12 @@ const IDLE: Duration = Duration::from_secs(3600);
 pub(super) struct StoreWork {
     /// This must lie on the disk; its number is for the answer.
     pub(super) save: Option<(u64, Arc<Saved>)>,
-    /// What an earlier agent took out of IPVS holds up to then (CLOCK_MONOTONIC, ns), until it is gone on with.
-    pub(super) prolong: Option<u64>,
     end: bool,
 }
 
 impl StoreWork {
     fn is_something(&self) -> bool {
-        self.save.is_some() || self.prolong.is_some() || self.end
+        self.save.is_some() || self.end
     }
 }
 
@@ -61,14 +58,8 @@ impl Store {
     ) -> std::io::Result<Self> {
         let (told, problem_now) = watch::channel(problem.clone());
         let (ending, ended) = channel();
-        let keeper = Keeper {
-            store: FlagStore::new(run_dir),
-            run_dir: run_dir.to_owned(),
-            work: Arc::clone(work),
-            inbox,
-            lost: problem,
-            told,
-        };
+        let keeper =
+            Keeper { store: FlagStore::new(run_dir), work: Arc::clone(work), inbox, lost: problem, told };
         crew.thread("store", Nice::Usual, move || {
             keeper.run();
             // Nobody may wait any more.
@@ -87,7 +78,6 @@ impl Store {
 
 struct Keeper {
     store: FlagStore,
-    run_dir: PathBuf,
     work: Arc<Slot<StoreWork>>,
     inbox: Arc<Inbox>,
     /// Flags that an earlier agent left were lost, and nobody has flagged anybody since.
@@ -98,10 +88,7 @@ struct Keeper {
 impl Keeper {
     fn run(mut self) {
         loop {
-            let StoreWork { save, prolong, end } = self.work.take(IDLE, StoreWork::is_something);
-            if let Some(until) = prolong {
-                let _lapses = ledger::prolong(&self.run_dir, monotonic_ns(), until);
-            }
+            let StoreWork { save, end } = self.work.take(IDLE, StoreWork::is_something);
             if let Some((serial, saved)) = save {
                 self.save(serial, &saved);
             }

@@ -9,8 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nodefence_common::VERDICT_LIFETIME_NS;
-
 use super::{
     beat::Beat,
     bell::{Bell, Ending},
@@ -24,22 +22,22 @@ use crate::{
     cluster::{ClusterView, NodeName},
     flags::{monotonic_ns, now},
     ipvs::{self, is_loaded},
-    ledger::{self, Ledger, Loaded},
+    ledger::{Ledger, Loaded},
     plan::{
         Mode, VirtualAddresses,
         takeout::{Flagged, Ground, TakeOut, Wanted},
     },
     proxy,
     report::IpvsRow,
-    takeout::{Claim as _, Drive, Failure, Kernel, Known, Ledgers, Reopened, claim_anew, ground},
+    takeout::{Book as _, Drive, Failure, Kernel, Known, Ledgers, Reopened, ground, holds},
 };
 use rows::{node_row, note};
 
-/// Longest time between two looks at what is flagged, and between two renewals of the lease.
+/// Longest time between two looks at what is flagged, and at the lease.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long to wait where something is in the way: IPVS is not loaded, another process has the ledger, the kernel refuses to answer.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How soon to look whether verdicts that have lapsed are renewed.
+/// How soon to look whether the lease is renewed of which nothing was taken out.
 const LAPSED: Duration = Duration::from_millis(20);
 
 /// What whoever takes out is given.
@@ -65,11 +63,7 @@ impl TakingOut {
     pub(super) fn start(given: Given, crew: &Crew) -> std::io::Result<Self> {
         let sight = given.sight.clone();
         let bell = Arc::clone(&given.bell);
-        let work = || {
-            Work::new(given).run();
-            Ok(())
-        };
-        let thread = crew.thread("takeout", Nice::First, work)?;
+        let thread = crew.thread("takeout", Nice::First, || Work::new(given).run())?;
         Ok(Self { sight, bell, crew: crew.clone(), thread: Some(thread) })
     }
 }
@@ -100,6 +94,8 @@ struct Work {
     changes: u64,
     /// How the kernel was set when that was last looked at.
     ground: Ground,
+    /// What was taken out has lapsed: nothing more is.
+    lapsed: bool,
     /// Something was looked at or done that has not been told.
     news: bool,
     told: Option<Instant>,
@@ -121,21 +117,27 @@ impl Work {
             inherited: None,
             problem: None,
             changes: 0,
+            lapsed: false,
             news: true,
             told: None,
         }
     }
 
-    fn run(mut self) {
+    /// # Errors
+    /// Once what had lapsed is put back: the agent ends.
+    fn run(mut self) -> anyhow::Result<()> {
         loop {
             let pause = self.step().unwrap_or_else(|problem| {
                 self.fail(Some(problem));
                 AGAIN
             });
             self.tell();
+            if self.lapsed {
+                return self.give_up();
+            }
             match self.given.bell.wait(pause) {
                 None => {}
-                Some(Ending::Leave) => return,
+                Some(Ending::Leave) => return Ok(()),
                 Some(Ending::Restore) => return self.restore(),
             }
         }
@@ -158,8 +160,12 @@ impl Work {
         self.given.beat.drain_lives(monotonic_ns());
         let changed = self.look();
         self.news |= changed;
-        if self.drive.is_none() && !self.open().map_err(chain)? {
-            return Ok(if self.flagged.is_empty() { LOOK * 4 } else { AGAIN });
+        if self.drive.is_none() {
+            let opened = self.open();
+            self.given.beat.set_drains(self.drive.is_some());
+            if !opened.map_err(chain)? {
+                return Ok(if self.flagged.is_empty() { LOOK * 4 } else { AGAIN });
+            }
         }
         let Some(drive) = &mut self.drive else { return Ok(AGAIN) };
         if changed {
@@ -172,15 +178,8 @@ impl Work {
             drive.machine.set_wanted(Wanted::new(view, addresses, &self.given.sight.own_node));
             self.unseen = false;
         }
-        if self.given.beat.held().saturating_add(VERDICT_LIFETIME_NS) <= monotonic_ns() {
-            // This process stood still: the verdicts have lapsed, and nothing is done on their account before they are renewed.
-            return Ok(LAPSED);
-        }
-        // Also where nothing is ours: a guard remembers what was, so it must find a ledger that says so, whatever becomes of the run folder.
-        let watched = busy || flagged || drive.book().is_guarded();
-        if watched && !drive.book().renew(busy).map_err(chain)? {
-            self.news = true;
-            lapsed(drive).map_err(chain)?;
+        if !drive.book().holds(busy) {
+            return Ok(self.lapsed());
         }
         let urgent = self.given.bell.board().urgent.clone();
         drive.urge(urgent.iter().copied());
@@ -200,7 +199,7 @@ impl Work {
                 Ok(round) => {
                     self.changes += round.changes as u64;
                     if round.lapsed {
-                        lapsed(drive).map_err(chain)?;
+                        return Ok(self.lapsed());
                     }
                 }
                 Err(Failure::Tables(error)) => {
@@ -279,8 +278,17 @@ impl Work {
             return Ok(false);
         }
         let kernel = Kernel::open(known(&self.given.rescue))?;
-        let until = Box::new(until(&self.given.beat));
-        let Some((ledgers, loaded)) = Ledgers::open(run_dir, until)? else {
+        let pin_dir = &self.given.sight.settings.options.pin_dir;
+        // From now on a lease that has lapsed stays so.
+        self.given.beat.set_drains(true);
+        anyhow::ensure!(
+            holds(pin_dir),
+            "verdicts are not renewed, so nothing can be taken out that lapses with them"
+        );
+        let beat = Arc::clone(&self.given.beat);
+        // Large tables are read for longer than a minute: it is said meanwhile that this thread lives.
+        let alive = Box::new(move || beat.drain_lives(monotonic_ns()));
+        let Some((ledgers, loaded)) = Ledgers::open(run_dir, pin_dir, alive)? else {
             anyhow::bail!("another process still has the ledger in {}", run_dir.display());
         };
         if !loaded.entries.is_empty() {
@@ -310,11 +318,31 @@ impl Work {
         match reopened(&self.given.rescue, error) {
             Reopened::Tables(kernel) => drive.replace_tables(kernel),
             Reopened::Gone => {
-                let _told_again = drive.book().forget_all();
-                self.drive = None;
+                let _told_again = drive.book().write_all(&BTreeMap::new());
+                self.close();
             }
             Reopened::NotYet => {}
         }
+    }
+
+    /// Nothing of ours is left in the tables.
+    fn close(&mut self) {
+        self.drive = None;
+        self.given.beat.set_drains(false);
+    }
+
+    /// The lease has lapsed, or somebody removed the ledger: nothing that was believed holds. Gives when to come again.
+    fn lapsed(&mut self) -> Duration {
+        self.news = true;
+        match &mut self.drive {
+            // This process stood still, and nothing was taken out.
+            Some(drive) if drive.machine.is_empty() => {
+                drive.book().dismiss_guard();
+                self.close();
+            }
+            _ => self.lapsed = true,
+        }
+        LAPSED
     }
 
     /// Where there are news, and now and then: others load IPVS and set its switches.
@@ -349,16 +377,6 @@ impl Work {
     }
 }
 
-/// Up to when what is taken out holds: as long as the verdicts do.
-fn until(beat: &Arc<Beat>) -> impl Fn() -> u64 + Send + use<> {
-    let beat = Arc::clone(beat);
-    move || {
-        // Large tables are read for longer than a minute: this is asked for meanwhile.
-        beat.drain_lives(monotonic_ns());
-        beat.held().saturating_add(VERDICT_LIFETIME_NS)
-    }
-}
-
 /// A packet that is handed over just now is rescued by its entry, or by what is known of it.
 fn known(rescue: &Arc<Desk>) -> Known {
     let rescue = Arc::clone(rescue);
@@ -379,15 +397,6 @@ fn reopened(rescue: &Arc<Desk>, error: &ipvs::Error) -> Reopened<Kernel> {
             Reopened::NotYet
         }
     }
-}
-
-/// The guard has put back what was taken, or another agent has the ledger: nothing that was believed holds.
-fn lapsed(drive: &mut Drive<Kernel, Ledgers>) -> Result<(), ledger::Error> {
-    // Where nothing is ours it lapses by itself.
-    if !drive.machine.is_empty() {
-        tracing::warn!("IPVS: what was taken out had lapsed; flagged nodes are taken out anew");
-    }
-    claim_anew(drive)
 }
 
 /// What was wrong with the ledger of an earlier agent.

@@ -200,6 +200,7 @@ impl Driver {
                     self.writer = writer;
                     self.enforcer.know_own(own.clone());
                     self.outlets = Some(Open { own, outlets });
+                    self.prolong(now().mono.saturating_add(VERDICT_LIFETIME_NS));
                 }
                 Message::ForgetOld => self.writer.forget_old(),
                 Message::Settle(settled) => self.settling.push(settled),
@@ -232,8 +233,8 @@ impl Driver {
                 self.writer.write(*index, entry).err().map(|error| error.to_string())
             }
             Output::Unexempt(key) => self.writer.let_go(key).err().map(chain),
-            Output::Lease(_) => {
-                self.lease();
+            Output::Lease(until) => {
+                self.lease(*until);
                 return;
             }
             Output::Tables(plan) => {
@@ -288,13 +289,19 @@ impl Driver {
         self.told = told;
     }
 
-    /// Verdicts were renewed, and what is taken out of IPVS holds as long as they do.
-    fn lease(&mut self) {
-        let whole = !std::mem::take(&mut self.failed) && !self.troubled;
-        self.beat.renew(self.begun, whole);
-        if self.beat.drain() == 0 {
-            let until = self.begun.saturating_add(VERDICT_LIFETIME_NS);
-            self.store.post(|work| work.prolong = Some(until));
+    /// Verdicts were renewed, and what is taken out of IPVS holds as long as they do. Whatever failed: one node's failure must not end what is done about the rest.
+    fn lease(&mut self, until: u64) {
+        if !std::mem::take(&mut self.failed) && !self.troubled {
+            self.beat.renew(self.begun);
+        }
+        self.prolong(until);
+    }
+
+    fn prolong(&mut self, until: u64) {
+        // Of an earlier agent, and once something may be taken out, what has lapsed stays so: the guard is putting it back.
+        let anew = self.outlets.is_some() && !self.beat.drains();
+        if let Err(error) = self.writer.prolong(until, anew) {
+            self.record(Line::Lease(chain(error)));
         }
     }
 

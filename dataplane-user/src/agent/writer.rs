@@ -2,7 +2,10 @@
 
 use nodefence_common::{NodeEntry, PortKey};
 
-use crate::dataplane::{self, NodeWriter};
+use crate::{
+    dataplane::{self, NodeWriter},
+    flags::monotonic_ns,
+};
 
 /// The one map write, and those that must come before and after it.
 pub(super) trait Writer: Send {
@@ -12,6 +15,8 @@ pub(super) trait Writer: Send {
     fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
     /// Takes that back.
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+    /// What was taken out of IPVS holds up to `until` (CLOCK_MONOTONIC, ns); once it has lapsed only where it begins `anew`.
+    fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error>;
     /// No device reads maps of another size any more.
     fn forget_old(&mut self);
 }
@@ -27,6 +32,10 @@ impl Writer for NodeWriter {
 
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
         self.let_go_of_port(key)
+    }
+
+    fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error> {
+        Self::prolong(self, monotonic_ns(), until, anew)
     }
 
     fn forget_old(&mut self) {
@@ -47,6 +56,10 @@ impl Writer for Nowhere {
     }
 
     fn let_go(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+        Ok(())
+    }
+
+    fn prolong(&mut self, _: u64, _: bool) -> Result<(), dataplane::Error> {
         Ok(())
     }
 

@@ -225,6 +225,9 @@ pub enum Verb {
         /// Process id of the agent
         #[arg(long)]
         parent: u32,
+        /// Folder of the pins
+        #[arg(long)]
+        pin_dir: PathBuf,
     },
 
     /// Say what keeps nodefence from working on this node, with the remedy

@@ -101,9 +101,9 @@ pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
                 ));
             }
         }
-        Verb::Guard { parent } => {
+        Verb::Guard { parent, ref pin_dir } => {
             init_log(LogFormat::Text);
-            takeout::guard(&cli.run_dir, parent)?;
+            takeout::guard(&cli.run_dir, pin_dir, parent)?;
         }
         Verb::Doctor { ref interface, ref pin_dir } => {
             return doctor::run(cli.output, interface, pin_dir.as_deref(), &cli.socket());

@@ -4,17 +4,16 @@
 //! to the disk: the file must outlive processes, not the machine, whose tables end with it. It names the boot and the network namespace
 //! that it speaks of; in another one it means nothing.
 //!
-//! `ledger.lease` holds the one deadline of all of it, which the agent renews as it renews its verdicts, and an epoch that each new holder
-//! raises: who finds another epoch than its own has lapsed, and must not act on what it believed. See [`Lease`].
+//! One deadline holds for all of it, which is renewed with the verdicts and lies in a pinned map ([`crate::dataplane::lease`]): once it has lapsed everything is put back.
 
 mod file;
-mod lease;
+mod locks;
 mod stored;
 #[cfg(test)]
 mod tests;
 
 pub use file::{Ledger, Loaded, put_aside};
-pub use lease::{Held, Lease, LeaseFile, Owner, Turn, prolong};
+pub use locks::{Owner, Turn};
 pub use nodefence_core::ledger::{Entry, Pair, Phase, Record};
 
 use std::{

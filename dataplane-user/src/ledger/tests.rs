@@ -174,14 +174,13 @@ fn a_file_that_was_removed_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
     let owner = Owner::take(dir.path(), Duration::ZERO).unwrap().unwrap();
-    let held = Held::claim(dir.path(), 1).unwrap();
-    assert!(ledger.is_there() && held.is_there() && owner.is_in(dir.path()));
+    assert!(ledger.is_there() && owner.is_in(dir.path()));
     ledger.rewrite(&Default::default()).unwrap();
     assert!(ledger.is_there());
     for file in fs::read_dir(dir.path()).unwrap() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
-    assert!(!ledger.is_there() && !held.is_there() && !owner.is_in(dir.path()));
+    assert!(!ledger.is_there() && !owner.is_in(dir.path()));
     ledger.rewrite(&Default::default()).unwrap();
     assert!(ledger.is_there());
 }
@@ -261,73 +260,14 @@ proptest! {
     }
 }
 
+/// A holder that does not give it back is passed over.
 #[test]
-fn a_lease_has_one_holder() {
+fn a_turn_is_not_waited_for_for_ever() {
     let dir = tempfile::tempdir().unwrap();
-    let mut first = Held::claim(dir.path(), 100).unwrap();
-    assert!(first.holds(99).unwrap() && !first.holds(100).unwrap());
-    let turn = Turn::take(dir.path()).unwrap();
-    assert!(first.renew(&turn, 99, 200).unwrap() && first.holds(150).unwrap());
-    // An older deadline does not shorten it, and one that has lapsed is not revived.
-    assert!(first.renew(&turn, 150, 120).unwrap() && first.holds(150).unwrap());
-    assert!(!first.renew(&turn, 200, 300).unwrap() && !first.holds(250).unwrap());
-    drop(turn);
-    // Another takes it over: the first may do nothing more.
-    let second = Held::claim(dir.path(), 400).unwrap();
-    assert!(!first.holds(300).unwrap() && second.holds(300).unwrap());
-    let turn = Turn::take(dir.path()).unwrap();
-    assert!(!first.renew(&turn, 300, 900).unwrap() && !second.holds(500).unwrap());
-    // A holder of the turn that does not give it back is passed over.
+    let _stopped = Turn::take(dir.path()).unwrap();
     let begun = std::time::Instant::now();
     let _passed = Turn::take(dir.path()).unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(500));
-    // A damaged lease does not hold.
-    fs::write(dir.path().join("ledger.lease"), "0000000000000009 0000ffffffffffff 00000000\n").unwrap();
-    assert!(!second.holds(300).unwrap());
-    assert_eq!(LeaseFile::open(dir.path()).unwrap().read().unwrap(), Lease::default());
-}
-
-/// What the guard says of it to an agent that had been stopped.
-#[test]
-fn a_lapsed_lease_says_whether_all_was_put_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let turn = || Turn::take(dir.path()).unwrap();
-    let mut agent = Held::claim(dir.path(), 100).unwrap();
-    assert!(agent.renew(&turn(), 50, 200).unwrap());
-    let guard = LeaseFile::open(dir.path()).unwrap();
-    assert_eq!(guard.let_go(&turn(), 199).unwrap(), None, "it holds");
-    // Lapsed, and nobody came.
-    assert_eq!(agent.claim_again(dir.path(), 400).unwrap(), None);
-    assert!(agent.holds(399).unwrap());
-    // The guard is at it, and is passed over: nothing is known.
-    let let_go = guard.let_go(&turn(), 400).unwrap().unwrap();
-    assert!(!agent.renew(&turn(), 399, 900).unwrap());
-    assert_eq!(agent.claim_again(dir.path(), 500).unwrap(), None);
-    guard.put_back(let_go).unwrap();
-    assert!(agent.holds(499).unwrap(), "a claim since then stands");
-    // It is done, and looks again now and then.
-    let let_go = guard.let_go(&turn(), 500).unwrap().unwrap();
-    guard.put_back(let_go).unwrap();
-    let again = guard.let_go(&turn(), 600).unwrap().unwrap();
-    assert_eq!(again.epoch, let_go.epoch);
-    guard.put_back(again).unwrap();
-    assert!(!guard.read().unwrap().holds(0));
-    assert_eq!(agent.claim_again(dir.path(), 700).unwrap(), Some(500));
-    assert!(agent.holds(699).unwrap());
-}
-
-/// A guard that outlives `detach` sees the lease of the agent that came after it.
-#[test]
-fn a_lease_is_looked_at_by_its_path() {
-    let dir = tempfile::tempdir().unwrap();
-    assert_eq!(LeaseFile::look(dir.path()).unwrap(), Lease::default());
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "it makes none");
-    let _old = Held::claim(dir.path(), 100).unwrap();
-    let open = LeaseFile::open(dir.path()).unwrap();
-    Ledger::remove(dir.path()).unwrap();
-    let _new = Held::claim(dir.path(), 900).unwrap();
-    assert!(LeaseFile::look(dir.path()).unwrap().holds(500));
-    assert!(!open.read().unwrap().holds(500));
 }
 
 /// `repair` has nothing that must be put back: it gives way to who is at work.

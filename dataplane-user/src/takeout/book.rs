@@ -1,32 +1,27 @@
 use std::{
     collections::BTreeMap,
-    fs::DirBuilder,
-    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     process::Child,
     time::{Duration, Instant},
 };
 
-use super::{Book, Claim, spawn_guard};
-use crate::{
-    flags::monotonic_ns,
-    ledger::{Entry, Error, Held, Ledger, Loaded, Owner, Pair, Record, Turn},
-};
+use super::{Book, holds, spawn_guard};
+use crate::ledger::{Entry, Error, Ledger, Loaded, Owner, Pair, Record, Turn};
 
 /// How long another process that has the ledger (an agent that ends, a guard that puts things back) is waited for at a time.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How soon a guard that ended is replaced.
 const RESPAWN: Duration = Duration::from_secs(1);
 
-/// Up to when (CLOCK_MONOTONIC, ns) what is in the ledger holds: as long as the agent's verdicts.
-type Until = Box<dyn Fn() -> u64 + Send>;
+/// Says that this thread lives: the lease is renewed only as long as it does.
+type Alive = Box<dyn Fn() + Send>;
 
 /// The ledger on the disk, its lease, and the guard that watches over both.
 pub struct Ledgers {
     run_dir: PathBuf,
+    pin_dir: PathBuf,
     ledger: Ledger,
-    held: Held,
-    until: Until,
+    alive: Alive,
     guard: Guard,
     owner: Owner,
 }
@@ -36,34 +31,25 @@ impl Ledgers {
     ///
     /// # Errors
     /// Where its files cannot be used.
-    pub fn open(run_dir: &Path, until: Until) -> Result<Option<(Self, Loaded)>, Error> {
+    pub fn open(run_dir: &Path, pin_dir: &Path, alive: Alive) -> Result<Option<(Self, Loaded)>, Error> {
         let Some(owner) = Owner::take(run_dir, PATIENCE)? else { return Ok(None) };
         let (ledger, loaded) = Ledger::open(run_dir)?;
         let mut guard = Guard { child: None, tried: None };
         if !loaded.entries.is_empty() {
             // An earlier agent's guard ends once it sees another holder.
-            guard.ensure(run_dir);
+            guard.ensure(run_dir, pin_dir);
         }
-        let held = Held::claim(run_dir, until())?;
-        let run_dir = run_dir.to_owned();
-        Ok(Some((Self { run_dir, ledger, held, until, guard, owner }, loaded)))
+        let (run_dir, pin_dir) = (run_dir.to_owned(), pin_dir.to_owned());
+        Ok(Some((Self { run_dir, pin_dir, ledger, alive, guard, owner }, loaded)))
     }
 
-    /// Prolongs the lease, and has a guard run where there is something to guard. False where the lease has lapsed.
-    ///
-    /// # Errors
-    /// Where its files cannot be used.
-    pub fn renew(&mut self, guarded: bool) -> Result<bool, Error> {
-        let holds = self.turn()?.is_some();
+    /// Has a guard run where there is something to guard. False where the lease has lapsed, or where others do not find the ledger any more: nobody would put
+    /// back what is taken out from then on.
+    pub fn holds(&mut self, guarded: bool) -> bool {
         if guarded {
-            self.guard.ensure(&self.run_dir);
+            self.guard.ensure(&self.run_dir, &self.pin_dir);
         }
-        Ok(holds)
-    }
-
-    /// Whether a guard of ours runs.
-    pub fn is_guarded(&mut self) -> bool {
-        self.guard.runs()
+        self.is_ours()
     }
 
     /// Ends the guard, where nothing is ours any more.
@@ -73,37 +59,33 @@ impl Ledgers {
             let _reaped = child.wait();
         }
     }
-
-    /// Has the lease hold up to another time from now on.
-    pub fn hold_up_to(&mut self, until: Until) {
-        self.until = until;
-    }
-
-    /// The turn, and the lease prolonged; `None` where it has lapsed, or where others do not find ledger and lease any more: nobody would put back what is
-    /// taken out from then on.
-    fn turn(&mut self) -> Result<Option<Turn>, Error> {
-        if !self.ledger.is_there() || !self.held.is_there() || !self.owner.is_in(&self.run_dir) {
-            return Ok(None);
-        }
-        let until = (self.until)();
-        let turn = Turn::take(&self.run_dir)?;
-        let holds = self.held.renew(&turn, monotonic_ns(), until)?;
-        Ok(holds.then_some(turn))
-    }
 }
 
 impl Book for Ledgers {
     type Turn = Turn;
 
     fn begin(&mut self, records: &[Record]) -> Result<Option<Turn>, Error> {
-        let Some(turn) = self.turn()? else { return Ok(None) };
+        (self.alive)();
+        // Before the turn: where the folder is gone none can be taken.
+        if !self.is_ours() {
+            return Ok(None);
+        }
+        let turn = Turn::take(&self.run_dir)?;
+        // Others may have had it for long.
+        if !self.is_ours() {
+            return Ok(None);
+        }
         self.ledger.append(records)?;
-        self.guard.ensure(&self.run_dir);
+        self.guard.ensure(&self.run_dir, &self.pin_dir);
         Ok(Some(turn))
     }
 
-    fn hold(&mut self) -> Result<(), Error> {
-        self.turn().map(drop)
+    fn is_ours(&self) -> bool {
+        self.ledger.is_there() && self.owner.is_in(&self.run_dir) && holds(&self.pin_dir)
+    }
+
+    fn alive(&mut self) {
+        (self.alive)();
     }
 
     fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), Error> {
@@ -116,24 +98,6 @@ impl Book for Ledgers {
 
     fn rest(&mut self, count: usize, entries: impl FnOnce() -> BTreeMap<Pair, Entry>) -> Result<(), Error> {
         self.ledger.rest(count, entries)
-    }
-}
-
-impl Claim for Ledgers {
-    fn claim_again(&mut self) -> Result<Option<Duration>, Error> {
-        // Somebody may have removed the folder, with all that lay in it.
-        let _said_below = DirBuilder::new().recursive(true).mode(0o700).create(&self.run_dir);
-        if !self.owner.is_in(&self.run_dir)
-            && let Some(owner) = Owner::take(&self.run_dir, PATIENCE)?
-        {
-            self.owner = owner;
-        }
-        let put_back = self.held.claim_again(&self.run_dir, (self.until)())?;
-        Ok(put_back.map(Duration::from_nanos))
-    }
-
-    fn forget_all(&mut self) -> Result<(), Error> {
-        self.ledger.rewrite(&BTreeMap::new())
     }
 }
 
@@ -154,7 +118,7 @@ impl Guard {
     }
 
     /// Starts one where none of ours runs.
-    fn ensure(&mut self, run_dir: &Path) {
+    fn ensure(&mut self, run_dir: &Path, pin_dir: &Path) {
         if self.runs() {
             return;
         }
@@ -162,7 +126,7 @@ impl Guard {
             return;
         }
         self.tried = Some(Instant::now());
-        match spawn_guard(run_dir) {
+        match spawn_guard(run_dir, pin_dir) {
             Ok(child) => self.child = Some(child),
             Err(error) => {
                 tracing::error!(%error, "no guard could be started: what is taken out of IPVS outlives this agent");

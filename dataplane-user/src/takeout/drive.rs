@@ -12,7 +12,7 @@ use crate::{
     plan::takeout::{Act, Flagged, TakeOut},
 };
 
-/// Changes made at once; in between the lease is renewed, and others may change the tables.
+/// Changes made at once; in between it is looked whether the lease holds, and others may change the tables.
 const BATCH: usize = 256;
 /// Changes made in one round: in between services are looked at that somebody waits for.
 const AT_ONCE: usize = 4 * BATCH;
@@ -39,7 +39,7 @@ pub enum Failure {
 pub struct Round {
     /// Changes made.
     pub changes: usize,
-    /// The lease was lost: it must be claimed again, and the next round reads everything.
+    /// The lease has lapsed: nothing may be changed any more on account of what was believed.
     pub lapsed: bool,
 }
 
@@ -63,14 +63,14 @@ pub struct Drive<T, B> {
     /// Services that packets wait for.
     urgent: BTreeSet<ServiceKey>,
     next_urgent: Duration,
-    held: Duration,
+    alive: Duration,
     gave_way: Duration,
 }
 
 impl<T: Tables, B: Book> Drive<T, B> {
     /// Begins with a reading of everything.
     pub fn new(machine: TakeOut, tables: T, book: B) -> Self {
-        let held = tables.now();
+        let begun = tables.now();
         Self {
             machine,
             tables,
@@ -83,8 +83,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
             next_all: Duration::ZERO,
             urgent: BTreeSet::new(),
             next_urgent: Duration::ZERO,
-            held,
-            gave_way: held,
+            alive: begun,
+            gave_way: begun,
         }
     }
 
@@ -111,23 +111,6 @@ impl<T: Tables, B: Book> Drive<T, B> {
     pub fn read_all(&mut self) {
         self.next_all = Duration::ZERO;
         self.drop_planned();
-    }
-
-    /// The lease was claimed again after it had lapsed: writes what is ours. `put_back`: up to when (CLOCK_MONOTONIC) what was changed is known to have been
-    /// put back by others.
-    ///
-    /// # Errors
-    /// Where it cannot be written: the next round says that the lease has lapsed, or writes it.
-    pub fn claimed_again(&mut self, put_back: Option<Duration>) -> Result<(), ledger::Error> {
-        if let Some(deadline) = put_back {
-            self.machine.put_back(deadline);
-        }
-        self.read_all();
-        self.unwritten = true;
-        // At once: no turn is given before there is a ledger again.
-        self.book.write_all(&self.machine.entries())?;
-        self.unwritten = false;
-        Ok(())
     }
 
     /// Has one of the next rounds look at these services, whatever else it reads: each may be one that came after everything was last read.
@@ -278,9 +261,20 @@ impl<T: Tables, B: Book> Drive<T, B> {
                 };
                 after.extend(self.machine.done(act, outcome, now));
             }
+            round.lapsed = !self.book.is_ours();
+            if round.lapsed {
+                // This process may have stood still before the changes were made, and the guard have struck from the ledger what they are about: it names them
+                // again, whole, so that they are put back.
+                let mut entries = self.machine.entries();
+                let named = batch.iter().filter_map(|act| entries.remove_entry(&act.pair));
+                after = named.map(|(pair, entry)| Record::Own(pair, entry)).chain(after).collect();
+            }
             self.book.note(&after)?;
             if let Some(failure) = applied.failure {
                 return Err(failure.into());
+            }
+            if round.lapsed {
+                return Ok(round);
             }
         }
         Ok(round)

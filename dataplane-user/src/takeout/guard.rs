@@ -13,25 +13,24 @@ use nix::{
     unistd::{getppid, setsid},
 };
 
-use super::{Kernel, restore};
+use super::{Kernel, holds, restore};
 use crate::{
-    flags::monotonic_ns,
     ipvs,
-    ledger::{self, Entry, LeaseFile, Ledger, Owner, Pair, Turn},
+    ledger::{self, Entry, Ledger, Owner, Pair, Record, Turn},
 };
 
 /// How often the lease is looked at.
 const TICK: Duration = Duration::from_millis(200);
-/// How long to wait after something could not be put back.
+/// How long to wait after something could not be put back, and before what was put back is read once more.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long another agent must have had the ledger before the guard of a dead one leaves it to that agent's guard, which is started within that time.
 const RIVAL: Duration = Duration::from_secs(1);
 
-/// Starts a guard for the ledger in a run folder, from this very program.
+/// Starts a guard for the ledger in a run folder and the lease below a pin folder, from this very program.
 ///
 /// # Errors
 /// Where the process cannot be made.
-pub fn spawn_guard(run_dir: &Path) -> io::Result<Child> {
+pub fn spawn_guard(run_dir: &Path, pin_dir: &Path) -> io::Result<Child> {
     // The program that runs, also where another one lies in its place by now.
     Command::new("/proc/self/exe")
         .arg("guard")
@@ -39,6 +38,8 @@ pub fn spawn_guard(run_dir: &Path) -> io::Result<Child> {
         .arg(std::process::id().to_string())
         .arg("--run-dir")
         .arg(run_dir)
+        .arg("--pin-dir")
+        .arg(pin_dir)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
@@ -48,13 +49,21 @@ pub fn spawn_guard(run_dir: &Path) -> io::Result<Child> {
 ///
 /// # Errors
 /// Where the folder cannot be used.
-pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
+pub fn guard(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
     // Whoever ends the agent's session or its group means the agent. This one ends by itself, once nothing is left to be put back.
     let _leader_already = setsid();
     let mut ends = SigSet::empty();
     ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     let _not_blocked = ends.thread_block();
-    let mut watch = Watch { run_dir, parent, lock: None, rival_since: None, told: String::new() };
+    let mut watch = Watch {
+        run_dir,
+        pin_dir,
+        parent,
+        lock: None,
+        struck: BTreeMap::new(),
+        rival_since: None,
+        told: String::new(),
+    };
     loop {
         match watch.step() {
             Ok(None) => return Ok(()),
@@ -69,8 +78,11 @@ pub fn guard(run_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
 /// The lease and the ledger, as they are there.
 struct Watch<'a> {
     run_dir: &'a Path,
+    pin_dir: &'a Path,
     parent: u32,
     lock: Option<Owner>,
+    /// What was put back, and is not in the ledger any more. An agent that is stopped may have changes of it on their way.
+    struck: BTreeMap<Pair, Entry>,
     rival_since: Option<Instant>,
     told: String,
 }
@@ -88,32 +100,38 @@ impl Watch<'_> {
             self.lock = Owner::take_guard(self.run_dir, Duration::ZERO)?;
         }
         let orphaned = self.is_orphaned();
-        if Ledger::is_empty(self.run_dir)? {
+        if Ledger::is_empty(self.run_dir)? && self.struck.is_empty() {
             return Ok((!orphaned).then_some(TICK));
         }
-        // Not by the lease's epoch: that rises as well where the agent that died had lapsed before.
-        if orphaned && Owner::take(self.run_dir, Duration::ZERO)?.is_none() {
+        // Once no agent has the ledger nobody takes it over while this one puts back.
+        let owner = if orphaned { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
+        if orphaned && owner.is_none() {
             if self.rival_since.get_or_insert_with(Instant::now).elapsed() > RIVAL {
                 return Ok(None);
             }
-        } else {
-            self.rival_since = None;
-        }
-        if LeaseFile::look(self.run_dir)?.holds(monotonic_ns()) {
             return Ok(Some(TICK));
         }
-        match self.lock.as_ref().map(|_| lapse(self.run_dir)) {
-            Some(Ok(left)) => Ok(Some(self.left(&left))),
-            None => Ok(Some(TICK)),
+        self.rival_since = None;
+        if holds(self.pin_dir) {
+            self.struck.clear();
+            return Ok(Some(TICK));
+        }
+        if self.lock.is_none() {
+            return Ok(Some(TICK));
+        }
+        match lapse(self.run_dir, &mut self.struck) {
+            Ok(left) if left.is_empty() && owner.is_some() => Ok(None),
+            Ok(left) => Ok(Some(self.left(&left))),
             // Another agent's, which began one anew: nothing of it is this guard's.
-            Some(Err(Failure::Unread(_))) if orphaned => Ok(None),
-            Some(Err(error)) => Ok(Some(self.failed(error))),
+            Err(Failure::Unread(_)) if orphaned => Ok(None),
+            Err(error) => Ok(Some(self.failed(error))),
         }
     }
 
     fn left(&mut self, left: &BTreeMap<Pair, Option<i32>>) -> Duration {
-        let Some((pair, errno)) = left.first_key_value() else { return TICK };
-        self.tell(format!("{} destinations cannot be put back: {pair}, error {errno:?}", left.len()));
+        if let Some((pair, errno)) = left.first_key_value() {
+            self.tell(format!("{} destinations cannot be put back: {pair}, error {errno:?}", left.len()));
+        }
         AGAIN
     }
 
@@ -141,27 +159,33 @@ enum Failure {
     Unread(&'static str),
 }
 
-/// Puts back what has lapsed; gives what could not be.
-fn lapse(run_dir: &Path) -> Result<BTreeMap<Pair, Option<i32>>, Failure> {
-    let turn = Turn::take(run_dir)?;
-    let lease_file = LeaseFile::open(run_dir)?;
-    let Some(lease) = lease_file.let_go(&turn, monotonic_ns())? else { return Ok(BTreeMap::new()) };
+/// Puts back what has lapsed, once more what was `struck` from the ledger before, and strikes what is done; gives what could not be put back.
+fn lapse(run_dir: &Path, struck: &mut BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, Failure> {
+    let _turn = Turn::take(run_dir)?;
     let loaded = Ledger::read(run_dir)?;
     if let Some(problem) = loaded.unread() {
         return Err(Failure::Unread(problem));
     }
-    let mut entries = loaded.entries;
+    let mut entries = struck.clone();
+    entries.extend(loaded.entries.clone());
     let left = put_back(&entries)?;
-    if left.is_empty() {
-        lease_file.put_back(lease)?;
-    }
-    // An agent that is stopped may have changes on their way: as long as it lives nothing is forgotten, and all is looked at again.
-    if Owner::take(run_dir, Duration::ZERO)?.is_some() {
-        entries.retain(|pair, _| left.contains_key(pair));
-        let (mut ledger, _) = Ledger::open(run_dir)?;
-        ledger.rewrite(&entries)?;
+    let done: BTreeMap<Pair, Entry> =
+        loaded.entries.into_iter().filter(|(pair, _)| !left.contains_key(pair)).collect();
+    if !done.is_empty() {
+        // Added to the file and not written anew: what a stopped agent still writes there must be found.
+        let drops: Vec<Record> = done.keys().map(|pair| Record::Drop(*pair)).collect();
+        Ledger::open(run_dir)?.0.append(&drops)?;
+        struck.extend(done);
     }
     Ok(left)
+}
+
+/// Puts back what the ledger in a run folder still names, for an agent whose lease has lapsed; gives what could not be put back.
+///
+/// # Errors
+/// Where the ledger or the tables cannot be used.
+pub fn put_back_named(run_dir: &Path) -> anyhow::Result<BTreeMap<Pair, Option<i32>>> {
+    Ok(lapse(run_dir, &mut BTreeMap::new())?)
 }
 
 /// Puts back all that the ledger in a run folder names, and removes it; gives how many destinations that were. For whoever knows that no agent
@@ -191,8 +215,11 @@ pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
     Ok(entries.len())
 }
 
-/// Puts everything back; gives what could not be, with the kernel's error number where there is one. Without IPVS there is nothing to put back.
-fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, ipvs::Error> {
+/// Puts all of these back; gives what could not be, with the kernel's error number where there is one. Without IPVS there is nothing to put back.
+///
+/// # Errors
+/// Where the tables cannot be read or changed.
+pub fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, ipvs::Error> {
     let restored = match Kernel::open(Box::new(|_| {})) {
         Ok(mut kernel) => restore(&mut kernel, entries)?,
         Err(ipvs::Error::NotLoaded) => return Ok(BTreeMap::new()),

@@ -56,18 +56,17 @@ pub trait Book {
     /// What keeps others from changing the tables while it lives.
     type Turn;
 
-    /// Writes what is about to be done. `None`, and nothing is written, where the lease has lapsed or is another's: what was believed does not
-    /// hold any more.
+    /// Writes what is about to be done. `None`, and nothing is written, where the lease has lapsed: what was believed does not hold any more.
     ///
     /// # Errors
     /// Where it was not all written: then nothing may be done.
     fn begin(&mut self, records: &[Record]) -> Result<Option<Self::Turn>, ledger::Error>;
 
-    /// Prolongs the lease, if it still holds; else the next [`Self::begin`] says so.
-    ///
-    /// # Errors
-    /// Where it cannot be read or written.
-    fn hold(&mut self) -> Result<(), ledger::Error>;
+    /// Whether the lease holds, and the ledger is where others find it.
+    fn is_ours(&self) -> bool;
+
+    /// A sign of life: what is read may take longer than the lease is renewed without one.
+    fn alive(&mut self);
 
     /// Writes all that is ours, in place of what stands there. Only while a turn is held.
     ///

@@ -7,6 +7,7 @@ mod ending;
 mod guard;
 mod hands;
 mod kernel;
+mod lease;
 mod restore;
 #[cfg(test)]
 mod tests;
@@ -15,8 +16,9 @@ mod world;
 
 pub use book::Ledgers;
 pub use drive::{Drive, Failure, Round};
-pub use ending::{Claim, Reopened, Surroundings, claim_anew, put_back_within};
-pub use guard::{guard, put_all_back, spawn_guard};
+pub use ending::{PutBack, Reopened, Surroundings, put_back_within};
+pub use guard::{guard, put_all_back, put_back, put_back_named, spawn_guard};
 pub use hands::{Book, Tables};
 pub use kernel::{Kernel, Known, ground, pair_of};
+pub use lease::holds;
 pub use restore::{Restored, restore};

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Book, Tables};
+use super::{Book, Tables, restore};
 use crate::{
     ipvs::{self, Applied, Change, Destination, Listed, Outcome, Service, ServiceKey, VirtualServer},
     ledger::{self, Entry, Pair, Record},
@@ -44,8 +44,8 @@ pub(super) struct World {
     /// No line can be written.
     pub(super) full: bool,
     pub(super) lapsed: bool,
-    /// Somebody has removed the run folder.
-    pub(super) removed: bool,
+    /// Batches of changes until the agent stands still with one in its hands, and the guard is there; `None`: never.
+    pub(super) stops: Option<usize>,
     /// The tables do not answer.
     pub(super) deaf: bool,
     /// Services that a list lacks, which is incomplete then and has the others twice.
@@ -218,6 +218,14 @@ impl Proxy {
     }
 }
 
+/// The lease lapses, and the guard puts back and strikes what the ledger names.
+pub(super) fn lapse(world: &Shared) {
+    world.borrow_mut().lapsed = true;
+    let entries = std::mem::take(&mut world.borrow_mut().entries);
+    let restored = restore(&mut Hands(Rc::clone(world)), &entries).unwrap();
+    assert!(restored.left.is_empty());
+}
+
 /// The agent's hands: dead after the fuse, as after SIGKILL.
 pub(super) struct Hands(pub(super) Shared);
 
@@ -282,6 +290,11 @@ impl Tables for Hands {
     }
 
     fn apply(&mut self, changes: &[Change]) -> Applied {
+        let stops = self.0.borrow().stops;
+        self.0.borrow_mut().stops = stops.and_then(|left| left.checked_sub(1));
+        if stops == Some(0) {
+            lapse(&self.0);
+        }
         let mut world = self.0.borrow_mut();
         let mut applied = Applied { outcomes: vec![Outcome::Unknown; changes.len()], failure: None };
         for (change, outcome) in changes.iter().zip(&mut applied.outcomes) {
@@ -345,7 +358,10 @@ impl Pages {
             }
             match record.clone() {
                 Record::Own(pair, entry) => drop(world.entries.insert(pair, entry)),
-                Record::Phase(pair, phase) => world.entries.get_mut(&pair).unwrap().phase = phase,
+                Record::Phase(pair, phase) => match world.entries.get_mut(&pair) {
+                    Some(entry) => entry.phase = phase,
+                    None => assert!(world.lapsed, "{pair} is not in the ledger"),
+                },
                 Record::Drop(pair) => drop(world.entries.remove(&pair)),
             }
         }
@@ -366,7 +382,7 @@ impl Book for Pages {
     type Turn = Turn;
 
     fn begin(&mut self, records: &[Record]) -> Result<Option<Turn>, ledger::Error> {
-        if self.0.borrow().lapsed || self.0.borrow().removed {
+        if self.0.borrow().lapsed {
             return Ok(None);
         }
         self.write(records)?;
@@ -374,9 +390,11 @@ impl Book for Pages {
         Ok(Some(Turn(Rc::clone(&self.0))))
     }
 
-    fn hold(&mut self) -> Result<(), ledger::Error> {
-        Ok(())
+    fn is_ours(&self) -> bool {
+        !self.0.borrow().lapsed
     }
+
+    fn alive(&mut self) {}
 
     fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error> {
         let mut world = self.0.borrow_mut();
@@ -384,7 +402,6 @@ impl Book for Pages {
             return Err(ledger::Error::test("no room"));
         }
         world.entries.clone_from(entries);
-        world.removed = false;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 use std::{fs, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
-use nodefence::dataplane::{Dataplane, NodeWriter, Options};
+use nodefence::dataplane::{self, Dataplane, NodeWriter, Options};
 use nodefence_common::{Addr, MAX_NODES, NodeEntry, PortKey, Reason, Verdict, port_flags};
 
 use super::support::{Held, PEERS, Pair, arrives, node, pin_dir, up0, wanted};
@@ -134,6 +134,58 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         writer.let_go_of_port(&kept).unwrap();
         assert_eq!(entries(1), [hung, healthy]);
         assert_eq!(has(&kept), [Some(port_flags::KEEP), None]);
+    });
+}
+
+/// What has lapsed stays so unless it begins anew, whoever goes on; and nobody makes it shorter.
+#[test]
+fn a_lease_that_has_lapsed_stays_so() {
+    Pair::new("lease").near.run(|| {
+        let says = || dataplane::lease(&pin_dir());
+        assert_eq!(says(), 0, "nobody has pinned one");
+        let dataplane = Dataplane::open(&Options::default()).unwrap();
+        let mut writer = dataplane.devices.node_writer().unwrap();
+        for (now, until, anew, then) in [
+            (10, 20, false, 0),
+            (10, 20, true, 20),
+            (19, 30, false, 30),
+            (19, 25, true, 30),
+            (30, 40, false, 30),
+            (30, 40, true, 40),
+        ] {
+            writer.prolong(now, until, anew).unwrap();
+            assert_eq!(says(), then, "{until} at {now}");
+        }
+        drop((writer, dataplane));
+        let mut bridge = NodeWriter::pinned(&pin_dir()).unwrap().0;
+        bridge.prolong(39, 50, false).unwrap();
+        assert_eq!(says(), 50);
+        bridge.prolong(50, 60, false).unwrap();
+        assert_eq!(says(), 50);
+    });
+}
+
+/// An agent from before there was a lease has pinned none, and a later one may have pinned what this one does not know.
+#[test]
+fn a_set_with_a_map_more_or_less_is_gone_on_with() {
+    Pair::new("sets").near.run(|| {
+        let mut dataplane = Dataplane::open(&Options::default()).unwrap();
+        wanted(&[(node("a", 7, true), &PEERS[..1])]).write(&mut dataplane).unwrap();
+        drop(dataplane);
+        fs::remove_file(pin_dir().join("lease")).unwrap();
+        Array::<MapData, u64>::create(1, 0).unwrap().pin(pin_dir().join("later")).unwrap();
+        let (mut bridge, owned) = NodeWriter::pinned(&pin_dir()).unwrap();
+        assert_eq!(owned.len(), 1);
+        bridge.prolong(10, 20, true).unwrap();
+        assert_eq!(dataplane::lease(&pin_dir()), 0);
+        let dataplane = Dataplane::open(&Options::default()).unwrap();
+        assert!(!dataplane.devices.is_staged());
+        assert_eq!(dataplane.tables.owned().unwrap(), owned);
+        dataplane.devices.node_writer().unwrap().prolong(10, 20, true).unwrap();
+        assert_eq!(dataplane::lease(&pin_dir()), 20);
+        drop(dataplane);
+        dataplane::detach(&pin_dir()).unwrap();
+        assert!(!pin_dir().exists());
     });
 }
 

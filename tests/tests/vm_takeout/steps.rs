@@ -83,6 +83,9 @@ fn at_every_step(blow: Blow) -> Result<()> {
                         let guarded = guarded(began, &agent.log());
                         agent.proc()?.thaw()?;
                         guarded?;
+                        // Where it had something taken out it ends. What it was told may not be in its flags file.
+                        agent.restart(&["--take-over"])?;
+                        let _said_before = agent.cli(&[verb, "node-b"])?;
                     }
                 }
                 told.wait()?;

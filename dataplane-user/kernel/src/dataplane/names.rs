@@ -2,7 +2,8 @@
 use std::path::{Path, PathBuf};
 
 /// The pinned maps of the object, each under its name.
-pub(super) const MAPS: [&str; 9] = [BACKENDS, PORTS, NODES, SEEN, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES];
+pub(super) const MAPS: [&str; 10] =
+    [BACKENDS, PORTS, NODES, SEEN, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES, LEASE];
 pub(super) const BACKENDS: &str = "backends";
 pub(super) const PORTS: &str = "ports";
 pub(super) const NODES: &str = "nodes";
@@ -12,6 +13,7 @@ pub(super) const EVENTS: &str = "events";
 pub(super) const CONFIG: &str = "config";
 pub(super) const LIMITS: &str = "limits";
 pub(super) const DEVICES: &str = "devices";
+pub(super) const LEASE: &str = "lease";
 
 /// The maps that are not pinned: one agent's alone.
 pub(super) const RESCUE: &str = "rescue";

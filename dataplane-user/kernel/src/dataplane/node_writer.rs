@@ -21,6 +21,8 @@ pub struct NodeWriter {
     ports: Option<HashMap<MapData, PortKey, u32>>,
     /// As `old_nodes`.
     old_ports: Option<HashMap<MapData, PortKey, u32>>,
+    /// None where an earlier version of the agent has pinned none.
+    lease: Option<Array<MapData, u64>>,
 }
 
 impl Attach {
@@ -37,7 +39,16 @@ impl NodeWriter {
         // What devices stamp that are not switched yet is nobody's word any more once they are.
         let (seen, _) = open_both(devices, names::SEEN)?;
         let generations = generations(&owned_nodes(&nodes)?);
-        Ok(Self { nodes, old_nodes, generations, seen: Some(seen), ports: Some(ports), old_ports })
+        let (lease, _) = open_both(devices, names::LEASE)?;
+        Ok(Self {
+            nodes,
+            old_nodes,
+            generations,
+            seen: Some(seen),
+            ports: Some(ports),
+            old_ports,
+            lease: Some(lease),
+        })
     }
 
     /// Over the map that is pinned below `pin_dir`, before anything is loaded, for renewing verdicts alone; with every entry in it that
@@ -46,7 +57,9 @@ impl NodeWriter {
         let nodes = open(pin_dir, names::NODES).ok()?;
         let owned = owned_nodes(&nodes).ok()?;
         let generations = generations(&owned);
-        let this = Self { nodes, old_nodes: None, generations, seen: None, ports: None, old_ports: None };
+        let lease = open(pin_dir, names::LEASE).ok();
+        let this =
+            Self { nodes, old_nodes: None, generations, seen: None, ports: None, old_ports: None, lease };
         Some((this, owned))
     }
 
@@ -90,6 +103,21 @@ impl NodeWriter {
         Ok(())
     }
 
+    /// Has what was taken out of IPVS hold up to `until` (CLOCK_MONOTONIC, in ns). What has lapsed stays so, unless it begins `anew`: others may be putting things
+    /// back. `now` is that clock; `until` must have been worked out before it was read: a process that was stopped in between then writes a deadline that has
+    /// passed.
+    ///
+    /// # Errors
+    /// Where the map cannot be read or written.
+    pub fn prolong(&mut self, now: u64, until: u64, anew: bool) -> Result<(), Error> {
+        let Some(lease) = &mut self.lease else { return Ok(()) };
+        let there = lease.get(&0, 0).map_err(Error::map(names::LEASE))?;
+        if (anew || there > now) && until > there {
+            lease.set(0, &until, 0).map_err(Error::map(names::LEASE))?;
+        }
+        Ok(())
+    }
+
     /// Every device is switched ([`Attach::is_staged`]): nobody reads the old maps any more.
     pub fn forget_old(&mut self) {
         self.old_nodes = None;
@@ -114,7 +142,7 @@ where
     Ok((open(&names::staging(pinned), name).map_err(Error::map(name))?, Some(old)))
 }
 
-fn open<T>(folder: &Path, name: &'static str) -> Result<T, MapError>
+pub(super) fn open<T>(folder: &Path, name: &'static str) -> Result<T, MapError>
 where
     T: TryFrom<Map, Error = MapError>,
 {

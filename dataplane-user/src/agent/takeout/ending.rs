@@ -1,17 +1,19 @@
 //! Puts back what was taken, before the agent ends.
 use std::{
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use nodefence_common::VERDICT_LIFETIME_NS;
-
 use super::{AGAIN, Work, reopened};
 use crate::{
-    agent::chain::chain,
+    agent::{chain::chain, settings::Settings},
     flags::monotonic_ns,
     ipvs,
-    takeout::{Failure, Kernel, Reopened, Surroundings, put_back_within},
+    ledger::Ledger,
+    takeout::{
+        Failure, Kernel, PutBack, Reopened, Surroundings, holds, put_back, put_back_named, put_back_within,
+    },
 };
 
 /// How long an agent that ends tries to put back what it has taken; the guard has the rest. Where the guard ends with it, as in a container, nobody has: so as
@@ -20,34 +22,75 @@ const ENDING: Duration = Duration::from_secs(10);
 
 impl Work {
     /// Puts back what was taken, before the agent ends.
-    pub(super) fn restore(mut self) {
+    ///
+    /// # Errors
+    /// As of [`Self::give_up`].
+    pub(super) fn restore(mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.flagged.clear();
         // Nothing may have been opened yet, of what an earlier agent has left.
         while self.drive.is_none() {
             match self.open() {
                 Ok(true) => break,
-                Ok(false) => return,
+                Ok(false) => return Ok(()),
                 Err(error) => self.fail(Some(chain(error))),
             }
             if begun.elapsed() > ENDING {
-                return;
+                return Ok(());
             }
             thread::sleep(AGAIN);
         }
-        let Some(mut drive) = self.drive.take() else { return };
+        let Some(mut drive) = self.drive.take() else { return Ok(()) };
         drive.set_flagged(&[]);
-        // Verdicts may not be renewed any more, and nothing is done here on their account.
-        drive.book().hold_up_to(Box::new(|| monotonic_ns().saturating_add(VERDICT_LIFETIME_NS)));
-        if put_back_within(&mut drive, &mut self, ENDING.saturating_sub(begun.elapsed())) {
-            drive.book().dismiss_guard();
-        } else {
-            tracing::error!(
-                "IPVS: not all was put back before the agent ends; the guard goes on with it, if it lives"
-            );
+        match put_back_within(&mut drive, &mut self, ENDING.saturating_sub(begun.elapsed())) {
+            PutBack::All => drive.book().dismiss_guard(),
+            PutBack::Late => tracing::error!("{NOT_ALL}"),
+            PutBack::Lapsed => {
+                self.drive = Some(drive);
+                return self.give_up();
+            }
         }
+        Ok(())
+    }
+
+    /// The lease has lapsed: puts back what is still to be put back.
+    ///
+    /// # Errors
+    /// Always: the agent ends.
+    pub(super) fn give_up(mut self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        // No other agent takes the ledger over as long as this is open.
+        let Some(drive) = self.drive.take() else { return Ok(()) };
+        tracing::warn!("IPVS: what was taken out has lapsed; it is put back, and the agent ends");
+        let settings = Arc::clone(&self.given.sight.settings);
+        let Settings { run_dir, options, .. } = &*settings;
+        loop {
+            // The guard has put back what the ledger does not name any more. Where somebody removed the ledger this one alone knows.
+            let alone = holds(&options.pin_dir) || !Ledger::path(run_dir).exists();
+            let left = match alone {
+                true => put_back(&drive.machine.entries()).map_err(chain),
+                false => put_back_named(run_dir).map_err(chain),
+            };
+            match left {
+                // The guard lives on: a change that was on its way while this process stood still may have been made after the guard was there.
+                Ok(left) if left.is_empty() => break,
+                Ok(left) => self.fail(Some(format!("{} destinations cannot be put back", left.len()))),
+                Err(problem) => self.fail(Some(problem)),
+            }
+            if begun.elapsed() > ENDING {
+                tracing::error!("{NOT_ALL}");
+                break;
+            }
+            thread::sleep(AGAIN);
+        }
+        anyhow::bail!(
+            "the agent stood still, or its ledger was removed; what it had taken out of IPVS was put back; start it anew"
+        )
     }
 }
+
+const NOT_ALL: &str =
+    "IPVS: not all was put back before the agent ends; the guard goes on with it, if it lives";
 
 impl Surroundings<Kernel> for Work {
     fn now(&self) -> Duration {

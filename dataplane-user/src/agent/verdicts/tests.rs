@@ -46,6 +46,8 @@ struct Map {
     entries: BTreeMap<u32, NodeEntry>,
     kept: BTreeSet<PortKey>,
     refused: Vec<u32>,
+    /// Up to when what is taken out of IPVS holds.
+    lease: u64,
     world: Option<Arc<Published>>,
 }
 
@@ -75,6 +77,14 @@ impl Writer for Shared {
 
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
         self.0.lock().unwrap().kept.remove(key);
+        Ok(())
+    }
+
+    fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error> {
+        let mut map = self.0.lock().unwrap();
+        if anew || map.lease > now().mono {
+            map.lease = map.lease.max(until);
+        }
         Ok(())
     }
 
@@ -177,6 +187,10 @@ impl Rig {
         self.verdicts.inbox.tell(Input::Saved { serial, result: Ok(()) });
     }
 
+    fn lease(&self) -> u64 {
+        self.map.0.lock().unwrap().lease
+    }
+
     fn entry(&self, node: &str) -> NodeEntry {
         let index = self.world.now().slot(node).unwrap().index;
         self.map.0.lock().unwrap().entries[&index]
@@ -242,11 +256,10 @@ fn nothing_holds_it_up() {
     assert_eq!(done.saved, SaveState::Late);
     assert!(begun.elapsed() >= Duration::from_secs(1));
     let until = rig.entry("c").until;
-    let renewed = rig.verdicts.beat.held();
+    let renewed = rig.verdicts.beat.renewed();
     wait_until(|| rig.entry("c").until != until);
     rig.settle();
-    assert!(rig.verdicts.beat.held() > renewed);
-    assert_eq!(rig.verdicts.beat.held(), rig.verdicts.beat.renewed());
+    assert!(rig.verdicts.beat.renewed() > renewed);
 }
 
 /// One node that cannot be renewed leaves the others held, and says so beside.
@@ -261,10 +274,11 @@ fn what_fails_is_not_said_to_be_renewed() {
     let index = rig.world.now().slot("b").unwrap().index;
     rig.map.0.lock().unwrap().refused = vec![index];
     wait_until(|| !rig.world.now().held.failed.is_empty());
-    let until = rig.entry("c").until;
+    let (until, renewed, lease) = (rig.entry("c").until, rig.verdicts.beat.renewed(), rig.lease());
     wait_until(|| rig.entry("c").until != until);
     rig.settle();
-    assert!(rig.verdicts.beat.held() > rig.verdicts.beat.renewed());
+    assert_eq!(rig.verdicts.beat.renewed(), renewed);
+    assert!(rig.lease() > lease, "what else is taken out of IPVS holds");
     assert!(!rig.world.now().enforces("b") && rig.world.now().enforces("c"));
 }
 
@@ -287,6 +301,7 @@ fn at_its_end_verdicts_get_their_whole_lifetime() {
 fn what_was_left_is_renewed_before_anything_else() {
     let map = Shared::default();
     let begun = now();
+    map.0.lock().unwrap().lease = begun.mono + 1_000_000_000;
     let entry =
         |name, until| NodeEntry { verdict: 1, action: 0, until, generation: 1, name: name_field(name) };
     let alive = entry("b", begun.mono + 1_000_000_000);
@@ -311,8 +326,26 @@ fn what_was_left_is_renewed_before_anything_else() {
     );
     assert!(map.entries[&0].until >= begun.mono + VERDICT_LIFETIME_NS);
     // What it took out of IPVS is held as long.
-    let work = store.take(Duration::ZERO, |_| true);
-    assert!(work.prolong.is_some_and(|until| until >= begun.mono + VERDICT_LIFETIME_NS));
+    assert!(map.lease >= begun.mono + VERDICT_LIFETIME_NS);
+}
+
+/// What has lapsed is being put back by the guard: it does not hold again because this process goes on.
+#[test]
+fn a_lease_that_has_lapsed_is_renewed_only_where_nothing_is_taken_out() {
+    let rig = Rig::new();
+    let renewed = |wanted: bool| {
+        let begun = rig.verdicts.beat.renewed();
+        wait_until(|| rig.verdicts.beat.renewed() > begun);
+        rig.settle();
+        assert_eq!(rig.lease() > now().mono, wanted);
+    };
+    renewed(true);
+    rig.verdicts.beat.set_drains(true);
+    renewed(true);
+    rig.map.0.lock().unwrap().lease = 1;
+    renewed(false);
+    rig.verdicts.beat.set_drains(false);
+    renewed(true);
 }
 
 #[test]
@@ -327,6 +360,9 @@ fn a_panic_ends_the_agent() {
             Ok(())
         }
         fn let_go(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+            Ok(())
+        }
+        fn prolong(&mut self, _: u64, _: bool) -> Result<(), dataplane::Error> {
             Ok(())
         }
         fn forget_old(&mut self) {}

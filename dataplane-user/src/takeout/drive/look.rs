@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{Drive, Failure};
 use crate::{
     ipvs::{self, ServiceKey},
-    ledger::{self, Pair},
+    ledger::Pair,
     plan::takeout::{Act, Counts, TakeOut},
     takeout::{Book, Tables},
 };
@@ -20,8 +20,8 @@ const READ_SOON: Duration = Duration::from_millis(100);
 /// ours is read once more.
 const SHARE_OF_OWNED: u32 = 30;
 const SHARE_OF_ALL: u32 = 60;
-/// How often the lease is prolonged while the tables are read: large ones on a busy machine take longer than it holds.
-const HOLD_EVERY: Duration = Duration::from_millis(500);
+/// How often a sign of life is given while the tables are read.
+const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
 /// How many services are passed over between two looks at the clock, which may take as long as one of them (HPET).
 const LOOKED_AT_ONCE: usize = 16;
@@ -80,7 +80,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         self.services.clear();
         for (number, key) in listed.items.into_iter().enumerate() {
             if number.is_multiple_of(LOOKED_AT_ONCE) {
-                self.pause()?;
+                self.pause();
             }
             // Nearly all of a large table is not.
             let concerned = self.machine.knows(key) || self.may_concern(&key)?;
@@ -110,7 +110,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         counts: Option<&Counts>,
         acts: &mut Vec<Act>,
     ) -> Result<(), Failure> {
-        let now = self.pause()?;
+        let now = self.pause();
         let found = self.tables.destinations(&key)?;
         if found.malformed > 0 || found.incomplete {
             // Nothing is concluded from half a list.
@@ -139,18 +139,18 @@ impl<T: Tables, B: Book> Drive<T, B> {
         Ok(())
     }
 
-    /// Lets others have the processor, and prolongs the lease, where that is due; gives the time.
-    fn pause(&mut self) -> Result<Duration, ledger::Error> {
+    /// Lets others have the processor, and gives a sign of life, where that is due; gives the time.
+    fn pause(&mut self) -> Duration {
         let mut now = self.tables.now();
         if now.saturating_sub(self.gave_way) >= GIVE_WAY_EVERY {
             self.tables.give_way();
             now = self.tables.now();
             self.gave_way = now;
         }
-        if now.saturating_sub(self.held) >= HOLD_EVERY {
-            self.held = now;
-            self.book.hold()?;
+        if now.saturating_sub(self.alive) >= ALIVE_EVERY {
+            self.alive = now;
+            self.book.alive();
         }
-        Ok(now)
+        now
     }
 }

@@ -95,25 +95,3 @@ fn a_full_disk_does_not_keep_weights_from_being_put_back() {
     agent.live(Duration::from_secs(1));
     assert!(shared.borrow().entries.is_empty() && agent.drive.machine.is_empty());
 }
-
-/// Nothing else makes the file anew.
-#[test]
-fn a_ledger_that_was_removed_is_written_anew() {
-    for fails in [false, true] {
-        let shared = shared(world());
-        let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
-        agent.live(Duration::from_secs(1));
-        let before = shared.borrow().entries.clone();
-        shared.borrow_mut().entries.clear();
-        (shared.borrow_mut().removed, shared.borrow_mut().full) = (true, fails);
-        if fails {
-            assert!(agent.drive.claimed_again(None).is_err());
-            shared.borrow_mut().full = false;
-            assert!(agent.drive.round().unwrap().lapsed, "claimed once more");
-        }
-        agent.drive.claimed_again(None).unwrap();
-        assert_eq!(shared.borrow().entries, before);
-        agent.live(Duration::from_secs(1));
-        assert_eq!(shared.borrow().entries, before);
-    }
-}

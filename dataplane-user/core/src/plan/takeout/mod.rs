@@ -191,18 +191,6 @@ impl TakeOut {
         !same
     }
 
-    /// Others have put back all that was changed up to `deadline`, the lapsed one's. What is missing afterwards was removed by others, so that it is
-    /// not ours to add again; but for what was deleted later, by a process that was stopped between its look at the lease and the deletion.
-    pub fn put_back(&mut self, deadline: Duration) {
-        for owned in self.owned.values_mut() {
-            if matches!(owned.step, Step::Flushing { since } if since > deadline) {
-                continue;
-            }
-            (owned.step, owned.entry.phase) = (Step::Lowering, Phase::Lowered);
-            owned.due = Duration::ZERO;
-        }
-    }
-
     /// Services with something of ours, and those that had something until a moment ago.
     pub fn services(&mut self, now: Duration) -> BTreeSet<ServiceKey> {
         self.watched.retain(|_, until| *until > now);

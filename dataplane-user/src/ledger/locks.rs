@@ -1,0 +1,100 @@
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+
+use super::Error;
+
+/// How long another holder of the turn is waited for. One that keeps it longer is stopped, and must not keep what has lapsed from being put
+/// back.
+const TURN: Duration = Duration::from_millis(500);
+
+/// Keeps agent, guard and `repair` from changing the tables at the same time.
+#[derive(Debug)]
+pub struct Turn {
+    _file: Option<Flock<File>>,
+}
+
+impl Turn {
+    /// Waits for it, half a second at most: a holder that was stopped meanwhile is passed over, and finds its lease lapsed when it goes on.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take(run_dir: &Path) -> Result<Self, Error> {
+        Ok(Self { _file: lock(run_dir, "turn", TURN)? })
+    }
+
+    /// For whoever has nothing that must be put back: `None` where another keeps it for half a second.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take_or_fail(run_dir: &Path) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, "turn", TURN)?.map(|file| Self { _file: Some(file) }))
+    }
+}
+
+/// Held by an agent while it lives: whoever gets it knows that no agent has a hand in the ledger, not even a stopped one.
+#[derive(Debug)]
+pub struct Owner {
+    file: Flock<File>,
+}
+
+impl Owner {
+    /// Takes it; `None` where another process has it for longer than `patience`.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, "owner", patience)?.map(|file| Self { file }))
+    }
+
+    /// Whether its file is still the one that others find in that run folder.
+    pub fn is_in(&self, run_dir: &Path) -> bool {
+        super::is_at(&self.file, &run_dir.join(format!("{}owner", super::FILES)))
+    }
+
+    /// The same for the guard itself: one at a time.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take_guard(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, "guard", patience)?.map(|file| Self { file }))
+    }
+}
+
+fn lock(run_dir: &Path, name: &str, patience: Duration) -> Result<Option<Flock<File>>, Error> {
+    let path = run_dir.join(format!("{}{name}", super::FILES));
+    let mut file = open(&path).map_err(|source| Error { path: path.clone(), what: "open it", source })?;
+    let end = Instant::now() + patience;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(Some(locked)),
+            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < end => {
+                file = back;
+                thread::sleep(Duration::from_millis(2));
+            }
+            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => return Ok(None),
+            Err((_, errno)) => return Err(Error { path, what: "lock it", source: errno.into() }),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+        .open(path)
+}
