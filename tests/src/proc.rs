@@ -102,7 +102,8 @@ impl Proc {
         let mut waited = None;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
             let path = task?.path();
-            if std::fs::read_to_string(path.join("comm"))?.trim_end() == thread {
+            // Another one may just have ended.
+            if std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == thread) {
                 let text = std::fs::read_to_string(path.join("schedstat"))?;
                 let nanoseconds = text.split(' ').nth(1).context("schedstat is short")?.parse()?;
                 waited = Some(waited.unwrap_or(Duration::ZERO) + Duration::from_nanos(nanoseconds));

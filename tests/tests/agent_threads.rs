@@ -60,7 +60,18 @@ fn whoever_stands_still_holds_nobody_up() -> Result<()> {
     agent.flag("node-b")?;
     let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
     let index = u32::try_from(index)?;
-    for name in ["builder", "tables", "store", "log", "takeout", "rescue", "rescue-kept", "audit"] {
+    for name in [
+        "source",
+        "answers",
+        "builder",
+        "tables",
+        "store",
+        "log",
+        "takeout",
+        "rescue",
+        "rescue-kept",
+        "audit",
+    ] {
         let still = Still::of(agent.proc()?.pid(), name)?;
         let since = Instant::now();
         agent.flag_by_socket("node-c").with_context(|| format!("{name} stands still"))?;

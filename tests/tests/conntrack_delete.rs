@@ -300,7 +300,7 @@ fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
     assert!(before > 2_000, "{before}");
     let (known, deleted) = ns.run(move || {
         let mut conntrack = Conntrack::open().unwrap();
-        let not_at_all = |_: &[Flow]| false;
+        let not_at_all = |_: &mut Vec<Flow>| false;
         for by_filter in [BY_DUMP, ByFilter { v4: true, v6: true }] {
             let stopped = Deleted { stopped: true, ..Deleted::default() };
             let which = Protocols::Datagrams;
@@ -311,7 +311,7 @@ fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
         }
         assert_eq!(datagrams(&entries()), before);
         let mut known = 0;
-        let two_batches = |flows: &[Flow]| {
+        let two_batches = |flows: &mut Vec<Flow>| {
             known += flows.len();
             known < 3 * flows.len()
         };

@@ -65,7 +65,10 @@ impl FollowUp {
     /// Rounds that are to begin now, where all that `world` says is cut is in the maps.
     pub(super) fn due(&self, world: &World) -> Vec<Round> {
         let mut memory = self.memory();
-        let Memory { cut, begun, again, requests, .. } = &mut *memory;
+        let Memory { cut, begun, again, requests, asked, pinned } = &mut *memory;
+        // Names may come and go for ever.
+        asked.retain(|node, _| world.view.node(node).is_some());
+        pinned.retain(|node, _| world.view.node(node).is_some());
         let now = &world.held.enforced;
         let changed = now.changed_since(cut).flat_map(|(before, now)| [before, now]).flatten();
         let mut nodes: BTreeSet<NodeName> = changed.filter_map(|bearer| bearer.name.clone()).collect();
@@ -196,6 +199,20 @@ mod tests {
         follow_up.reached(["c".into(), "d".into()]);
         assert_eq!(due(&follow_up, &[("b", 7), ("c", 5)]), rounds(&[("c", 0)]));
         assert_eq!(due(&follow_up, &[("b", 7), ("c", 5), ("d", 9)]), rounds(&[("d", 0)]));
+    }
+
+    #[test]
+    fn who_left_the_view_is_forgotten() {
+        let follow_up = FollowUp::default();
+        for node in ["b", "gone"] {
+            follow_up.note_asked(&node.into(), AskRow::default());
+            follow_up.note_pinned(&node.into(), |row| row.datagrams = 1);
+        }
+        due(&follow_up, &[("b", 5)]);
+        let (asked, pinned) = follow_up.rows();
+        let is_b = |node: &NodeName| node == "b";
+        assert!(asked.keys().all(is_b) && pinned.keys().all(is_b), "{asked:?} {pinned:?}");
+        assert_eq!((asked.len(), pinned.len()), (1, 1));
     }
 
     #[test]

@@ -67,9 +67,9 @@ async fn next(rounds: &Rounds, of: Of, stop: &CancellationToken) -> Option<Vec<R
 }
 
 impl Asking {
-    /// Blocking, a second or so.
+    /// Blocking, a second or so; where there are many clients, as long as it takes to ask them.
     fn carry_out(&self, rounds: Vec<Round>) {
-        let mut nodes: BTreeSet<NodeName> = rounds.iter().map(|round| round.node.clone()).collect();
+        let nodes: BTreeSet<NodeName> = rounds.iter().map(|round| round.node.clone()).collect();
         if nodes.contains(&self.sight.own_node) {
             // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
             self.bells.looks.look();
@@ -77,8 +77,9 @@ impl Asking {
         self.letting_go.before_asking(&nodes);
         let mut rows = ask(self, &nodes);
         rows.extend(ask_where_reached_late(self, &rows));
-        nodes.retain(|node| rows.get(node).is_none_or(may_have_tcp));
-        self.letting_go.after_asking(&nodes);
+        if nodes.iter().any(|node| rows.get(node).is_none_or(may_have_tcp)) {
+            self.letting_go.after_asking(&nodes);
+        }
         for Round { node, requests } in rounds {
             for request in requests {
                 // Whoever asked may have gone.
@@ -154,9 +155,9 @@ fn ask(asking: &Asking, names: &BTreeSet<NodeName>) -> Rows {
     let world = asking.sight.world();
     let keep = world.keep();
     // A flag may be gone by the time of its turn.
-    let cut = names.iter().filter(|name| world.enforces(name)).filter_map(|name| world.view.node(name));
+    let cut = names.iter().filter(|name| world.enforces(name));
     let (nodes, backends): (Vec<NodeName>, Vec<Backends>) =
-        cut.map(|node| (node.name.clone(), backends_of(node, &keep))).unzip();
+        cut.filter_map(|name| Some((name.clone(), backends_of(&world.view, name, &keep)?))).unzip();
     if nodes.is_empty() {
         return Rows::new();
     }
@@ -238,10 +239,10 @@ impl Surroundings for Ground<'_> {
         Some(Entry { ifindex, mac: self.coverage.mac(ifindex) })
     }
 
-    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {
-        let (sent, error) = sweep::inject(&self.asking.injector, frames);
+    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool> {
+        let (taken, error) = sweep::inject(&self.asking.injector, frames);
         self.failed = self.failed.take().or(error.map(|error| error.to_string()));
-        sent
+        taken
     }
 
     fn go_on(&self, node: usize) -> bool {
@@ -266,6 +267,6 @@ fn row(report: Report, failed: &Option<String>) -> AskRow {
         liberal: report.liberal,
         zones: report.zones,
         seconds: report.seconds,
-        problem: problem.or_else(|| failed.clone()),
+        problem: problem.or_else(|| failed.clone().filter(|_| report.skipped.not_injected > 0)),
     }
 }

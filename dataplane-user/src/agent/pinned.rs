@@ -46,8 +46,24 @@ fn mode(sight: &Sight) -> Option<Mode> {
 struct Flagged {
     view: Arc<ClusterView>,
     backends: Backends,
-    /// Where its entry is, and since when (CLOCK_MONOTONIC, ns) each has borne its verdict without a break.
-    verdicts: Vec<(NodeName, Slot, u64)>,
+    nodes: Vec<Bears>,
+}
+
+/// A node that is flagged.
+struct Bears {
+    name: NodeName,
+    backends: Backends,
+    /// Where its entry is, and since when (CLOCK_MONOTONIC, ns) it has borne its verdict without a break.
+    slot: Slot,
+    since: u64,
+}
+
+impl Bears {
+    /// Whether it bears the same verdict still. Where it was flagged no more in between, a client may have connected to it, and by its entry alone the answers
+    /// reach it.
+    fn holds(&self, world: &World) -> bool {
+        world.bearer(&self.name).is_some_and(|bearer| bearer.slot == self.slot && bearer.since == self.since)
+    }
 }
 
 impl Flagged {
@@ -55,22 +71,21 @@ impl Flagged {
     fn of(sight: &Sight, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
         let world = sight.world();
         let mut backends = Backends::new();
-        let mut verdicts = Vec::new();
+        let mut nodes = Vec::new();
         let keep = world.keep();
         for (name, verdict) in world.enforced().filter(|(name, _)| wanted(name)) {
-            let Some(node) = world.view.node(name) else { continue };
-            backends.extend(backends_of(node, &keep));
-            verdicts.push((name.clone(), verdict.slot, verdict.since));
+            let Some(own) = backends_of(&world.view, name, &keep) else { continue };
+            backends.extend(own.clone());
+            nodes.push(Bears { name: name.clone(), backends: own, slot: verdict.slot, since: verdict.since });
         }
-        (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends, verdicts })
+        (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends, nodes })
     }
 
-    /// Whether all of them bear the same verdict still. Where one was flagged no more in between, a client may have connected to it, and by its entry
-    /// alone the answers reach it.
-    fn hold(&self, world: &World) -> bool {
-        self.verdicts.iter().all(|(name, slot, since)| {
-            world.bearer(name).is_some_and(|bearer| bearer.slot == *slot && bearer.since == *since)
-        })
+    /// Leaves out flows of nodes that do not bear the same verdict any more. Without flows: whether all do.
+    fn keep_to(&self, world: &World, flows: &mut Vec<Flow>) -> bool {
+        let lost: Vec<&Bears> = self.nodes.iter().filter(|node| !node.holds(world)).collect();
+        flows.retain(|flow| !lost.iter().any(|node| node.backends.matches(flow)));
+        lost.is_empty() || !flows.is_empty()
     }
 
     fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
@@ -106,11 +121,11 @@ impl Flagged {
                     conntrack.delete_known(&self.backends, which, |flows| {
                         // A packet that is handed over just now is rescued by its entry, or by what is known of it.
                         ours.rescue.remember(flows);
-                        self.hold(&ours.sight.world())
+                        self.keep_to(&ours.sight.world(), flows)
                     })
                 } else {
-                    let hold = |_: &[Flow]| self.hold(&ours.sight.world());
-                    conntrack.delete_backends(&self.backends, which, by_filter, hold)
+                    let keep = |flows: &mut Vec<Flow>| self.keep_to(&ours.sight.world(), flows);
+                    conntrack.delete_backends(&self.backends, which, by_filter, keep)
                 }
             })
             .map_err(chain)
@@ -125,7 +140,7 @@ impl LettingGo {
     pub(super) fn before_asking(&self, nodes: &BTreeSet<NodeName>) {
         let Some(mode) = mode(&self.sight) else { return };
         let Some(flagged) = Flagged::of(&self.sight, |name| nodes.contains(name)) else { return };
-        let mut row = PinnedRow { nodes: nodes.len(), ..PinnedRow::default() };
+        let mut row = PinnedRow { nodes: flagged.nodes.len(), ..PinnedRow::default() };
         match flagged.unstick(mode) {
             Ok(flushed) => {
                 row.affinity = flushed.emptied;
@@ -140,16 +155,16 @@ impl LettingGo {
             }
             Err(error) => row.problem = Some(error),
         }
-        for node in nodes {
-            tracing::info!(
-                node = node.as_str(),
-                nodes = row.nodes,
-                affinity = row.affinity,
-                datagrams = row.datagrams,
-                by_filter = row.by_filter,
-                "let go what was pinned"
-            );
-            self.follow_up.note_pinned(node, |noted| *noted = row.clone());
+        tracing::info!(
+            node = flagged.nodes.first().map(|node| node.name.as_str()),
+            nodes = row.nodes,
+            affinity = row.affinity,
+            datagrams = row.datagrams,
+            by_filter = row.by_filter,
+            "let go what was pinned"
+        );
+        for node in &flagged.nodes {
+            self.follow_up.note_pinned(&node.name, |noted| *noted = row.clone());
         }
     }
 
@@ -174,18 +189,20 @@ impl LettingGo {
         }
     }
 
-    /// Deletes entries of those of these nodes that are flagged. One that is flagged no more ends it for all, and it begins anew with the others.
+    /// Deletes entries of those of these nodes that are flagged. Where one is flagged no more before filters are used, it begins anew with the others.
     fn delete(&self, nodes: &BTreeSet<NodeName>, which: Protocols) -> Result<Deleted, String> {
         let mut done = Deleted::default();
         for _ in 0..TRIES {
-            let Some(flagged) = Flagged::of(&self.sight, |name| nodes.contains(name)) else { break };
+            let Some(flagged) = Flagged::of(&self.sight, |name| nodes.contains(name)) else {
+                return Ok(done);
+            };
             let more = flagged.delete(self, which)?;
             done.add(more);
             if !more.stopped {
-                break;
+                return Ok(done);
             }
         }
-        Ok(done)
+        Err("nodes were flagged no more again and again meanwhile; entries of others may be left".to_owned())
     }
 
     /// Lets go what was pinned anew to any flagged node. Blocking.

@@ -43,9 +43,12 @@ pub(super) async fn follow(following: Following, crew: Crew) -> anyhow::Result<(
             () = watch.changed() => {}
         }
         let (answer, read) = oneshot::channel();
-        // Where it fell, the agent ends.
         let _fallen = reader.send((Arc::clone(&view), answer));
-        let Ok((loaded, took)) = read.await else { return Ok(()) };
+        let Ok((loaded, took)) = read.await else {
+            // It fell, and says so itself: the agent ends.
+            stop.cancelled().await;
+            return Ok(());
+        };
         row.send_modify(|row| {
             row.reading.times += 1;
             row.reading.processor_micros += took.as_micros() as u64;

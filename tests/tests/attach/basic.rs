@@ -31,7 +31,7 @@ fn a_dataplane_stays_until_it_is_detached() {
             let (links, filters, qdiscs) = if mode == TcMode::Tcx { (2, 0, 0) } else { (0, 2, 1) };
             assert_eq!(
                 (report.links, report.filters, report.qdiscs, report.maps),
-                (links, filters, qdiscs, 9)
+                (links, filters, qdiscs, 10)
             );
             nothing_left();
             assert_eq!(dataplane::detach(&pin_dir()).unwrap(), DetachReport::default());

@@ -135,13 +135,13 @@ impl Conntrack {
         backends: &Backends,
         which: Protocols,
         by_filter: ByFilter,
-        mut may: impl FnMut(&[Flow]) -> bool,
+        mut may: impl FnMut(&mut Vec<Flow>) -> bool,
     ) -> Result<Deleted, Error> {
         let mut done = Deleted::default();
         for family in [Family::V4, Family::V6] {
             let backends = backends.of(family);
             let steps = Steps::new(&backends, which, by_filter.of(family));
-            done.stopped |= !may(&[]);
+            done.stopped |= !may(&mut Vec::new());
             if done.stopped {
                 break;
             }
@@ -154,8 +154,8 @@ impl Conntrack {
         Ok(done)
     }
 
-    /// As [`Self::delete_backends`], but by a dump on every kernel, and only flows for which `may` has just said yes: it is asked for some at a
-    /// time, right before they go. Between the listing and that moment their backend may have become one that answers.
+    /// As [`Self::delete_backends`], but by a dump on every kernel, and only flows that `may` has just left in: it is shown some at a
+    /// time, right before they go, and ends it where it says no. Between the listing and that moment their backend may have become one that answers.
     ///
     /// # Errors
     /// As [`Self::delete_backends`].
@@ -163,7 +163,7 @@ impl Conntrack {
         &mut self,
         backends: &Backends,
         which: Protocols,
-        mut may: impl FnMut(&[Flow]) -> bool,
+        mut may: impl FnMut(&mut Vec<Flow>) -> bool,
     ) -> Result<Deleted, Error> {
         let mut done = Deleted::default();
         for family in [Family::V4, Family::V6] {
@@ -175,11 +175,12 @@ impl Conntrack {
             let found = self.dump(family, keep)?;
             done.incomplete |= found.incomplete;
             for flows in found.flows.chunks(BATCH) {
-                done.stopped |= !may(flows);
+                let mut flows = flows.to_vec();
+                done.stopped |= !may(&mut flows);
                 if done.stopped {
                     return Ok(done);
                 }
-                done.add(self.delete(flows)?);
+                done.add(self.delete(&flows)?);
             }
         }
         Ok(done)

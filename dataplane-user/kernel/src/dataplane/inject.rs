@@ -69,17 +69,6 @@ impl Unanswered {
     }
 }
 
-/// What became of a batch.
-#[derive(Debug, Default)]
-pub struct InjectReport {
-    /// Frames that the device took.
-    pub sent: u64,
-    /// Frames that were refused.
-    pub failed: u64,
-    /// The first refusal.
-    pub first_error: Option<Error>,
-}
-
 /// The head of `struct __sk_buff` up to and with `cb[0]` (include/uapi/linux/bpf.h); all else must be zero.
 const CONTEXT: usize = 52;
 const CB0: usize = 48;
@@ -113,27 +102,6 @@ impl Injector {
         let mut context = [0; CONTEXT];
         context[CB0..].copy_from_slice(&ifindex.to_ne_bytes());
         self.run(ifindex, frame, &context)
-    }
-
-    /// Puts many frames in. A frame that is refused does not stop the others.
-    pub fn inject_all<F: AsRef<[u8]>>(
-        &self,
-        ifindex: u32,
-        frames: impl IntoIterator<Item = F>,
-    ) -> InjectReport {
-        let mut context = [0; CONTEXT];
-        context[CB0..].copy_from_slice(&ifindex.to_ne_bytes());
-        let mut report = InjectReport::default();
-        for frame in frames {
-            match self.run(ifindex, frame.as_ref(), &context) {
-                Ok(()) => report.sent += 1,
-                Err(error) => {
-                    report.failed += 1;
-                    report.first_error.get_or_insert(error);
-                }
-            }
-        }
-        report
     }
 
     fn run(&self, ifindex: u32, frame: &[u8], context: &[u8]) -> Result<(), Error> {

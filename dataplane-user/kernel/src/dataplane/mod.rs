@@ -51,7 +51,7 @@ pub use events::EventStream;
 pub use features::{Features, features};
 pub use folders::in_bpffs;
 pub use handle::Dataplane;
-pub use inject::{InjectReport, Injector, Unanswered};
+pub use inject::{Injector, Unanswered};
 pub use inspect::inspect;
 pub use interfaces::{Interface, LinkLayer};
 pub use lease::lease;

@@ -47,8 +47,8 @@ pub trait Surroundings {
     /// The device that leads to a backend; `None` where no attached device does.
     fn entry(&mut self, backend: Addr) -> Option<Entry>;
 
-    /// Injects frames as ingress of their devices; how many were taken.
-    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize;
+    /// Injects frames as ingress of their devices; for each whether it was taken.
+    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool>;
 
     /// False ends the sweep of this one of its nodes early (the flag was taken back).
     fn go_on(&self, node: usize) -> bool;
@@ -90,15 +90,15 @@ pub struct Report {
     pub asked_again: usize,
     /// Flows made liberal in the reply direction.
     pub liberal: usize,
-    /// Seconds until all that were asked were seen closed, or until the end.
+    /// Seconds until all of this node's that were asked were seen closed, or until the end. All nodes of a sweep are asked before it is looked whether they closed.
     pub seconds: f64,
-    /// Seconds that asking took in the first round.
+    /// Seconds that asking took in the first round, of all nodes together.
     pub asking_seconds: f64,
     /// Listed flows by conntrack zone, the default one left out.
     pub zones: BTreeMap<u16, usize>,
     /// The kernel broke the listing off again and again: flows may be missing.
     pub incomplete: bool,
-    /// The flag was taken back, or the agent ended, before all were asked.
+    /// The flag was taken back before all were asked.
     pub stopped: bool,
 }
 
@@ -257,7 +257,7 @@ fn look_at(
     reports: &mut [Report],
 ) -> Result<Vec<Owned>, conntrack::Error> {
     let looked: HashSet<usize> = before.iter().map(|owned| owned.node).collect();
-    let (mut left, _) = list(conntrack, owners)?;
+    let (mut left, incomplete) = list(conntrack, owners)?;
     left.retain(|Owned { node, flow }| {
         looked.contains(node) && asked.contains_key(&key(flow)) && ask::choose(flow) == Choice::Ask
     });
@@ -265,6 +265,8 @@ fn look_at(
     for node in looked {
         reports[node].closed = reports[node].asked - open[node];
         reports[node].seconds = start.elapsed().as_secs_f64();
+        // What is missing from the listing counts as closed.
+        reports[node].incomplete |= incomplete;
     }
     Ok(left)
 }
@@ -340,15 +342,16 @@ fn round(
                 }
             }
         }
-        let taken = surroundings.inject(&frames).min(frames.len());
-        let refused = (frames.len() - taken).div_ceil(question.segments());
-        let (put_in, left_out) = reached.split_at(reached.len().saturating_sub(refused));
-        for owned in put_in {
-            reports[owned.node].segments += question.segments();
-            asked.insert(key(&owned.flow), owned.node);
-        }
-        for owned in left_out {
-            reports[owned.node].skipped.not_injected += 1;
+        let taken = surroundings.inject(&frames);
+        for (owned, taken) in reached.iter().zip(taken.chunks(question.segments())) {
+            let report = &mut reports[owned.node];
+            report.segments += taken.iter().filter(|taken| **taken).count();
+            // Of several segments only one is translated, and nobody knows which.
+            if taken.iter().all(|taken| *taken) {
+                asked.insert(key(&owned.flow), owned.node);
+            } else {
+                report.skipped.not_injected += 1;
+            }
         }
 
         sent = sent.saturating_add(u32::try_from(frames.len()).unwrap_or(u32::MAX));

@@ -54,12 +54,13 @@ impl Surroundings for Live {
         })
     }
 
-    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {
-        let (sent, error) = inject(&self.injector, frames);
+    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool> {
+        let (taken, error) = inject(&self.injector, frames);
         if let Some(error) = error {
-            tracing::warn!(%error, failed = frames.len() - sent, "questions to idle clients were not injected");
+            let failed = taken.iter().filter(|taken| !**taken).count();
+            tracing::warn!(%error, failed, "questions to idle clients were not injected");
         }
-        sent
+        taken
     }
 
     fn go_on(&self, _node: usize) -> bool {
@@ -68,31 +69,35 @@ impl Surroundings for Live {
 }
 
 /// Injects frames, spread over the processors: a question is worked off, as far as the wire or the client's socket and often
-/// back, by the thread that injects it. How many were taken, and the first refusal.
-pub fn inject(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (usize, Option<Error>) {
+/// back, by the thread that injects it. For each whether it was taken, and the first refusal.
+pub fn inject(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (Vec<bool>, Option<Error>) {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(MAX_THREADS));
     let share = frames.len().div_ceil(threads).max(LEAST_SHARE);
     thread::scope(|scope| {
         let mut shares = frames.chunks(share);
         let own = shares.next().unwrap_or_default();
         let others: Vec<_> = shares.map(|share| scope.spawn(|| inject_share(injector, share))).collect();
-        let (mut sent, mut first) = inject_share(injector, own);
+        let (mut taken, mut first) = inject_share(injector, own);
         for other in others {
             let (more, error) = other.join().unwrap_or_default();
-            sent += more;
+            taken.extend(more);
             first = first.or(error);
         }
-        (sent, first)
+        // A thread that fell has put in nobody knows what.
+        taken.resize(frames.len(), false);
+        (taken, first)
     })
 }
 
-fn inject_share(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (usize, Option<Error>) {
-    let (mut sent, mut first) = (0, None);
-    for same_device in frames.chunk_by(|a, b| a.0 == b.0) {
-        let Some((ifindex, _)) = same_device.first() else { continue };
-        let report = injector.inject_all(*ifindex, same_device.iter().map(|(_, frame)| frame));
-        sent += usize::try_from(report.sent).unwrap_or(usize::MAX);
-        first = first.or(report.first_error);
-    }
-    (sent, first)
+fn inject_share(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (Vec<bool>, Option<Error>) {
+    let mut first = None;
+    let put_in = |(ifindex, frame): &(u32, Vec<u8>)| match injector.inject(*ifindex, frame) {
+        Ok(()) => true,
+        Err(error) => {
+            first.get_or_insert(error);
+            false
+        }
+    };
+    let taken = frames.iter().map(put_in).collect();
+    (taken, first)
 }

@@ -87,17 +87,38 @@ struct Fake {
     batches: usize,
     seen: Vec<(u32, Vec<u8>)>,
     unflagged: Vec<usize>,
+    /// Frames of a batch that are refused, by their place in it.
+    refused: Vec<usize>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            entry: ENTRY,
+            takes: usize::MAX,
+            batches: usize::MAX,
+            seen: Vec::new(),
+            unflagged: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
 }
 
 impl Surroundings for Fake {
     fn entry(&mut self, _: Addr) -> Option<Entry> {
         self.entry
     }
-    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> usize {
+    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool> {
         self.batches = self.batches.saturating_sub(1);
-        let taken = frames.len().min(self.takes);
-        self.takes -= taken;
-        self.seen.extend_from_slice(&frames[..taken]);
+        let mut taken = Vec::new();
+        for (at, frame) in frames.iter().enumerate() {
+            let takes = self.takes > 0 && !self.refused.contains(&at);
+            if takes {
+                self.takes -= 1;
+                self.seen.push(frame.clone());
+            }
+            taken.push(takes);
+        }
         taken
     }
     fn go_on(&self, node: usize) -> bool {
@@ -129,15 +150,18 @@ fn try_flows(fake: &mut Fake, question: Question, flows: &[Owned], nodes: usize)
 fn nodes_that_are_asked_about_together_are_counted_apart() {
     let flows: Vec<_> =
         (1..=30).map(|port| Owned { node: usize::from(port % 3), flow: flow(port) }).collect();
-    // The injector takes all but the last four, and these are of the last node.
-    let mut fake = Fake { entry: ENTRY, takes: 26, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    // One node's flows behind another's: the injector refuses two of the first node and one of the last.
+    let mut fake = Fake { refused: vec![3, 7, 29], ..Fake::default() };
     let (asked, reports) = try_flows(&mut fake, Question::OneAck, &flows, 3);
     let counted = |report: &Report| (report.segments, report.liberal, report.skipped.not_injected);
-    assert_eq!(reports.iter().map(counted).collect::<Vec<_>>(), [(10, 10, 0), (10, 10, 0), (6, 10, 4)]);
-    assert_eq!(counts(3, asked.into_values()), [10, 10, 6]);
+    assert_eq!(reports.iter().map(counted).collect::<Vec<_>>(), [(8, 10, 2), (10, 10, 0), (9, 10, 1)]);
+    assert_eq!(counts(3, asked.into_values()), [8, 10, 9]);
+    // Of four segments one is translated, and nobody knows which: all must be taken.
+    let mut fake = Fake { refused: vec![5], ..Fake::default() };
+    let (asked, report) = try_round(&mut fake, Question::FourAcks, 3);
+    assert_eq!((asked.len(), report.segments, report.skipped.not_injected), (2, 11, 1));
     // One of them is flagged no more.
-    let mut fake =
-        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![1] };
+    let mut fake = Fake { unflagged: vec![1], ..Fake::default() };
     let (asked, reports) = try_flows(&mut fake, Question::SynAck, &flows, 3);
     assert_eq!(reports.iter().map(|report| report.stopped).collect::<Vec<_>>(), [false, true, false]);
     assert_eq!((counts(3, asked.into_values()), fake.seen.len()), (vec![10, 0, 10], 20));
@@ -165,21 +189,19 @@ fn only_who_is_asked_is_made_liberal() {
     for (entry, question, liberal) in
         [(ENTRY, Question::OneAck, 10), (None, Question::OneAck, 0), (ENTRY, Question::SynAck, 0)]
     {
-        let mut fake =
-            Fake { entry, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+        let mut fake = Fake { entry, takes: usize::MAX, batches: usize::MAX, ..Fake::default() };
         let (_, report) = try_round(&mut fake, question, 10);
         assert_eq!(report.liberal, liberal, "{question:?}");
     }
     // Ended after one batch: the others stay as they are.
-    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![], unflagged: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, ..Fake::default() };
     let (asked, report) = try_round(&mut fake, Question::OneAck, 2_000);
     assert_eq!((asked.len(), report.liberal), (super::BATCH, super::BATCH));
 }
 
 #[test]
 fn a_round_asks_each_flow_once() {
-    let mut fake =
-        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, ..Fake::default() };
     let (asked, report) = try_round(&mut fake, Question::FourAcks, 1_000);
     assert_eq!((asked.len(), report.segments, fake.seen.len()), (1_000, 4_000, 4_000));
     assert!(asked.contains_key(&key(&flow(1_000))) && fake.seen.iter().all(|(ifindex, _)| *ifindex == 7));
@@ -188,26 +210,24 @@ fn a_round_asks_each_flow_once() {
 
 #[test]
 fn what_cannot_be_asked_is_counted() {
-    let mut fake =
-        Fake { entry: None, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let mut fake = Fake { entry: None, takes: usize::MAX, batches: usize::MAX, ..Fake::default() };
     let (asked, report) = try_round(&mut fake, Question::SynAck, 10);
     assert_eq!((asked.len(), report.skipped.no_device), (0, 10));
-    let mut fake = Fake { entry: ENTRY, takes: 7, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: 7, batches: usize::MAX, ..Fake::default() };
     let (asked, report) = try_round(&mut fake, Question::SynAck, 10);
     assert_eq!((asked.len(), report.skipped.not_injected, report.segments), (7, 3, 7));
 }
 
 #[test]
 fn an_unflag_ends_it() {
-    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, seen: vec![], unflagged: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, ..Fake::default() };
     let (asked, report) = try_round(&mut fake, Question::SynAck, 2_000);
     assert_eq!((asked.len(), report.stopped), (super::BATCH, true));
 }
 
 #[test]
 fn the_pace_is_kept() {
-    let mut fake =
-        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, ..Fake::default() };
     let flows: Vec<_> = (1..=1_000).map(owned).collect();
     let manner = Manner { per_second: 10_000, ..Manner::default() };
     let start = std::time::Instant::now();
@@ -219,8 +239,7 @@ fn the_pace_is_kept() {
 /// Promised: 100,000 idle clients are freed within a second of the flag.
 #[test]
 fn at_its_own_pace_a_round_asks_a_hundred_thousand_within_a_second() {
-    let mut fake =
-        Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, seen: vec![], unflagged: vec![] };
+    let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: usize::MAX, ..Fake::default() };
     let flows: Vec<_> = (0..100_000)
         .map(|at: u32| Owned { node: 0, flow: Flow { id: at, ..flow((at % 50_000) as u16 + 10_000) } })
         .collect();
