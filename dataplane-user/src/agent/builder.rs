@@ -1,6 +1,9 @@
 //! The thread that works out what follows from a view: all that costs in proportion to it. It has the places of nodes, and frees what nobody reads any more.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::oneshot;
 
@@ -19,6 +22,8 @@ use crate::{
 
 /// How often it looks for views that nobody reads any more, where there are such.
 const SWEEP: Duration = Duration::from_secs(1);
+/// Views are so far apart at least: of those that come sooner the last one counts.
+const APART: Duration = Duration::from_millis(100);
 /// It comes back to nothing so often.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -127,8 +132,11 @@ impl Builder {
             loop {
                 let longest = if self.bin.len() > 1 { SWEEP } else { IDLE };
                 let work = builds.0.take(longest, BuildWork::is_something);
+                let begun = Instant::now();
+                let apart = if work.is_something() { APART } else { Duration::ZERO };
                 self.carry_out(work, &inbox);
                 self.sweep();
+                std::thread::sleep(apart.saturating_sub(begun.elapsed()));
             }
         });
         started.map(drop)
@@ -258,6 +266,27 @@ mod tests {
         let (latest, flags) = delivered(&inbox).unwrap();
         assert_eq!((latest.epoch, flags), (Epoch(3), Some(0)));
         assert!(delivered(&inbox).is_none());
+    }
+
+    #[test]
+    fn views_come_ten_times_a_second_at_most() {
+        let builds = Arc::new(Builds::default());
+        let inbox = Arc::new(Inbox::default());
+        let builder = Builder::new(&POLICY, None, Indices::default());
+        builder.start(Arc::clone(&builds), Arc::clone(&inbox), &Crew::default()).unwrap();
+        let text = "- {name: a, address: 10.0.0.1}\n";
+        let begun = Instant::now();
+        while begun.elapsed() < 4 * APART {
+            let _replaced = builds.deliver(view(text));
+            std::thread::sleep(APART / 20);
+        }
+        let taken =
+            builds.deliver(view(&format!("{text}- {{name: b, address: 10.0.0.2}}\n"))).blocking_recv();
+        let most = begun.elapsed().as_millis() / APART.as_millis() + 1;
+        assert_eq!(taken, Ok(Ok(())));
+        let (latest, _) = delivered(&inbox).unwrap();
+        assert!(latest.view.node("b").is_some(), "the last one counts");
+        assert!(u128::from(latest.epoch.0) <= most, "{:?} in {:?}", latest.epoch, begun.elapsed());
     }
 
     #[test]
