@@ -24,6 +24,9 @@ use crate::{
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const PAUSE: u32 = 19;
 
+/// How often it is tried again to let go what is pinned to nodes of which one was flagged no more meanwhile.
+const TRIES: u32 = 8;
+
 /// Whether TCP packets in the middle of a flow may begin an entry.
 const LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
@@ -131,9 +134,6 @@ impl Flagged {
             .map_err(chain)
     }
 }
-
-/// How often it is tried again to let go what is pinned to nodes of which one was flagged no more meanwhile.
-const TRIES: u32 = 8;
 
 impl LettingGo {
     /// Lets go at once what no RST can: clients that stick to the nodes' endpoints, then their UDP and SCTP flows. Blocking.

@@ -238,14 +238,6 @@ impl Named {
     }
 }
 
-/// Takes the calling thread's precedence away: it is to take its turn as the agent's first thread does, whatever that was started with.
-fn take_turns() {
-    let first = rustix::process::getpriority_process(Some(rustix::process::getpid()));
-    if let Err(error) = first.and_then(|nice| rustix::process::setpriority_process(None, nice)) {
-        tracing::debug!(%error, "a thread keeps the precedence that it was started with");
-    }
-}
-
 impl Drop for Named {
     fn drop(&mut self) {
         set_name(WORKER);
@@ -261,6 +253,14 @@ fn set_name(name: &str) {
 fn precedence() {
     if let Err(error) = rustix::process::setpriority_process(None, PRECEDENCE) {
         tracing::debug!(%error, thread = std::thread::current().name(), "no precedence for a thread");
+    }
+}
+
+/// Takes the calling thread's precedence away: it is to take its turn as the agent's first thread does, whatever that was started with.
+fn take_turns() {
+    let first = rustix::process::getpriority_process(Some(rustix::process::getpid()));
+    if let Err(error) = first.and_then(|nice| rustix::process::setpriority_process(None, nice)) {
+        tracing::debug!(%error, "a thread keeps the precedence that it was started with");
     }
 }
 
