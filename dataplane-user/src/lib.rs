@@ -14,4 +14,5 @@ pub mod source;
 pub mod takeout;
 
 pub use nodefence_core::{cluster, enforce, plan};
-pub use nodefence_kernel::{DATAPLANE_OBJECT, conntrack, dataplane, ipvs, proxy, routes, sysctl};
+
+pub use nodefence_kernel::{DATAPLANE_OBJECT, conntrack, dataplane, ipvs, proxy, routes, sched, sysctl};

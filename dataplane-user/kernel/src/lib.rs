@@ -14,4 +14,5 @@ mod nftables;
 pub mod offload;
 pub mod proxy;
 pub mod routes;
+pub mod sched;
 pub mod sysctl;

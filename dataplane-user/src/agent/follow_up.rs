@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::world::World;
 use crate::{
     cluster::NodeName,
-    enforce::Bearers,
+    enforce::{Bearers, Epoch},
     report::{AskRow, PinnedRow},
 };
 
@@ -25,6 +25,8 @@ pub(super) struct FollowUp {
 
 #[derive(Default)]
 struct Memory {
+    /// Of which view the names below are.
+    view: Option<Epoch>,
     /// Who was cut when it was last looked at.
     cut: Bearers,
     /// For each node that is cut: only rounds that begin from then on (CLOCK_MONOTONIC, ns) ask for all that is, and one has been begun.
@@ -65,10 +67,14 @@ impl FollowUp {
     /// Rounds that are to begin now, where all that `world` says is cut is in the maps.
     pub(super) fn due(&self, world: &World) -> Vec<Round> {
         let mut memory = self.memory();
-        let Memory { cut, begun, again, requests, asked, pinned } = &mut *memory;
-        // Names may come and go for ever.
-        asked.retain(|node, _| world.view.node(node).is_some());
-        pinned.retain(|node, _| world.view.node(node).is_some());
+        let Memory { view, cut, begun, again, requests, asked, pinned } = &mut *memory;
+        let latest = world.held.view.as_ref().map(|view| view.epoch);
+        if *view != latest {
+            *view = latest;
+            // Names may come and go for ever.
+            asked.retain(|node, _| world.view.node(node).is_some());
+            pinned.retain(|node, _| world.view.node(node).is_some());
+        }
         let now = &world.held.enforced;
         let changed = now.changed_since(cut).flat_map(|(before, now)| [before, now]).flatten();
         let mut nodes: BTreeSet<NodeName> = changed.filter_map(|bearer| bearer.name.clone()).collect();
@@ -171,6 +177,7 @@ mod tests {
         let held = enforce::World {
             enforced: enforced.into_iter().collect(),
             claims: claims.collect(),
+            view: Some(view),
             ..enforce::World::default()
         };
         world.take(Arc::new(held));

@@ -1,6 +1,10 @@
 //! Holds the neighbour entries of flagged nodes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -34,16 +38,16 @@ pub(super) async fn follow(
             () = stop.cancelled() => return Ok(()),
             _ = tick.tick() => {}
         }
-        let flagged = flagged(&sight);
+        let seen = sight.clone();
         let ticking = crew.blocking("neighbours", move || {
-            let result = hold.tick(&flagged);
+            let result = hold.tick(&flagged(&seen)).map(|report| rows(&seen, &report));
             (hold, result)
         });
         let (held, result) = ticking.await?;
         hold = held;
         let problem = match result {
-            Ok(report) => {
-                row.send_replace(rows(&sight, &report));
+            Ok(held) => {
+                row.send_replace(held);
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -65,7 +69,7 @@ fn flagged(sight: &Sight) -> Vec<FlaggedNode> {
     let nodes = others.filter_map(|name| world.view.node(name));
     nodes
         .map(|node| {
-            let own: std::collections::HashSet<_> = node.all_addresses().collect();
+            let own: HashSet<_> = node.all_addresses().collect();
             let mut hops: Vec<Hop> = own
                 .iter()
                 .filter_map(|address| world.coverage.next_hop(*address))

@@ -18,7 +18,7 @@ use super::{
     threads::{Crew, Nice},
 };
 use crate::{
-    enforce::{Input, Saved, Source},
+    enforce::{Input, Source, ToSave},
     flags::FlagStore,
 };
 
@@ -29,7 +29,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 pub(super) struct StoreWork {
     /// This must lie on the disk; its number is for the answer.
-    pub(super) save: Option<(u64, Arc<Saved>)>,
+    pub(super) save: Option<(u64, ToSave)>,
     end: bool,
 }
 
@@ -89,8 +89,8 @@ impl Keeper {
     fn run(mut self) {
         loop {
             let StoreWork { save, end } = self.work.take(IDLE, StoreWork::is_something);
-            if let Some((serial, saved)) = save {
-                self.save(serial, &saved);
+            if let Some((serial, to_save)) = save {
+                self.save(serial, &to_save);
             }
             if end {
                 return;
@@ -98,8 +98,9 @@ impl Keeper {
         }
     }
 
-    fn save(&mut self, serial: u64, saved: &Saved) {
-        let result = self.store.save(saved).map_err(|error| error.to_string());
+    fn save(&mut self, serial: u64, to_save: &ToSave) {
+        let saved = to_save.saved();
+        let result = self.store.save(&saved).map_err(|error| error.to_string());
         // What the cluster file says comes by itself, and brings nothing back.
         if result.is_ok() && saved.claims.iter().any(|(_, claim)| claim.source != Source::File) {
             self.lost = None;
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
     use crate::{
         agent::inbox::Message,
-        enforce::{Claim, NewClaim},
+        enforce::{Claim, NewClaim, ShownClaim, ShownClaims, Standing},
         flags::now,
     };
 
@@ -129,8 +130,10 @@ mod tests {
         Claim::raise(new, None, now())
     }
 
-    fn saved(source: Source) -> Option<(u64, Arc<Saved>)> {
-        Some((1, Arc::new(Saved { claims: vec![("b".into(), claim(source))], released: Vec::new() })))
+    fn saved(source: Source) -> Option<(u64, ToSave)> {
+        let claim = ShownClaim { standing: Standing::Enforced, claim: claim(source) };
+        let claims: ShownClaims = [("b".into(), [claim].into())].into_iter().collect();
+        Some((1, ToSave { claims, released: Vec::new() }))
     }
 
     #[test]
@@ -140,7 +143,7 @@ mod tests {
         let inbox = Arc::new(Inbox::default());
         let lost = Some("lost".to_owned());
         let store = Store::start(folder.path(), &work, Arc::clone(&inbox), lost, &Crew::default()).unwrap();
-        let answer = |wanted: Option<(u64, Arc<Saved>)>| {
+        let answer = |wanted: Option<(u64, ToSave)>| {
             work.post(|work| work.save = wanted);
             inbox.wait(Duration::from_secs(60));
             match inbox.take() {

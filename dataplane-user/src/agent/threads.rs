@@ -15,6 +15,7 @@ use tokio::{runtime::Runtime, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::chain::chain;
+use crate::sched;
 
 /// The nice value of threads that do little and that senders wait for.
 const PRECEDENCE: i32 = -20;
@@ -249,9 +250,9 @@ fn set_name(name: &str) {
     let _unnamed = CString::new(name).map(|name| prctl::set_name(&name));
 }
 
-/// Gives the calling thread precedence.
+/// Gives the calling thread precedence, and a slice so short that it has a processor as soon as it wakes up.
 fn precedence() {
-    if let Err(error) = rustix::process::setpriority_process(None, PRECEDENCE) {
+    if let Err(error) = sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE)) {
         tracing::debug!(%error, thread = std::thread::current().name(), "no precedence for a thread");
     }
 }
@@ -259,7 +260,7 @@ fn precedence() {
 /// Takes the calling thread's precedence away: it is to take its turn as the agent's first thread does, whatever that was started with.
 fn take_turns() {
     let first = rustix::process::getpriority_process(Some(rustix::process::getpid()));
-    if let Err(error) = first.and_then(|nice| rustix::process::setpriority_process(None, nice)) {
+    if let Err(error) = first.map_err(io::Error::from).and_then(|nice| sched::fair(nice, None)) {
         tracing::debug!(%error, "a thread keeps the precedence that it was started with");
     }
 }

@@ -244,7 +244,7 @@ impl Driver {
                 return;
             }
             Output::Save(serial, saved) => {
-                self.store.post(|work| work.save = Some((*serial, Arc::clone(saved))));
+                self.store.post(|work| work.save = Some((*serial, saved.clone())));
                 return;
             }
             Output::Reply(ticket, answer) => {

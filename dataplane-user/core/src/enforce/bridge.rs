@@ -50,6 +50,7 @@ impl Enforcer {
             requests: Requests::default(),
             closing: false,
             next_renewal: now.mono,
+            renewing: VecDeque::new(),
             lease_due: false,
             drain_alive: now.mono,
             grown: BTreeSet::new(),

@@ -13,7 +13,7 @@ use super::{
     output::Event,
     scope::LimitScope,
     settings::Told,
-    shown::ShownClaims,
+    shown::{ShownClaims, ToSave},
     standing::{ShownClaim, Standing},
     view::{Member, NewView},
 };
@@ -44,6 +44,10 @@ pub(super) struct Claims {
     members: Arc<BTreeMap<NodeName, Member>>,
     decisions: BTreeMap<NodeName, Decision>,
     shown: ShownClaims,
+    /// Nodes that the file claims.
+    in_file: BTreeSet<NodeName>,
+    /// A claim of the file, or how it stands, changed.
+    file_changed: bool,
     /// Nodes to be decided on anew.
     dirty: BTreeSet<NodeName>,
     all_dirty: bool,
@@ -64,10 +68,14 @@ impl Claims {
         for claims in held.values_mut() {
             claims.sort_by(|one, other| one.source.cmp(&other.source));
         }
+        let in_file =
+            held.iter().filter(|(_, claims)| by_file(claims)).map(|(node, _)| node.clone()).collect();
         Self {
             limits: Limits::new(told.limit, saved.released),
             told,
             held,
+            in_file,
+            file_changed: true,
             members: Arc::default(),
             decisions: BTreeMap::new(),
             shown: ShownClaims::default(),
@@ -107,8 +115,14 @@ impl Claims {
         claims.retain(|claim| claim.source != *source);
         claims.extend(claim);
         claims.sort_by(|one, other| one.source.cmp(&other.source));
+        let in_file = by_file(claims);
         if claims.is_empty() {
             self.held.remove(node);
+        }
+        if in_file {
+            self.in_file.insert(node.clone());
+        } else {
+            self.in_file.remove(node);
         }
         self.dirty.insert(node.clone());
     }
@@ -129,8 +143,10 @@ impl Claims {
         new: Vec<(NodeName, NewClaim)>,
         now: Now,
     ) -> (Vec<NodeName>, Vec<NodeName>) {
-        let before: BTreeSet<NodeName> =
-            self.held.keys().filter(|node| self.get(node, source).is_some()).cloned().collect();
+        let before: BTreeSet<NodeName> = match source {
+            Source::File => self.in_file.clone(),
+            _ => self.held.keys().filter(|node| self.get(node, source).is_some()).cloned().collect(),
+        };
         let mut after = BTreeSet::new();
         for (node, claim) in new {
             after.insert(node.clone());
@@ -254,7 +270,10 @@ impl Claims {
             Some(decision) => drop(self.decisions.insert(node.clone(), decision)),
             None => drop(self.decisions.remove(node)),
         }
-        if *self.shown.of(node) != *shown {
+        let before = self.shown.of(node);
+        if *before != *shown {
+            let mut sources = before.iter().chain(shown.iter()).map(|shown| &shown.claim.source);
+            self.file_changed |= sources.any(|source| *source == Source::File);
             self.shown.put(node, shown);
         }
     }
@@ -296,18 +315,24 @@ impl Claims {
         self.held.get(node).map_or(&[][..], |claims| &claims[..])
     }
 
+    /// The file's claims, by node.
+    pub(super) fn of_file(&self) -> impl Iterator<Item = (&NodeName, &Claim)> {
+        self.in_file.iter().filter_map(|node| Some((node, self.get(node, &Source::File)?)))
+    }
+
+    /// Whether a claim of the file, or how it stands, changed since this was last asked.
+    pub(super) fn file_has_changed(&mut self) -> bool {
+        std::mem::take(&mut self.file_changed)
+    }
+
     /// Every node that has claims.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeName> {
         self.held.keys()
     }
 
-    /// How many nodes of the view a person flagged, but for `other`.
-    pub(super) fn flagged_by_persons(&self, other: &str, now: Now) -> usize {
-        let by_person = |claim: &Claim| !claim.source.automatic() && !claim.ended(now);
-        let nodes = self.held.iter().filter(|(name, claims)| {
-            name.as_str() != other && self.members.contains_key(*name) && claims.iter().any(by_person)
-        });
-        nodes.count()
+    /// How many nodes of the view a person flagged, but for `other`, as it was last settled.
+    pub(super) fn flagged_by_persons(&self, other: &str) -> usize {
+        self.limits.persons_but_for(other) as usize
     }
 
     /// The scopes whose automatic claims are withheld.
@@ -337,15 +362,15 @@ impl Claims {
         self.version
     }
 
-    /// What outlives the agent.
-    pub(super) fn saved(&self) -> Saved {
-        let claims = self
-            .held
-            .iter()
-            .flat_map(|(node, claims)| claims.iter().map(move |claim| (node.clone(), claim.clone())));
+    /// What outlives the agent, as it was last settled.
+    pub(super) fn to_save(&self) -> ToSave {
         let released = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
-        Saved { claims: claims.collect(), released: released.collect() }
+        ToSave { claims: self.shown.clone(), released: released.collect() }
     }
+}
+
+fn by_file(claims: &[Claim]) -> bool {
+    claims.iter().any(|claim| claim.source == Source::File)
 }
 
 /// What those claims come to that are carried out in that way; `None` where there are none.

@@ -42,6 +42,8 @@ struct State {
     nodes: BTreeMap<NodeName, Counted>,
     /// How many of them have automatic claims.
     automatic: u32,
+    /// How many of them a person flagged.
+    persons: u32,
     released: Option<Withheld>,
 }
 
@@ -83,6 +85,7 @@ impl Limits {
         for state in self.scopes.values_mut() {
             state.nodes.clear();
             state.automatic = 0;
+            state.persons = 0;
         }
         self.scopes.retain(|_, state| state.released.is_some());
     }
@@ -99,6 +102,7 @@ impl Limits {
                 && let Some(was) = state.nodes.remove(node)
             {
                 state.automatic -= u32::from(was.latest.is_some());
+                state.persons -= u32::from(was.person);
             }
             touched.insert(scope);
         }
@@ -107,6 +111,7 @@ impl Limits {
             let state = self.scopes.entry(scope.clone()).or_default();
             state.nodes.insert(node.clone(), counted);
             state.automatic += u32::from(counted.latest.is_some());
+            state.persons += u32::from(counted.person);
             touched.insert(scope.clone());
         }
         self.places.insert(node.clone(), scopes);
@@ -154,6 +159,12 @@ impl Limits {
     pub(super) fn automatic(&self, scope: &LimitScope) -> impl Iterator<Item = &NodeName> {
         let nodes = self.scopes.get(scope).into_iter().flat_map(|state| &state.nodes);
         nodes.filter(|(_, counted)| counted.latest.is_some()).map(|(name, _)| name)
+    }
+
+    /// How many of all nodes a person flagged, but for `other`.
+    pub(super) fn persons_but_for(&self, other: &str) -> u32 {
+        let Some(whole) = self.scopes.get(&LimitScope::Whole) else { return 0 };
+        whole.persons - u32::from(whole.nodes.get(other).is_some_and(|counted| counted.person))
     }
 
     /// The scopes whose five minutes are over.

@@ -69,6 +69,8 @@ pub struct Enforcer {
     pub(super) requests: Requests,
     pub(super) closing: bool,
     pub(super) next_renewal: u64,
+    /// Places whose verdicts are still to be renewed. A request is looked at between two of them.
+    pub(super) renewing: VecDeque<u32>,
     pub(super) lease_due: bool,
     /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
     pub(super) drain_alive: u64,
@@ -153,16 +155,24 @@ impl Enforcer {
         self.answer();
     }
 
-    /// Has all verdicts written again.
+    /// Has all verdicts written again; those first that still wait for the last time.
     fn renew(&mut self) {
         self.next_renewal = self.now.mono.saturating_add(SECOND);
         self.lease_due = true;
-        for index in self.wanted.clone() {
-            if let Some(place) = self.places.get_mut(&index) {
-                place.clean = false;
-            }
+        let waiting: BTreeSet<u32> = self.renewing.iter().copied().collect();
+        self.renewing.extend(self.wanted.difference(&waiting));
+    }
+
+    /// Has the next verdict written again that waits for it; false where none does.
+    pub(super) fn renew_next(&mut self) -> bool {
+        let Some(index) = self.renewing.pop_front() else { return false };
+        if self.wanted.contains(&index)
+            && let Some(place) = self.places.get_mut(&index)
+        {
+            place.clean = false;
             self.touch(index);
         }
+        true
     }
 
     /// Has what is wanted follow the claims.
@@ -183,8 +193,8 @@ impl Enforcer {
         }
         if !self.claims.shown().is_same(&self.world.claims) {
             self.publish = true;
-            self.dangers_due = true;
         }
+        self.dangers_due |= self.claims.file_has_changed();
     }
 
     /// Finds out what is wanted of a node now.

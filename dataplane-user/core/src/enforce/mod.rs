@@ -51,7 +51,7 @@ pub use output::{Answer, Changed, Done, Event, Output, Refusal, SaveState, Table
 pub use ports::ExemptPorts;
 pub use scope::LimitScope;
 pub use settings::{Auto, Share, Told};
-pub use shown::ShownClaims;
+pub use shown::{ShownClaims, ToSave};
 pub use standing::{ShownClaim, Standing};
 pub use view::{Delta, Member, NewView};
 pub use world::{Danger, TablesState, World};

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use nodefence_common::{NodeEntry, PortKey};
 
 use super::{
-    claim::{Claim, Saved, Source},
+    claim::{Claim, Source},
     limits::Withheld,
     now::{Epoch, Ticket},
     scope::LimitScope,
+    shown::ToSave,
     world::{Danger, World},
 };
 use crate::{
@@ -43,7 +44,7 @@ pub enum Output {
     /// These tables must be written; answered by [`super::Input::Written`].
     Tables(TablesPlan),
     /// This must lie on the disk; answered by [`super::Input::Saved`].
-    Save(u64, Arc<Saved>),
+    Save(u64, ToSave),
     /// The answer to a request.
     Reply(Ticket, Answer),
     /// For the log.

@@ -65,7 +65,7 @@ impl Enforcer {
             return Err(Refusal::OwnNode(node.clone()));
         }
         let all = latest.view.nodes.len();
-        let flagged = self.claims.flagged_by_persons(node, self.now) + 1;
+        let flagged = self.claims.flagged_by_persons(node) + 1;
         if too_many(flagged, all) { Err(Refusal::TooMany { flagged, all }) } else { Ok(()) }
     }
 
@@ -197,7 +197,7 @@ impl Enforcer {
     pub(super) fn save(&mut self) -> Option<Output> {
         let version = self.claims.version();
         let due = self.requests.save(version);
-        due.then(|| Output::Save(version, Arc::new(self.claims.saved())))
+        due.then(|| Output::Save(version, self.claims.to_save()))
     }
 
     /// Answers whoever waits for nothing more, or for long enough.
@@ -257,11 +257,11 @@ impl Enforcer {
         let Some(latest) = self.views.latest() else { return };
         let mut over = Vec::new();
         let mut hold = 0;
-        for node in self.claims.nodes() {
-            match self.claims.get(node, &Source::File) {
-                Some(claim) if claim.ended(self.now) => over.push(node.clone()),
-                Some(_) => hold += 1,
-                None => {}
+        for (node, claim) in self.claims.of_file() {
+            if claim.ended(self.now) {
+                over.push(node.clone());
+            } else {
+                hold += 1;
             }
         }
         let mut dangers = Vec::new();

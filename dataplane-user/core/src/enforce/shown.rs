@@ -1,8 +1,8 @@
 //! Every claim and how it stands, for all who read it: a map that is cheap to hand out and to change by a few nodes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::standing::ShownClaim;
+use super::{claim::Saved, scope::LimitScope, standing::ShownClaim};
 use crate::cluster::NodeName;
 
 /// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
@@ -72,5 +72,25 @@ impl FromIterator<(NodeName, Arc<[ShownClaim]>)> for ShownClaims {
         let mut shown = Self::default();
         all.into_iter().for_each(|(node, claims)| shown.put(&node, claims));
         shown
+    }
+}
+
+/// What is to outlive the agent. A clone costs nothing; whoever writes it down makes [`Saved`] of it.
+#[derive(Clone, Debug)]
+pub struct ToSave {
+    /// Every claim.
+    pub claims: ShownClaims,
+    /// The scopes in which automatic claims were released, and when by CLOCK_BOOTTIME.
+    pub released: Vec<(LimitScope, Duration)>,
+}
+
+impl ToSave {
+    /// All of it, by the nodes' names. Costs in proportion to all claims.
+    pub fn saved(&self) -> Saved {
+        let by_name = self.claims.by_name();
+        let claims = by_name
+            .into_iter()
+            .flat_map(|(node, claims)| claims.iter().map(|shown| (node.clone(), shown.claim.clone())));
+        Saved { claims: claims.collect(), released: self.released.clone() }
     }
 }

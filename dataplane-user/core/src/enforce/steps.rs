@@ -34,8 +34,13 @@ impl Enforcer {
         if let Some(key) = self.exempt.next_missing() {
             return Some(Output::Exempt(key));
         }
-        if let Some(output) = self.write_first(&[Work::Flag, Work::Renew]) {
-            return Some(output);
+        loop {
+            if let Some(output) = self.write_first(&[Work::Flag, Work::Renew]) {
+                return Some(output);
+            }
+            if !self.renew_next() {
+                break;
+            }
         }
         if let Some(output) = self.lease() {
             return Some(output);

@@ -191,11 +191,14 @@ pub fn sweep(
     let mut left = flows;
     left.retain(|owned| asked.contains_key(&key(&owned.flow)));
     for look in LOOKS {
-        stop(&mut left, surroundings, &mut reports);
         if left.is_empty() {
             return Ok(reports);
         }
         thread::sleep((round_end + look).saturating_duration_since(Instant::now()));
+        stop(&mut left, surroundings, &mut reports);
+        if left.is_empty() {
+            return Ok(reports);
+        }
         left = look_at(conntrack, &owners, &asked, start, &left, &mut reports)?;
     }
     stop(&mut left, surroundings, &mut reports);

@@ -10,7 +10,7 @@ use crate::{
     cluster::{ClusterView, Node},
     enforce::{
         Answer, Auto, Change, Enforcer, Epoch, Event, InMaps, Input, NewClaim, NewView, Now, Output, Saved,
-        Share, Source, TablesPlan, Ticket, Told, World,
+        Share, Source, TablesPlan, Ticket, ToSave, Told, World,
     },
     plan::{self, LeftOut, Mode, Policy, Step},
 };
@@ -52,7 +52,7 @@ pub(super) struct Rig {
     /// Whether they are written at once.
     pub(super) writes_tables: bool,
     /// What was handed out to be saved.
-    pub(super) saving: Option<(u64, Arc<Saved>)>,
+    pub(super) saving: Option<(u64, ToSave)>,
     /// Whether it is saved at once.
     pub(super) saves: bool,
     pub(super) saved: Saved,
@@ -210,7 +210,7 @@ impl Rig {
                 }
             }
             Output::Save(serial, saved) => {
-                self.saving = Some((*serial, Arc::clone(saved)));
+                self.saving = Some((*serial, saved.clone()));
                 if self.saves {
                     self.save(Ok(()));
                 }
@@ -300,7 +300,7 @@ impl Rig {
     pub(super) fn save(&mut self, result: Result<(), Arc<str>>) {
         let Some((serial, saved)) = self.saving.take() else { return };
         if result.is_ok() {
-            self.saved = Saved::clone(&saved);
+            self.saved = saved.saved();
         }
         self.enforcer.handle(Input::Saved { serial, result }, self.now);
     }
