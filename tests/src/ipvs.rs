@@ -1,8 +1,67 @@
-//! What `ipvsadm` says of a namespace's tables.
+//! A namespace's tables: all of them at one time, and what `ipvsadm` says of them.
+
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::Result;
+use nodefence::ipvs::{Destination, Error, Ipvs, Service, ServiceKey};
 
 use crate::Netns;
+
+/// The tables at one time, as far as they stood still.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// By key.
+    pub services: BTreeMap<ServiceKey, VirtualServer>,
+    /// Answers that could not be read: what they told of is not in here.
+    pub malformed: usize,
+    /// A list changed each time while it was read: something may be missing, or be gone already.
+    pub incomplete: bool,
+}
+
+/// A service with its destinations.
+#[derive(Debug)]
+pub struct VirtualServer {
+    /// The service.
+    pub service: Service,
+    /// In order of their addresses.
+    pub destinations: Vec<Destination>,
+}
+
+impl Snapshot {
+    /// All services with their destinations. What changes meanwhile may be read before or after the change; what does not change is read, but for a service that
+    /// two readings in a row passed over.
+    ///
+    /// # Errors
+    /// Those of [`Ipvs::services`] and [`Ipvs::service`].
+    pub fn read(ipvs: &mut Ipvs) -> Result<Self, Error> {
+        let listed = ipvs.services()?;
+        let mut all =
+            Self { services: BTreeMap::new(), malformed: listed.malformed, incomplete: listed.incomplete };
+        for service in listed.items {
+            let found = ipvs.destinations(&service.key)?;
+            // The kernel lists the destinations of a service that is gone as none.
+            if found.items.is_empty() && found.malformed == 0 && ipvs.service(&service.key)?.is_none() {
+                continue;
+            }
+            all.malformed += found.malformed;
+            all.incomplete |= found.incomplete;
+            all.services.insert(service.key, VirtualServer { service, destinations: found.items });
+        }
+        Ok(all)
+    }
+
+    /// Every pair of service and destination: one pod may stand behind many services.
+    pub fn pairs(&self) -> impl Iterator<Item = (&Service, &Destination)> {
+        self.services.values().flat_map(|server| {
+            server.destinations.iter().map(move |destination| (&server.service, destination))
+        })
+    }
+
+    /// One pair.
+    pub fn pair(&self, key: &ServiceKey, address: SocketAddr) -> Option<&Destination> {
+        self.services.get(key)?.destinations.iter().find(|destination| destination.address == address)
+    }
+}
 
 /// Lines of `ipvsadm -Sn` (what `ipvsadm-save -n` prints), in order. Thresholds are not among them.
 ///

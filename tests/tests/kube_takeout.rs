@@ -11,7 +11,7 @@ use nodefence::ipvs::Ipvs;
 use nodefence_tests::{
     Conn, Family, Netns, Node, Outcome, Place,
     client::wait_until,
-    ipvs::saved,
+    ipvs::{Snapshot, saved},
     kube::{Beside, Mode, Setup, forwards::V4, proxy::SYNC_PERIOD},
     load::{Running, repeat},
     long,
@@ -34,7 +34,7 @@ const EVERY: Duration = Duration::from_millis(47);
 fn weighted(ns: &Netns, node: &Addresses) -> Result<Vec<String>> {
     let services = ns.run(|| -> Result<_> {
         setpriority_process(None, -20)?;
-        let snapshot = Ipvs::open()?.snapshot();
+        let snapshot = Snapshot::read(&mut Ipvs::open()?);
         setpriority_process(None, 0)?;
         Ok(snapshot?.services)
     })?;

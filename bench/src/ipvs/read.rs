@@ -14,6 +14,7 @@ use nodefence::{
     plan::takeout::{Flagged, Ground, TakeOut, Wanted},
     takeout::{Book, Drive, Kernel},
 };
+use nodefence_tests::ipvs::Snapshot;
 
 use super::{
     bare::{Bare, SERVICES_READ},
@@ -91,7 +92,7 @@ pub(super) fn run(world: &World, shape: &Shape, rounds: u32) -> anyhow::Result<F
             plan(&view)?;
             note(&mut took.ours, begun);
             let begun = Instant::now();
-            let snapshot = Ipvs::open()?.snapshot()?;
+            let snapshot = Snapshot::read(&mut Ipvs::open()?)?;
             note(&mut took.reading, begun);
             ensure!(!snapshot.incomplete && snapshot.services.len() == keys.len(), "not all was read");
             drop(snapshot);

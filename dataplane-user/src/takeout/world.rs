@@ -9,10 +9,17 @@ use std::{
 
 use super::{Book, Tables, restore};
 use crate::{
-    ipvs::{self, Applied, Change, Destination, Listed, Outcome, Service, ServiceKey, VirtualServer},
+    ipvs::{self, Applied, Change, Destination, Listed, Outcome, Service, ServiceKey},
     ledger::{self, Entry, Pair, Record},
     plan::takeout::Counts,
 };
+
+/// A service with its destinations.
+#[derive(Clone, Debug)]
+pub(super) struct VirtualServer {
+    pub(super) service: Service,
+    pub(super) destinations: Vec<Destination>,
+}
 
 /// The kernel with its connections.
 #[derive(Default)]

@@ -3,8 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
-use nodefence::ipvs::{Applied, Change, Ipvs, Outcome, Protocol, Service, ServiceKey, Snapshot, is_loaded};
-use nodefence_tests::Netns;
+use nodefence::ipvs::{Applied, Change, Ipvs, Outcome, Protocol, Service, ServiceKey, is_loaded};
+use nodefence_tests::{Netns, ipvs::Snapshot};
 
 /// One test at a time: before Linux 7.1 all network namespaces share one table, and a list of ipvsadm's misses or repeats services
 /// where those of another namespace come and go.
@@ -31,7 +31,7 @@ pub(super) fn with<T: Send + 'static>(
 }
 
 pub(super) fn snapshot(ns: &Netns) -> Result<Snapshot> {
-    let snapshot = with(ns, |ipvs| Ok(ipvs.snapshot()?))?;
+    let snapshot = with(ns, |ipvs| Ok(Snapshot::read(ipvs)?))?;
     ensure!(snapshot.malformed == 0 && !snapshot.incomplete, "{} unread", snapshot.malformed);
     Ok(snapshot)
 }

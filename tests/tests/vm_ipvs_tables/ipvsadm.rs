@@ -1,8 +1,12 @@
 //! What `ipvsadm` says of a table, and a snapshot in the same words.
 
 use anyhow::{Result, ensure};
-use nodefence::ipvs::{Destination, Family, Forward, Netmask, Protocol, ServiceKey, Snapshot, Tunnel, flags};
-use nodefence_tests::Netns;
+use nodefence::ipvs::{Destination, Family, Forward, Netmask, Protocol, ServiceKey, Tunnel, flags};
+use nodefence_tests::{Netns, ipvs::Snapshot};
+
+// IP_VS_SVC_F_*, which only the scheduler knows.
+const ONE_PACKET: u32 = 1 << 2;
+const SCHEDULER_2: u32 = 1 << 4;
 
 /// One of everything that `ipvsadm` can make: protocols, families, marks, schedulers with their flags, persistence, methods, tunnels.
 pub(super) const EVERYTHING: &str = "\
@@ -85,7 +89,7 @@ pub(super) fn rendered(snapshot: &Snapshot) -> Vec<String> {
     let services = snapshot.services.values().map(|server| {
         let service = &server.service;
         let mut line = format!("-A {} -s {}", name(&service.key), service.scheduler);
-        if service.is_persistent() {
+        if service.flags.bits & flags::PERSISTENT != 0 {
             line += &format!(" -p {}", service.timeout);
             match service.netmask {
                 Netmask::V4(mask) if mask.is_broadcast() => {}
@@ -97,10 +101,10 @@ pub(super) fn rendered(snapshot: &Snapshot) -> Vec<String> {
         if let Some(engine) = service.persistence_engine {
             line += &format!(" --pe {engine}");
         }
-        if service.flags.bits & flags::ONE_PACKET != 0 {
+        if service.flags.bits & ONE_PACKET != 0 {
             line += " -o";
         }
-        let of_scheduler: Vec<String> = [(flags::SCHEDULER_1, "fallback"), (flags::SCHEDULER_2, "port")]
+        let of_scheduler: Vec<String> = [(flags::SCHEDULER_1, "fallback"), (SCHEDULER_2, "port")]
             .into_iter()
             .filter(|(bit, _)| service.flags.bits & bit != 0)
             .map(|(_, name)| format!("{}-{name}", service.scheduler))

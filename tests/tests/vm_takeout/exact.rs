@@ -19,6 +19,7 @@ use nodefence_tests::{
     Cluster, Conn, Family, Netns, Outcome, Place, Proc, bin,
     client::{UdpConn, try_new},
     emulated,
+    ipvs::Snapshot,
     topology::Service,
     watch::{figure, held, moment},
 };
@@ -127,7 +128,7 @@ fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<Duration> {
         let mut conntrack = Conntrack::open()?;
         let begun = Instant::now();
         for _ in 0..ROUNDS {
-            Ipvs::open()?.snapshot()?;
+            Snapshot::read(&mut Ipvs::open()?)?;
             open(&fs::read_to_string(CONNECTIONS)?, &from)?;
             for family in [Half::V4, Half::V6] {
                 conntrack.dump(family, |flow| from.contains(&flow.backend().ip()))?;

@@ -11,6 +11,7 @@ use nodefence::ipvs::{self, Change, Destination, Ipvs, ServiceKey};
 use nodefence_tests::{
     Conn, Family, Netns, Outcome, Place,
     client::{UdpConn, wait_until},
+    ipvs::Snapshot,
     load::{repeat, under},
     promises::UNDONE,
     topology::Service,
@@ -110,7 +111,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     let before = saved(ns)?;
     let agent = agent(&cluster)?;
     let begun = Instant::now();
-    let all = ns.run(|| Ok::<_, nodefence::ipvs::Error>(Ipvs::open()?.snapshot()?.services))?;
+    let all = ns.run(|| Ok::<_, nodefence::ipvs::Error>(Snapshot::read(&mut Ipvs::open()?)?.services))?;
     within("all of the tables read", READ, begun)?;
     let of_b = addresses(&cluster.b);
     let mut wanted = Vec::new();

@@ -7,7 +7,4 @@ mod types;
 pub use change::{Change, Outcome};
 pub use name::{BadName, Name};
 pub use netlink_packet_core::DefaultNla;
-pub use types::{
-    Config, Destination, Family, Flags, Forward, Info, Netmask, Protocol, Service, ServiceKey, Stats, Tunnel,
-    flags,
-};
+pub use types::{Destination, Family, Flags, Forward, Netmask, Protocol, Service, ServiceKey, Tunnel, flags};

@@ -14,14 +14,8 @@ pub mod flags {
     /// The service is in the kernel's table. The kernel's own: never written, as a new service with it would never be found
     /// (`ip_vs_svc_hash`, ip_vs_ctl.c).
     pub const HASHED: u32 = 1 << 1;
-    /// Each datagram is scheduled by itself.
-    pub const ONE_PACKET: u32 = 1 << 2;
     /// `sh`: fall back to another destination; `mh`: likewise.
     pub const SCHEDULER_1: u32 = 1 << 3;
-    /// `sh`, `mh`: hash the port too.
-    pub const SCHEDULER_2: u32 = 1 << 4;
-    /// Of no known scheduler.
-    pub const SCHEDULER_3: u32 = 1 << 5;
 }
 
 /// Address family of a service or a destination, by Linux' numbers (`AF_INET`, `AF_INET6`).
@@ -143,31 +137,6 @@ impl Netmask {
     }
 }
 
-/// What a service has counted (`STATS64`), as the kernel summed it up last: every two seconds. Rates are per second.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
-    /// Connections scheduled.
-    pub connections: u64,
-    /// Packets from clients.
-    pub in_packets: u64,
-    /// Packets to clients that passed here.
-    pub out_packets: u64,
-    /// Bytes from clients.
-    pub in_bytes: u64,
-    /// Bytes to clients that passed here.
-    pub out_bytes: u64,
-    /// New connections a second.
-    pub connection_rate: u64,
-    /// Packets from clients a second.
-    pub in_packet_rate: u64,
-    /// Packets to clients a second.
-    pub out_packet_rate: u64,
-    /// Bytes from clients a second.
-    pub in_byte_rate: u64,
-    /// Bytes to clients a second.
-    pub out_byte_rate: u64,
-}
-
 /// A virtual service without its destinations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
@@ -183,8 +152,6 @@ pub struct Service {
     pub netmask: Netmask,
     /// Persistence engine.
     pub persistence_engine: Option<Name>,
-    /// Read only.
-    pub stats: Stats,
     /// Attributes unknown here: written back as they were read.
     pub unknown: Vec<DefaultNla>,
 }
@@ -199,14 +166,8 @@ impl Service {
             timeout: 0,
             netmask: Netmask::full(key.family()),
             persistence_engine: None,
-            stats: Stats::default(),
             unknown: Vec::new(),
         }
-    }
-
-    /// Whether a client stays with its destination.
-    pub fn is_persistent(&self) -> bool {
-        self.flags.bits & flags::PERSISTENT != 0
     }
 }
 
@@ -310,24 +271,4 @@ impl Destination {
     pub fn is_used(&self) -> bool {
         self.active > 0 || self.inactive > 0 || self.persistent > 0
     }
-}
-
-/// Timeouts of connections, in seconds, for the whole network namespace.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Config {
-    /// Of an established TCP connection. In a change 0 leaves it as it is; the others likewise.
-    pub tcp: u32,
-    /// After the first FIN.
-    pub tcp_fin: u32,
-    /// Of UDP, after the last datagram.
-    pub udp: u32,
-}
-
-/// What IPVS says of itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Info {
-    /// Major, minor and patch number.
-    pub version: (u8, u8, u8),
-    /// Buckets of the connection table. Linux 7.2 makes it with a network namespace's first service: 0 before.
-    pub connection_buckets: u32,
 }

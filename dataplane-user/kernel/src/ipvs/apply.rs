@@ -1,7 +1,4 @@
-use std::io;
-
-use super::{Change, Config, Error, Ipvs, Outcome, ServiceKey, codec::Request, read::failed};
-use crate::netlink::Broken;
+use super::{Change, Error, Ipvs, Outcome, codec::Request};
 
 /// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
 const BATCH: usize = 64;
@@ -75,33 +72,5 @@ impl Ipvs {
             break;
         }
         Applied { outcomes, failure }
-    }
-
-    /// Sets timeouts; those that are 0 stay as they are.
-    ///
-    /// # Errors
-    /// [`Error::Permission`], [`Error::NotLoaded`], [`Error::Io`].
-    pub fn set_config(&mut self, config: Config) -> Result<(), Error> {
-        self.command(Request::SetConfig(config), "change of timeouts")
-    }
-
-    /// Sets the counters of one service and its destinations to 0, or those of all. False where there is no such service.
-    ///
-    /// # Errors
-    /// As [`Self::set_config`].
-    pub fn zero(&mut self, key: Option<&ServiceKey>) -> Result<bool, Error> {
-        match self.command(Request::Zero(key), "reset of counters") {
-            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => Ok(false),
-            other => other.map(|()| true),
-        }
-    }
-
-    fn command(&mut self, request: Request<'_>, name: &'static str) -> Result<(), Error> {
-        let bytes = request.encode(self.family, self.channel.next_sequence());
-        let mut refused = 0;
-        self.channel
-            .pipeline(&bytes, 1, |_, errno| refused = errno)
-            .map_err(|source: io::Error| Error::Io { request: name, source })?;
-        if refused == 0 { Ok(()) } else { Err(failed(name, Broken::Refused(refused))) }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use netlink_packet_core::NetlinkBuffer;
 
 use super::{
-    Config, Destination, Family, Flags, Forward, Info, Netmask, Protocol, Service, ServiceKey, Tunnel,
+    Destination, Family, Flags, Forward, Netmask, Protocol, Service, ServiceKey, Tunnel,
     codec::{self, Request},
     flags,
 };
@@ -12,6 +12,10 @@ use crate::netlink::{attributes, messages};
 
 /// Number that the kernel of the capture gave to the family.
 const FAMILY: u16 = 0x24;
+
+// IP_VS_SVC_F_*, which nothing but ipvsadm gives a meaning here.
+const ONE_PACKET: u32 = 1 << 2;
+const SCHEDULER_2: u32 = 1 << 4;
 
 /// One request with its answer's datagrams.
 pub(super) struct Exchange {
@@ -126,13 +130,13 @@ fn requests_are_the_bytes_of_ipvsadm() {
     let new_web = service(web, "rr");
     let new_diameter = Service {
         netmask: Netmask::V4([255, 255, 255, 0].into()),
-        ..persistent(flagged(service(diameter, "sh"), flags::SCHEDULER_1 | flags::SCHEDULER_2), 600)
+        ..persistent(flagged(service(diameter, "sh"), flags::SCHEDULER_1 | SCHEDULER_2), 600)
     };
     let sip = Service {
         persistence_engine: Some("sip".parse().unwrap()),
         ..persistent(service(at("10.96.0.9:5060", Protocol::UDP), "rr"), 60)
     };
-    let one_packet = flagged(service(at("10.96.0.8:53", Protocol::UDP), "rr"), flags::ONE_PACKET);
+    let one_packet = flagged(service(at("10.96.0.8:53", Protocol::UDP), "rr"), ONE_PACKET);
     let marked6 = Service { netmask: Netmask::V6(64), ..persistent(service(mark6, "lc"), 300) };
     let masquerade = destination("10.244.1.5:8080", Forward::Masquerade, 1);
     let thresholds = Destination {
@@ -149,7 +153,7 @@ fn requests_are_the_bytes_of_ipvsadm() {
         ..destination("10.244.1.8:80", Forward::Tunnel, 4)
     };
     let mixed = destination("[2001:db8::5]:80", Forward::Tunnel, 2);
-    let (udp6, marked4) = (service(dns6, "wrr"), flagged(service(mark4, "mh"), flags::SCHEDULER_2));
+    let (udp6, marked4) = (service(dns6, "wrr"), flagged(service(mark4, "mh"), SCHEDULER_2));
     let set_web = persistent(service(web, "wlc"), 120);
     let masquerade6 = destination("[2001:db8:1::5]:5353", Forward::Masquerade, 1);
     let (sctp, marked) = (
@@ -197,11 +201,7 @@ fn requests_are_the_bytes_of_ipvsadm() {
                 Request::Destinations(&mark4),
             ],
         ),
-        ("get_config", &[Request::GetConfig]),
         ("get_info", &[Request::GetInfo]),
-        ("set_config", &[Request::SetConfig(Config { tcp: 901, tcp_fin: 121, udp: 301 })]),
-        ("zero_service", &[Request::Zero(Some(&web))]),
-        ("zero", &[Request::Zero(None)]),
         ("del_dest", &[Request::DeleteDestination(&web, masquerade.address)]),
         ("del_dest_gone", &[Request::DeleteDestination(&web, masquerade.address)]),
         ("del_dest_mixed", &[Request::DeleteDestination(&web, mixed.address)]),
@@ -229,6 +229,8 @@ fn requests_are_the_bytes_of_ipvsadm() {
     assert_eq!(NetlinkBuffer::new(&ours[..]).message_type(), 0x10);
     // But for the version that is asked for: 1 there, 2 here, and the kernel does not look at it.
     assert_eq!((ours[16], &ours[20..]), (family.request[16], &family.request[20..]));
+    // Timeouts and counters: asked for by nobody here.
+    calls.retain(|name, _| !["get_config", "set_config", "zero_service", "zero"].contains(name));
     assert!(calls.is_empty(), "captured, and not compared: {:?}", calls.keys());
 }
 
@@ -238,15 +240,6 @@ fn answers_are_what_ipvsadm_prints_of_them() {
     let payloads = |name, place: usize| calls[name][place].payloads();
     let family = &calls["get_family"][0].answers[0];
     assert_eq!(codec::parse_family_number(messages(family).next().unwrap().payload()), Some(FAMILY));
-    // Nothing was in the table yet.
-    assert_eq!(
-        codec::parse_info(&payloads("get_info", 0)[0]),
-        Some(Info { version: (1, 2, 1), connection_buckets: 0 })
-    );
-    assert_eq!(
-        codec::parse_config(&payloads("get_config", 0)[0]),
-        Some(Config { tcp: 900, tcp_fin: 120, udp: 300 })
-    );
 
     let web = codec::parse_service(&payloads("get_service", 0)[0]).unwrap();
     let hashed = |service: Service| flagged(service, flags::HASHED);
@@ -260,10 +253,7 @@ fn answers_are_what_ipvsadm_prints_of_them() {
     let diameter = Service {
         netmask: Netmask::V4([255, 255, 255, 0].into()),
         ..persistent(
-            flagged(
-                service(at("10.96.0.1:3868", Protocol::SCTP), "sh"),
-                flags::SCHEDULER_1 | flags::SCHEDULER_2,
-            ),
+            flagged(service(at("10.96.0.1:3868", Protocol::SCTP), "sh"), flags::SCHEDULER_1 | SCHEDULER_2),
             600,
         )
     };
@@ -274,7 +264,7 @@ fn answers_are_what_ipvsadm_prints_of_them() {
     let sip = find(at("10.96.0.9:5060", Protocol::UDP));
     assert_eq!(sip.persistence_engine, Some("sip".parse().unwrap()));
     let one_packet = find(at("10.96.0.8:53", Protocol::UDP));
-    assert_eq!(one_packet.flags, Flags { bits: flags::ONE_PACKET | flags::HASHED, mask: u32::MAX });
+    assert_eq!(one_packet.flags, Flags { bits: ONE_PACKET | flags::HASHED, mask: u32::MAX });
 
     let mut destinations: Vec<Destination> = payloads("get_all", 1)
         .iter()

@@ -11,15 +11,13 @@ mod apply;
 mod attribute;
 mod codec;
 mod read;
-mod snapshot;
 
 pub use apply::Applied;
 pub use nodefence_core::ipvs::{
-    BadName, Change, Config, DefaultNla, Destination, Family, Flags, Forward, Info, Name, Netmask, Outcome,
-    Protocol, Service, ServiceKey, Stats, Tunnel, flags,
+    BadName, Change, DefaultNla, Destination, Family, Flags, Forward, Name, Netmask, Outcome, Protocol,
+    Service, ServiceKey, Tunnel, flags,
 };
 pub use read::{Ipvs, Listed, is_loaded};
-pub use snapshot::{Snapshot, VirtualServer};
 
 use thiserror::Error;
 

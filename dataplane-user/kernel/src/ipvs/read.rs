@@ -1,9 +1,9 @@
-use std::{collections::BTreeMap, io, net::SocketAddr, path::Path};
+use std::{io, net::SocketAddr, path::Path};
 
 use netlink_sys::protocols::NETLINK_GENERIC;
 
 use super::{
-    Config, Destination, Error, Info, Service, ServiceKey, Snapshot, VirtualServer,
+    Destination, Error, Service, ServiceKey,
     codec::{self, Request},
 };
 use crate::netlink::{Broken, Channel};
@@ -73,7 +73,7 @@ pub struct Ipvs {
 }
 
 impl Ipvs {
-    /// Opens the socket in the caller's network namespace, and asks IPVS for its version to see whether it answers.
+    /// Opens the socket in the caller's network namespace, and sees whether IPVS answers.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::NotLoaded`], [`Error::Permission`], [`Error::Io`].
@@ -89,30 +89,14 @@ impl Ipvs {
             .map_err(|broken| failed("family", broken))?;
         let family = family.ok_or(Error::Malformed { request: "family" })?;
         let mut this = Self { channel, family };
-        this.info()?;
+        this.one(Request::GetInfo, "info", |_| Some(()))?;
         Ok(this)
-    }
-
-    /// Version and size.
-    ///
-    /// # Errors
-    /// As [`Self::open`], and [`Error::Malformed`].
-    pub fn info(&mut self) -> Result<Info, Error> {
-        self.one(Request::GetInfo, "info", codec::parse_info)
-    }
-
-    /// The timeouts.
-    ///
-    /// # Errors
-    /// As [`Self::info`].
-    pub fn config(&mut self) -> Result<Config, Error> {
-        self.one(Request::GetConfig, "config", codec::parse_config)
     }
 
     /// One service; `None` where there is no such.
     ///
     /// # Errors
-    /// As [`Self::info`].
+    /// As [`Self::open`], and [`Error::Malformed`].
     pub fn service(&mut self, key: &ServiceKey) -> Result<Option<Service>, Error> {
         match self.one(Request::GetService(key), "service", codec::parse_service) {
             Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => Ok(None),
@@ -165,28 +149,6 @@ impl Ipvs {
             Err(Broken::Retry) => Ok(true),
             Err(broken) => Err(failed(DESTINATIONS, broken)),
         }
-    }
-
-    /// All services with their destinations. What changes meanwhile may be read before or after the change; what does not change is read, but for a service that two
-    /// readings in a row passed over.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
-        let listed = self.services()?;
-        let (mut malformed, mut incomplete) = (listed.malformed, listed.incomplete);
-        let mut services = BTreeMap::new();
-        for service in listed.items {
-            let found = self.destinations(&service.key)?;
-            // The kernel lists the destinations of a service that is gone as none.
-            if found.items.is_empty() && found.malformed == 0 && self.service(&service.key)?.is_none() {
-                continue;
-            }
-            malformed += found.malformed;
-            incomplete |= found.incomplete;
-            services.insert(service.key, VirtualServer { service, destinations: found.items });
-        }
-        Ok(Snapshot { services, malformed, incomplete })
     }
 
     fn one<T>(

@@ -13,14 +13,11 @@ use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::D
 
 use super::{
     drive::Drive,
-    world::{Hands, Pages, Proxy, Shared, World},
+    world::{Hands, Pages, Proxy, Shared, VirtualServer, World},
 };
 use crate::{
     cluster::{Backend, Protocol as Transport, Scope},
-    ipvs::{
-        Change, Destination, Family, Flags, Forward, Protocol, Service, ServiceKey, Tunnel, VirtualServer,
-        flags,
-    },
+    ipvs::{Change, Destination, Family, Flags, Forward, Protocol, Service, ServiceKey, Tunnel, flags},
     ledger::{Pair, Phase},
     plan::takeout::{ASKING, Flagged, Ground, TakeOut},
 };

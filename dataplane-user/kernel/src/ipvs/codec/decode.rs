@@ -4,10 +4,7 @@ use netlink_packet_core::{DefaultNla, NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_TYP
 use netlink_packet_generic::constants::{CTRL_ATTR_FAMILY_ID, GENL_HDRLEN};
 
 use super::{
-    super::{
-        Config, Destination, Family, Flags, Forward, Info, Name, Netmask, Protocol, Service, ServiceKey,
-        Stats, Tunnel,
-    },
+    super::{Destination, Family, Flags, Forward, Name, Netmask, Protocol, Service, ServiceKey, Tunnel},
     *,
 };
 use crate::netlink::split_attribute;
@@ -154,7 +151,7 @@ pub(in crate::ipvs) fn parse_service_key(payload: &[u8]) -> Option<ServiceKey> {
 pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
     let mut parts = KeyParts::default();
     let (mut scheduler, mut bits, mut timeout, mut raw_netmask) = (None, None, None, None);
-    let (mut persistence_engine, mut stats, mut unknown) = (None, Stats::default(), Vec::new());
+    let (mut persistence_engine, mut unknown) = (None, Vec::new());
     for attribute in strict(find(body(payload)?, SERVICE)?) {
         let attribute = attribute?;
         if parts.take(attribute)? {
@@ -170,8 +167,7 @@ pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
             SERVICE_TIMEOUT => timeout = Some(ne32(value)?),
             SERVICE_NETMASK => raw_netmask = Some(<[u8; 4]>::try_from(value).ok()?),
             SERVICE_PERSISTENCE_ENGINE => persistence_engine = Some(Name::from_attribute(value)?),
-            SERVICE_STATS64 => stats = parse_stats(value)?,
-            SERVICE_STATS => {}
+            SERVICE_STATS | SERVICE_STATS64 => {}
             _ => unknown.push(attribute.kept()),
         }
     }
@@ -187,33 +183,7 @@ pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
         timeout: timeout?,
         netmask,
         persistence_engine,
-        stats,
         unknown,
-    })
-}
-
-/// `IPVS_STATS_ATTR_*`, all of 64 bits.
-fn parse_stats(bytes: &[u8]) -> Option<Stats> {
-    let mut all = [0_u64; 11];
-    for attribute in strict(bytes) {
-        let attribute = attribute?;
-        if let Some(place) = all.get_mut(usize::from(attribute.kind()))
-            && let Ok(value) = <[u8; 8]>::try_from(attribute.value)
-        {
-            *place = u64::from_ne_bytes(value);
-        }
-    }
-    Some(Stats {
-        connections: all[1],
-        in_packets: all[2],
-        out_packets: all[3],
-        in_bytes: all[4],
-        out_bytes: all[5],
-        connection_rate: all[6],
-        in_packet_rate: all[7],
-        out_packet_rate: all[8],
-        in_byte_rate: all[9],
-        out_byte_rate: all[10],
     })
 }
 
@@ -276,27 +246,4 @@ pub(in crate::ipvs) fn parse_destination_address(payload: &[u8], family: Family)
         }
     }
     Some(SocketAddr::new(address(own_family.unwrap_or(family), raw_address?), port?))
-}
-
-/// The timeouts from an answer's payload; 0 for a protocol that the kernel was built without.
-pub(in crate::ipvs) fn parse_config(payload: &[u8]) -> Option<Config> {
-    let mut config = Config::default();
-    for attribute in strict(body(payload)?) {
-        let attribute = attribute?;
-        match attribute.kind() {
-            TIMEOUT_TCP => config.tcp = ne32(attribute.value)?,
-            TIMEOUT_TCP_FIN => config.tcp_fin = ne32(attribute.value)?,
-            TIMEOUT_UDP => config.udp = ne32(attribute.value)?,
-            _ => {}
-        }
-    }
-    Some(config)
-}
-
-/// Version and table size from an answer's payload.
-pub(in crate::ipvs) fn parse_info(payload: &[u8]) -> Option<Info> {
-    let attributes = body(payload)?;
-    let [_, major, minor, patch] = ne32(find(attributes, INFO_VERSION)?)?.to_be_bytes();
-    let connection_buckets = ne32(find(attributes, INFO_BUCKETS)?)?;
-    Some(Info { version: (major, minor, patch), connection_buckets })
 }

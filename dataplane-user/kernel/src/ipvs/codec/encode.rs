@@ -9,7 +9,7 @@ use netlink_packet_generic::{
 };
 
 use super::{
-    super::{Config, Destination, Family, Netmask, Service, ServiceKey, Tunnel, attribute::Attribute, flags},
+    super::{Destination, Family, Netmask, Service, ServiceKey, Tunnel, attribute::Attribute, flags},
     *,
 };
 
@@ -18,7 +18,7 @@ const ROOM: usize = 256;
 /// Few services are written with more attributes.
 const SERVICE_ATTRIBUTES: usize = 10;
 
-/// Every command of the family but FLUSH and those of the sync daemons.
+/// The commands of the family that are used.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ipvs) enum Request<'a> {
     NewService(&'a Service),
@@ -33,11 +33,8 @@ pub(in crate::ipvs) enum Request<'a> {
     DeleteDestination(&'a ServiceKey, SocketAddr),
     /// All of one service.
     Destinations(&'a ServiceKey),
-    SetConfig(Config),
-    GetConfig,
+    /// Answered by an IPVS that is there.
     GetInfo,
-    /// Counters of one service, or all of them.
-    Zero(Option<&'a ServiceKey>),
 }
 
 impl<'a> Request<'a> {
@@ -70,10 +67,7 @@ impl<'a> Request<'a> {
             Self::SetDestination(..) => 6,
             Self::DeleteDestination(..) => 7,
             Self::Destinations(_) => 8,
-            Self::SetConfig(_) => 12,
-            Self::GetConfig => 13,
             Self::GetInfo => 15,
-            Self::Zero(_) => 16,
         }
     }
 
@@ -83,24 +77,14 @@ impl<'a> Request<'a> {
             Self::NewService(service) | Self::SetService(service) => {
                 vec![Attribute::nest(SERVICE, whole_service(service))]
             }
-            Self::DeleteService(key)
-            | Self::GetService(key)
-            | Self::Destinations(key)
-            | Self::Zero(Some(key)) => {
-                vec![of(key)]
-            }
+            Self::DeleteService(key) | Self::GetService(key) | Self::Destinations(key) => vec![of(key)],
             Self::NewDestination(key, destination) | Self::SetDestination(key, destination) => {
                 vec![of(key), Attribute::nest(DESTINATION, whole_destination(destination))]
             }
             Self::DeleteDestination(key, address) => {
                 vec![of(key), Attribute::nest(DESTINATION, destination_key(address))]
             }
-            Self::SetConfig(Config { tcp, tcp_fin, udp }) => vec![
-                Attribute::u32(TIMEOUT_TCP, tcp),
-                Attribute::u32(TIMEOUT_TCP_FIN, tcp_fin),
-                Attribute::u32(TIMEOUT_UDP, udp),
-            ],
-            Self::Services | Self::GetConfig | Self::GetInfo | Self::Zero(None) => Vec::new(),
+            Self::Services | Self::GetInfo => Vec::new(),
         }
     }
 }

@@ -6,8 +6,7 @@ mod decode;
 mod encode;
 
 pub(super) use decode::{
-    parse_config, parse_destination, parse_destination_address, parse_family_number, parse_info,
-    parse_service, parse_service_key,
+    parse_destination, parse_destination_address, parse_family_number, parse_service, parse_service_key,
 };
 pub(super) use encode::{Request, family_request};
 
@@ -17,9 +16,6 @@ const FAMILY_VERSION: u8 = 1;
 // IPVS_CMD_ATTR_*
 const SERVICE: u16 = 1;
 const DESTINATION: u16 = 2;
-const TIMEOUT_TCP: u16 = 4;
-const TIMEOUT_TCP_FIN: u16 = 5;
-const TIMEOUT_UDP: u16 = 6;
 
 // IPVS_SVC_ATTR_*
 const SERVICE_FAMILY: u16 = 1;
@@ -49,7 +45,3 @@ const DESTINATION_FAMILY: u16 = 11;
 const DESTINATION_TUNNEL_KIND: u16 = 13;
 const DESTINATION_TUNNEL_PORT: u16 = 14;
 const DESTINATION_TUNNEL_FLAGS: u16 = 15;
-
-// IPVS_INFO_ATTR_*
-const INFO_VERSION: u16 = 1;
-const INFO_BUCKETS: u16 = 2;
