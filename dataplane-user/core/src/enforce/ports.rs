@@ -64,7 +64,7 @@ impl ExemptPorts {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
-    /// Each port with its first reason, as [`crate::plan::keep`] gives it. Costs in proportion to what is exempt.
+    /// Each port with its first reason. Costs in proportion to what is exempt.
     pub fn keep(&self) -> Keep {
         let mut keep = Keep::default();
         for (port, reason) in self.iter() {

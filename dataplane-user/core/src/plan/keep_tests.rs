@@ -1,11 +1,108 @@
-use std::collections::BTreeSet;
+//! What must be kept by looking at the Services of flagged nodes: what counting ([`crate::enforce::ExemptPorts`]) is held against.
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+};
 
 use nodefence_common::PortKey;
 use proptest::prelude::*;
 
-use super::{Keep, KeepIndex, KeptPort, Proxy, Why, keep, targets, usable};
-use crate::cluster::{ClusterView, NodeSet, TrafficPolicy, parse};
-use crate::proxy::Mode as ProxyMode;
+use super::{Keep, KeptFor, KeptPort, Proxy, Why, targets, usable};
+use crate::{
+    cluster::{ClusterView, NodeIx, NodeSet, TrafficPolicy, parse},
+    proxy::Mode as ProxyMode,
+};
+
+/// Where to look when a node is flagged, so that a flag does not cost a walk over all Services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeepIndex {
+    /// For each node of the view, in its order, its Services.
+    services: Vec<Vec<u32>>,
+    /// For each node that has any, endpoints that are tied to no node but have the address of one of its backends: index of the
+    /// Service, index of the endpoint.
+    untied: HashMap<NodeIx, Vec<(u32, u32)>>,
+}
+
+impl KeepIndex {
+    /// For this view.
+    pub(crate) fn new(view: &ClusterView) -> Self {
+        let mut index = Self { services: vec![Vec::new(); view.nodes.len()], untied: HashMap::new() };
+        let mut untied: HashMap<IpAddr, Vec<(u32, u32)>> = HashMap::new();
+        for (s, service) in (0..).zip(view.services.iter().flatten()) {
+            for (e, endpoint) in (0..).zip(&service.endpoints) {
+                match endpoint.node.and_then(|node| index.services.get_mut(node.position())) {
+                    None => untied.entry(endpoint.address).or_default().push((s, e)),
+                    Some(services) if services.last() != Some(&s) => services.push(s),
+                    Some(_) => {}
+                }
+            }
+        }
+        if untied.is_empty() {
+            return index;
+        }
+        for (at, node) in view.indexed() {
+            let addresses: HashSet<IpAddr> = node.backends.iter().map(|backend| backend.address).collect();
+            let on_it = addresses.iter().filter_map(|address| untied.get(address)).flatten();
+            let on_it: Vec<_> = on_it.copied().collect();
+            if !on_it.is_empty() {
+                index.untied.insert(at, on_it);
+            }
+        }
+        index
+    }
+}
+
+fn add(keep: &mut Keep, kept: KeptPort, reason: KeptFor) {
+    let first = keep.ports.entry(kept).or_insert(reason);
+    *first = (*first).min(reason);
+}
+
+/// What is kept while `flagged` (nodes of the view) bear flags, for traffic that the kube-proxy of `own_node`
+/// balances. Endpoints that are tied to no node count as live. `mode`: how it forwards; where that is not known, what any of the
+/// three would need.
+///
+/// A set of flags has one answer, in whatever order they came.
+pub(crate) fn keep(
+    view: &ClusterView,
+    index: &KeepIndex,
+    own_node: &str,
+    mode: Option<ProxyMode>,
+    flagged: &NodeSet,
+) -> Keep {
+    let mut keep = Keep::default();
+    let Some(services) = &view.services else { return keep };
+    // What iptables and nftables need covers what IPVS does: a property test holds it.
+    let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
+    let touched: BTreeSet<u32> =
+        flagged.iter().filter_map(|node| index.services.get(node.position())).flatten().copied().collect();
+    for s in touched {
+        let Some(service) = services.get(s as usize) else { continue };
+        for target in targets(service, proxy.mode) {
+            let usable = usable(&target, &proxy, |_| true);
+            if usable.iter().all(|endpoint| endpoint.node.is_some_and(|node| flagged.contains(node))) {
+                let reason =
+                    KeptFor { service: s, port: target.port as u32, why: Why::NothingElse(target.policy) };
+                for endpoint in usable {
+                    if let Some(kept) = KeptPort::of(service, target.port, endpoint, endpoint.node) {
+                        add(&mut keep, kept, reason);
+                    }
+                }
+            }
+        }
+    }
+    for node in flagged.iter() {
+        for (s, e) in index.untied.get(&node).into_iter().flatten() {
+            let Some(service) = services.get(*s as usize) else { continue };
+            for port in 0..service.ports.len() {
+                let endpoint = &service.endpoints[*e as usize];
+                if let Some(kept) = KeptPort::of(service, port, endpoint, Some(node)) {
+                    add(&mut keep, kept, KeptFor { service: *s, port: port as u32, why: Why::Untied });
+                }
+            }
+        }
+    }
+    keep
+}
 
 /// The nodes of every view here; `a` is the own one.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];

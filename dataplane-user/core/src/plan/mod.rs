@@ -27,7 +27,9 @@ pub use addresses::{Place, VirtualAddresses};
 pub use compare::{Fix, Pass, Wanted};
 pub use delta::{Delta, LeftOut, Step};
 pub use indices::{Full, Indices, Slot, name_field};
-pub use keep::{Keep, KeepIndex, KeptFor, KeptPort, Why, keep};
+pub use keep::{Keep, KeptFor, KeptPort, Why};
+#[cfg(test)]
+pub(crate) use keep_tests::{KeepIndex, keep};
 pub use node_tables::{NodePart, NodeTables, backend_tables};
 pub use tables::Tables;
 pub use usable::{Proxy, Target, targets, usable};
