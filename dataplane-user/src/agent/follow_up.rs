@@ -170,7 +170,6 @@ mod tests {
             action: nodefence_common::Action::Refuse,
             since: 0,
             ask_since,
-            causes: Arc::default(),
         };
         let enforced: Vec<Bearer> = cut.iter().map(bearer).collect();
         let claims = cut.iter().map(|(name, _)| (NodeName::from(*name), [claim(now())].into()));

@@ -383,7 +383,7 @@ fn dataplane_row(shown: &Shown, world: &World) -> DataplaneRow {
         left_out: report.left_out,
         left_out_ports: report.left_out_ports,
         left_out_first: report.left_out_first,
-        error: world.held.tables.error.as_ref().map(ToString::to_string),
+        error: world.held.tables_error.as_ref().map(ToString::to_string),
         compared: compared.times,
         compared_last: compared.last.map(whole_seconds),
         differed: compared.differed,

@@ -1,10 +1,7 @@
 //! Nodes that bear a verdict: a list that is cheap to hand out and to change by a few of them.
 
-use std::sync::Arc;
-
 use nodefence_common::Action;
 
-use super::claim::ClaimCause;
 use crate::{cluster::NodeName, list::List, plan::Slot};
 
 /// A node that bears a verdict, or is about to.
@@ -20,15 +17,12 @@ pub struct Bearer {
     pub since: u64,
     /// A round of asking counts that began from then on (CLOCK_MONOTONIC, ns): earlier ones asked for less than is cut now.
     pub ask_since: u64,
-    /// Why.
-    pub causes: Arc<[ClaimCause]>,
 }
 
 /// Bearers by their place. A clone costs next to nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bearers {
     by_place: List<Option<Bearer>>,
-    count: usize,
 }
 
 impl Bearers {
@@ -42,7 +36,6 @@ impl Bearers {
             self.by_place.push(None);
         }
         let Some(there) = self.by_place.get_mut(at) else { return };
-        self.count = self.count + usize::from(bearer.is_some()) - usize::from(there.is_some());
         *there = bearer;
     }
 
@@ -71,16 +64,6 @@ impl Bearers {
             (of(before), of(self))
         });
         both.filter(|(before, now)| before != now)
-    }
-
-    /// How many.
-    pub const fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether there is none.
-    pub const fn is_empty(&self) -> bool {
-        self.count == 0
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    claim::{Claim, ClaimCause, NewClaim, Saved, Source},
+    claim::{Claim, NewClaim, Saved, Source},
     limits::{Counted, Limits, Verdict, Withheld},
     now::Now,
     output::Event,
@@ -25,7 +25,6 @@ pub(super) struct Decision {
     pub(super) mode: Mode,
     /// When the last of the claims ends that this follows from (CLOCK_MONOTONIC, ns); `None` where one of them has no end.
     pub(super) ends: Option<u64>,
-    pub(super) causes: Arc<[ClaimCause]>,
 }
 
 /// What happened in a scope.
@@ -382,12 +381,7 @@ fn follow(shown: &[ShownClaim], mode: Mode, now: Now) -> Option<Decision> {
     let carried_out = || shown.iter().filter(|shown| shown.standing == standing).map(|shown| &shown.claim);
     carried_out().next()?;
     let left: Option<Vec<Duration>> = carried_out().map(|claim| claim.remaining(now)).collect();
-    let causes: BTreeSet<ClaimCause> = carried_out().map(|claim| claim.source.cause()).collect();
-    Some(Decision {
-        mode,
-        ends: left.and_then(|left| left.into_iter().max()).map(|left| later(now, left)),
-        causes: causes.into_iter().collect(),
-    })
+    Some(Decision { mode, ends: left.and_then(|left| left.into_iter().max()).map(|left| later(now, left)) })
 }
 
 fn later(now: Now, left: Duration) -> u64 {

@@ -54,4 +54,4 @@ pub use settings::{Auto, Share, Told};
 pub use shown::{ShownClaims, ToSave};
 pub use standing::{ShownClaim, Standing};
 pub use view::{Delta, Member, NewView};
-pub use world::{Danger, TablesState, World};
+pub use world::{Danger, World};

@@ -51,11 +51,6 @@ impl ShownClaims {
         Arc::ptr_eq(&self.parts, &other.parts)
     }
 
-    /// Whether no node has any.
-    pub fn is_empty(&self) -> bool {
-        self.parts.iter().all(|part| part.is_empty())
-    }
-
     /// Every node that has some, in no order.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
         self.parts.iter().flat_map(|part| part.keys())

@@ -4,12 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use nodefence_common::Action;
 
-use super::{
-    bearers::Bearer,
-    machine::Enforcer,
-    place::Place,
-    world::{TablesState, World},
-};
+use super::{bearers::Bearer, machine::Enforcer, place::Place, world::World};
 use crate::{
     cluster::NodeName,
     plan::{Mode, Policy, Slot},
@@ -40,11 +35,7 @@ impl Enforcer {
             failed: self.failures(),
             unsaved: self.requests.error(),
             closing: self.closing,
-            tables: TablesState {
-                planned: self.views.latest().map(|view| view.epoch),
-                written: self.views.written(),
-                error: self.views.error.clone(),
-            },
+            tables_error: self.views.error.clone(),
         };
         for index in std::mem::take(&mut self.retell) {
             let Told { enforced, observed, lapsing } = self.to_tell(index);
@@ -92,7 +83,6 @@ impl Enforcer {
 
     fn bearer(&self, slot: Slot, place: &Place, mode: Mode) -> Bearer {
         let policy = Policy { own_node: &self.told.own, mode, answer: self.told.answer };
-        let causes = place.want.as_ref().map(|want| Arc::clone(&want.causes));
         Bearer {
             name: place.owner.as_ref().map(|owner| owner.name.clone()),
             slot,
@@ -103,7 +93,6 @@ impl Enforcer {
             },
             since: place.since,
             ask_since: place.ask_since,
-            causes: causes.unwrap_or_default(),
         }
     }
 

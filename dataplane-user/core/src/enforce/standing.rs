@@ -27,13 +27,3 @@ pub struct ShownClaim {
     /// What is done about it.
     pub standing: Standing,
 }
-
-impl ShownClaim {
-    /// The scopes that withhold it.
-    pub fn withheld_by(&self) -> &[LimitScope] {
-        match &self.standing {
-            Standing::Withheld(scopes) => scopes,
-            _ => &[],
-        }
-    }
-}

@@ -2,9 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{
-    bearers::Bearers, limits::Withheld, now::Epoch, ports::ExemptPorts, shown::ShownClaims, view::NewView,
-};
+use super::{bearers::Bearers, limits::Withheld, ports::ExemptPorts, shown::ShownClaims, view::NewView};
 use crate::cluster::NodeName;
 
 /// What is dangerous about the flags of the cluster file: no command stood between them and the cut.
@@ -16,17 +14,6 @@ pub enum Danger {
     OwnNode(NodeName),
     /// These flags ended in the past and mean nothing.
     Over(Vec<NodeName>),
-}
-
-/// How far the tables are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TablesState {
-    /// The view whose tables were handed out last.
-    pub planned: Option<Epoch>,
-    /// The view whose tables were written last.
-    pub written: Option<Epoch>,
-    /// Why the tables could not be written.
-    pub error: Option<Arc<str>>,
 }
 
 /// A snapshot.
@@ -58,6 +45,6 @@ pub struct World {
     pub unsaved: Option<Arc<str>>,
     /// Another agent is taking over.
     pub closing: bool,
-    /// How far the tables are.
-    pub tables: TablesState,
+    /// Why the tables could not be written.
+    pub tables_error: Option<Arc<str>>,
 }

@@ -66,6 +66,11 @@ impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
         self.halves.iter().find_map(|half| half.get(key)).copied()
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.halves.iter().map(HashMap::len).sum()
+    }
+
     /// Remembers. `false` where there is no room.
     pub fn put(&mut self, key: K, value: V, now: u64) -> bool {
         self.turn(now);
@@ -74,16 +79,6 @@ impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
         }
         self.halves[0].insert(key, value);
         true
-    }
-
-    /// How much is remembered.
-    pub fn len(&self) -> usize {
-        self.halves.iter().map(HashMap::len).sum()
-    }
-
-    /// Whether nothing is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -138,16 +133,6 @@ impl Tries {
     /// Whether one was taken for this packet already.
     pub fn has(&mut self, ends: &Tuple, now: u64) -> bool {
         self.0.get(ends, now).is_some_and(|series| now.saturating_sub(series.first) < SERIES_NS)
-    }
-
-    /// How many packets are remembered.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 

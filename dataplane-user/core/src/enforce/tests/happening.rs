@@ -233,7 +233,7 @@ impl History {
         self.any_failed = false;
         self.settled();
         let failed = &self.rig.world().failed;
-        if !failed.is_empty() || !self.rig.world().lapsing.is_empty() {
+        if !failed.is_empty() || self.rig.world().lapsing.iter().next().is_some() {
             self.fail(&format!("{failed:?} should be over"));
         }
     }

@@ -80,7 +80,7 @@ fn a_newer_view_is_taken_after_a_failure() {
         rig.write_tables();
         rig.run();
     }
-    assert_eq!(rig.world().tables.written, Some(Epoch(27)));
+    assert_eq!(rig.enforcer.views.written(), Some(Epoch(27)));
     assert_eq!(rig.maps.exempt.len(), 2);
 }
 
@@ -110,7 +110,7 @@ fn tables_that_were_not_asked_for_change_nothing() {
     rig.tell(Input::Written { epoch: Epoch(1), result: Ok(()) });
     rig.tell(Input::Written { epoch: Epoch(7), result: Err("no".into()) });
     assert_eq!(rig.did(), [""; 0]);
-    assert_eq!(rig.world().tables.error, None);
+    assert_eq!(rig.world().tables_error, None);
 }
 
 /// A place that is used no more is written as unused, and that is tried again too.
