@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use nodefence_core::{
     cluster::NodeName,
-    ipvs::{DefaultNla, Destination, Family, Forward, Protocol, ServiceKey, Tunnel},
+    ipvs::{Destination, Family, Forward, Protocol, ServiceKey, Tunnel},
     ledger::{Entry, Pair, Phase, Record},
 };
 use serde::{Deserialize, Serialize};
@@ -103,13 +103,7 @@ pub(super) struct StoredDestination {
 
 impl StoredDestination {
     fn of(destination: &Destination) -> Self {
-        use netlink_packet_core::Nla as _;
         let Tunnel { kind, port, flags } = destination.tunnel;
-        let unknown = destination.unknown.iter().map(|attribute| {
-            let mut bytes = vec![0; attribute.value_len()];
-            attribute.emit_value(&mut bytes);
-            (attribute.kind(), bytes)
-        });
         Self {
             address: destination.address,
             forward: destination.forward.raw(),
@@ -117,7 +111,7 @@ impl StoredDestination {
             upper: destination.upper_threshold,
             lower: destination.lower_threshold,
             tunnel: (kind, port, flags),
-            unknown: unknown.collect(),
+            unknown: destination.unknown.clone(),
         }
     }
 
@@ -128,7 +122,7 @@ impl StoredDestination {
             upper_threshold: self.upper,
             lower_threshold: self.lower,
             tunnel: Tunnel { kind, port, flags },
-            unknown: self.unknown.into_iter().map(|(kind, bytes)| DefaultNla::new(kind, bytes)).collect(),
+            unknown: self.unknown,
             ..Destination::new(self.address, self.weight)
         }
     }

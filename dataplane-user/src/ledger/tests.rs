@@ -3,7 +3,7 @@ use std::{fs, io::Write as _, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ipvs::{DefaultNla, Destination, Family, Forward, Protocol, ServiceKey, Tunnel};
+use crate::ipvs::{Destination, Family, Forward, Protocol, ServiceKey, Tunnel};
 
 fn key(number: u8) -> ServiceKey {
     match number % 4 {
@@ -27,7 +27,7 @@ fn entry(number: u8, phase: Phase) -> Entry {
         upper_threshold: u32::from(number) * 3,
         lower_threshold: 2,
         tunnel: Tunnel { kind: 1, port: 6080, flags: u16::from(number) },
-        unknown: vec![DefaultNla::new(77, vec![number, 0, 1])],
+        unknown: vec![(77, vec![number, 0, 1])],
         ..Destination::new(pair(number).destination, u32::from(number) * 7)
     };
     Entry { node: format!("node-{number}").into(), phase, original }

@@ -6,5 +6,4 @@ mod types;
 
 pub use change::{Change, Outcome};
 pub use name::{BadName, Name};
-pub use netlink_packet_core::DefaultNla;
 pub use types::{Destination, Family, Flags, Forward, Netmask, Protocol, Service, ServiceKey, Tunnel, flags};

@@ -3,8 +3,6 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
-use netlink_packet_core::DefaultNla;
-
 use super::Name;
 
 /// Bits of [`Flags::bits`] (`IP_VS_SVC_F_*`, ip_vs.h).
@@ -152,8 +150,8 @@ pub struct Service {
     pub netmask: Netmask,
     /// Persistence engine.
     pub persistence_engine: Option<Name>,
-    /// Attributes unknown here: written back as they were read.
-    pub unknown: Vec<DefaultNla>,
+    /// Attributes unknown here, by their types with the flags in them: written back as they were read.
+    pub unknown: Vec<(u16, Vec<u8>)>,
 }
 
 impl Service {
@@ -246,8 +244,8 @@ pub struct Destination {
     pub inactive: u32,
     /// Persistence templates. Read only.
     pub persistent: u32,
-    /// Attributes unknown here: written back as they were read.
-    pub unknown: Vec<DefaultNla>,
+    /// Attributes unknown here, by their types with the flags in them: written back as they were read.
+    pub unknown: Vec<(u16, Vec<u8>)>,
 }
 
 impl Destination {

@@ -8,14 +8,13 @@
 //! There are no notifications: who wants to know what kube-proxy changed reads again.
 
 mod apply;
-mod attribute;
 mod codec;
 mod read;
 
 pub use apply::Applied;
 pub use nodefence_core::ipvs::{
-    BadName, Change, DefaultNla, Destination, Family, Flags, Forward, Name, Netmask, Outcome, Protocol,
-    Service, ServiceKey, Tunnel, flags,
+    BadName, Change, Destination, Family, Flags, Forward, Name, Netmask, Outcome, Protocol, Service,
+    ServiceKey, Tunnel, flags,
 };
 pub use read::{Ipvs, Listed, is_loaded};
 

@@ -1,6 +1,6 @@
 use std::net::{IpAddr, SocketAddr};
 
-use netlink_packet_core::{DefaultNla, NetlinkBuffer};
+use netlink_packet_core::NetlinkBuffer;
 use proptest::prelude::*;
 
 use super::{
@@ -62,7 +62,7 @@ fn what_is_read_is_written_back() {
             if let Some(service) = codec::parse_service(&answer) {
                 services += 1;
                 assert_eq!(codec::parse_service_key(&answer), Some(service.key));
-                assert_eq!(service.unknown, [DefaultNla::new(kind, value.to_vec())]);
+                assert_eq!(service.unknown, [(kind, value.to_vec())]);
                 let bits = service.flags.bits;
                 assert!(bits & flags::HASHED != 0, "the kernel's services are in its table");
                 let written = Request::SetService(&service).encode(1, 1);
@@ -78,7 +78,7 @@ fn what_is_read_is_written_back() {
             }
             if let Some(destination) = codec::parse_destination(&answer, Family::V4) {
                 destinations += 1;
-                assert_eq!(destination.unknown, [DefaultNla::new(kind, value.to_vec())]);
+                assert_eq!(destination.unknown, [(kind, value.to_vec())]);
                 let alone = codec::parse_destination_address(&answer, Family::of(destination.address.ip()));
                 assert_eq!(alone, Some(destination.address));
                 let key = ServiceKey::Mark { family: Family::V4, mark: 1 };
@@ -167,9 +167,9 @@ fn any_key() -> impl Strategy<Value = ServiceKey> {
 }
 
 /// None of the kinds that are read.
-fn unknown() -> impl Strategy<Value = Vec<DefaultNla>> {
+fn unknown() -> impl Strategy<Value = Vec<(u16, Vec<u8>)>> {
     let one = (16_u16..0x3fff, 0_u16..3, prop::collection::vec(any::<u8>(), 0..20))
-        .prop_map(|(kind, flags, value)| DefaultNla::new(kind | flags << 14, value));
+        .prop_map(|(kind, flags, value)| (kind | flags << 14, value));
     prop::collection::vec(one, 0..4)
 }
 

@@ -1,7 +1,6 @@
 use std::net::{IpAddr, SocketAddr};
 
-use netlink_packet_core::{DefaultNla, NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_TYPE_MASK};
-use netlink_packet_generic::constants::{CTRL_ATTR_FAMILY_ID, GENL_HDRLEN};
+use netlink_packet_core::{NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_TYPE_MASK};
 
 use super::{
     super::{Destination, Family, Flags, Forward, Name, Netmask, Protocol, Service, ServiceKey, Tunnel},
@@ -24,8 +23,8 @@ impl Raw<'_> {
     }
 
     /// As it is written back.
-    fn kept(&self) -> DefaultNla {
-        DefaultNla::new(self.kind, self.value.to_vec())
+    fn kept(&self) -> (u16, Vec<u8>) {
+        (self.kind, self.value.to_vec())
     }
 }
 
@@ -51,7 +50,7 @@ fn strict(mut rest: &[u8]) -> impl Iterator<Item = Option<Raw<'_>>> {
 
 /// The attributes of an answer, behind its `struct genlmsghdr`.
 fn body(payload: &[u8]) -> Option<&[u8]> {
-    payload.get(GENL_HDRLEN..)
+    payload.get(HEADER_LEN..)
 }
 
 fn one(value: &[u8]) -> Option<u8> {
@@ -91,10 +90,9 @@ fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     None
 }
 
-/// Number of the family, from the answer to [`family_request`]. `GenlCtrl` would refuse the whole answer for one attribute of a later
-/// kernel.
+/// Number of the family, from the answer to [`family_request`].
 pub(in crate::ipvs) fn parse_family_number(payload: &[u8]) -> Option<u16> {
-    ne16(find(body(payload)?, CTRL_ATTR_FAMILY_ID)?)
+    ne16(find(body(payload)?, CONTROLLER_ID)?)
 }
 
 /// What tells a service from others.

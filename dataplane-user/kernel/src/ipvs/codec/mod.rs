@@ -13,6 +13,14 @@ pub(super) use encode::{Request, family_request};
 const FAMILY_NAME: &str = "IPVS";
 const FAMILY_VERSION: u8 = 1;
 
+// The controller of generic netlink (include/uapi/linux/genetlink.h): GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_*.
+const CONTROLLER: u16 = 0x10;
+const GET_FAMILY: u8 = 3;
+const CONTROLLER_ID: u16 = 1;
+const CONTROLLER_NAME: u16 = 2;
+/// Length of `struct genlmsghdr`.
+const HEADER_LEN: usize = 4;
+
 // IPVS_CMD_ATTR_*
 const SERVICE: u16 = 1;
 const DESTINATION: u16 = 2;
