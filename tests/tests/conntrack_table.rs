@@ -8,7 +8,9 @@ use std::{
 };
 
 use anyhow::Result;
-use nodefence::conntrack::{Backends, Blind, Conntrack, Family as Half, Flow, TcpState, Zone, blind, status};
+use nodefence::conntrack::{
+    Answered, Backends, Blind, Conntrack, Family as Half, Flow, TcpState, Zone, blind, status,
+};
 use nodefence_common::{Addr, PortKey};
 use nodefence_tests::{
     Cluster, Conn, Family, Netns, Options, Place,
@@ -109,7 +111,8 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
         let before = dump(&cluster.a.ns, half, b.clone());
         let flow = *before.flows.iter().find(|flow| flow.orig.src_port == port).unwrap();
         assert!(before.flows.iter().all(|flow| !flow.liberal));
-        assert!(cluster.a.ns.run(move || Conntrack::open().unwrap().make_liberal(&flow).unwrap()));
+        let made = cluster.a.ns.run(move || Conntrack::open().unwrap().make_all_liberal(&[flow]).unwrap());
+        assert_eq!(made, Answered { changed: 1, ..Answered::default() });
 
         let after = dump(&cluster.a.ns, half, b);
         assert_eq!(after.seen, before.seen, "no entry came or went");
@@ -130,7 +133,8 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
         // An entry that is gone is no error, and none is made in its place.
         let gone = Flow { orig: nodefence::conntrack::Tuple { src_port: 1, ..flow.orig }, ..flow };
         let seen = dump(&cluster.a.ns, half, Backends::new()).seen;
-        assert!(!cluster.a.ns.run(move || Conntrack::open().unwrap().make_liberal(&gone).unwrap()));
+        let made = cluster.a.ns.run(move || Conntrack::open().unwrap().make_all_liberal(&[gone]).unwrap());
+        assert_eq!(made, Answered { gone: 1, ..Answered::default() });
         assert_eq!(dump(&cluster.a.ns, half, Backends::new()).seen, seen);
     }
     // Datagrams have no window.
@@ -140,8 +144,8 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
     let flows = dump(&cluster.a.ns, Half::V4, b).flows;
     let udp = *flows.iter().find(|flow| flow.orig.protocol == 17).unwrap();
     assert_eq!(udp.tcp, None);
-    let refused = cluster.a.ns.run(move || Conntrack::open().unwrap().make_liberal(&udp));
-    assert!(matches!(refused, Err(nodefence::conntrack::Error::NotTcp(_))));
+    let made = cluster.a.ns.run(move || Conntrack::open().unwrap().make_all_liberal(&[udp]).unwrap());
+    assert_eq!(made, Answered::default());
     Ok(())
 }
 

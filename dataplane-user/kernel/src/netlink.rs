@@ -137,6 +137,21 @@ impl Channel {
         })
     }
 
+    /// Begins an attempt anew that the kernel broke off; `times` in all at most, of which the last is the outcome.
+    pub(crate) fn again<T>(
+        &mut self,
+        times: usize,
+        mut attempt: impl FnMut(&mut Self) -> Result<T, Broken>,
+    ) -> Result<T, Broken> {
+        for _ in 1..times {
+            match attempt(self) {
+                Err(Broken::Retry) => {}
+                ended => return ended,
+            }
+        }
+        attempt(self)
+    }
+
     /// Sends `count` requests at once, whose sequence numbers are consecutive and end with the last one given, and hands over
     /// place and error number (0: done) of each acknowledgement.
     ///

@@ -5,7 +5,7 @@ use super::{
 use crate::conntrack::Stats;
 
 /// What conntrack had counted long before.
-const COUNTED: Stats = Stats { insert_failed: 1_000, drop: 10, early_drop: 1 };
+const COUNTED: Stats = Stats { invalid: 0, insert_failed: 1_000, drop: 10, early_drop: 1 };
 
 fn good() -> Facts {
     Facts {

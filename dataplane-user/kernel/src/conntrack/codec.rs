@@ -2,7 +2,7 @@
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST};
 use nodefence_common::Addr;
 
-use super::{Flow, TCP, TcpState, Tuple, Zone, family::Family};
+use super::{Flow, TcpState, Tuple, Zone, family::Family};
 use crate::{
     netlink::attributes,
     netlink::{nest, put},
@@ -27,8 +27,6 @@ const CTA_PROTOINFO: u16 = 4;
 pub(super) const CTA_TIMEOUT: u16 = 7;
 pub(super) const CTA_ID: u16 = 12;
 pub(super) const CTA_ZONE: u16 = 18;
-
-const CTA_STATS_INVALID: u16 = 4;
 
 pub(super) const CTA_TUPLE_IP: u16 = 1;
 pub(super) const CTA_TUPLE_PROTO: u16 = 2;
@@ -158,12 +156,6 @@ pub(super) fn stats_request(sequence: u32) -> Vec<u8> {
     message(CT_STATS_CPU, NLM_F_REQUEST | NLM_F_DUMP, libc::AF_UNSPEC as u8, 0, sequence, |_| {})
 }
 
-/// Packets that one CPU found INVALID.
-pub(super) fn parse_invalid(body: &[u8]) -> Option<u32> {
-    let (_, value) = attributes(body.get(NFGEN_LEN..)?).find(|(kind, _)| *kind == CTA_STATS_INVALID)?;
-    be32(value)
-}
-
 /// A request that makes an entry; for [`super::probe`] alone.
 pub(super) fn create_request(flow: &Flow, sequence: u32) -> Vec<u8> {
     let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
@@ -178,13 +170,10 @@ pub(super) fn create_request(flow: &Flow, sequence: u32) -> Vec<u8> {
 }
 
 /// A request that makes the entry of `flow` liberal in the reply direction and changes nothing else. It neither creates nor
-/// replaces: without the entry it fails with ENOENT. `None` for flows that are not TCP.
-pub(super) fn liberal_request(flow: &Flow, sequence: u32) -> Option<Vec<u8>> {
-    if flow.orig.protocol != TCP {
-        return None;
-    }
+/// replaces: without the entry it fails with ENOENT. Only flows of TCP have the flag.
+pub(super) fn liberal_request(flow: &Flow, sequence: u32) -> Vec<u8> {
     let family = Family::of(flow.orig.src);
-    Some(message(CT_NEW, NLM_F_REQUEST | NLM_F_ACK, family as u8, 0, sequence, |out| {
+    message(CT_NEW, NLM_F_REQUEST | NLM_F_ACK, family as u8, 0, sequence, |out| {
         nest(out, CTA_TUPLE_ORIG, |out| {
             put_tuple(out, &flow.orig);
             if let Some(Zone::Original(id)) = flow.zone {
@@ -207,7 +196,7 @@ pub(super) fn liberal_request(flow: &Flow, sequence: u32) -> Option<Vec<u8>> {
                 put(out, CTA_PROTOINFO_TCP_FLAGS_REPLY, &[TCP_FLAG_BE_LIBERAL, TCP_FLAG_BE_LIBERAL]);
             });
         });
-    }))
+    })
 }
 
 pub(super) fn put_tuple(out: &mut Vec<u8>, tuple: &Tuple) {

@@ -20,7 +20,7 @@ pub use filter::Backends;
 pub use nodefence_core::conntrack::{Flow, TcpState, Tuple, Zone, status};
 pub use probe::by_filter;
 pub use remove::{ByFilter, Deleted, Protocols};
-pub use socket::{Conntrack, Dump, Liberal};
+pub use socket::{Answered, Conntrack, Dump};
 pub use stats::Stats;
 
 use nodefence_core::conntrack::{SCTP, TCP, UDP};
@@ -47,9 +47,6 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Only TCP entries carry the flag.
-    #[error("flow {0} is not TCP: it has no window to be liberal about")]
-    NotTcp(Flow),
 }
 
 #[cfg(test)]

@@ -4,9 +4,7 @@
 use nodefence_common::{Addr, PortKey};
 
 use super::{
-    ByFilter, Conntrack, Family, Flow, TCP, Tuple, UDP, Zone,
-    codec::create_request,
-    delete::{Filter, filter_request},
+    ByFilter, Conntrack, Family, Flow, TCP, Tuple, UDP, Zone, codec::create_request, delete::Filter,
 };
 
 /// The sources of a family's entries: documentation addresses (RFC 5737, RFC 3849); nothing is ever sent.
@@ -46,9 +44,7 @@ fn exact(conntrack: &mut Conntrack, family: Family, [ours, other]: [Addr; 2]) ->
     let key = PortKey::endpoint(ours, 53, UDP);
     let port = Filter::port(&key).ok_or("there is no filter for a port of UDP")?;
     for (filter, taken) in [(port, 2), (Filter::protocol(ours, UDP), 3)] {
-        let done = conntrack
-            .send_deletes(&[filter], filter_request, |done| &mut done.filtered)
-            .map_err(|error| error.to_string())?;
+        let done = conntrack.delete_filtered(&[filter]).map_err(|error| error.to_string())?;
         let left = conntrack.dump(family, |_| true).map_err(|error| error.to_string())?;
         let mut left: Vec<Tuple> = left.flows.iter().map(|flow| flow.reply).collect();
         let mut wanted: Vec<Tuple> = entries[taken..].iter().map(|entry| entry.reply).collect();

@@ -1,4 +1,4 @@
-use std::{fmt, io};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +6,11 @@ use super::{
     Backends, Conntrack, Error, Flow, SCTP, TCP, UDP,
     delete::{Filter, entry_request, filter_request},
     family::Family,
-    socket::BATCH,
+    socket::{Answered, BATCH},
 };
+
+/// What a failed deletion is called.
+const REQUEST: &str = "delete";
 
 /// Requests by filter for one half of the table. Each walks the whole table in the kernel, where a dump walks it once and then costs
 /// for each entry of these backends: more backends than this are deleted by dump.
@@ -121,7 +124,8 @@ impl Conntrack {
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`]; an entry that is gone is none.
     pub fn delete(&mut self, flows: &[Flow]) -> Result<Deleted, Error> {
-        self.send_deletes(flows, entry_request, |done| &mut done.deleted)
+        let Answered { changed, gone, refused } = self.send_each(REQUEST, flows, entry_request)?;
+        Ok(Deleted { deleted: changed, gone, refused, ..Deleted::default() })
     }
 
     /// Deletes the entries whose answers come from these backends, in all zones: by filter where the kernel can, else by a dump that is
@@ -145,7 +149,7 @@ impl Conntrack {
             if done.stopped {
                 break;
             }
-            done.add(self.send_deletes(&steps.filters, filter_request, |done| &mut done.filtered)?);
+            done.add(self.delete_filtered(&steps.filters)?);
             if steps.dump.is_empty() {
                 continue;
             }
@@ -186,33 +190,10 @@ impl Conntrack {
         Ok(done)
     }
 
-    /// Sends one request for each subject, many at a time; `count` says where what succeeded is counted.
-    pub(super) fn send_deletes<T>(
-        &mut self,
-        subjects: &[T],
-        request: impl Fn(&T, u32) -> Vec<u8>,
-        count: impl Fn(&mut Deleted) -> &mut usize,
-    ) -> Result<Deleted, Error> {
-        let mut done = Deleted::default();
-        for batch in subjects.chunks(BATCH) {
-            let mut requests = Vec::new();
-            for subject in batch {
-                requests.extend_from_slice(&request(subject, self.channel.next_sequence()));
-            }
-            let mut forbidden = false;
-            self.channel
-                .pipeline(&requests, batch.len(), |_, errno| match errno {
-                    0 => *count(&mut done) += 1,
-                    libc::ENOENT => done.gone += 1,
-                    libc::EPERM => forbidden = true,
-                    _ => done.refused += 1,
-                })
-                .map_err(|source: io::Error| Error::Io { request: "delete", source })?;
-            if forbidden {
-                return Err(Error::Permission);
-            }
-        }
-        Ok(done)
+    /// Deletes what these filters say.
+    pub(super) fn delete_filtered(&mut self, filters: &[Filter]) -> Result<Deleted, Error> {
+        let Answered { changed, gone, refused } = self.send_each(REQUEST, filters, filter_request)?;
+        Ok(Deleted { filtered: changed, gone, refused, ..Deleted::default() })
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::netlink::{Broken, Channel};
 
 /// How often a dump that the kernel broke off is begun anew.
-pub(super) const MAX_ATTEMPTS: u32 = 5;
+pub(super) const MAX_ATTEMPTS: usize = 5;
 /// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
 pub(super) const BATCH: usize = 64;
 
@@ -26,14 +26,14 @@ pub struct Dump {
     pub incomplete: bool,
 }
 
-/// What came of a request to make flows liberal.
+/// What came of requests that are about one thing each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Liberal {
-    /// Entries changed.
+pub struct Answered {
+    /// Requests that were carried out.
     pub changed: usize,
     /// Entries that were gone by then.
     pub gone: usize,
-    /// Entries that the kernel would not change.
+    /// Requests that the kernel would not carry out.
     pub refused: usize,
 }
 
@@ -69,7 +69,7 @@ impl Conntrack {
                     return Ok(dump);
                 }
                 Err(Broken::Retry) => dump.incomplete = true,
-                Err(other) => return Err(fatal(other)),
+                Err(other) => return Err(fatal("dump", other)),
             }
         }
         Ok(dump)
@@ -83,7 +83,7 @@ impl Conntrack {
         known: &mut HashSet<Flow>,
     ) -> Result<(), Broken> {
         let request = codec::dump_request(family, self.channel.next_sequence());
-        self.each(&request, codec::CT_NEW, |body| {
+        each(&mut self.channel, &request, codec::CT_NEW, |body| {
             dump.seen += 1;
             match codec::parse(body) {
                 Some(flow) => {
@@ -114,103 +114,71 @@ impl Conntrack {
 
     /// The kernel looks for the tuple in both directions (`nf_conntrack_find_get`).
     fn look_up(&mut self, tuple: &Tuple, direction: Direction) -> Result<Option<Flow>, Error> {
-        for _ in 0..MAX_ATTEMPTS {
-            let request = codec::lookup_request(tuple, direction, self.channel.next_sequence());
+        let found = self.channel.again(MAX_ATTEMPTS, |channel| {
+            let request = codec::lookup_request(tuple, direction, channel.next_sequence());
             let mut found = None;
-            match self.each(&request, codec::CT_NEW, |body| found = codec::parse(body)) {
-                Ok(()) => return Ok(found),
-                Err(Broken::Refused(libc::ENOENT)) => return Ok(None),
-                Err(Broken::Retry) => {}
-                Err(other) => return Err(fatal(other)),
-            }
+            each(channel, &request, codec::CT_NEW, |body| found = codec::parse(body))?;
+            Ok(found)
+        });
+        match found {
+            Err(Broken::Refused(libc::ENOENT)) => Ok(None),
+            other => other.map_err(|broken| fatal("lookup", broken)),
         }
-        Err(Error::Io { request: "lookup", source: io::Error::from_raw_os_error(libc::EINTR) })
     }
 
-    /// How many packets conntrack has found INVALID in this network namespace.
-    ///
-    /// # Errors
-    /// As [`Self::dump`].
-    pub fn invalid(&mut self) -> Result<u64, Error> {
-        for _ in 0..MAX_ATTEMPTS {
-            let request = codec::stats_request(self.channel.next_sequence());
-            let mut sum = 0;
-            match self.each(&request, codec::CT_STATS_CPU, |body| {
-                sum += u64::from(codec::parse_invalid(body).unwrap_or(0));
-            }) {
-                Ok(()) => return Ok(sum),
-                Err(Broken::Retry) => {}
-                Err(other) => return Err(fatal(other)),
-            }
-        }
-        Err(Error::Io { request: "count", source: io::Error::from_raw_os_error(libc::EINTR) })
-    }
-
-    /// Sends a dump request and hands over the bodies of all messages of one kind that answer it.
-    pub(super) fn each(
-        &mut self,
-        request: &[u8],
-        kind: u16,
-        mut body: impl FnMut(&[u8]),
-    ) -> Result<(), Broken> {
-        let hand_over = |this, payload: &[u8]| {
-            if this == kind {
-                body(payload);
-            }
-        };
-        self.channel.exchange(request, hand_over).map(drop)
-    }
-
-    /// Lets conntrack accept any sequence number in the reply direction of this one flow (`IP_CT_TCP_FLAG_BE_LIBERAL`), so that
-    /// a question with an unknown sequence is translated on kernels that would call it INVALID. False where the entry is gone.
-    ///
-    /// # Errors
-    /// [`Error::NotTcp`], [`Error::Permission`], [`Error::Io`].
-    pub fn make_liberal(&mut self, flow: &Flow) -> Result<bool, Error> {
-        if codec::liberal_request(flow, 0).is_none() {
-            return Err(Error::NotTcp(*flow));
-        }
-        let done = self.make_all_liberal(std::slice::from_ref(flow))?;
-        if done.refused > 0 {
-            let source = io::Error::other("the kernel refused the change");
-            return Err(Error::Io { request: "update", source });
-        }
-        Ok(done.changed == 1)
-    }
-
-    /// [`Self::make_liberal`] for many flows; such as are not TCP are left out.
+    /// Lets conntrack accept any sequence number in the reply direction of these flows (`IP_CT_TCP_FLAG_BE_LIBERAL`), so that a question with an
+    /// unknown sequence is translated on kernels that would call it INVALID. Such as are not TCP have no window, and are left out.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`]; entries that cannot be changed are counted.
-    pub fn make_all_liberal(&mut self, flows: &[Flow]) -> Result<Liberal, Error> {
-        const REQUEST: &str = "update";
-        let mut done = Liberal::default();
-        for batch in flows.chunks(BATCH) {
-            let (mut requests, mut count) = (Vec::new(), 0);
-            for flow in batch.iter().filter(|flow| flow.orig.protocol == TCP) {
-                if let Some(request) = codec::liberal_request(flow, self.channel.next_sequence()) {
-                    requests.extend_from_slice(&request);
-                    count += 1;
-                }
-            }
-            if count == 0 {
-                continue;
+    pub fn make_all_liberal(&mut self, flows: &[Flow]) -> Result<Answered, Error> {
+        let tcp: Vec<Flow> = flows.iter().filter(|flow| flow.orig.protocol == TCP).copied().collect();
+        self.send_each("update", &tcp, codec::liberal_request)
+    }
+
+    /// Sends one request for each subject, many at a time; `name` is what they are called.
+    pub(super) fn send_each<T>(
+        &mut self,
+        name: &'static str,
+        subjects: &[T],
+        request: impl Fn(&T, u32) -> Vec<u8>,
+    ) -> Result<Answered, Error> {
+        let mut answered = Answered::default();
+        for batch in subjects.chunks(BATCH) {
+            let mut requests = Vec::new();
+            for subject in batch {
+                requests.extend_from_slice(&request(subject, self.channel.next_sequence()));
             }
             let mut forbidden = false;
             self.channel
-                .pipeline(&requests, count, |_, errno| match errno {
-                    0 => done.changed += 1,
-                    libc::ENOENT => done.gone += 1,
+                .pipeline(&requests, batch.len(), |_, errno| match errno {
+                    0 => answered.changed += 1,
+                    libc::ENOENT => answered.gone += 1,
                     libc::EPERM => forbidden = true,
-                    _ => done.refused += 1,
+                    _ => answered.refused += 1,
                 })
-                .map_err(|source| Error::Io { request: REQUEST, source })?;
+                .map_err(|source| Error::Io { request: name, source })?;
             if forbidden {
                 return Err(Error::Permission);
             }
         }
-        Ok(done)
+        Ok(answered)
     }
+}
+
+/// Sends a dump request and hands over the bodies of all messages of one kind that answer it.
+pub(super) fn each(
+    channel: &mut Channel,
+    request: &[u8],
+    kind: u16,
+    mut body: impl FnMut(&[u8]),
+) -> Result<(), Broken> {
+    let hand_over = |this, payload: &[u8]| {
+        if this == kind {
+            body(payload);
+        }
+    };
+    channel.exchange(request, hand_over).map(drop)
 }
 
 /// What of an entry stays the same from one attempt to the next.
@@ -218,8 +186,8 @@ fn identity(flow: &Flow) -> Flow {
     Flow { tcp: None, liberal: false, status: 0, timeout: 0, ..*flow }
 }
 
-pub(super) fn fatal(broken: Broken) -> Error {
-    let failed = |source| Error::Io { request: "dump", source };
+pub(super) fn fatal(request: &'static str, broken: Broken) -> Error {
+    let failed = |source| Error::Io { request, source };
     match broken {
         Broken::Retry => failed(io::Error::from_raw_os_error(libc::EINTR)),
         Broken::Io(source) => failed(source),

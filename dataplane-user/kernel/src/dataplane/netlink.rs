@@ -97,24 +97,21 @@ impl Netlink {
         request: &Request,
         parse: impl Fn(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Refusal> {
-        let mut refusal = None;
-        for _ in 0..TRIES {
-            let sequence = self.channel.next_sequence();
-            let bytes =
-                message(request.kind, request.flags, sequence, |out| out.extend_from_slice(&request.body));
+        let read = self.channel.again(TRIES, |channel| {
+            let bytes = message(request.kind, request.flags, channel.next_sequence(), |out| {
+                out.extend_from_slice(&request.body);
+            });
             let mut found = Vec::new();
-            match self.channel.exchange(&bytes, |kind, body| found.extend(parse(kind, body))) {
-                Ok(_datagrams) => return Ok(found),
-                Err(Broken::Io(error)) => {
-                    return Err(Refusal { errno: error.raw_os_error().unwrap_or(libc::EIO), words: None });
-                }
-                Err(Broken::Retry) => refusal = self.channel.take_refusal(),
-                Err(Broken::Refused(errno)) => {
-                    return Err(self.channel.take_refusal().unwrap_or(Refusal { errno, words: None }));
-                }
-            }
-        }
-        let words = || Some("the list kept changing while it was read".to_owned());
-        Err(refusal.unwrap_or_else(|| Refusal { errno: libc::EINTR, words: words() }))
+            channel.exchange(&bytes, |kind, body| found.extend(parse(kind, body)))?;
+            Ok(found)
+        });
+        read.map_err(|broken| match broken {
+            Broken::Io(error) => Refusal { errno: error.raw_os_error().unwrap_or(libc::EIO), words: None },
+            Broken::Refused(errno) => self.channel.take_refusal().unwrap_or(Refusal { errno, words: None }),
+            Broken::Retry => self.channel.take_refusal().unwrap_or_else(|| {
+                let words = Some("the list kept changing while it was read".to_owned());
+                Refusal { errno: libc::EINTR, words }
+            }),
+        })
     }
 }

@@ -12,7 +12,7 @@ use crate::netlink::{Broken, Channel};
 /// kube-proxy uses something else.
 const LOADED: &str = "/proc/thread-self/net/ip_vs";
 /// How often a list that the kernel broke off, or that changed while it was read, is begun anew.
-const MAX_ATTEMPTS: u32 = 5;
+const MAX_ATTEMPTS: usize = 5;
 const SERVICES: &str = "list of services";
 const DESTINATIONS: &str = "list of destinations";
 
@@ -157,16 +157,14 @@ impl Ipvs {
         name: &'static str,
         parse: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<T, Error> {
-        for _ in 0..MAX_ATTEMPTS {
-            let bytes = request.encode(self.family, self.channel.next_sequence());
+        let family = self.family;
+        let answer = self.channel.again(MAX_ATTEMPTS, |channel| {
             let mut answer = None;
-            match self.channel.exchange(&bytes, |_, payload| answer = parse(payload)) {
-                Ok(_) => return answer.ok_or(Error::Malformed { request: name }),
-                Err(Broken::Retry) => {}
-                Err(broken) => return Err(failed(name, broken)),
-            }
-        }
-        Err(failed(name, Broken::Retry))
+            let bytes = request.encode(family, channel.next_sequence());
+            channel.exchange(&bytes, |_, payload| answer = parse(payload))?;
+            Ok(answer)
+        });
+        answer.map_err(|broken| failed(name, broken))?.ok_or(Error::Malformed { request: name })
     }
 
     /// The kernel walks its table in pieces of up to 32 KiB and remembers only how far it came, so that an item can be passed over

@@ -24,7 +24,7 @@ const CHAIN_NAME: u16 = 3;
 /// `NFTA_SET_ELEM_LIST_ELEMENTS`.
 const ELEMENTS: u16 = 3;
 /// How often a list that the kernel broke off is begun anew.
-const MAX_ATTEMPTS: u32 = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// A netlink socket to nftables in the network namespace that it was opened in. Blocking.
 pub(super) struct Nft {
@@ -62,47 +62,43 @@ impl Nft {
         table: &str,
         keep: impl Fn(&str) -> bool,
     ) -> Result<Vec<String>, Error> {
-        for _ in 0..MAX_ATTEMPTS {
-            let flags = NLM_F_REQUEST | NLM_F_DUMP;
-            let request = message(GET_SET, flags, family, 0, self.channel.next_sequence(), |out| {
+        let flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let sets = self.channel.again(MAX_ATTEMPTS, |channel| {
+            let request = message(GET_SET, flags, family, 0, channel.next_sequence(), |out| {
                 put_name(out, TABLE, table);
             });
             let mut sets = Vec::new();
-            let read = self.channel.exchange(&request, |kind, body| {
+            channel.exchange(&request, |kind, body| {
                 if kind == NEW_SET {
                     sets.extend(set_name(body, table).filter(|name| keep(name)).map(str::to_owned));
                 }
-            });
-            match read {
-                Ok(_) => return Ok(sets),
-                Err(Broken::Retry) => {}
-                Err(Broken::Refused(libc::ENOENT)) => return Ok(Vec::new()),
-                Err(other) => return Err(failed("list of sets", other)),
-            }
+            })?;
+            Ok(sets)
+        });
+        match sets {
+            Err(Broken::Refused(libc::ENOENT)) => Ok(Vec::new()),
+            other => other.map_err(|broken| failed("list of sets", broken)),
         }
-        Err(failed("list of sets", Broken::Retry))
     }
 
     /// Whether a set has elements. False where it is gone.
     fn has_elements(&mut self, family: u8, table: &str, set: &str) -> Result<bool, Error> {
-        for _ in 0..MAX_ATTEMPTS {
-            let flags = NLM_F_REQUEST | NLM_F_DUMP;
-            let request = message(GET_SET_ELEM, flags, family, 0, self.channel.next_sequence(), |out| {
+        let flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let has = self.channel.again(MAX_ATTEMPTS, |channel| {
+            let request = message(GET_SET_ELEM, flags, family, 0, channel.next_sequence(), |out| {
                 put_name(out, TABLE, table);
                 put_name(out, SET, set);
             });
             let mut some = false;
-            match self.channel.exchange(&request, |kind, body| {
+            match channel.exchange(&request, |kind, body| {
                 some |= kind == NEW_SET_ELEM && lists_elements(body);
             }) {
-                Ok(_) => return Ok(some),
-                Err(Broken::Retry) if some => return Ok(true),
-                Err(Broken::Retry) => {}
-                Err(Broken::Refused(libc::ENOENT)) => return Ok(false),
-                Err(other) => return Err(failed("list of elements", other)),
+                Err(Broken::Retry) if some => Ok(true),
+                Err(Broken::Refused(libc::ENOENT)) => Ok(false),
+                read => read.map(|_| some),
             }
-        }
-        Err(failed("list of elements", Broken::Retry))
+        });
+        has.map_err(|broken| failed("list of elements", broken))
     }
 
     /// Takes all elements out of a set. False where there are none. An empty set is left alone: each transaction makes others that are being

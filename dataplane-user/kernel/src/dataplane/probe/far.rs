@@ -56,7 +56,10 @@ pub(super) fn probe() -> Result<Conntrack, String> {
     let mut probe = Probe { conntrack, raw, flow };
     let syn_ack = probe.all_pass(Question::SynAck)?;
     let far_past = probe.any_passes(Question::FourAcks)?;
-    probe.conntrack.make_liberal(&flow).map_err(|error| error.to_string())?;
+    let made = probe.conntrack.make_all_liberal(&[flow]).map_err(|error| error.to_string())?;
+    if made.refused > 0 {
+        return Err("the kernel makes no flow liberal".to_owned());
+    }
     // Any numbers: four of them, one in each quarter.
     let liberal = probe.all_pass(Question::FourAcks)?;
     Ok(Conntrack { syn_ack, far_past, liberal })
@@ -120,13 +123,17 @@ impl Probe {
         segments
     }
 
+    fn invalid(&mut self) -> Result<u64, String> {
+        self.conntrack.stats().map(|stats| stats.invalid).map_err(|error| error.to_string())
+    }
+
     /// Sends a segment; whether nothing was counted as INVALID meanwhile.
     fn look(&mut self, frame: &[u8]) -> Result<bool, String> {
         let to = SockaddrIn::new(127, 0, 0, 1, 0);
-        let before = self.conntrack.invalid().map_err(|error| error.to_string())?;
+        let before = self.invalid()?;
         sendto(self.raw.as_raw_fd(), &frame[ETHERNET_LEN..], &to, MsgFlags::empty())
             .map_err(|errno| format!("send on a raw socket: {errno}"))?;
-        Ok(self.conntrack.invalid().map_err(|error| error.to_string())? == before)
+        Ok(self.invalid()? == before)
     }
 }
 
