@@ -5,6 +5,7 @@
 pub mod cluster;
 pub mod conntrack;
 pub mod enforce;
+mod family;
 pub mod ipvs;
 pub mod ledger;
 mod list;
@@ -12,3 +13,5 @@ pub mod plan;
 pub mod proxy;
 pub mod rescue;
 pub mod routes;
+
+pub use family::Family;

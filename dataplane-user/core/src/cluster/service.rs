@@ -13,6 +13,7 @@ use super::{
     node::{NodeIx, NodeName},
     protocol::Protocol,
 };
+use crate::Family;
 
 /// How long a client keeps its endpoint where a Service has affinity and says no time
 /// (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
@@ -77,28 +78,6 @@ pub enum TrafficPolicy {
     Cluster,
     /// Those on the node that the traffic enters.
     Local,
-}
-
-/// An IP version. kube-proxy keeps the two apart: endpoints of one are never used for the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    /// The family of an address. An IPv4-mapped one does not occur in a view.
-    pub const fn of(ip: IpAddr) -> Self {
-        match ip {
-            IpAddr::V4(_) => Self::V4,
-            IpAddr::V6(_) => Self::V6,
-        }
-    }
 }
 
 /// A port of a Service.

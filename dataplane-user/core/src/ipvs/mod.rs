@@ -6,4 +6,6 @@ mod types;
 
 pub use change::{Change, Outcome};
 pub use name::{BadName, Name};
-pub use types::{Destination, Family, Flags, Forward, Netmask, Protocol, Service, ServiceKey, Tunnel, flags};
+pub use types::{Destination, Flags, Forward, Netmask, Protocol, Service, ServiceKey, Tunnel, flags};
+
+pub use crate::Family;

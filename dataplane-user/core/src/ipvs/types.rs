@@ -1,9 +1,10 @@
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
 };
 
 use super::Name;
+use crate::Family;
 
 /// Bits of [`Flags::bits`] (`IP_VS_SVC_F_*`, ip_vs.h).
 pub mod flags {
@@ -14,28 +15,6 @@ pub mod flags {
     pub const HASHED: u32 = 1 << 1;
     /// `sh`: fall back to another destination; `mh`: likewise.
     pub const SCHEDULER_1: u32 = 1 << 3;
-}
-
-/// Address family of a service or a destination, by Linux' numbers (`AF_INET`, `AF_INET6`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u16)]
-pub enum Family {
-    /// IPv4.
-    V4 = 2,
-    /// IPv6.
-    V6 = 10,
-}
-
-impl Family {
-    /// By its number.
-    pub fn from_raw(raw: u16) -> Option<Self> {
-        [Self::V4, Self::V6].into_iter().find(|family| *family as u16 == raw)
-    }
-
-    /// Of an address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
 }
 
 /// IP protocol of a service, by its number. IPVS balances TCP, UDP and SCTP; others can stand in its table.

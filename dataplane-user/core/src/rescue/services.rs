@@ -61,7 +61,7 @@ pub fn choice<'a>(
     }
     let (place, service) = find(addresses, view, flow).ok_or(NoChoice::Unknown)?;
     let port = place.port as usize;
-    let family = Family::of(flow.orig.dst.into());
+    let family = Family::of(flow.orig.dst);
     // Of traffic to an external address that comes from pods or the node itself kube-proxy takes no notice of the policy: which one
     // applied is seen by where it went.
     let lists = [place.policy, TrafficPolicy::Cluster]

@@ -1,7 +1,8 @@
 //! Which part of the address space matters.
 use std::{collections::BTreeSet, net::IpAddr};
 
-use super::prefix::{Family, Prefix, number};
+use super::prefix::{Prefix, number};
+use crate::Family;
 
 /// Blocks of addresses that nodes and backends are in: /16 of IPv4, /48 of IPv6. Of a full routing table only what has to do with them is kept, and a pod
 /// that comes into a block that is known makes nobody read the tables anew.

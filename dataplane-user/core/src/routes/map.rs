@@ -8,9 +8,10 @@ use std::{
 use super::{
     matcher::Matcher,
     model::{Object, Route, Rule, Ways},
-    prefix::{Family, number},
+    prefix::number,
     table::Tables,
 };
+use crate::Family;
 
 /// What the kernel was seen to have at one moment.
 #[derive(Debug, Default)]

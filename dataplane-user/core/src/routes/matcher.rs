@@ -7,9 +7,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{
     model::{Action, Fate, Hop, Object, Route, Rule, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN, Ways},
-    prefix::Family,
     table::{Sure, Tables},
 };
+use crate::Family;
 
 /// All that decides.
 #[derive(Debug)]

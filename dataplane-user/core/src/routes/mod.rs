@@ -12,4 +12,6 @@ mod tests;
 pub use blocks::Blocks;
 pub use map::{Dump, RouteMap};
 pub use model::{Action, Fate, Hop, Object, Route, Rule, Ways};
-pub use prefix::{Family, Prefix};
+pub use prefix::Prefix;
+
+pub use crate::Family;

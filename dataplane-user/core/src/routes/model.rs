@@ -1,7 +1,8 @@
 //! What the kernel's routing is made of, as far as it decides by which device a packet leaves.
 use std::net::IpAddr;
 
-use super::prefix::{Family, Prefix};
+use super::prefix::Prefix;
+use crate::Family;
 
 /// Numbers of tables that the kernel makes itself (include/uapi/linux/rtnetlink.h).
 pub(super) const TABLE_DEFAULT: u32 = 253;

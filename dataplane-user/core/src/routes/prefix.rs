@@ -1,29 +1,7 @@
 //! Ranges of addresses, of both families alike.
 use std::net::IpAddr;
 
-/// An IP version.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// An address's.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-
-    /// Bits of an address.
-    pub fn bits(self) -> u8 {
-        match self {
-            Self::V4 => 32,
-            Self::V6 => 128,
-        }
-    }
-}
+use crate::Family;
 
 /// An address as a number, its first bit the highest whatever its family is.
 pub(super) fn number(address: IpAddr) -> u128 {

@@ -3,8 +3,9 @@ use std::collections::HashMap;
 
 use super::{
     model::{Fate, Route},
-    prefix::{Family, Prefix},
+    prefix::Prefix,
 };
+use crate::Family;
 
 /// All tables of both families.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST};
 use nodefence_common::Addr;
 
-use super::{Flow, TcpState, Tuple, Zone, family::Family};
+use super::{Family, Flow, TcpState, Tuple, Zone};
 use crate::{
     netlink::attributes,
     netlink::{nest, put},

@@ -4,12 +4,11 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 use nodefence_common::{Addr, PortKey};
 
 use super::{
-    Flow, TCP, UDP, Zone,
+    Family, Flow, TCP, UDP, Zone,
     codec::{
         CTA_ID, CTA_IP_V4_SRC, CTA_IP_V6_SRC, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
         CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE, SUBSYS_CTNETLINK, put_tuple,
     },
-    family::Family,
 };
 use crate::{
     netlink::{nest, put},

@@ -7,7 +7,6 @@
 mod blind;
 mod codec;
 mod delete;
-mod family;
 mod filter;
 mod probe;
 mod remove;
@@ -15,9 +14,11 @@ mod socket;
 mod stats;
 
 pub use blind::{Blind, blind};
-pub use family::Family;
 pub use filter::Backends;
-pub use nodefence_core::conntrack::{Flow, TcpState, Tuple, Zone, status};
+pub use nodefence_core::{
+    Family,
+    conntrack::{Flow, TcpState, Tuple, Zone, status},
+};
 pub use probe::by_filter;
 pub use remove::{ByFilter, Deleted, Protocols};
 pub use socket::{Answered, Conntrack, Dump};

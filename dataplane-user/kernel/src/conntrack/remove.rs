@@ -3,9 +3,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backends, Conntrack, Error, Flow, SCTP, TCP, UDP,
+    Backends, Conntrack, Error, Family, Flow, SCTP, TCP, UDP,
     delete::{Filter, entry_request, filter_request},
-    family::Family,
     socket::{Answered, BATCH},
 };
 

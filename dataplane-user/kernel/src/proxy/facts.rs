@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nodefence_core::Family;
+
 use super::{legacy, nft::Nft};
 
 /// Where kube-proxy tells its mode unless it is told otherwise (`metricsBindAddress`, `proxyMode` in cmd/kube-proxy/app/server.go).
@@ -67,7 +69,7 @@ fn legacy_chain() -> bool {
         let path = Path::new("/proc/thread-self/net").join(file);
         fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == "nat"))
     };
-    let files = [("ip_tables_names", legacy::Family::V4), ("ip6_tables_names", legacy::Family::V6)];
+    let files = [("ip_tables_names", Family::V4), ("ip6_tables_names", Family::V6)];
     files.into_iter().any(|(file, family)| {
         has_nat(file) && legacy::has_chain(family, "nat", "KUBE-SERVICES").unwrap_or(false)
     })

@@ -7,6 +7,7 @@ use std::{
 };
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nodefence_core::Family;
 
 /// `IPT_SO_GET_INFO`, `IPT_SO_GET_ENTRIES`; ip6_tables has the same numbers.
 const GET_INFO: libc::c_int = 64;
@@ -25,16 +26,7 @@ const ERROR_TARGET: &[u8] = b"ERROR\0";
 const TARGET_LEN: usize = 32;
 const TARGET_NAME: usize = 2;
 
-/// Which tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Family {
-    /// iptables.
-    V4,
-    /// ip6tables.
-    V6,
-}
-
-/// Whether a table has a chain of this name. The kernel loads the table's module where it is missing, so ask `/proc/net/ip_tables_names` first.
+/// Whether a table of iptables or ip6tables has a chain of this name. The kernel loads the table's module where it is missing, so ask `/proc/net/ip_tables_names` first.
 pub(super) fn has_chain(family: Family, table: &str, chain: &str) -> io::Result<bool> {
     let (domain, level) = match family {
         Family::V4 => (AddressFamily::Inet, libc::IPPROTO_IP),

@@ -43,18 +43,10 @@ pub fn changed(kind: u16, body: &[u8]) -> Changed {
     }
 }
 
-fn family(number: u8) -> Option<Family> {
-    match i32::from(number) {
-        libc::AF_INET => Some(Family::V4),
-        libc::AF_INET6 => Some(Family::V6),
-        _ => None,
-    }
-}
-
 /// The range that a route (`struct rtmsg` and attributes) leads to, and its flags. Nothing else is looked at: full tables have a million routes.
 fn destination(body: &[u8]) -> Option<(Prefix, u32)> {
     const RTA_DST: u16 = 1;
-    let family = family(*body.first()?)?;
+    let family = Family::from_raw(u16::from(*body.first()?))?;
     let len = *body.get(1)?;
     let flags = u32_of(body.get(8..)?)?;
     if len == 0 {
@@ -192,7 +184,7 @@ pub fn object(body: &[u8]) -> Option<(u32, Object)> {
 
 /// A policy rule (`struct fib_rule_hdr` and attributes).
 pub fn rule(body: &[u8]) -> Option<Rule> {
-    let family = family(*body.first()?)?;
+    let family = Family::from_raw(u16::from(*body.first()?))?;
     let to_len = *body.get(1)?;
     // Length of the range of sources, and the type of service.
     let only_some = *body.get(2)? != 0 || *body.get(3)? != 0;

@@ -6,12 +6,10 @@ use std::{
 };
 
 use super::{
-    super::{
-        object::{NodeObject, ServiceObject},
-        service::Family,
-    },
+    super::object::{NodeObject, ServiceObject},
     values::{check_address, check_node_name, check_port_name, check_service_name},
 };
+use crate::Family;
 
 /// A field, and what is wrong with it.
 pub(super) type Fault = (String, String);

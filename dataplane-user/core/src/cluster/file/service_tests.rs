@@ -3,11 +3,12 @@ use std::{fmt::Write as _, time::Instant};
 use super::{
     super::{
         protocol::Protocol,
-        service::{DEFAULT_AFFINITY, Family, TrafficPolicy},
+        service::{DEFAULT_AFFINITY, TrafficPolicy},
         view::{ClusterView, Node},
     },
     Problem, parse,
 };
+use crate::Family;
 
 const NODES: &str = "nodes:
   - { name: node-b, address: 10.2.0.12, zone: z1 }
