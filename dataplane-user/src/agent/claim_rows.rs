@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    enforce::{Auto, Claim, ClaimCause, Now, Share, ShownClaim, Source, Standing, WITHHELD_FOR, Withheld},
-    report::{Cause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow},
+    enforce::{Auto, Claim, Now, Share, ShownClaim, Source, Standing, WITHHELD_FOR, Withheld},
+    report::{ClaimRow, ClaimState, FlagRow, Origin, WithheldRow},
 };
 
 /// For people and programs alike: nobody wants a flag's nanoseconds.
@@ -68,7 +68,7 @@ fn claim_row(shown: &ShownClaim, now: Now) -> ClaimRow {
     };
     ClaimRow {
         source: source_name(&claim.source),
-        cause: cause(claim.source.cause()),
+        cause: claim.source.cause(),
         by: claim.by.to_string(),
         reason: claim.reason.to_string(),
         evidence: claim.evidence.as_ref().map(ToString::to_string),
@@ -87,15 +87,6 @@ pub(super) fn source_name(source: &Source) -> String {
         Source::External(name) => format!("external:{name}"),
         Source::Hung => "hung".to_owned(),
         Source::Unreachable => "unreachable".to_owned(),
-    }
-}
-
-const fn cause(cause: ClaimCause) -> Cause {
-    match cause {
-        ClaimCause::Operator => Cause::Operator,
-        ClaimCause::External => Cause::External,
-        ClaimCause::Hung => Cause::Hung,
-        ClaimCause::Unreachable => Cause::Unreachable,
     }
 }
 
@@ -145,7 +136,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::enforce::LimitScope;
+    use crate::enforce::{ClaimCause, LimitScope};
 
     fn at(wall: i64, boot: u64) -> Now {
         Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
@@ -221,11 +212,11 @@ mod tests {
         assert_eq!(
             told,
             [
-                ("cli", Cause::Operator, ClaimState::Enforced),
-                ("cluster-file", Cause::Operator, ClaimState::Over),
-                ("external:cloud", Cause::External, ClaimState::Off),
-                ("hung", Cause::Hung, ClaimState::Withheld),
-                ("unreachable", Cause::Unreachable, ClaimState::Unknown),
+                ("cli", ClaimCause::Operator, ClaimState::Enforced),
+                ("cluster-file", ClaimCause::Operator, ClaimState::Over),
+                ("external:cloud", ClaimCause::External, ClaimState::Off),
+                ("hung", ClaimCause::Hung, ClaimState::Withheld),
+                ("unreachable", ClaimCause::Unreachable, ClaimState::Unknown),
             ]
         );
         assert_eq!(automatic_rows(&claims, at(1_010, 20)), rows[2..]);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use super::output::{printable, seconds};
 use crate::{
     cluster::NodeName,
-    report::{Cause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, WithheldRow},
+    report::{ClaimCause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, WithheldRow},
 };
 
 pub(super) fn flag_text(flag: &FlagRow) -> String {
@@ -95,7 +95,7 @@ pub(super) fn held_lines(
 /// Whether there is a claim that no person made.
 pub(super) fn has_automatic(nodes: &[NodeRow], claims_unknown: &BTreeMap<NodeName, Vec<ClaimRow>>) -> bool {
     let mut claims = nodes.iter().flat_map(|node| &node.claims).chain(claims_unknown.values().flatten());
-    claims.any(|claim| claim.cause != Cause::Operator)
+    claims.any(|claim| claim.cause != ClaimCause::Operator)
 }
 
 /// What is done about such claims.
@@ -131,7 +131,7 @@ mod tests {
         FlagRow { origin, reason: reason.to_owned(), since: at(0), remaining_seconds, until }
     }
 
-    fn claim(source: &str, cause: Cause, standing: ClaimState) -> ClaimRow {
+    fn claim(source: &str, cause: ClaimCause, standing: ClaimState) -> ClaimRow {
         ClaimRow {
             source: source.to_owned(),
             cause,
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn a_claim_says_how_it_stands() {
-        let hung = |standing| claim("hung", Cause::Hung, standing);
+        let hung = |standing| claim("hung", ClaimCause::Hung, standing);
         let external = ClaimRow {
             by: "npd".to_owned(),
             reason: "KernelDeadlock".to_owned(),
             until: Some(at(60)),
-            ..claim("external:cloud", Cause::External, ClaimState::Observed)
+            ..claim("external:cloud", ClaimCause::External, ClaimState::Observed)
         };
         let whole = ClaimRow {
             withheld_by: vec!["all nodes".to_owned(), "zone x".to_owned()],
@@ -191,7 +191,7 @@ mod tests {
             ..hung(ClaimState::Withheld)
         };
         let over =
-            ClaimRow { until: Some(at(0)), ..claim("cluster-file", Cause::Operator, ClaimState::Over) };
+            ClaimRow { until: Some(at(0)), ..claim("cluster-file", ClaimCause::Operator, ClaimState::Over) };
         for (claim, text) in [
             (hung(ClaimState::Enforced), "hung (enforced)"),
             (external, "external:cloud (observed) until 1970-01-01T00:01:00Z, by npd: KernelDeadlock"),
@@ -206,9 +206,9 @@ mod tests {
 
     #[test]
     fn what_else_is_claimed_stands_behind_the_flag() {
-        let cli = claim("cli", Cause::Operator, ClaimState::Enforced);
-        let file = claim("cluster-file", Cause::Operator, ClaimState::Enforced);
-        let hung = claim("hung", Cause::Hung, ClaimState::Observed);
+        let cli = claim("cli", ClaimCause::Operator, ClaimState::Enforced);
+        let file = claim("cluster-file", ClaimCause::Operator, ClaimState::Enforced);
+        let hung = claim("hung", ClaimCause::Hung, ClaimState::Observed);
         let flagged = |origin| Some(flag(origin, None, ""));
         assert_eq!(all_text(&node(None, &[])), None);
         let text = |flag, claims: &[ClaimRow]| all_text(&node(flag, claims)).unwrap();
@@ -229,10 +229,10 @@ mod tests {
     fn each_node_has_its_lines() {
         let none = BTreeMap::new();
         let flags_unknown = BTreeMap::from([("y".into(), flag(Origin::Cli, None, "disk"))]);
-        let hung = claim("hung", Cause::Hung, ClaimState::Observed);
-        let unreachable = claim("unreachable", Cause::Unreachable, ClaimState::Observed);
+        let hung = claim("hung", ClaimCause::Hung, ClaimState::Observed);
+        let unreachable = claim("unreachable", ClaimCause::Unreachable, ClaimState::Observed);
         let claims_unknown =
-            BTreeMap::from([("z".into(), vec![claim("hung", Cause::Hung, ClaimState::Unknown)])]);
+            BTreeMap::from([("z".into(), vec![claim("hung", ClaimCause::Hung, ClaimState::Unknown)])]);
         let lines = |nodes: &[NodeRow],
                      flags: &BTreeMap<NodeName, FlagRow>,
                      claims: &BTreeMap<NodeName, Vec<ClaimRow>>| {
@@ -240,7 +240,7 @@ mod tests {
             lines.iter().map(|(name, text)| format!("{name}|{text}")).collect::<Vec<_>>()
         };
         assert_eq!(lines(&[], &none, &BTreeMap::new()), ["Flagged|none"]);
-        let cli = claim("cli", Cause::Operator, ClaimState::Enforced);
+        let cli = claim("cli", ClaimCause::Operator, ClaimState::Enforced);
         let both = node(Some(flag(Origin::Cli, None, "")), &[cli.clone(), hung.clone(), unreachable.clone()]);
         let found = node(None, &[hung, unreachable]);
         assert_eq!(

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use crate::enforce::ClaimCause;
+
 /// Where a flag comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -38,20 +40,6 @@ pub struct FlagRow {
     pub until: Option<Timestamp>,
 }
 
-/// Why a node is claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cause {
-    /// A person wants it.
-    Operator,
-    /// Another system reports it.
-    External,
-    /// Its workloads owe answers and are prevented.
-    Hung,
-    /// It does not answer at all.
-    Unreachable,
-}
-
 /// What is done about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -76,7 +64,7 @@ pub struct ClaimRow {
     /// Who holds it: `cli`, `cluster-file`, `hung`, `unreachable`, or `external:` with the name of another system.
     pub source: String,
     /// Why.
-    pub cause: Cause,
+    pub cause: ClaimCause,
     /// Who wanted it, in words; may be empty.
     pub by: String,
     /// Why, in words; may be empty.

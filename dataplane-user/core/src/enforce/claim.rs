@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::{now::Now, scope::LimitScope};
 use crate::cluster::{FileFlag, NodeName};
@@ -26,7 +27,8 @@ pub enum Source {
 }
 
 /// Why a node is claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ClaimCause {
     /// A person wants it.
     Operator,
