@@ -19,7 +19,7 @@ use super::{
     serve::Desk,
     settings::Settings,
     signals::Signals,
-    stages::{Stage, Stages},
+    stages::Stages,
     start::{Inherited, Known, Opened, open, take_over},
     store::Store,
     tables::TablesRow,
@@ -86,7 +86,7 @@ struct Agent {
 async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -> anyhow::Result<Started> {
     let crew = Crew::default();
     preflight::check(&settings)?;
-    stages.enter(Stage::Lock);
+    stages.enter("lock");
     let held = match Lock::take(&settings.run_dir, ADVICE) {
         Err(LockError::Busy { .. }) if settings.take_over => None,
         taken => Some(taken?),
@@ -94,12 +94,12 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     // Where an agent runs, it goes on to renew its verdicts until all is ready; where none does, what an earlier one left is renewed from now on.
     let bridge = match &held {
         Some(_) => {
-            stages.enter(Stage::Bridge);
+            stages.enter("bridge");
             Some(Inherited::take(&settings, &crew)?)
         }
         None => None,
     };
-    stages.enter(Stage::View);
+    stages.enter("view");
     let seen = Seen::look(&settings, &crew).await?;
     if let Some(inherited) = &bridge {
         inherited.know_flags(&seen.known.view);
@@ -110,7 +110,7 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     let lock = match held {
         Some(lock) => lock,
         None => {
-            stages.enter(Stage::Lock);
+            stages.enter("lock");
             take_over(&settings)?
         }
     };
@@ -118,13 +118,13 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     let inherited = match bridge {
         Some(inherited) => inherited,
         None => {
-            stages.enter(Stage::Bridge);
+            stages.enter("bridge");
             let inherited = Inherited::take(&settings, &crew)?;
             inherited.know_flags(&seen.known.view);
             inherited
         }
     };
-    stages.enter(Stage::Dataplane);
+    stages.enter("dataplane");
     let Seen { source, watch, present, look, known } = seen;
     let view = Arc::clone(&known.view);
     let Opened { shared, tables, devices, counters, switches, events, rescues, cut_log } =
@@ -137,15 +137,15 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
         fallen = crew.falls() => return Err(fallen.into()),
         why = signals.come() => return Ok(Started::Not(why)),
     }
-    stages.enter(Stage::Routes);
+    stages.enter("routes");
     // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
     let taking_out = actors::taking_out(&shared)?;
     let rescuing = actors::rescuing(&shared, rescues)?;
     let routes = actors::routes(&shared, devices).await?;
-    stages.enter(Stage::Actors);
+    stages.enter("actors");
     let theirs = Theirs { source, view, watch, present, look, switches, events, cut_log };
     let Others { source, neighbours, audit } = actors::others(&shared, theirs)?;
-    stages.enter(Stage::Serving);
+    stages.enter("serving");
     let settings = Arc::clone(&shared.sight.settings);
     tracing::info!(
         node = shared.sight.own_node.as_str(),
