@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nodefence::{
-    dataplane::{Dataplane, Error, WriteReport},
+    dataplane::{Dataplane, Error, NodeWriter, WriteReport},
     plan::Tables,
 };
 use nodefence_common::{NodeEntry, Verdict};
@@ -24,7 +24,7 @@ impl Wanted {
     /// # Errors
     /// Where a map cannot be read or written.
     pub fn write(&self, dataplane: &mut Dataplane) -> Result<WriteReport, Error> {
-        let mut writer = dataplane.devices.node_writer()?;
+        let mut writer = NodeWriter::new(&dataplane.devices)?;
         let mut there: BTreeMap<u32, NodeEntry> = dataplane.tables.owned()?.into_iter().collect();
         for (index, entry) in &self.nodes {
             if there.get(index).is_none_or(|there| there.generation != entry.generation) {

@@ -106,7 +106,7 @@ impl Comparing {
         // A write failed: the next one compares all of it.
         let Some((tables, left_out)) = in_maps.tables() else { return Ok(LOOK_AGAIN) };
         let before = comparison.mended();
-        let over = maps.compare(&mut comparison, tables, left_out);
+        let over = comparison.go_on(maps, tables, left_out);
         self.row.differed += comparison.mended() - before;
         self.going = Some(if over.map_err(chain)? { Step::Verdicts(None) } else { Step::Tables(comparison) });
         Ok(Duration::ZERO)

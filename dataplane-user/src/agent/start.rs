@@ -139,7 +139,7 @@ pub(super) fn open(
     let first = builder.take(view)?;
     let exempt = maps.kept()?.into_iter().map(|(key, _)| key).collect();
     // Before anything is attached: it writes the maps that devices still read.
-    let writer = Box::new(devices.node_writer()?);
+    let writer = Box::new(NodeWriter::new(&devices)?);
     let injector = devices.injector()?;
     let events = devices.events()?;
     let rescues = devices.rescues()?;

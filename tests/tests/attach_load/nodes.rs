@@ -28,7 +28,7 @@ fn one_write_flips_a_node() {
     let mut writer = held.with(|dataplane| {
         dataplane.devices.attach(&up0());
         wanted(&[(node("a", 1, false), &PEERS[..1])]).write(dataplane).unwrap();
-        dataplane.devices.node_writer().unwrap()
+        NodeWriter::new(&dataplane.devices).unwrap()
     });
     assert!(arrives(&pair, PEERS[0]));
     writer.write_node(0, &node("a", 1, true)).unwrap();
@@ -60,13 +60,13 @@ fn a_new_owner_of_an_index_was_never_heard_of() {
         let dataplane = Dataplane::open(&Options::default()).unwrap();
         let mut seen: Array<MapData, u64> = open(&pin_dir(), "seen");
         let heard = |seen: &Array<MapData, u64>| [0, 1].map(|index| seen.get(&index, 0).unwrap());
-        let mut writer = dataplane.devices.node_writer().unwrap();
+        let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
         for (index, name) in [(0, "a"), (1, "b")] {
             writer.write_node(index, &node(name, 1, false)).unwrap();
             seen.set(index, &5, 0).unwrap();
         }
         // The next one finds the generations in the map.
-        let mut writer = dataplane.devices.node_writer().unwrap();
+        let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
         writer.write_node(0, &node("a", 1, true)).unwrap();
         writer.write_node(1, &node("c", 2, false)).unwrap();
         assert_eq!(heard(&seen), [5, 0]);
@@ -84,7 +84,7 @@ fn a_new_owner_of_an_index_was_never_heard_of() {
 fn an_index_that_does_not_fit_is_refused() {
     Pair::new("index").near.run(|| {
         let dataplane = Dataplane::open(&Options::default()).unwrap();
-        let mut writer = dataplane.devices.node_writer().unwrap();
+        let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
         writer.write_node(MAX_NODES - 1, &node("last", 1, false)).unwrap();
         let refused = writer.write_node(MAX_NODES, &node("far", 1, false)).unwrap_err().to_string();
         assert!(refused.contains("16384"), "{refused}");
@@ -110,7 +110,7 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         let ports: [Ports; 2] = [&pin_dir(), &staging].map(|folder| open(folder, "ports"));
         let entries = |index: u32| nodes.each_ref().map(|nodes| nodes.get(&index, 0).unwrap());
         let has = |key: &PortKey| ports.each_ref().map(|ports| ports.get(key, 0).ok());
-        let mut writer = dataplane.devices.node_writer().unwrap();
+        let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
         let hung = node("hung", 1, true);
         let healthy = node("hung", 1, false);
         let addr = Addr::v4(PEERS[1].octets());
@@ -144,7 +144,7 @@ fn a_lease_that_has_lapsed_stays_so() {
         let says = || dataplane::lease(&pin_dir());
         assert_eq!(says(), 0, "nobody has pinned one");
         let dataplane = Dataplane::open(&Options::default()).unwrap();
-        let mut writer = dataplane.devices.node_writer().unwrap();
+        let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
         for (now, until, anew, then) in [
             (10, 20, false, 0),
             (10, 20, true, 20),
@@ -181,7 +181,7 @@ fn a_set_with_a_map_more_or_less_is_gone_on_with() {
         let dataplane = Dataplane::open(&Options::default()).unwrap();
         assert!(!dataplane.devices.is_staged());
         assert_eq!(dataplane.tables.owned().unwrap(), owned);
-        dataplane.devices.node_writer().unwrap().prolong(10, 20, true).unwrap();
+        NodeWriter::new(&dataplane.devices).unwrap().prolong(10, 20, true).unwrap();
         assert_eq!(dataplane::lease(&pin_dir()), 20);
         drop(dataplane);
         dataplane::detach(&pin_dir()).unwrap();
@@ -198,7 +198,7 @@ fn an_old_map_of_another_layout_is_put_aside() {
         assert!(NodeWriter::pinned(&pin_dir()).is_none());
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
         assert!(!dataplane.devices.is_staged());
-        dataplane.devices.node_writer().unwrap().write_node(1, &node("hung", 1, true)).unwrap();
+        NodeWriter::new(&dataplane.devices).unwrap().write_node(1, &node("hung", 1, true)).unwrap();
         let aside = pin_dir().with_file_name("v0");
         let old: Array<MapData, u64> = open(&aside, "nodes");
         assert_eq!(old.get(&1, 0).unwrap(), 0);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nodefence::{
-    dataplane::{Dataplane, Options, WriteReport},
+    dataplane::{Dataplane, NodeWriter, Options, WriteReport},
     plan::Tables,
 };
 use nodefence_common::{Addr, PortKey, port_flags};
@@ -60,7 +60,7 @@ fn tables_change_no_node_and_nothing_that_is_kept() {
         let mut flagged = one_flagged();
         flagged.tables.ports = HashMap::from([(PortKey::endpoint(addr, 80, 6), port_flags::CUT)]);
         assert_eq!(flagged.write(&mut dataplane).unwrap().inserted, 3);
-        dataplane.devices.node_writer().unwrap().keep_port(&key).unwrap();
+        NodeWriter::new(&dataplane.devices).unwrap().keep_port(&key).unwrap();
         let before = dataplane.tables.owned().unwrap();
         assert_eq!(before.len(), 2);
         assert_eq!(dataplane.write(&Tables::default()).unwrap().deleted, 3);

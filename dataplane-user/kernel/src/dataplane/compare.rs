@@ -16,7 +16,8 @@ use super::{
     error::Error,
     maps::is_full,
     names, sys,
-    write::{Both, drop_key, insert},
+    table_maps::TableMaps,
+    write::{drop_key, insert},
 };
 use nodefence_core::plan::{Fix, LeftOut, NodeTables, Pass, Wanted};
 
@@ -77,10 +78,13 @@ impl Comparison {
         self.mended
     }
 
-    /// Some entries more. Whether these were the last.
-    pub(super) fn go_on(
+    /// Goes on by some entries, and mends what differs. `tables`, but for what did not fit, were written last. Whether all were compared.
+    ///
+    /// # Errors
+    /// Where a map cannot be read or written.
+    pub fn go_on(
         &mut self,
-        maps: &mut Both<'_>,
+        maps: &mut TableMaps,
         tables: &Arc<NodeTables>,
         left_out: &LeftOut,
     ) -> Result<bool, Error> {
@@ -90,7 +94,7 @@ impl Comparison {
                 .wanted_ports
                 .insert(known.unwrap_or_else(|| (Arc::clone(tables), tables.all_ports().collect())));
             let one =
-                One { map: maps.ports, wanted: &*wanted, left_out: &left_out.ports, name: names::PORTS };
+                One { map: &mut maps.ports, wanted: &*wanted, left_out: &left_out.ports, name: names::PORTS };
             // What is kept has a writer of its own.
             let is_ours = |key: &PortKey| key.kind == port_kinds::ENDPOINT;
             self.mended += self.ports.go_on(one, is_ours)?;
@@ -98,7 +102,7 @@ impl Comparison {
         }
         self.wanted_ports = None;
         let one = One {
-            map: maps.backends,
+            map: &mut maps.backends,
             wanted: &**tables,
             left_out: &left_out.backends,
             name: names::BACKENDS,

@@ -1,6 +1,6 @@
 //! Typed access to the maps.
 use aya::{
-    Ebpf,
+    Ebpf, Pod,
     maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray},
 };
 use nodefence_common::{Addr, BackendEntry, Config, Counter, Device, NodeEntry, PortKey, Reason};
@@ -24,6 +24,26 @@ pub struct Counters(PerCpuArray<MapData, Counter>);
 
 /// How the kernel programs are configured.
 pub struct Switches(Array<MapData, Config>);
+
+/// Entries that are read by one call.
+const AT_ONCE: u32 = 4_096;
+
+/// Hands over every entry of a map.
+pub(super) fn each<K: Pod, V: Pod>(
+    map: &HashMap<MapData, K, V>,
+    name: &'static str,
+    mut each: impl FnMut(K, V),
+) -> Result<(), Error> {
+    let mut from = None;
+    loop {
+        let page = sys::page(map, from, AT_ONCE).map_err(Error::call(format!("read the map {name}")))?;
+        page.entries.into_iter().for_each(|(key, value)| each(key, value));
+        from = page.next;
+        if from.is_none() {
+            return Ok(());
+        }
+    }
+}
 
 fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, Error>
 where

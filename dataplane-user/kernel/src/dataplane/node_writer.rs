@@ -25,15 +25,12 @@ pub struct NodeWriter {
     lease: Option<Array<MapData, u64>>,
 }
 
-impl Attach {
-    /// A writer that does not wait for this handle. Where maps are staged ([`Attach::is_staged`]), it writes the old ones too.
-    pub fn node_writer(&self) -> Result<NodeWriter, Error> {
-        NodeWriter::new(self)
-    }
-}
-
 impl NodeWriter {
-    fn new(devices: &Attach) -> Result<Self, Error> {
+    /// A writer that does not wait for this handle. Where maps are staged ([`Attach::is_staged`]), it writes the old ones too.
+    ///
+    /// # Errors
+    /// Where a map cannot be opened or read.
+    pub fn new(devices: &Attach) -> Result<Self, Error> {
         let (nodes, old_nodes) = open_both(devices, names::NODES)?;
         let (ports, old_ports) = open_both(devices, names::PORTS)?;
         // What devices stamp that are not switched yet is nobody's word any more once they are.

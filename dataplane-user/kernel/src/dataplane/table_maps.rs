@@ -6,14 +6,11 @@ use aya::maps::{Array, HashMap, MapData};
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, port_kinds};
 
 use super::{
-    compare::Comparison,
     error::Error,
     lock::PinLock,
-    maps::owned_nodes,
+    maps::{each, owned_nodes},
     names, sys,
-    write::{self, Both, WriteReport},
 };
-use nodefence_core::plan::{Delta, LeftOut, NodeTables, Tables};
 
 /// The maps that tables lie in, to be written by one thread, and the other ones beside them, to be read. Where maps are staged, these are the new ones.
 pub struct TableMaps {
@@ -24,47 +21,13 @@ pub struct TableMaps {
 }
 
 impl TableMaps {
-    const fn both(&mut self) -> Both<'_> {
-        Both { backends: &mut self.backends, ports: &mut self.ports }
-    }
-
-    /// All that tables have in the maps.
-    ///
-    /// # Errors
-    /// Where a map cannot be read.
-    pub fn read(&mut self) -> Result<Tables, Error> {
-        write::read(&self.both())
-    }
-
-    /// Makes the writes in their order. A full map is no error: what does not fit is told, and passes. Every generation that is named must lie in `nodes`
-    /// before ([`super::NodeWriter`]).
-    ///
-    /// # Errors
-    /// Where a map cannot be written. What lies in the maps is not known then.
-    pub fn write(&mut self, delta: &Delta) -> Result<(WriteReport, LeftOut), Error> {
-        write::write(&mut self.both(), delta)
-    }
-
-    /// Goes on with a comparison by some entries, and mends what differs. `tables`, but for what did not fit, were written last. Whether all were compared.
-    ///
-    /// # Errors
-    /// Where a map cannot be read or written.
-    pub fn compare(
-        &mut self,
-        comparison: &mut Comparison,
-        tables: &Arc<NodeTables>,
-        left_out: &LeftOut,
-    ) -> Result<bool, Error> {
-        comparison.go_on(&mut self.both(), tables, left_out)
-    }
-
     /// Every backend in the map.
     ///
     /// # Errors
     /// Where the map cannot be read.
     pub fn backends(&self) -> Result<Vec<(Addr, BackendEntry)>, Error> {
         let mut backends = Vec::new();
-        write::each(&self.backends, names::BACKENDS, |addr, entry| backends.push((addr, entry)))?;
+        each(&self.backends, names::BACKENDS, |addr, entry| backends.push((addr, entry)))?;
         Ok(backends)
     }
 
@@ -91,7 +54,7 @@ impl TableMaps {
     /// Where the map cannot be read.
     pub fn kept(&self) -> Result<Vec<(PortKey, u32)>, Error> {
         let mut kept = Vec::new();
-        write::each(&self.ports, names::PORTS, |key, flags| {
+        each(&self.ports, names::PORTS, |key, flags| {
             if key.kind == port_kinds::KEPT {
                 kept.push((key, flags));
             }

@@ -9,12 +9,13 @@ use aya::{
     Pod,
     maps::{HashMap, MapData, MapError},
 };
-use nodefence_common::{Addr, BackendEntry, PortKey, port_kinds};
+use nodefence_common::port_kinds;
 
 use super::{
     error::Error,
-    maps::{is_full, is_passing},
-    names, sys,
+    maps::{each, is_full, is_passing},
+    names,
+    table_maps::TableMaps,
 };
 use nodefence_core::plan::{Delta, LeftOut, Step, Tables};
 
@@ -38,70 +39,53 @@ pub struct WriteReport {
 /// How many left-out addresses are named.
 const NAMED: usize = 8;
 
-/// Entries that are read by one call.
-pub(super) const AT_ONCE: u32 = 4_096;
-
-/// The two maps that tables lie in.
-pub(super) struct Both<'a> {
-    pub(super) backends: &'a mut HashMap<MapData, Addr, BackendEntry>,
-    pub(super) ports: &'a mut HashMap<MapData, PortKey, u32>,
-}
-
-/// All that tables have in the maps.
-pub(super) fn read(maps: &Both<'_>) -> Result<Tables, Error> {
-    let mut tables = Tables::default();
-    each(maps.backends, names::BACKENDS, |addr, entry| {
-        tables.backends.insert(addr, entry);
-    })?;
-    each(maps.ports, names::PORTS, |key, flags| {
-        if key.kind == port_kinds::ENDPOINT {
-            tables.ports.insert(key, flags);
-        }
-    })?;
-    Ok(tables)
-}
-
-/// Hands over every entry of a map.
-pub(super) fn each<K: Pod, V: Pod>(
-    map: &HashMap<MapData, K, V>,
-    name: &'static str,
-    mut each: impl FnMut(K, V),
-) -> Result<(), Error> {
-    let mut from = None;
-    loop {
-        let page = sys::page(map, from, AT_ONCE).map_err(Error::call(format!("read the map {name}")))?;
-        page.entries.into_iter().for_each(|(key, value)| each(key, value));
-        from = page.next;
-        if from.is_none() {
-            return Ok(());
-        }
-    }
-}
-
-/// Makes the writes in their order. Tells what did not fit.
-pub(super) fn write(maps: &mut Both<'_>, delta: &Delta) -> Result<(WriteReport, LeftOut), Error> {
-    let mut report = WriteReport::default();
-    let (mut backends, mut ports) = (Room::new(maps.backends), Room::new(maps.ports));
-    for step in delta.steps() {
-        match step {
-            Step::DropPort(key) => report.deleted += drop_key(ports.map, &key, names::PORTS)?,
-            Step::DropBackend(addr) => report.deleted += drop_key(backends.map, &addr, names::BACKENDS)?,
-            Step::PutBackend(addr, entry, there) => {
-                backends.put(addr, entry, there, &mut report).map_err(Error::map(names::BACKENDS))?;
+impl TableMaps {
+    /// All that tables have in the maps.
+    ///
+    /// # Errors
+    /// Where a map cannot be read.
+    pub fn read(&self) -> Result<Tables, Error> {
+        let mut tables = Tables::default();
+        each(&self.backends, names::BACKENDS, |addr, entry| {
+            tables.backends.insert(addr, entry);
+        })?;
+        each(&self.ports, names::PORTS, |key, flags| {
+            if key.kind == port_kinds::ENDPOINT {
+                tables.ports.insert(key, flags);
             }
-            Step::PutPort(key, flags, there) => {
-                ports.put(key, flags, there, &mut report).map_err(Error::map(names::PORTS))?;
+        })?;
+        Ok(tables)
+    }
+
+    /// Makes the writes in their order. A full map is no error: what does not fit is told, and passes. Every generation that is named must lie in `nodes`
+    /// before ([`super::NodeWriter`]).
+    ///
+    /// # Errors
+    /// Where a map cannot be written. What lies in the maps is not known then.
+    pub fn write(&mut self, delta: &Delta) -> Result<(WriteReport, LeftOut), Error> {
+        let mut report = WriteReport::default();
+        let (mut backends, mut ports) = (Room::new(&mut self.backends), Room::new(&mut self.ports));
+        for step in delta.steps() {
+            match step {
+                Step::DropPort(key) => report.deleted += drop_key(ports.map, &key, names::PORTS)?,
+                Step::DropBackend(addr) => report.deleted += drop_key(backends.map, &addr, names::BACKENDS)?,
+                Step::PutBackend(addr, entry, there) => {
+                    backends.put(addr, entry, there, &mut report).map_err(Error::map(names::BACKENDS))?;
+                }
+                Step::PutPort(key, flags, there) => {
+                    ports.put(key, flags, there, &mut report).map_err(Error::map(names::PORTS))?;
+                }
             }
         }
+        let left_out = LeftOut {
+            backends: backends.left_out.into_iter().collect(),
+            ports: ports.left_out.into_iter().collect(),
+        };
+        report.left_out = left_out.backends.len() as u64;
+        report.left_out_first = left_out.backends.iter().take(NAMED).map(|addr| (*addr).into()).collect();
+        report.left_out_ports = left_out.ports.len() as u64;
+        Ok((report, left_out))
     }
-    let left_out = LeftOut {
-        backends: backends.left_out.into_iter().collect(),
-        ports: ports.left_out.into_iter().collect(),
-    };
-    report.left_out = left_out.backends.len() as u64;
-    report.left_out_first = left_out.backends.iter().take(NAMED).map(|addr| (*addr).into()).collect();
-    report.left_out_ports = left_out.ports.len() as u64;
-    Ok((report, left_out))
 }
 
 /// Deletes a key; one that is not there is no error. How many were deleted.

@@ -19,7 +19,7 @@ use nodefence_core::plan::Tables;
 
 use crate::{
     dataplane::{
-        Dataplane, Options,
+        Dataplane, NodeWriter, Options,
         netlink::{Netlink, Request},
     },
     ipvs::{BadName, Change, Destination, Ipvs, Outcome, Protocol, Service, ServiceKey},
@@ -55,7 +55,7 @@ pub(super) fn probe() -> Result<bool, String> {
     let options = Options { pin_dir: private_bpf, max_backends: 16, ..Options::default() };
     let mut dataplane = Dataplane::open(&options).map_err(|error| error.to_string())?;
     // In any order: nothing is attached yet.
-    let mut writer = dataplane.devices.node_writer().map_err(|error| error.to_string())?;
+    let mut writer = NodeWriter::new(&dataplane.devices).map_err(|error| error.to_string())?;
     writer.write_node(NODE, &flagged()?).map_err(|error| error.to_string())?;
     dataplane.write(&tables()).map_err(|error| error.to_string())?;
     let status = dataplane.devices.attach(&[DEVICE.to_owned()]);
