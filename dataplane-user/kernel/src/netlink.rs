@@ -11,8 +11,8 @@ use nix::sys::{
 mod wire;
 
 pub(crate) use wire::{
-    HEADER_LEN, address_of, attributes, message, messages, nest, put, put_text, split_attribute, text_of,
-    u16_of, u32_of,
+    HEADER_LEN, address_of, attributes, message, messages, nest, put, put_text, split_attribute, str_of,
+    text_of, u16_of, u32_of,
 };
 
 /// Receive buffer of a dump. The kernel sizes its own buffers by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
@@ -222,7 +222,7 @@ fn words(message: &NetlinkBuffer<&[u8]>) -> Option<String> {
 }
 
 /// Whether a message of this type ends an exchange.
-pub(crate) const fn is_end(kind: u16) -> bool {
+const fn is_end(kind: u16) -> bool {
     matches!(kind, NLMSG_DONE | NLMSG_ERROR)
 }
 

@@ -1,6 +1,9 @@
 //! Writes nfnetlink messages (include/uapi/linux/netfilter/nfnetlink.h).
 use crate::netlink;
 
+/// Length of `struct nfgenmsg`, which each message begins with.
+pub(crate) const NFGEN_LEN: usize = 4;
+
 /// A message with its `struct nfgenmsg`.
 pub(crate) fn message(
     kind: u16,

@@ -21,9 +21,6 @@ pub(crate) const DEL_SET_ELEM: u16 = SUBSYSTEM << 8 | 14;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
-/// Length of `struct nfgenmsg`, which each message begins with.
-pub(crate) const NFGEN_LEN: usize = 4;
-
 /// These requests as one transaction, whose own two messages have these sequence numbers.
 pub(crate) fn transaction(requests: &[Vec<u8>], [begin, end]: [u32; 2]) -> Vec<u8> {
     let frame = |kind, sequence| message(kind, NLM_F_REQUEST, 0, SUBSYSTEM, sequence, |_| {});

@@ -2,14 +2,14 @@
 use std::{fmt, fs, path::Path};
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use netlink_sys::protocols::NETLINK_NETFILTER;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
 use crate::{
-    netlink::{attributes, is_end, messages},
-    nfnetlink::message,
-    nftables::{GET_RULE, NEW_RULE, NFGEN_LEN},
+    netlink::{Broken, Channel, attributes, str_of},
+    nfnetlink::{NFGEN_LEN, message},
+    nftables::{GET_RULE, NEW_RULE},
     sysctl,
 };
 
@@ -88,24 +88,22 @@ pub fn blind() -> Vec<Blind> {
 
 /// Table and chain of each nftables rule with `notrack`, or with iptables-nft's targets of that effect; each chain once.
 fn exempting_rules() -> Result<Vec<String>, Error> {
-    let failed = |source| Error::Io { request: "list of nftables rules", source };
-    let mut socket = Socket::new(NETLINK_NETFILTER).map_err(Error::Open)?;
-    socket.bind_auto().map_err(Error::Open)?;
-    socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
-    let flags = NLM_F_REQUEST | NLM_F_DUMP;
-    socket.send(&message(GET_RULE, flags, 0, 0, 1, |_| {}), 0).map_err(failed)?;
+    let mut channel = Channel::open(NETLINK_NETFILTER).map_err(Error::Open)?;
+    let request = message(GET_RULE, NLM_F_REQUEST | NLM_F_DUMP, 0, 0, channel.next_sequence(), |_| {});
     let mut rules = Vec::new();
-    loop {
-        let (bytes, _) = socket.recv_from_full().map_err(failed)?;
-        for message in messages(&bytes) {
-            if message.message_type() == NEW_RULE {
-                rules.extend(exempting(message.payload()));
-            } else if is_end(message.message_type()) {
-                rules.sort();
-                rules.dedup();
-                return Ok(rules);
-            }
+    let read = channel.exchange(&request, |kind, body| {
+        if kind == NEW_RULE {
+            rules.extend(exempting(body));
         }
+    });
+    match read {
+        // A list that changed meanwhile has what stayed, and a kernel without nftables has no rule.
+        Ok(_) | Err(Broken::Retry | Broken::Refused(_)) => {
+            rules.sort();
+            rules.dedup();
+            Ok(rules)
+        }
+        Err(Broken::Io(source)) => Err(Error::Io { request: "list of nftables rules", source }),
     }
 }
 
@@ -114,8 +112,8 @@ pub(super) fn exempting(body: &[u8]) -> Option<String> {
     let (mut table, mut chain, mut exempts) = ("", "", false);
     for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
         match kind {
-            NFTA_RULE_TABLE => table = text(value),
-            NFTA_RULE_CHAIN => chain = text(value),
+            NFTA_RULE_TABLE => table = str_of(value).unwrap_or_default(),
+            NFTA_RULE_CHAIN => chain = str_of(value).unwrap_or_default(),
             NFTA_RULE_EXPRESSIONS => {
                 exempts = attributes(value)
                     .filter(|(kind, _)| *kind == NFTA_LIST_ELEM)
@@ -131,7 +129,7 @@ fn is_exempting(expression: &[u8]) -> bool {
     let (mut name, mut data) = ("", &[][..]);
     for (kind, value) in attributes(expression) {
         match kind {
-            NFTA_EXPR_NAME => name = text(value),
+            NFTA_EXPR_NAME => name = str_of(value).unwrap_or_default(),
             NFTA_EXPR_DATA => data = value,
             _ => {}
         }
@@ -141,7 +139,7 @@ fn is_exempting(expression: &[u8]) -> bool {
         // iptables-nft: -j NOTRACK or -j CT --notrack (struct xt_ct_target_info begins with the flags; bit 0 is that).
         "target" => {
             let of = |wanted| attributes(data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
-            match of(NFTA_TARGET_NAME).map(text) {
+            match of(NFTA_TARGET_NAME).and_then(str_of) {
                 Some("NOTRACK") => true,
                 Some("CT") => of(3).and_then(|info| info.first()).is_some_and(|flags| flags & 1 != 0),
                 _ => false,
@@ -149,9 +147,4 @@ fn is_exempting(expression: &[u8]) -> bool {
         }
         _ => false,
     }
-}
-
-fn text(value: &[u8]) -> &str {
-    let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
-    std::str::from_utf8(&value[..end]).unwrap_or_default()
 }

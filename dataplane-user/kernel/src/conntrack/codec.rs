@@ -4,9 +4,8 @@ use nodefence_common::Addr;
 
 use super::{Family, Flow, TcpState, Tuple, Zone};
 use crate::{
-    netlink::attributes,
-    netlink::{nest, put},
-    nfnetlink::message,
+    netlink::{attributes, nest, put},
+    nfnetlink::{NFGEN_LEN, message},
 };
 
 pub(super) const SUBSYS_CTNETLINK: u16 = 1 << 8;
@@ -17,8 +16,6 @@ const IPCTNL_MSG_CT_GET_STATS_CPU: u16 = 4;
 pub(super) const CT_NEW: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_NEW;
 /// Type of the messages that count one CPU's packets.
 pub(super) const CT_STATS_CPU: u16 = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET_STATS_CPU;
-/// Length of `struct nfgenmsg`.
-pub(super) const NFGEN_LEN: usize = 4;
 
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
 pub(super) const CTA_TUPLE_REPLY: u16 = 2;

@@ -3,7 +3,7 @@ use super::{
     Conntrack, Error, codec,
     socket::{MAX_ATTEMPTS, each, fatal},
 };
-use crate::netlink::attributes;
+use crate::{netlink::attributes, nfnetlink::NFGEN_LEN};
 
 const CTA_STATS_INVALID: u16 = 4;
 const CTA_STATS_INSERT_FAILED: u16 = 9;
@@ -26,7 +26,7 @@ pub struct Stats {
 impl Stats {
     /// Of one CPU; counters that are missing count as 0.
     pub(super) fn add(&mut self, body: &[u8]) {
-        let Some(body) = body.get(codec::NFGEN_LEN..) else { return };
+        let Some(body) = body.get(NFGEN_LEN..) else { return };
         for (kind, value) in attributes(body) {
             let counter = match kind {
                 CTA_STATS_INVALID => &mut self.invalid,

@@ -46,7 +46,16 @@ pub(crate) fn u32_of(bytes: &[u8]) -> Option<u32> {
 
 /// An attribute's text without its closing zero.
 pub(crate) fn text_of(value: &[u8]) -> String {
-    String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+    String::from_utf8_lossy(before_zero(value)).into_owned()
+}
+
+/// An attribute's text without its closing zero, where it is UTF-8.
+pub(crate) fn str_of(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(before_zero(value)).ok()
+}
+
+fn before_zero(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 /// An attribute's address, by its length.

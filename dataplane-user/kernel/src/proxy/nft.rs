@@ -7,12 +7,10 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Error;
 use crate::{
-    netlink::put,
-    netlink::{Broken, Channel, attributes},
-    nfnetlink::message,
+    netlink::{Broken, Channel, attributes, put_text, str_of},
+    nfnetlink::{NFGEN_LEN, message},
     nftables::{
-        DEL_SET_ELEM, GET_CHAIN, GET_SET, GET_SET_ELEM, GET_TABLE, NEW_SET, NEW_SET_ELEM, NFGEN_LEN,
-        transaction,
+        DEL_SET_ELEM, GET_CHAIN, GET_SET, GET_SET_ELEM, GET_TABLE, NEW_SET, NEW_SET_ELEM, transaction,
     },
 };
 
@@ -40,7 +38,7 @@ impl Nft {
     pub(super) fn has_table(&mut self, family: u8, table: &str) -> bool {
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         let request = message(GET_TABLE, flags, family, 0, self.channel.next_sequence(), |out| {
-            put_name(out, TABLE, table);
+            put_text(out, TABLE, table);
         });
         self.channel.exchange(&request, |_, _| {}).is_ok()
     }
@@ -49,8 +47,8 @@ impl Nft {
     pub(super) fn has_chain(&mut self, family: u8, table: &str, chain: &str) -> bool {
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         let request = message(GET_CHAIN, flags, family, 0, self.channel.next_sequence(), |out| {
-            put_name(out, TABLE, table);
-            put_name(out, CHAIN_NAME, chain);
+            put_text(out, TABLE, table);
+            put_text(out, CHAIN_NAME, chain);
         });
         self.channel.exchange(&request, |_, _| {}).is_ok()
     }
@@ -65,7 +63,7 @@ impl Nft {
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         let sets = self.channel.again(MAX_ATTEMPTS, |channel| {
             let request = message(GET_SET, flags, family, 0, channel.next_sequence(), |out| {
-                put_name(out, TABLE, table);
+                put_text(out, TABLE, table);
             });
             let mut sets = Vec::new();
             channel.exchange(&request, |kind, body| {
@@ -86,8 +84,8 @@ impl Nft {
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         let has = self.channel.again(MAX_ATTEMPTS, |channel| {
             let request = message(GET_SET_ELEM, flags, family, 0, channel.next_sequence(), |out| {
-                put_name(out, TABLE, table);
-                put_name(out, SET, set);
+                put_text(out, TABLE, table);
+                put_text(out, SET, set);
             });
             let mut some = false;
             match channel.exchange(&request, |kind, body| {
@@ -130,14 +128,10 @@ impl Nft {
 /// number, so that the first answer, be it to the transaction or to the removal, is the outcome.
 pub(super) fn flush_request(family: u8, table: &str, set: &str, sequence: u32) -> Vec<u8> {
     let flush = message(DEL_SET_ELEM, NLM_F_REQUEST | NLM_F_ACK, family, 0, sequence, |out| {
-        put_name(out, TABLE, table);
-        put_name(out, SET, set);
+        put_text(out, TABLE, table);
+        put_text(out, SET, set);
     });
     transaction(&[flush], [sequence; 2])
-}
-
-fn put_name(out: &mut Vec<u8>, kind: u16, name: &str) {
-    put(out, kind, &[name.as_bytes(), &[0]].concat());
 }
 
 /// The name of the set, if it is one of this table.
@@ -145,8 +139,8 @@ pub(super) fn set_name<'a>(body: &'a [u8], table: &str) -> Option<&'a str> {
     let (mut of, mut name) = (None, None);
     for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
         match kind {
-            TABLE => of = text(value),
-            SET => name = text(value),
+            TABLE => of = str_of(value),
+            SET => name = str_of(value),
             _ => {}
         }
     }
@@ -156,11 +150,6 @@ pub(super) fn set_name<'a>(body: &'a [u8], table: &str) -> Option<&'a str> {
 fn lists_elements(body: &[u8]) -> bool {
     attributes(body.get(NFGEN_LEN..).unwrap_or_default())
         .any(|(kind, elements)| kind == ELEMENTS && attributes(elements).next().is_some())
-}
-
-fn text(value: &[u8]) -> Option<&str> {
-    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-    std::str::from_utf8(&value[..end]).ok()
 }
 
 fn failed(request: &'static str, broken: Broken) -> Error {
