@@ -95,22 +95,17 @@ pub enum SaveState {
 }
 
 /// Why a request was not carried out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No view has come yet.
-    #[error("the agent is starting")]
     Starting,
     /// Another agent has been told what the claims are.
-    #[error("the agent is handing over to another")]
     HandingOver,
     /// No node of that name exists.
-    #[error("there is no node `{0}`")]
     UnknownNode(NodeName),
     /// It is the node that this agent runs on.
-    #[error("`{0}` is the node this agent runs on")]
     OwnNode(NodeName),
     /// The rest may not carry the load.
-    #[error("{flagged} of {all} nodes would be flagged, more than a third")]
     TooMany {
         /// So many would be flagged.
         flagged: usize,
@@ -118,10 +113,8 @@ pub enum Refusal {
         all: usize,
     },
     /// The verdict could not be written. The claim is not held.
-    #[error("the verdict could not be written: {0}")]
     NotWritten(Arc<str>),
     /// What must be exempt then could not be written. The claim is not held.
-    #[error("{port} must be exempt, which failed: {error}")]
     NotExempt {
         /// What must be exempt.
         port: Backend,
@@ -129,10 +122,8 @@ pub enum Refusal {
         error: Arc<str>,
     },
     /// The verdict could not be taken back; it lapses. The claim is gone.
-    #[error("the verdict could not be taken back: {0}")]
     NotTakenBack(Arc<str>),
     /// What another agent must know could not be saved.
-    #[error("the claims were not saved: {0}")]
     NotSaved(Arc<str>),
 }
 

@@ -1,8 +1,6 @@
 //! Which Service a translated packet was for, and whether kube-proxy may pick something else for it. Pure.
 use std::net::SocketAddr;
 
-use thiserror::Error;
-
 use crate::{
     cluster::{ClusterView, Endpoint, Family, NodeSet, Protocol, Service, TrafficPolicy},
     conntrack::Flow,
@@ -31,16 +29,13 @@ impl Choice<'_> {
 }
 
 /// Why a packet is not balanced anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoChoice {
     /// It was sent to the backend itself.
-    #[error("not translated")]
     Untranslated,
     /// No Service has the address that it was sent to.
-    #[error("no known Service")]
     Unknown,
     /// There is nothing that kube-proxy may pick.
-    #[error("the Service has nothing else")]
     NothingElse,
 }
 
