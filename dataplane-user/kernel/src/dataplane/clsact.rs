@@ -35,7 +35,7 @@ const ETH_P_ALL: u16 = 3;
 const PRIORITIES: u16 = 16;
 
 /// One filter on a clsact hook. Filters run in the order in which the kernel lists them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Filter {
     pub(super) priority: u16,
     /// Network byte order, as in `tcm_info`.
@@ -105,10 +105,7 @@ fn parse(body: &[u8]) -> Option<Filter> {
         priority: (info >> 16) as u16,
         protocol: info as u16,
         handle: body.get(8..).and_then(u32_of)?,
-        chain: 0,
-        kind: String::new(),
-        name: String::new(),
-        program: 0,
+        ..Filter::default()
     };
     let mut has_options = false;
     for (kind, value) in attributes(body.get(20..)?) {

@@ -34,7 +34,7 @@ pub enum LinkLayer {
 }
 
 /// One network device.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interface {
     /// Its index in this network namespace.
     pub ifindex: u32,
@@ -107,17 +107,8 @@ fn mark_vlans(devices: &mut [Interface]) {
 fn parse(body: &[u8]) -> Option<Interface> {
     let mut interface = Interface {
         ifindex: body.get(4..).and_then(u32_of)?,
-        name: String::new(),
         hardware: body.get(2..).and_then(u16_of)?,
-        mac: None,
-        mtu: 0,
-        parent: None,
-        master: None,
-        vlans: false,
-        veth: false,
-        ovs: false,
-        vrf: None,
-        xdp: None,
+        ..Interface::default()
     };
     let (mut link, mut elsewhere, mut vlan) = (None, false, false);
     for (kind, value) in attributes(body.get(16..)?) {
