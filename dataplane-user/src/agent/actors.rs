@@ -118,7 +118,7 @@ pub(super) struct Theirs {
 pub(super) struct Others {
     pub(super) source: watch::Receiver<SourceRow>,
     pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,
-    pub(super) audit: Arc<audit::Inbox>,
+    pub(super) audit: audit::Inbox,
 }
 
 /// All others begin.
@@ -165,9 +165,8 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
         letting_go,
     };
     crew.task("follow-up", idle::follow(asking, crew.clone()));
-    let audit = Arc::new(audit::Inbox::default());
     let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
-    audit::start(ground, Arc::clone(&audit), crew)?;
+    let audit = audit::start(ground, crew)?;
     let (row, neighbours) = watch::channel(Vec::new());
     crew.task("neighbours", neighbours::follow(sight.clone(), row, crew.clone()));
     if let Some(mut log) = cut_log {
@@ -187,7 +186,7 @@ pub(super) fn desk(
     shared: Shared,
     counters: Counters,
     rows: Rows,
-    audit: Arc<audit::Inbox>,
+    audit: audit::Inbox,
     started: Timestamp,
     handed_over: CancellationToken,
 ) -> Desk {

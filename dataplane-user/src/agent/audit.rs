@@ -10,40 +10,42 @@ mod mend;
 mod read;
 mod rows;
 
-use std::sync::Arc;
-
 use super::{
     threads::{Crew, Nice},
     watched::{SOONEST, Watch},
 };
 use crate::plan::Mode;
-use inbox::Asked;
+use inbox::{Asked, take};
 use look::look;
 
 pub(super) use inbox::Inbox;
 pub(super) use read::Ground;
 
 /// Starts the thread. It goes on for as long as the process does: the end of the agent waits for no reading.
-pub(super) fn start(ground: Ground, inbox: Arc<Inbox>, crew: &Crew) -> std::io::Result<()> {
-    let started = crew.thread("audit", Nice::Usual, move || {
+pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
+    let (inbox, asked) = Inbox::new();
+    // Held, so that it waits between two looks when nobody can ask any more.
+    let open = inbox.clone();
+    crew.thread("audit", Nice::Usual, move || {
+        let _open = open;
         let mut watch = Watch::new(&ground.sight.settings.audit);
         loop {
             // What was asked for meanwhile waited for one reading at most.
-            match inbox.take(watch.pause().max(SOONEST / 5)) {
-                Some(asked) => answer(&ground, &mut watch, asked),
-                None => {
-                    let due = watch.due();
-                    look(&mut watch, &ground, due);
-                }
+            let all = take(&asked, watch.pause().max(SOONEST / 5));
+            if all.is_empty() {
+                let due = watch.due();
+                look(&mut watch, &ground, due);
+                mend_unasked(&ground, &mut watch);
+            } else {
+                answer(&ground, &mut watch, all);
             }
-            // After each reading, whoever had it made: else nothing would be mended while somebody asks again and again.
-            mend_unasked(&ground, &mut watch);
         }
-    });
-    started.map(drop)
+    })?;
+    Ok(inbox)
 }
 
-/// Mends what is to be mended without being asked, of what was seen last.
+/// Mends what is to be mended without being asked, of what was seen last: after each reading, whoever had it made. Else nothing would be mended while somebody asks
+/// again and again.
 fn mend_unasked(ground: &Ground, watch: &mut Watch) {
     let kinds = &ground.sight.settings.audit.repair;
     if !kinds.is_empty() && ground.sight.settings.mode == Mode::Enforce {
@@ -51,17 +53,25 @@ fn mend_unasked(ground: &Ground, watch: &mut Watch) {
     }
 }
 
-fn answer(ground: &Ground, watch: &mut Watch, asked: Asked) {
-    match asked {
-        Asked::Reports(waiting) => {
-            let report = rows::report(ground, watch);
-            for waits in waiting {
-                // Whoever asked may have gone.
-                let _gone = waits.send(report.clone());
+/// All who wait for a report get the same one: its readings begin after each of them asked.
+fn answer(ground: &Ground, watch: &mut Watch, all: Vec<Asked>) {
+    let mut waiting = Vec::new();
+    for asked in all {
+        match asked {
+            Asked::Report(waits) => waiting.push(waits),
+            Asked::Repair { kinds, dry_run, waits } => {
+                let _gone = waits.send(mend::repair(ground, watch, &kinds, dry_run));
+                mend_unasked(ground, watch);
             }
         }
-        Asked::Repair { kinds, dry_run, waits } => {
-            let _gone = waits.send(mend::repair(ground, watch, &kinds, dry_run));
-        }
     }
+    if waiting.is_empty() {
+        return;
+    }
+    let report = rows::report(ground, watch);
+    for waits in waiting {
+        // Whoever asked may have gone.
+        let _gone = waits.send(report.clone());
+    }
+    mend_unasked(ground, watch);
 }

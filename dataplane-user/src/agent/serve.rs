@@ -47,7 +47,7 @@ pub(super) struct Desk {
     /// Who looks at devices.
     pub(super) looks: Arc<Looks>,
     /// Who watches the tables.
-    pub(super) audit: Arc<audit::Inbox>,
+    pub(super) audit: audit::Inbox,
     pub(super) crew: Crew,
     /// Cancelled once another agent takes over.
     pub(super) handed_over: CancellationToken,

@@ -25,19 +25,9 @@ impl<T: Default> Slot<T> {
 
     /// For its thread alone: takes all of it as soon as there is something, or after so long.
     pub(super) fn take(&self, longest: Duration, is_something: impl Fn(&T) -> bool) -> T {
-        self.take_some(longest, is_something, std::mem::take)
-    }
-
-    /// For its thread alone: takes a part of it as soon as there is something, or after so long.
-    pub(super) fn take_some<S>(
-        &self,
-        longest: Duration,
-        is_something: impl Fn(&T) -> bool,
-        part: impl FnOnce(&mut T) -> S,
-    ) -> S {
         let work = self.work();
         let waited = self.rung.wait_timeout_while(work, longest, |work| !is_something(work));
         let (mut work, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        part(&mut work)
+        std::mem::take(&mut work)
     }
 }

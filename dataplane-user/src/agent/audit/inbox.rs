@@ -1,20 +1,20 @@
 //! What the thread that watches is asked. Nobody waits for room in it.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
     time::Duration,
 };
 
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::super::slot::Slot;
 use crate::{
     plan::audit::Kind,
     report::{AuditReport, RepairReport},
 };
 
-/// Requests of each sort that wait at most: as many as there are connections.
+/// Requests that wait at most: as many as there are connections.
 const REQUESTS: usize = 32;
 
 /// Too many ask.
@@ -24,37 +24,29 @@ pub(in super::super) struct Full;
 
 /// One thing that it is asked.
 pub(super) enum Asked {
-    /// All who wait for a report get the same one: its readings begin after each of them asked.
-    Reports(Vec<oneshot::Sender<AuditReport>>),
+    /// What differs, by readings that begin from now on.
+    Report(oneshot::Sender<AuditReport>),
     /// Mends, or tells what it would mend.
     Repair { kinds: BTreeSet<Kind>, dry_run: bool, waits: oneshot::Sender<RepairReport> },
 }
 
-#[derive(Default)]
-struct Work {
-    reports: Vec<oneshot::Sender<AuditReport>>,
-    repairs: VecDeque<(BTreeSet<Kind>, bool, oneshot::Sender<RepairReport>)>,
-}
-
-/// What it has not come to yet.
-#[derive(Default)]
-pub(in super::super) struct Inbox(Slot<Work>);
+/// Where it is asked.
+#[derive(Clone)]
+pub(in super::super) struct Inbox(SyncSender<Asked>);
 
 impl Inbox {
+    /// It, and what comes in there.
+    pub(super) fn new() -> (Self, Receiver<Asked>) {
+        let (sender, asked) = sync_channel(REQUESTS);
+        (Self(sender), asked)
+    }
+
     /// Asks for what differs, by readings that begin from now on.
     ///
     /// # Errors
     /// Where too many ask.
     pub(in super::super) fn report(&self) -> Result<oneshot::Receiver<AuditReport>, Full> {
-        let (waits, report) = oneshot::channel();
-        let mut asked = Err(Full);
-        self.0.post(|work| {
-            if work.reports.len() < REQUESTS {
-                work.reports.push(waits);
-                asked = Ok(report);
-            }
-        });
-        asked
+        self.ask(Asked::Report)
     }
 
     /// Asks it to mend the faults of these kinds, or to tell what it would do.
@@ -66,61 +58,43 @@ impl Inbox {
         kinds: BTreeSet<Kind>,
         dry_run: bool,
     ) -> Result<oneshot::Receiver<RepairReport>, Full> {
-        let (waits, report) = oneshot::channel();
-        let mut asked = Err(Full);
-        self.0.post(|work| {
-            if work.repairs.len() < REQUESTS {
-                work.repairs.push_back((kinds, dry_run, waits));
-                asked = Ok(report);
-            }
-        });
-        asked
+        self.ask(|waits| Asked::Repair { kinds, dry_run, waits })
     }
 
-    /// For its thread alone: the next thing that it is asked, or nothing after so long.
-    pub(super) fn take(&self, longest: Duration) -> Option<Asked> {
-        let is_something = |work: &Work| !work.reports.is_empty() || !work.repairs.is_empty();
-        self.0.take_some(longest, is_something, |work| {
-            if let Some((kinds, dry_run, waits)) = work.repairs.pop_front() {
-                return Some(Asked::Repair { kinds, dry_run, waits });
-            }
-            let reports = std::mem::take(&mut work.reports);
-            (!reports.is_empty()).then_some(Asked::Reports(reports))
-        })
+    fn ask<T>(&self, asked: impl FnOnce(oneshot::Sender<T>) -> Asked) -> Result<oneshot::Receiver<T>, Full> {
+        let (waits, answer) = oneshot::channel();
+        self.0.try_send(asked(waits)).map_err(|_full| Full)?;
+        Ok(answer)
     }
+}
+
+/// All that it is asked as soon as there is something, or nothing after so long.
+pub(super) fn take(asked: &Receiver<Asked>, longest: Duration) -> Vec<Asked> {
+    let first = asked.recv_timeout(longest).ok();
+    first.into_iter().chain(asked.try_iter()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn take(inbox: &Inbox) -> Option<Asked> {
-        inbox.take(Duration::ZERO)
-    }
-
     #[test]
-    fn those_who_wait_for_a_report_get_the_same_one() {
-        let inbox = Inbox::default();
-        let waiting: Vec<_> = (0..REQUESTS).map(|_| inbox.report().unwrap()).collect();
-        assert_eq!(inbox.report().err(), Some(Full));
-        let Some(Asked::Reports(reports)) = take(&inbox) else { panic!("nobody asked") };
-        assert_eq!(reports.len(), waiting.len());
-        assert!(take(&inbox).is_none() && inbox.report().is_ok(), "there is room again");
-    }
-
-    #[test]
-    fn repairs_come_one_by_one_and_are_bounded() {
-        let inbox = Inbox::default();
+    fn what_waits_is_taken_at_once_and_bounded() {
+        let (inbox, asked) = Inbox::new();
         let _report = inbox.report().unwrap();
         let waiting: Vec<_> =
-            (0..REQUESTS).map(|n| inbox.repair(BTreeSet::new(), n % 2 == 0).unwrap()).collect();
+            (1..REQUESTS).map(|n| inbox.repair(BTreeSet::new(), n % 2 == 0).unwrap()).collect();
+        assert_eq!(inbox.report().err(), Some(Full));
         assert_eq!(inbox.repair(BTreeSet::new(), false).err(), Some(Full));
-        for n in 0..waiting.len() {
-            match take(&inbox) {
-                Some(Asked::Repair { dry_run, .. }) => assert_eq!(dry_run, n % 2 == 0, "in their order"),
-                _ => panic!("no repair"),
-            }
+        let all = take(&asked, Duration::ZERO);
+        assert_eq!(all.len(), 1 + waiting.len());
+        assert!(matches!(all[0], Asked::Report(_)));
+        for (n, repair) in (1..).zip(&all[1..]) {
+            assert!(
+                matches!(repair, Asked::Repair { dry_run, .. } if *dry_run == (n % 2 == 0)),
+                "in their order"
+            );
         }
-        assert!(matches!(take(&inbox), Some(Asked::Reports(one)) if one.len() == 1));
+        assert!(take(&asked, Duration::ZERO).is_empty() && inbox.report().is_ok(), "there is room again");
     }
 }
