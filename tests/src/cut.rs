@@ -22,7 +22,7 @@ pub struct Cut {
     /// Indexes of the devices it is attached to.
     pub attached: HashSet<u32>,
     /// Node B's backends.
-    pub backends: Backends,
+    pub backends: Backends<usize>,
 }
 
 impl Cut {
@@ -45,8 +45,8 @@ impl Cut {
         });
         let mut backends = Backends::new();
         for family in [Family::V4, Family::V6] {
-            backends.add_address(cluster.b.pod_address(family).into());
-            backends.add_port(host_port(&cluster.b, family));
+            backends.add_address(cluster.b.pod_address(family).into(), 0);
+            backends.add_port(host_port(&cluster.b, family), 0);
         }
         Self { dataplane, attached, backends }
     }

@@ -124,12 +124,14 @@ fn fill(ns: &Netns, addresses: [&str; 3]) -> Result<Vec<(TcpListener, Vec<TcpStr
     }))
 }
 
-/// The flagged node: a pod, and host-network backends over each protocol.
-fn flagged(addresses: [&str; 3]) -> Backends {
+/// The flagged node, of one family or of both: a pod, and host-network backends over each protocol.
+fn flagged(families: &[[&str; 3]]) -> Backends<()> {
     let mut backends = Backends::new();
-    backends.add_address(ip(addresses[0]).into());
-    for (port, protocol) in [(9100, TCP), (53, UDP), (53, SCTP)] {
-        backends.add_port(PortKey::endpoint(ip(addresses[2]).into(), port, protocol));
+    for addresses in families {
+        backends.add_address(ip(addresses[0]).into(), ());
+        for (port, protocol) in [(9100, TCP), (53, UDP), (53, SCTP)] {
+            backends.add_port(PortKey::endpoint(ip(addresses[2]).into(), port, protocol), ());
+        }
     }
     backends
 }
@@ -174,8 +176,7 @@ fn exactly(label: &str, by_filter: ByFilter) -> Result<()> {
         assert_eq!(count, 400, "{zone:?}");
     }
     for which in [Protocols::Datagrams, Protocols::Tcp] {
-        let mut backends = flagged(V4);
-        backends.extend(flagged(V6));
+        let backends = flagged(&[V4, V6]);
         let start = Instant::now();
         let done = ns.run(move || {
             Conntrack::open().unwrap().delete_backends(&backends, which, by_filter, |_| true).unwrap()
@@ -225,8 +226,7 @@ fn refused_and_nothing_deleted() -> Result<()> {
     let open = [fill(&ns, V4)?, fill(&ns, V6)?];
     let before = ns.run(entries);
     let (done, after) = ns.run(|| {
-        let mut backends = flagged(V4);
-        backends.extend(flagged(V6));
+        let backends = flagged(&[V4, V6]);
         let both = ByFilter { v4: true, v6: true };
         let done =
             Conntrack::open().unwrap().delete_backends(&backends, Protocols::Tcp, both, |_| true).unwrap();
@@ -305,7 +305,7 @@ fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
             let stopped = Deleted { stopped: true, ..Deleted::default() };
             let which = Protocols::Datagrams;
             assert_eq!(
-                conntrack.delete_backends(&flagged(V4), which, by_filter, not_at_all).unwrap(),
+                conntrack.delete_backends(&flagged(&[V4]), which, by_filter, not_at_all).unwrap(),
                 stopped
             );
         }
@@ -315,7 +315,7 @@ fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
             known += flows.len();
             known < 3 * flows.len()
         };
-        let done = conntrack.delete_known(&flagged(V4), Protocols::Datagrams, two_batches).unwrap();
+        let done = conntrack.delete_known(&flagged(&[V4]), Protocols::Datagrams, two_batches).unwrap();
         assert!(done.stopped);
         (known, done.deleted)
     });
@@ -334,7 +334,7 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
         let socket = SocketAddr::from(([127, 0, 0, 1], 40_001));
         churn.start(move |stop| to_ports(stop, socket, Ipv4Addr::new(127, 9, 9, 9), 20_000..22_000));
         let mut backends = Backends::new();
-        backends.add_address(ip(V4[0]).into());
+        backends.add_address(ip(V4[0]).into(), ());
         let mut rounds = 0;
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(2) {
@@ -345,7 +345,7 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
                 conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter, |_| true).unwrap();
             assert!(done.refused == 0 && !done.incomplete, "{done:?}");
             assert!(done.deleted == 1_000 || by_filter.v4, "{done:?}");
-            let left = conntrack.dump(Family::V4, |flow| backends.matches(flow)).unwrap();
+            let left = conntrack.dump(Family::V4, |flow| backends.of_flow(flow).is_some()).unwrap();
             assert!(left.flows.iter().all(|flow| flow.reply.protocol != UDP), "{:?}", left.flows.first());
             rounds += 1;
         }
@@ -367,7 +367,7 @@ fn one_filter_costs_less_than_a_dump() -> Result<()> {
         let mut conntrack = Conntrack::open().unwrap();
         let mut timed = |last, by_filter| {
             let mut backends = Backends::new();
-            backends.add_address(IpAddr::from([127, 3, 1, last]).into());
+            backends.add_address(IpAddr::from([127, 3, 1, last]).into(), ());
             let start = thread_time().unwrap();
             let done =
                 conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter, |_| true).unwrap();

@@ -24,13 +24,13 @@ use nodefence_tests::{
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-fn dump(ns: &Netns, half: Half, backends: Backends) -> nodefence::conntrack::Dump {
-    ns.run(move || Conntrack::open().unwrap().dump(half, |flow| backends.matches(flow)).unwrap())
+fn dump(ns: &Netns, half: Half, backends: Backends<()>) -> nodefence::conntrack::Dump {
+    ns.run(move || Conntrack::open().unwrap().dump(half, |flow| backends.of_flow(flow).is_some()).unwrap())
 }
 
-fn addresses(addresses: impl IntoIterator<Item = IpAddr>) -> Backends {
+fn addresses(addresses: impl IntoIterator<Item = IpAddr>) -> Backends<()> {
     let mut backends = Backends::new();
-    addresses.into_iter().for_each(|address| backends.add_address(address.into()));
+    addresses.into_iter().for_each(|address| backends.add_address(address.into(), ()));
     backends
 }
 
@@ -86,7 +86,7 @@ fn translated_flows_are_listed_as_they_are() -> Result<()> {
             let _conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
             let listed = |port, protocol| {
                 let mut backends = Backends::new();
-                backends.add_port(PortKey::endpoint(host.into(), port, protocol));
+                backends.add_port(PortKey::endpoint(host.into(), port, protocol), ());
                 dump(&cluster.a.ns, half, backends).flows.len()
             };
             assert!(listed(9100, 6) > 0);
@@ -173,7 +173,7 @@ fn a_large_table_streams_by() -> Result<()> {
     let (found, took) = ns.run(|| {
         let wanted = addresses([IpAddr::from([127, 0, 1, 7])]);
         let start = thread_time().unwrap();
-        let found = Conntrack::open().unwrap().dump(Half::V4, |flow| wanted.matches(flow)).unwrap();
+        let found = Conntrack::open().unwrap().dump(Half::V4, |flow| wanted.of_flow(flow).is_some()).unwrap();
         (found, thread_time().unwrap() - start)
     });
     println!("{} entries, {} kept, {took:?} of processor time", found.seen, found.flows.len());
@@ -200,7 +200,7 @@ fn a_table_that_changes_is_listed_all_the_same() -> Result<()> {
         let mut conntrack = Conntrack::open().unwrap();
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(1) {
-            let found = conntrack.dump(Half::V4, |flow| steady.matches(flow)).unwrap();
+            let found = conntrack.dump(Half::V4, |flow| steady.of_flow(flow).is_some()).unwrap();
             assert!(!found.incomplete && found.malformed == 0);
             assert_eq!(found.flows.len(), 1_000, "each once");
         }

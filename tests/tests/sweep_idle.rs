@@ -31,7 +31,7 @@ fn ask(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
     let injector = cut.dataplane.devices.injector().unwrap();
     cluster.a.ns.run(move || {
         let mut live = Live::new(injector, &attached, Arc::default()).unwrap();
-        sweep(&mut Conntrack::open().unwrap(), &[backends], &manner, &mut live).unwrap().remove(0)
+        sweep(&mut Conntrack::open().unwrap(), &backends, 1, &manner, &mut live).unwrap().remove(0)
     })
 }
 

@@ -1,22 +1,22 @@
 //! Which flows are a node's.
 
 use crate::{
-    cluster::{ClusterView, NodeName},
-    conntrack::Backends,
+    cluster::{Backends, ClusterView, NodeName},
     plan::Keep,
 };
 
-/// Which flows are the node's, but for those to its ports that are kept: nothing is to happen to these. `None` where the view has no such node.
-pub(super) fn backends_of(view: &ClusterView, node: &NodeName, keep: &Keep) -> Option<Backends> {
-    let mut backends = Backends::new();
-    for backend in &view.node(node)?.backends {
-        match backend.port_key() {
-            None => backends.add_address(backend.addr()),
-            Some(key) => backends.add_port(key),
-        }
+/// Adds a node's backends, but for its exempt ports: nothing is to happen to flows there. False where the view has no such node.
+pub(super) fn add_backends<T: Clone>(
+    to: &mut Backends<T>,
+    view: &ClusterView,
+    name: &NodeName,
+    keep: &Keep,
+    owner: T,
+) -> bool {
+    let (Some(node), Some(index)) = (view.node(name), view.index(name)) else { return false };
+    node.backends.iter().for_each(|backend| to.add(backend, owner.clone()));
+    for kept in keep.of_node(index) {
+        to.exempt(kept.address.into(), kept.port, kept.protocol.number());
     }
-    for kept in keep.of_node(view.index(node)?) {
-        backends.spare(kept.address.into(), kept.port, kept.protocol.number());
-    }
-    Some(backends)
+    true
 }

@@ -1,15 +1,12 @@
 //! The flows that conntrack knows to backends, as the rows that the CLI prints.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use nodefence_common::Addr;
 
 use super::{chain::chain, refusals::not_found, world::World};
 use crate::{
-    cluster::Protocol,
+    cluster::{Backends, Protocol},
     conntrack::{Conntrack, Family, Flow},
     report::{Failure, FlowRow, Flows},
 };
@@ -20,28 +17,19 @@ pub(super) fn flows(world: &World, only: Option<&str>) -> Result<Flows, Failure>
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
         return Err(not_found(name, view.source));
     }
-    let mut owners = HashMap::new();
+    let mut backends = Backends::new();
     for node in view.nodes.iter().filter(|node| only.is_none_or(|name| node.name == name)) {
-        for backend in &node.backends {
-            owners
-                .insert((backend.addr(), backend.port_key().map(|key| (key.port, key.protocol))), &node.name);
-        }
+        node.backends.iter().for_each(|backend| backends.add(backend, &node.name));
     }
-    let owner = |flow: &Flow| {
-        let reply = &flow.reply;
-        owners
-            .get(&(reply.src, None))
-            .or_else(|| owners.get(&(reply.src, Some((reply.src_port, reply.protocol)))))
-    };
     let mut conntrack = Conntrack::open().map_err(failed)?;
     let mut flows = Vec::new();
     let mut notes = Vec::new();
     for family in [Family::V4, Family::V6] {
-        let dump = conntrack.dump(family, |flow| owner(flow).is_some()).map_err(failed)?;
+        let dump = conntrack.dump(family, |flow| backends.of_flow(flow).is_some()).map_err(failed)?;
         if dump.incomplete {
             notes.push("conntrack changed too fast to be listed whole; flows may be missing".to_owned());
         }
-        flows.extend(dump.flows.iter().filter_map(|flow| Some(flow_row(flow, owner(flow)?))));
+        flows.extend(dump.flows.iter().filter_map(|flow| Some(flow_row(flow, backends.of_flow(flow)?))));
     }
     flows.sort_by(|a, b| (&a.node, a.backend, a.client).cmp(&(&b.node, b.backend, b.client)));
     Ok(Flows { flows, notes })

@@ -10,7 +10,7 @@ use nodefence_common::Addr;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    backends::backends_of,
+    backends::add_backends,
     beat::Beat,
     chain::chain,
     coverage::Coverage,
@@ -24,8 +24,8 @@ use super::{
     world::World,
 };
 use crate::{
-    cluster::NodeName,
-    conntrack::{Backends, Conntrack},
+    cluster::{Backends, NodeName},
+    conntrack::Conntrack,
     dataplane::{
         Injector, route,
         sweep::{self, Entry, Report, Surroundings},
@@ -154,17 +154,21 @@ fn ask(asking: &Asking, names: &BTreeSet<NodeName>) -> Rows {
     let begun = monotonic_ns();
     let world = asking.sight.world();
     let keep = world.keep();
+    let mut nodes: Vec<NodeName> = Vec::new();
+    let mut backends = Backends::new();
     // A flag may be gone by the time of its turn.
-    let cut = names.iter().filter(|name| world.enforces(name));
-    let (nodes, backends): (Vec<NodeName>, Vec<Backends>) =
-        cut.filter_map(|name| Some((name.clone(), backends_of(&world.view, name, &keep)?))).unzip();
+    for name in names.iter().filter(|name| world.enforces(name)) {
+        if add_backends(&mut backends, &world.view, name, &keep, nodes.len()) {
+            nodes.push(name.clone());
+        }
+    }
     if nodes.is_empty() {
         return Rows::new();
     }
     let coverage = Arc::clone(&world.coverage);
     let mut ground = Ground { asking, nodes: &nodes, coverage, lookup: None, failed: None };
     let outcome = Conntrack::open().and_then(|mut conntrack| {
-        sweep::sweep(&mut conntrack, &backends, &world.findings.manner(), &mut ground)
+        sweep::sweep(&mut conntrack, &backends, nodes.len(), &world.findings.manner(), &mut ground)
     });
     let Ground { coverage, failed, .. } = ground;
     let rows: Rows = match outcome {

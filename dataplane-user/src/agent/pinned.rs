@@ -8,12 +8,12 @@ use std::{
 };
 
 use super::{
-    backends::backends_of, chain::chain, desk::Desk, follow_up::FollowUp, sight::Sight, threads::Crew,
+    backends::add_backends, chain::chain, desk::Desk, follow_up::FollowUp, sight::Sight, threads::Crew,
     world::World,
 };
 use crate::{
-    cluster::{ClusterView, NodeName, Protocol},
-    conntrack::{Backends, Conntrack, Deleted, Flow, Protocols},
+    cluster::{Backends, ClusterView, NodeName, Protocol},
+    conntrack::{Conntrack, Deleted, Flow, Protocols},
     plan::{self, Slot},
     proxy::{self, Affinity, Endpoint, Mode},
     report::PinnedRow,
@@ -48,14 +48,14 @@ fn mode(sight: &Sight) -> Option<Mode> {
 /// What is to be let go: backends of flagged nodes but for what is kept, the view that they are of, and their verdicts.
 struct Flagged {
     view: Arc<ClusterView>,
-    backends: Backends,
+    /// By their node's place in `nodes`.
+    backends: Backends<usize>,
     nodes: Vec<Bears>,
 }
 
 /// A node that is flagged.
 struct Bears {
     name: NodeName,
-    backends: Backends,
     /// Where its entry is, and since when (CLOCK_MONOTONIC, ns) it has borne its verdict without a break.
     slot: Slot,
     since: u64,
@@ -77,22 +77,22 @@ impl Flagged {
         let mut nodes = Vec::new();
         let keep = world.keep();
         for (name, verdict) in world.enforced().filter(|(name, _)| wanted(name)) {
-            let Some(own) = backends_of(&world.view, name, &keep) else { continue };
-            backends.extend(own.clone());
-            nodes.push(Bears { name: name.clone(), backends: own, slot: verdict.slot, since: verdict.since });
+            if add_backends(&mut backends, &world.view, name, &keep, nodes.len()) {
+                nodes.push(Bears { name: name.clone(), slot: verdict.slot, since: verdict.since });
+            }
         }
         (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends, nodes })
     }
 
     /// Leaves out flows of nodes that do not bear the same verdict any more. Without flows: whether all do.
     fn keep_to(&self, world: &World, flows: &mut Vec<Flow>) -> bool {
-        let lost: Vec<&Bears> = self.nodes.iter().filter(|node| !node.holds(world)).collect();
-        flows.retain(|flow| !lost.iter().any(|node| node.backends.matches(flow)));
-        lost.is_empty() || !flows.is_empty()
+        let holds: Vec<bool> = self.nodes.iter().map(|node| node.holds(world)).collect();
+        flows.retain(|flow| self.backends.of_flow(flow).is_some_and(|node| holds[*node]));
+        !flows.is_empty() || holds.iter().all(|holds| *holds)
     }
 
     fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
-        self.backends.contains(socket.ip().into(), socket.port(), protocol.number())
+        self.backends.of(socket.ip().into(), socket.port(), protocol.number()).is_some()
     }
 
     /// The endpoints of Services with affinity among them.

@@ -50,7 +50,7 @@ impl Kernel {
 
 /// The halves of conntrack in which entries of these destinations are.
 fn halves(gone: &HashSet<Pair>) -> impl Iterator<Item = Half> {
-    let is_in = |half| gone.iter().any(|pair| Half::of(pair.destination.ip().into()) == half);
+    let is_in = |half| gone.iter().any(|pair| Half::of(pair.destination.ip()) == half);
     [Half::V4, Half::V6].into_iter().filter(move |half| is_in(*half))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A source (`file/`, from its text on) delivers single objects; the builder (`build/`) holds them against each other and gives the view.
 
+mod backends;
 mod build;
 mod changed;
 mod file;
@@ -11,6 +12,7 @@ mod protocol;
 mod service;
 mod view;
 
+pub use backends::Backends;
 #[cfg(test)]
 pub(crate) use build::tests::{Seeded, Source};
 pub use build::{Builder, Change, Rules};

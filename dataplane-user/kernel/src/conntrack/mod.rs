@@ -7,16 +7,15 @@
 mod blind;
 mod codec;
 mod delete;
-mod filter;
 mod probe;
 mod remove;
 mod socket;
 mod stats;
 
 pub use blind::{Blind, blind};
-pub use filter::Backends;
 pub use nodefence_core::{
     Family,
+    cluster::Backends,
     conntrack::{Flow, TcpState, Tuple, Zone, status},
 };
 pub use probe::by_filter;

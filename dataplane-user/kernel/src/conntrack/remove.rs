@@ -93,24 +93,24 @@ pub struct Deleted {
 pub(super) struct Steps {
     pub(super) filters: Vec<Filter>,
     /// What no filter can say.
-    pub(super) dump: Backends,
+    pub(super) dump: Backends<()>,
 }
 
 impl Steps {
-    pub(super) fn new(backends: &Backends, which: Protocols, by_filter: bool) -> Self {
+    pub(super) fn new(backends: &Backends<()>, which: Protocols, by_filter: bool) -> Self {
         let by_dump = || Self { filters: Vec::new(), dump: backends.clone() };
         if !by_filter {
             return by_dump();
         }
-        let spared = backends.with_spared();
-        let mut steps = Self { filters: Vec::new(), dump: spared.clone() };
-        for addr in backends.whole().filter(|addr| !spared.is_whole(*addr)) {
+        let with_exempt = backends.with_exempt();
+        let mut steps = Self { filters: Vec::new(), dump: with_exempt.clone() };
+        for addr in backends.whole().filter(|addr| !with_exempt.is_whole(*addr)) {
             steps.filters.extend(which.numbers().iter().map(|number| Filter::protocol(addr, *number)));
         }
         for key in backends.ports().filter(|key| which.includes(key.protocol)) {
             match Filter::port(&key) {
                 Some(filter) => steps.filters.push(filter),
-                None => steps.dump.add_port(key),
+                None => steps.dump.add_port(key, ()),
             }
         }
         if steps.filters.len() > FILTERS_AT_MOST { by_dump() } else { steps }
@@ -133,16 +133,16 @@ impl Conntrack {
     ///
     /// # Errors
     /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
-    pub fn delete_backends(
+    pub fn delete_backends<T>(
         &mut self,
-        backends: &Backends,
+        backends: &Backends<T>,
         which: Protocols,
         by_filter: ByFilter,
         mut may: impl FnMut(&mut Vec<Flow>) -> bool,
     ) -> Result<Deleted, Error> {
         let mut done = Deleted::default();
         for family in [Family::V4, Family::V6] {
-            let backends = backends.of(family);
+            let backends = backends.at(|addr| Family::of(addr) == family);
             let steps = Steps::new(&backends, which, by_filter.of(family));
             done.stopped |= !may(&mut Vec::new());
             if done.stopped {
@@ -162,19 +162,19 @@ impl Conntrack {
     ///
     /// # Errors
     /// As [`Self::delete_backends`].
-    pub fn delete_known(
+    pub fn delete_known<T>(
         &mut self,
-        backends: &Backends,
+        backends: &Backends<T>,
         which: Protocols,
         mut may: impl FnMut(&mut Vec<Flow>) -> bool,
     ) -> Result<Deleted, Error> {
         let mut done = Deleted::default();
         for family in [Family::V4, Family::V6] {
-            let backends = backends.of(family);
+            let backends = backends.at(|addr| Family::of(addr) == family);
             if backends.is_empty() {
                 continue;
             }
-            let keep = |flow: &Flow| which.includes(flow.orig.protocol) && backends.matches(flow);
+            let keep = |flow: &Flow| which.includes(flow.orig.protocol) && backends.of_flow(flow).is_some();
             let found = self.dump(family, keep)?;
             done.incomplete |= found.incomplete;
             for flows in found.flows.chunks(BATCH) {

@@ -78,14 +78,14 @@ fn a_cut_off_entry_is_no_flow_or_a_smaller_one() {
 fn only_the_backend_s_own_flows_match() {
     let flow = flow();
     let mut backends = Backends::new();
-    assert!(backends.is_empty() && !backends.matches(&flow));
+    assert!(backends.is_empty() && backends.of_flow(&flow).is_none());
     // The client, the service and this node are not the backend.
     for other in [[192, 0, 2, 9], [198, 51, 100, 1], [10, 2, 0, 11]] {
-        backends.add_address(Addr::v4(other));
+        backends.add_address(Addr::v4(other), ());
     }
-    assert!(!backends.matches(&flow));
-    backends.add_address(Addr::v4([10, 244, 2, 7]));
-    assert!(backends.matches(&flow));
+    assert!(backends.of_flow(&flow).is_none());
+    backends.add_address(Addr::v4([10, 244, 2, 7]), ());
+    assert!(backends.of_flow(&flow).is_some());
 
     let key = PortKey::endpoint(flow.reply.src, 8080, 6);
     for (key, matches) in [
@@ -95,8 +95,8 @@ fn only_the_backend_s_own_flows_match() {
         (PortKey { addr: flow.reply.dst, ..key }, false),
     ] {
         let mut backends = Backends::new();
-        backends.add_port(key);
-        assert_eq!(backends.matches(&flow), matches, "{key:?}");
+        backends.add_port(key, ());
+        assert_eq!(backends.of_flow(&flow).is_some(), matches, "{key:?}");
         assert_eq!(backends.addresses().collect::<Vec<_>>(), [key.addr]);
     }
 }

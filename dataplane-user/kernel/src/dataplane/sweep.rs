@@ -126,50 +126,21 @@ struct Owned {
     flow: Flow,
 }
 
-/// Whose a flow is.
-struct Owners<'a> {
-    nodes: &'a [Backends],
-    by_address: HashMap<Addr, Vec<usize>>,
-}
-
-impl<'a> Owners<'a> {
-    fn new(nodes: &'a [Backends]) -> Self {
-        let mut by_address: HashMap<Addr, Vec<usize>> = HashMap::new();
-        for (node, backends) in nodes.iter().enumerate() {
-            for address in backends.addresses() {
-                let nodes = by_address.entry(address).or_default();
-                if nodes.last() != Some(&node) {
-                    nodes.push(node);
-                }
-            }
-        }
-        Self { nodes, by_address }
-    }
-
-    fn of(&self, flow: &Flow) -> Option<usize> {
-        let nodes = self.by_address.get(&flow.reply.src)?;
-        nodes.iter().copied().find(|node| self.nodes[*node].matches(flow))
-    }
-
-    fn has(&self, family: Family) -> bool {
-        self.by_address.keys().any(|address| Family::of(*address) == family)
-    }
-}
-
-/// Asks all clients of these nodes' backends, then the ones that are still there once more. Gives a report for each of the nodes, in their order.
+/// Asks all clients of the backends of so many nodes, then the ones that are still there once more. A backend's owner is its node's place, from 0 on. Gives a report for each of
+/// the nodes, in their order.
 ///
 /// # Errors
 /// Where conntrack cannot be listed.
 pub fn sweep(
     conntrack: &mut Conntrack,
-    nodes: &[Backends],
+    backends: &Backends<usize>,
+    nodes: usize,
     manner: &Manner,
     surroundings: &mut impl Surroundings,
 ) -> Result<Vec<Report>, conntrack::Error> {
     let start = Instant::now();
-    let owners = Owners::new(nodes);
-    let mut reports = vec![Report::default(); nodes.len()];
-    let (mut flows, incomplete) = list(conntrack, &owners)?;
+    let mut reports = vec![Report::default(); nodes];
+    let (mut flows, incomplete) = list(conntrack, backends)?;
     for report in &mut reports {
         report.incomplete = incomplete;
     }
@@ -182,7 +153,7 @@ pub fn sweep(
     let question = if manner.syn_ack { Question::SynAck } else { bare_ack };
     let asked = round(&flows, question, manner, surroundings, &mut liberal(conntrack), &mut reports)?;
     let round_end = Instant::now();
-    for (report, asked) in reports.iter_mut().zip(counts(nodes.len(), asked.values().copied())) {
+    for (report, asked) in reports.iter_mut().zip(counts(nodes, asked.values().copied())) {
         report.asked = asked;
         report.asking_seconds = start.elapsed().as_secs_f64();
         report.seconds = report.asking_seconds;
@@ -199,18 +170,18 @@ pub fn sweep(
         if left.is_empty() {
             return Ok(reports);
         }
-        left = look_at(conntrack, &owners, &asked, start, &left, &mut reports)?;
+        left = look_at(conntrack, backends, &asked, start, &left, &mut reports)?;
     }
     stop(&mut left, surroundings, &mut reports);
     if left.is_empty() {
         return Ok(reports);
     }
     let again = round(&left, bare_ack, manner, surroundings, &mut liberal(conntrack), &mut reports)?;
-    for (report, again) in reports.iter_mut().zip(counts(nodes.len(), again.into_values())) {
+    for (report, again) in reports.iter_mut().zip(counts(nodes, again.into_values())) {
         report.asked_again = again;
     }
     thread::sleep(LAST_LOOK);
-    look_at(conntrack, &owners, &asked, start, &left, &mut reports)?;
+    look_at(conntrack, backends, &asked, start, &left, &mut reports)?;
     Ok(reports)
 }
 
@@ -253,14 +224,14 @@ fn stop(left: &mut Vec<Owned>, surroundings: &impl Surroundings, reports: &mut [
 /// Looks which of the asked flows are neither gone nor in CLOSE, of nodes that had some left, and counts the others as closed.
 fn look_at(
     conntrack: &mut Conntrack,
-    owners: &Owners<'_>,
+    backends: &Backends<usize>,
     asked: &Asked,
     start: Instant,
     before: &[Owned],
     reports: &mut [Report],
 ) -> Result<Vec<Owned>, conntrack::Error> {
     let looked: HashSet<usize> = before.iter().map(|owned| owned.node).collect();
-    let (mut left, incomplete) = list(conntrack, owners)?;
+    let (mut left, incomplete) = list(conntrack, backends)?;
     left.retain(|Owned { node, flow }| {
         looked.contains(node) && asked.contains_key(&key(flow)) && ask::choose(flow) == Choice::Ask
     });
@@ -282,14 +253,21 @@ fn liberal(conntrack: &mut Conntrack) -> impl FnMut(&[Flow]) -> Result<usize, co
 }
 
 /// Lists the flows of these nodes, and whether the kernel broke a listing off each time.
-fn list(conntrack: &mut Conntrack, owners: &Owners<'_>) -> Result<(Vec<Owned>, bool), conntrack::Error> {
+fn list(
+    conntrack: &mut Conntrack,
+    backends: &Backends<usize>,
+) -> Result<(Vec<Owned>, bool), conntrack::Error> {
     let _one = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut flows = Vec::new();
     let mut incomplete = false;
-    for family in [Family::V4, Family::V6].into_iter().filter(|family| owners.has(*family)) {
-        let dump = conntrack.dump(family, |flow| owners.of(flow).is_some())?;
+    for family in [Family::V4, Family::V6] {
+        if !backends.addresses().any(|addr| Family::of(addr) == family) {
+            continue;
+        }
+        let dump = conntrack.dump(family, |flow| backends.of_flow(flow).is_some())?;
         incomplete |= dump.incomplete;
-        flows.extend(dump.flows.into_iter().filter_map(|flow| Some(Owned { node: owners.of(&flow)?, flow })));
+        let owned = |flow| Some(Owned { node: *backends.of_flow(&flow)?, flow });
+        flows.extend(dump.flows.into_iter().filter_map(owned));
     }
     Ok((flows, incomplete))
 }

@@ -5,11 +5,9 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use nodefence_common::{Addr, PortKey};
-
 use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
-    cluster::{ClusterView, NodeSet, Protocol, Scope},
+    cluster::{Backends, ClusterView, NodeSet, Protocol},
     conntrack::{Flow, TcpState},
     plan::Keep,
 };
@@ -31,9 +29,7 @@ pub struct Pins<'a> {
     udp: bool,
     /// For UDP ports of Services (its index, the port's) the endpoints that serve; made when a flow asks.
     serving: RefCell<HashMap<(u32, u32), HashSet<SocketAddr>>>,
-    flagged: HashMap<Addr, &'a str>,
-    flagged_ports: HashMap<PortKey, &'a str>,
-    kept: HashSet<PortKey>,
+    flagged: Backends<&'a str>,
     let_go: LetGo,
 }
 
@@ -48,34 +44,19 @@ impl<'a> Pins<'a> {
     ) -> Self {
         let udp = view.services.iter().flatten().flat_map(|service| &service.ports);
         let udp = udp.into_iter().any(|port| port.protocol == Protocol::Udp);
-        let (mut addrs, mut ports) = (HashMap::new(), HashMap::new());
-        let nodes = flagged.iter().filter_map(|node| view.at(node));
-        for (node, backend) in nodes.flat_map(|node| node.backends.iter().map(move |backend| (node, backend)))
-        {
-            match backend.scope {
-                Scope::Address => drop(addrs.insert(backend.addr(), node.name.as_str())),
-                Scope::Port(port, protocol) => {
-                    let key = PortKey::endpoint(backend.addr(), port, protocol.number());
-                    ports.insert(key, node.name.as_str());
-                }
-            }
+        let mut all = Backends::new();
+        for node in flagged.iter().filter_map(|node| view.at(node)) {
+            node.backends.iter().for_each(|backend| all.add(backend, node.name.as_str()));
         }
-        let kept = keep.ports.keys();
-        let kept = kept.map(|kept| PortKey::endpoint(kept.address.into(), kept.port, kept.protocol.number()));
-        Self {
-            addresses,
-            udp,
-            serving: RefCell::default(),
-            flagged: addrs,
-            flagged_ports: ports,
-            kept: kept.collect(),
-            let_go,
+        for kept in keep.ports.keys() {
+            all.exempt(kept.address.into(), kept.port, kept.protocol.number());
         }
+        Self { addresses, udp, serving: RefCell::default(), flagged: all, let_go }
     }
 
     /// Whether there is anything to find.
     pub fn is_empty(&self) -> bool {
-        !self.udp && self.flagged.is_empty() && self.flagged_ports.is_empty()
+        !self.udp && self.flagged.is_empty()
     }
 
     /// What is wrong with a flow.
@@ -137,10 +118,6 @@ impl<'a> Pins<'a> {
         {
             return None;
         }
-        let key = PortKey::endpoint(flow.reply.src, flow.reply.src_port, flow.reply.protocol);
-        if self.kept.contains(&key) {
-            return None;
-        }
-        self.flagged.get(&flow.reply.src).or_else(|| self.flagged_ports.get(&key)).copied()
+        self.flagged.of_flow(flow).copied()
     }
 }

@@ -5,11 +5,9 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use nodefence_common::{Addr, PortKey};
-
 use super::{Addresses, Cidr, Difference, Found, Grace, Kind, Mend, Subject};
 use crate::{
-    cluster::{ClusterView, Endpoint, Family, NodeSet, Protocol as Transport},
+    cluster::{Backends, ClusterView, Endpoint, Family, NodeSet, Protocol as Transport},
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::{Entry, Pair},
     plan::{Place, Proxy},
@@ -39,23 +37,17 @@ pub struct Servers<'a> {
     seen: HashSet<(SocketAddr, Transport)>,
     /// Addresses of the node at which kube-proxy serves node ports: its configuration decides which (`nodePortAddresses`).
     node_addresses: BTreeSet<IpAddr>,
-    flagged_addresses: HashSet<Addr>,
-    flagged_ports: HashSet<PortKey>,
+    flagged: Backends<()>,
 }
 
 impl<'a> Servers<'a> {
     /// None seen yet.
     pub fn new(cluster: Cluster<'a>, addresses: &'a Addresses<'a>) -> Self {
-        let (mut flagged_addresses, mut flagged_ports) = (HashSet::new(), HashSet::new());
-        let flagged = cluster.flagged.iter().filter_map(|node| cluster.view.at(node));
-        for backend in flagged.flat_map(|node| &node.backends) {
-            match backend.port_key() {
-                None => drop(flagged_addresses.insert(backend.addr())),
-                Some(key) => drop(flagged_ports.insert(key)),
-            }
-        }
+        let mut flagged = Backends::new();
+        let nodes = cluster.flagged.iter().filter_map(|node| cluster.view.at(node));
+        nodes.flat_map(|node| &node.backends).for_each(|backend| flagged.add(backend, ()));
         let (seen, node_addresses) = Default::default();
-        Self { cluster, addresses, seen, node_addresses, flagged_addresses, flagged_ports }
+        Self { cluster, addresses, seen, node_addresses, flagged }
     }
 
     /// Looks at a virtual server and its destinations.
@@ -210,10 +202,11 @@ impl<'a> Servers<'a> {
 
     /// What the take-out ought to have taken: of any service that has somebody else.
     fn look_at_flagged(&self, key: ServiceKey, found: &[Destination], out: &mut Found) {
-        if self.flagged_addresses.is_empty() && self.flagged_ports.is_empty() {
+        if self.flagged.is_empty() {
             return;
         }
-        let on_flagged = |destination: &&Destination| self.is_on_flagged(key, destination.address);
+        let on_flagged =
+            |destination: &&Destination| self.flagged.of_destination(&key, destination.address).is_some();
         if !found.iter().any(|destination| !on_flagged(&destination) && destination.weight > 0) {
             return;
         }
@@ -235,19 +228,6 @@ impl<'a> Servers<'a> {
                 mend: None,
             });
         }
-    }
-
-    fn is_on_flagged(&self, key: ServiceKey, address: SocketAddr) -> bool {
-        let addr = address.ip().into();
-        let by = |protocol| self.flagged_ports.contains(&PortKey::endpoint(addr, address.port(), protocol));
-        self.flagged_addresses.contains(&addr)
-            || match key {
-                ServiceKey::Address { protocol, .. } => u8::try_from(protocol.0).is_ok_and(by),
-                // A mark says nothing of the protocol.
-                ServiceKey::Mark { .. } => [Transport::Tcp, Transport::Udp, Transport::Sctp]
-                    .iter()
-                    .any(|transport| by(transport.number())),
-            }
     }
 
     fn is_flagged(&self, endpoint: &Endpoint) -> bool {

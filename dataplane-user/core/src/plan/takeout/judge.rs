@@ -1,35 +1,16 @@
 //! Fail open: a service that would have nobody left keeps its destinations.
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
-
-use nodefence_common::PortKey;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{SETTLED, TakeOut, kept::Kept};
 use crate::{
-    cluster::Protocol as Transport,
     ipvs::{Destination, ServiceKey},
     ledger::{Pair, Phase},
 };
 
-const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Udp, Transport::Sctp];
-
 impl TakeOut {
-    /// The flagged node that a destination belongs to. A host-network backend shares its address with others: it is its port and protocol.
-    pub(super) fn node_at(&self, service: &ServiceKey, destination: SocketAddr) -> Option<usize> {
-        let addr = destination.ip().into();
-        if let Some(node) = self.addresses.get(&addr) {
-            return Some(*node);
-        }
-        let by =
-            |protocol: u8| self.ports.get(&PortKey::endpoint(addr, destination.port(), protocol)).copied();
-        match *service {
-            ServiceKey::Address { protocol, .. } => by(u8::try_from(protocol.0).ok()?),
-            // A mark says nothing of the protocol.
-            ServiceKey::Mark { .. } => TRANSPORTS.iter().find_map(|transport| by(transport.number())),
-        }
-    }
-
+    /// The flagged node that a destination belongs to.
     pub(super) fn node_of(&self, pair: &Pair) -> Option<usize> {
-        self.node_at(&pair.service, pair.destination)
+        self.flagged.of_destination(&pair.service, pair.destination).copied()
     }
 
     /// Whether the service has somebody else to send flows to; keeps a note where it has not.

@@ -26,16 +26,13 @@ use std::{
     time::Duration,
 };
 
-use foldhash::fast::RandomState;
-use nodefence_common::{Addr, PortKey};
-
 pub use kept::Kept;
 pub use report::Report;
 pub use undo::undo;
 pub use wanted::Wanted;
 
 use crate::{
-    cluster::{Backend, NodeName},
+    cluster::{Backend, Backends, NodeName},
     ipvs::{Change, Destination, Outcome, Service, ServiceKey},
     ledger::{Entry, Pair, Phase, Record},
 };
@@ -116,8 +113,8 @@ struct Node {
 pub struct TakeOut {
     ground: Ground,
     nodes: Vec<Node>,
-    addresses: HashMap<Addr, usize, RandomState>,
-    ports: HashMap<PortKey, usize, RandomState>,
+    /// Backends of flagged nodes, by the node's position in `nodes`.
+    flagged: Backends<usize>,
     owned: BTreeMap<Pair, Owned>,
     /// Services that something of ours is gone from, and up to when they are looked at all the same.
     watched: BTreeMap<ServiceKey, Duration>,
@@ -133,8 +130,7 @@ impl TakeOut {
         Self {
             ground,
             nodes: Vec::new(),
-            addresses: HashMap::default(),
-            ports: HashMap::default(),
+            flagged: Backends::new(),
             owned: entries.into_iter().map(|(pair, entry)| (pair, Owned::adopted(entry))).collect(),
             watched: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -162,21 +158,18 @@ impl TakeOut {
     /// Who is flagged now. True where every service must be looked at: other nodes are flagged, or they have other backends.
     pub fn set_flagged(&mut self, flagged: &[Flagged], now: Duration) -> bool {
         let nodes = std::mem::take(&mut self.nodes);
-        let (addresses, ports) = (std::mem::take(&mut self.addresses), std::mem::take(&mut self.ports));
+        let before = std::mem::take(&mut self.flagged);
         for (at, node) in flagged.iter().enumerate() {
             // Where clients are to be asked once more, that is waited for anew.
-            let before = nodes.iter().find(|old| old.name == node.name && (!old.asked || node.asked));
-            let since = before.map_or(now, |old| old.since);
+            let known = nodes.iter().find(|old| old.name == node.name && (!old.asked || node.asked));
+            let since = known.map_or(now, |old| old.since);
             self.nodes.push(Node { name: node.name.clone(), since, asked: node.asked });
             for backend in &node.backends {
-                match backend.port_key() {
-                    None => drop(self.addresses.insert(backend.addr(), at)),
-                    Some(key) => drop(self.ports.insert(key, at)),
-                }
+                self.flagged.add(backend, at);
             }
         }
         let names = nodes.iter().map(|node| &node.name).eq(self.nodes.iter().map(|node| &node.name));
-        let same = names && addresses == self.addresses && ports == self.ports;
+        let same = names && before == self.flagged;
         if !same {
             self.planned.clear();
         }
@@ -360,7 +353,7 @@ impl TakeOut {
 
     /// Whether a destination is on a flagged node. A service that has none, and of which nothing is known, need not be looked at.
     pub fn concerns(&self, service: &ServiceKey, destination: SocketAddr) -> bool {
-        self.node_at(service, destination).is_some()
+        self.flagged.of_destination(service, destination).is_some()
     }
 
     /// Whether anything is known of a service.

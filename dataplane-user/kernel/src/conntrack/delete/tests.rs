@@ -90,7 +90,7 @@ fn ports_that_the_kernel_does_not_compare_have_no_filter() {
 fn filters_say_what_the_backends_are() {
     let mut backends = Backends::new();
     assert_eq!(Steps::new(&backends, Protocols::All, true), Steps::default());
-    backends.add_address(POD);
+    backends.add_address(POD, ());
     let filters = |which| Steps::new(&backends, which, true).filters;
     let all = [6, 17, 132].map(|protocol| Filter::protocol(POD, protocol));
     assert_eq!(filters(Protocols::All), all);
@@ -100,11 +100,11 @@ fn filters_say_what_the_backends_are() {
 
     let mut backends = Backends::new();
     for protocol in [17, 6, 132] {
-        backends.add_port(key(53, protocol));
+        backends.add_port(key(53, protocol), ());
     }
     let sctp = || {
         let mut sctp = Backends::new();
-        sctp.add_port(key(53, 132));
+        sctp.add_port(key(53, 132), ());
         sctp
     };
     let steps = |which| Steps::new(&backends, which, true);
@@ -119,19 +119,19 @@ fn filters_say_what_the_backends_are() {
 fn what_is_spared_is_in_no_filter() {
     let mut backends = Backends::new();
     let other = Addr::v4([10, 244, 2, 8]);
-    backends.add_address(POD);
-    backends.add_address(other);
-    backends.spare(POD, 53, 17);
+    backends.add_address(POD, ());
+    backends.add_address(other, ());
+    backends.exempt(POD, 53, 17);
     let mut spared = Backends::new();
-    spared.add_address(POD);
-    spared.spare(POD, 53, 17);
+    spared.add_address(POD, ());
+    spared.exempt(POD, 53, 17);
     let steps = Steps::new(&backends, Protocols::Tcp, true);
     assert_eq!(steps, Steps { filters: vec![Filter::protocol(other, 6)], dump: spared });
 
     let mut backends = Backends::new();
-    backends.add_port(key(53, 17));
-    backends.add_port(key(54, 17));
-    backends.spare(POD, 53, 17);
+    backends.add_port(key(53, 17), ());
+    backends.add_port(key(54, 17), ());
+    backends.exempt(POD, 53, 17);
     let filters = vec![Filter::port(&key(54, 17)).unwrap()];
     assert_eq!(Steps::new(&backends, Protocols::All, true), Steps { filters, dump: Backends::new() });
 }
@@ -140,10 +140,10 @@ fn what_is_spared_is_in_no_filter() {
 fn many_backends_are_one_dump() {
     let mut backends = Backends::new();
     for last in 1..=FILTERS_AT_MOST {
-        backends.add_address(Addr::v4([10, 244, 2, last as u8]));
+        backends.add_address(Addr::v4([10, 244, 2, last as u8]), ());
     }
     assert!(Steps::new(&backends, Protocols::Tcp, true).dump.is_empty());
-    backends.add_address(Addr::v4([10, 244, 3, 1]));
+    backends.add_address(Addr::v4([10, 244, 3, 1]), ());
     assert_eq!(Steps::new(&backends, Protocols::Tcp, true), Steps { filters: vec![], dump: backends });
 }
 
@@ -224,12 +224,12 @@ proptest! {
         let reply = flow.reply;
         let port = if same { reply.src_port } else { reply.src_port ^ 1 };
         if whole {
-            backends.add_address(reply.src);
+            backends.add_address(reply.src, ());
         } else {
-            backends.add_port(PortKey::endpoint(reply.src, port, reply.protocol));
+            backends.add_port(PortKey::endpoint(reply.src, port, reply.protocol), ());
         }
         if spared {
-            backends.spare(reply.src, reply.src_port, reply.protocol);
+            backends.exempt(reply.src, reply.src_port, reply.protocol);
         }
         let steps = Steps::new(&backends, which, true);
         let matches = |filter: &Filter| {
@@ -237,8 +237,8 @@ proptest! {
                 && filter.protocol == reply.protocol
                 && filter.port.is_none_or(|port| port == reply.src_port)
         };
-        let dumped = which.includes(reply.protocol) && steps.dump.matches(&flow);
-        let wanted = which.includes(reply.protocol) && backends.matches(&flow);
+        let dumped = which.includes(reply.protocol) && steps.dump.of_flow(&flow).is_some();
+        let wanted = which.includes(reply.protocol) && backends.of_flow(&flow).is_some();
         prop_assert_eq!(steps.filters.iter().any(matches) || dumped, wanted);
     }
 }

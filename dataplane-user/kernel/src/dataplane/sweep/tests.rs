@@ -1,12 +1,12 @@
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use nodefence_common::{Addr, PortKey};
+use nodefence_common::Addr;
 
 use super::{
-    Asked, Entry, Manner, Owned, Owners, Report, Surroundings,
+    Asked, Entry, Manner, Owned, Report, Surroundings,
     ask::{Choice, Question, choose, frames},
     counts, key, round,
 };
-use crate::conntrack::{Backends, Flow, TcpState, Tuple};
+use crate::conntrack::{Flow, TcpState, Tuple};
 
 fn flow(client_port: u16) -> Flow {
     let tuple = |src: [u8; 4], dst: [u8; 4], src_port, dst_port| Tuple {
@@ -165,23 +165,6 @@ fn nodes_that_are_asked_about_together_are_counted_apart() {
     let (asked, reports) = try_flows(&mut fake, Question::SynAck, &flows, 3);
     assert_eq!(reports.iter().map(|report| report.stopped).collect::<Vec<_>>(), [false, true, false]);
     assert_eq!((counts(3, asked.into_values()), fake.seen.len()), (vec![10, 0, 10], 20));
-}
-
-#[test]
-fn a_flow_is_of_the_node_whose_socket_answers() {
-    let address = |n: u8| Addr::v4([10, 244, 2, n]);
-    let mut of_ports = Backends::new();
-    of_ports.add_port(PortKey::endpoint(address(7), 8080, 6));
-    of_ports.add_port(PortKey::endpoint(address(7), 8081, 6));
-    let (mut whole, mut other) = (Backends::new(), Backends::new());
-    whole.add_address(address(7));
-    other.add_address(address(8));
-    let of = |nodes: &[Backends]| Owners::new(nodes).of(&flow(1));
-    assert_eq!(of(&[other.clone(), of_ports.clone()]), Some(1));
-    assert_eq!(of(&[other.clone(), whole.clone()]), Some(1));
-    assert_eq!(of(&[other]), None);
-    whole.spare(address(7), 8080, 6);
-    assert_eq!(of(&[whole]), None);
 }
 
 #[test]

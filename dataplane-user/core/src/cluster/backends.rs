@@ -1,0 +1,194 @@
+//! Whose backend a socket is: the one answer to it, whatever asks.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+};
+
+use foldhash::fast::RandomState;
+use nodefence_common::{Addr, PortKey};
+
+use super::{Backend, Protocol, Scope};
+use crate::{conntrack::Flow, ipvs::ServiceKey};
+
+/// Backends, each with its owner: a node, where that matters. Exempt ports are nobody's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backends<T> {
+    whole: HashMap<Addr, T, RandomState>,
+    ports: HashMap<PortKey, T, RandomState>,
+    exempt: HashSet<PortKey, RandomState>,
+}
+
+impl<T> Default for Backends<T> {
+    fn default() -> Self {
+        Self { whole: HashMap::default(), ports: HashMap::default(), exempt: HashSet::default() }
+    }
+}
+
+impl<T> Backends<T> {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, backend: &Backend, owner: T) {
+        match backend.scope {
+            Scope::Address => self.add_address(backend.addr(), owner),
+            Scope::Port(port, protocol) => {
+                self.add_port(PortKey::endpoint(backend.addr(), port, protocol.number()), owner);
+            }
+        }
+    }
+
+    /// A backend that owns its address: every port and protocol is its.
+    pub fn add_address(&mut self, addr: Addr, owner: T) {
+        self.whole.insert(addr, owner);
+    }
+
+    /// A host-network backend: only this address, port and protocol.
+    pub fn add_port(&mut self, port: PortKey, owner: T) {
+        self.ports.insert(port, owner);
+    }
+
+    /// This port is nobody's.
+    pub fn exempt(&mut self, addr: Addr, port: u16, protocol: u8) {
+        self.exempt.insert(PortKey::endpoint(addr, port, protocol));
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.ports.is_empty()
+    }
+
+    /// Addresses, host-network ones included; some of them more than once.
+    pub fn addresses(&self) -> impl Iterator<Item = Addr> + '_ {
+        self.whole().chain(self.ports.keys().map(|port| port.addr))
+    }
+
+    /// Addresses that are backends as a whole.
+    pub fn whole(&self) -> impl Iterator<Item = Addr> + '_ {
+        self.whole.keys().copied()
+    }
+
+    /// Whether it is such an address.
+    pub fn is_whole(&self, addr: Addr) -> bool {
+        self.whole.contains_key(&addr)
+    }
+
+    /// Host-network backends that are not exempt.
+    pub fn ports(&self) -> impl Iterator<Item = PortKey> + '_ {
+        self.ports.keys().filter(|port| !self.exempt.contains(port)).copied()
+    }
+
+    /// Whose backend this port is. Port and protocol (IP protocol number) in host order.
+    pub fn of(&self, addr: Addr, port: u16, protocol: u8) -> Option<&T> {
+        let key = || PortKey::endpoint(addr, port, protocol);
+        if !self.exempt.is_empty() && self.exempt.contains(&key()) {
+            return None;
+        }
+        let by_port = || if self.ports.is_empty() { None } else { self.ports.get(&key()) };
+        self.whole.get(&addr).or_else(by_port)
+    }
+
+    /// Whose backend answers a flow: the source of the reply direction is what is left after every translation.
+    pub fn of_flow(&self, flow: &Flow) -> Option<&T> {
+        self.of(flow.reply.src, flow.reply.src_port, flow.reply.protocol)
+    }
+
+    /// Whose backend a destination of an IPVS service is.
+    pub fn of_destination(&self, service: &ServiceKey, destination: SocketAddr) -> Option<&T> {
+        let by = |protocol: u8| self.of(destination.ip().into(), destination.port(), protocol);
+        match service {
+            ServiceKey::Address { protocol, .. } => by(u8::try_from(protocol.0).ok()?),
+            // A mark says nothing of the protocol.
+            ServiceKey::Mark { .. } => {
+                [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find_map(|one| by(one.number()))
+            }
+        }
+    }
+
+    /// Those at such addresses, whosever they are.
+    pub fn at(&self, wanted: impl Fn(Addr) -> bool) -> Backends<()> {
+        Backends {
+            whole: self.whole().filter(|addr| wanted(*addr)).map(|addr| (addr, ())).collect(),
+            ports: self.ports.keys().filter(|port| wanted(port.addr)).map(|port| (*port, ())).collect(),
+            exempt: self.exempt.iter().filter(|port| wanted(port.addr)).copied().collect(),
+        }
+    }
+
+    /// Those with their whole address and exempt ports on it, whosever they are.
+    pub fn with_exempt(&self) -> Backends<()> {
+        let exempt: HashSet<PortKey, RandomState> =
+            self.exempt.iter().filter(|port| self.is_whole(port.addr)).copied().collect();
+        Backends {
+            whole: exempt.iter().map(|port| (port.addr, ())).collect(),
+            ports: HashMap::default(),
+            exempt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{conntrack::Tuple, ipvs};
+
+    const POD: Addr = Addr::v4([10, 244, 2, 7]);
+    const TCP: u8 = 6;
+
+    #[test]
+    fn a_socket_is_of_the_node_that_owns_its_address_or_its_port() {
+        let mut backends = Backends::new();
+        assert!(backends.is_empty());
+        backends.add_address(POD, "whole");
+        let node = Addr::v4([10, 2, 0, 12]);
+        backends.add_port(PortKey::endpoint(node, 9_100, TCP), "port");
+        assert_eq!(backends.of(POD, 1, 200), Some(&"whole"));
+        assert_eq!(backends.of(node, 9_100, TCP), Some(&"port"));
+        assert_eq!((backends.of(node, 9_100, 17), backends.of(node, 22, TCP)), (None, None));
+        backends.exempt(POD, 53, 17);
+        backends.exempt(node, 9_100, TCP);
+        assert_eq!((backends.of(POD, 53, 17), backends.of(POD, 53, TCP)), (None, Some(&"whole")));
+        assert_eq!((backends.of(node, 9_100, TCP), backends.ports().count()), (None, 0));
+        assert_eq!(backends.with_exempt().addresses().collect::<Vec<_>>(), [POD]);
+        assert_eq!(backends.at(|addr| addr == node).addresses().collect::<Vec<_>>(), [node]);
+    }
+
+    #[test]
+    fn a_destination_of_a_mark_may_be_of_any_protocol() {
+        let mut backends = Backends::new();
+        backends.add_port(PortKey::endpoint(POD, 53, 17), ());
+        let destination = SocketAddr::from((Ipv4Addr::new(10, 244, 2, 7), 53));
+        let server = |protocol| ServiceKey::Address { address: destination, protocol };
+        let mark = ServiceKey::Mark { mark: 7, family: ipvs::Family::V4 };
+        let is = |key: &ServiceKey| backends.of_destination(key, destination).is_some();
+        assert!(is(&mark) && is(&server(ipvs::Protocol::UDP)) && !is(&server(ipvs::Protocol::TCP)));
+        let other = SocketAddr::from((Ipv4Addr::new(10, 244, 2, 7), 54));
+        assert_eq!(backends.of_destination(&mark, other), None);
+    }
+
+    #[test]
+    fn a_flow_is_of_who_answers_it() {
+        let tuple =
+            |src| Tuple { src, dst: Addr::v4([10, 2, 0, 11]), src_port: 80, dst_port: 9, protocol: TCP };
+        let service = Addr::v4([10, 96, 0, 1]);
+        let flow = Flow {
+            orig: tuple(service),
+            reply: tuple(POD),
+            tcp: None,
+            liberal: false,
+            status: 0,
+            zone: None,
+            id: 0,
+            timeout: 0,
+        };
+        let mut backends = Backends::new();
+        backends.add_address(service, ());
+        assert_eq!(backends.of_flow(&flow), None);
+        backends.add_address(POD, ());
+        assert_eq!(backends.of_flow(&flow), Some(&()));
+    }
+}
