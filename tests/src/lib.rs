@@ -33,6 +33,7 @@ pub mod tun;
 pub mod unlisted;
 pub mod wanted;
 pub mod watch;
+pub mod ways;
 
 pub use agent::Agent;
 pub use bin_path::bin;

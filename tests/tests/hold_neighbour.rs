@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::Result;
-use nodefence::dataplane::hold::{FlaggedNode, Hold, Holding};
+use nodefence::dataplane::hold::{Hold, Holding};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Cluster, Conn, Family, Options, Outcome, Overlay, Place, client::wait_until, cut::Cut, emulated, long,
-    topology::Service,
+    topology::Service, ways::flagged,
 };
 
 /// Generous: at the kernel's own pace an entry that nobody renews ages for up to 45 s, is used for 5 s and probed for 3 s; in haste that takes three seconds.
@@ -84,7 +84,7 @@ fn hold_until(
     mut done: impl FnMut() -> bool,
 ) -> Result<Hold> {
     let own = Cut::own(cluster);
-    let node = cluster.a.ns.run(move || FlaggedNode::find(own))?;
+    let node = cluster.a.ns.run(move || flagged(own))?;
     let hop: IpAddr = case.hop.parse()?;
     let start = Instant::now();
     loop {
@@ -151,10 +151,10 @@ fn without_and_with(case: &Case) -> Result<()> {
     until_failed(&cluster, case)?;
 
     // On an unflag it is not trusted any longer: the next packet has it checked.
-    let node = FlaggedNode::clone(&cluster.a.ns.run({
+    let node = cluster.a.ns.run({
         let own = Cut::own(&cluster);
-        move || FlaggedNode::find(own).unwrap()
-    }));
+        move || flagged(own).unwrap()
+    });
     cluster.a.ns.run(move || {
         hold.tick(&[node]).unwrap();
         assert!(hold.tick(&[]).unwrap().is_empty());
@@ -211,7 +211,7 @@ fn vxlan_with_permanent_inner_entries_needs_no_hold() -> Result<()> {
     assert!(resets(&cut) > 0);
     let own = Cut::own(&cluster);
     let report = cluster.a.ns.run(move || {
-        let node = FlaggedNode::find(own).unwrap();
+        let node = flagged(own).unwrap();
         Hold::open().unwrap().tick(&[node]).unwrap()
     });
     let inner: IpAddr = "10.42.0.2".parse()?;
@@ -228,7 +228,7 @@ fn a_router_is_not_held() -> Result<()> {
     cluster.a.ns.exec("ping -c 1 -W 5 10.2.0.13")?;
     let own = Cut::own(&cluster);
     let report = cluster.a.ns.run(move || {
-        let node = FlaggedNode::find(own).unwrap();
+        let node = flagged(own).unwrap();
         let mut hold = Hold::open().unwrap();
         hold.tick(std::slice::from_ref(&node)).unwrap();
         hold.tick(&[node]).unwrap()

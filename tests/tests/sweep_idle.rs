@@ -1,19 +1,18 @@
 //! The sweep against real clients: who waits for an answer of a flagged node is reset without having sent anything.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use nodefence::{
     conntrack::Conntrack,
     dataplane::{
+        Injector, Interface, LinkLayer, interfaces,
         probe::Findings,
-        sweep::{Live, Manner, Report, sweep},
+        sweep::{Entry, Manner, Report, Surroundings, inject, sweep},
     },
 };
+use nodefence_common::Addr;
 use nodefence_tests::{
     Cluster, Conn, Family, Options, Outcome, Overlay, Place,
     client::UdpConn,
@@ -21,17 +20,43 @@ use nodefence_tests::{
     promises::FREED,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
     watch,
+    ways::next_hop,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// Asks by the devices that are attached, until all were asked.
+struct Asking {
+    injector: Injector,
+    devices: Vec<Interface>,
+}
+
+impl Surroundings for Asking {
+    fn entry(&mut self, backend: Addr) -> Option<Entry> {
+        let hop = next_hop(backend.into()).unwrap()?;
+        let device = self.devices.iter().find(|device| device.ifindex == hop.ifindex)?;
+        let mac = device.mac.filter(|_| device.link_layer() == Ok(LinkLayer::L2));
+        Some(Entry { ifindex: hop.ifindex, mac })
+    }
+
+    fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool> {
+        inject(&self.injector, frames).0
+    }
+
+    fn go_on(&self, _node: usize) -> bool {
+        true
+    }
+}
 
 /// Sweeps node B, as the agent does on a flag.
 fn ask(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
     let (backends, attached) = (cut.backends.clone(), cut.attached.clone());
     let injector = cut.dataplane.devices.injector().unwrap();
     cluster.a.ns.run(move || {
-        let mut live = Live::new(injector, &attached, Arc::default()).unwrap();
-        sweep(&mut Conntrack::open().unwrap(), &backends, 1, &manner, &mut live).unwrap().remove(0)
+        let mut devices = interfaces::list().unwrap();
+        devices.retain(|device| attached.contains(&device.ifindex));
+        let mut asking = Asking { injector, devices };
+        sweep(&mut Conntrack::open().unwrap(), &backends, 1, &manner, &mut asking).unwrap().remove(0)
     })
 }
 

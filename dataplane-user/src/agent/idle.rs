@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
     sync::Arc,
 };
 
@@ -27,7 +26,7 @@ use crate::{
     cluster::{Backends, NodeName},
     conntrack::Conntrack,
     dataplane::{
-        Injector, route,
+        Injector,
         sweep::{self, Entry, Report, Surroundings},
     },
     flags::monotonic_ns,
@@ -166,7 +165,7 @@ fn ask(asking: &Asking, names: &BTreeSet<NodeName>) -> Rows {
         return Rows::new();
     }
     let coverage = Arc::clone(&world.coverage);
-    let mut ground = Ground { asking, nodes: &nodes, coverage, lookup: None, failed: None };
+    let mut ground = Ground { asking, nodes: &nodes, coverage, failed: None };
     let outcome = Conntrack::open().and_then(|mut conntrack| {
         sweep::sweep(&mut conntrack, &backends, nodes.len(), &world.findings.manner(), &mut ground)
     });
@@ -217,29 +216,13 @@ struct Ground<'a> {
     /// Those that it asks about, in its order.
     nodes: &'a [NodeName],
     coverage: Arc<Coverage>,
-    lookup: Option<route::Lookup>,
     failed: Option<String>,
-}
-
-impl Ground<'_> {
-    /// The device by which packets to `backend` leave, where the cut covers it: as it was last looked at, or as it is now where
-    /// that gives none (a backend that was just added, a route that just came).
-    fn device(&mut self, backend: IpAddr) -> Option<u32> {
-        if let Ok(way) = self.coverage.of(backend) {
-            return Some(way.device);
-        }
-        if self.lookup.is_none() {
-            self.lookup = route::Lookup::open().ok();
-        }
-        let route = self.lookup.as_mut()?.route(backend).ok()??;
-        Some(self.coverage.way(&route.into()).ok()?.device)
-    }
 }
 
 impl Surroundings for Ground<'_> {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
         // As the backend's own packets come in: by the VLAN device, also where the one below it is attached.
-        let ifindex = self.device(backend.into())?;
+        let ifindex = self.coverage.of(backend.into()).ok()?.device;
         Some(Entry { ifindex, mac: self.coverage.mac(ifindex) })
     }
 

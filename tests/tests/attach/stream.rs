@@ -1,9 +1,5 @@
 //! What the kernel programs tell, what the injector puts in, and which device a route takes.
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr, UdpSocket},
-    time::Duration,
-};
+use std::{net::UdpSocket, time::Duration};
 
 use etherparse::PacketBuilder;
 use nodefence::{
@@ -72,37 +68,6 @@ fn injected_frames_arrive_as_received() {
         let error = injector.inject(4_000_000, &frames[0]).unwrap_err().to_string();
         assert!(error.contains("4000000"), "{error}");
         injector.inject(ifindex("up0"), &[0; 3]).unwrap_err();
-    });
-}
-
-#[test]
-fn routes_name_every_device() {
-    Pair::new("route").near.run(|| {
-        sh("ip link add two0 type veth peer name two1 && ip addr add 10.79.0.1/24 dev two0 && \
-            ip link set two0 up && ip link set two1 up");
-        sh("ip route add 10.80.0.0/16 via 10.77.0.2");
-        sh("ip route add 10.81.0.0/16 nexthop via 10.77.0.2 nexthop via 10.79.0.2");
-        sh("ip route add blackhole 10.82.0.0/16");
-        let mut lookup = route::Lookup::open().unwrap();
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let direct = lookup.route(ip("10.77.0.3")).unwrap().unwrap();
-        assert_eq!(
-            (direct.ifindex, direct.gateway, direct.source),
-            (ifindex("up0"), None, Some(ip("10.77.0.1")))
-        );
-        let routed = lookup.route(ip("10.80.1.1")).unwrap().unwrap();
-        assert_eq!((routed.ifindex, routed.gateway), (ifindex("up0"), Some(ip("10.77.0.2"))));
-        assert!(lookup.route(ip("10.77.0.1")).unwrap().unwrap().local);
-        for none in ["10.82.0.1", "10.99.0.1", "fd00::1"] {
-            assert_eq!(lookup.route(ip(none)).unwrap(), None, "{none}");
-        }
-        let both = BTreeSet::from([ifindex("up0"), ifindex("two0")]);
-        assert_eq!(lookup.devices([ip("10.81.0.1")]).unwrap(), both);
-        let away = Ipv4Addr::new(10, 99, 0, 1).into();
-        assert_eq!(
-            lookup.devices([ip("10.77.0.1"), away, ip("10.79.0.9")]).unwrap(),
-            [ifindex("two0")].into()
-        );
     });
 }
 

@@ -5,14 +5,14 @@
 //! its backends is kept as it was when it was last valid: NUD_REACHABLE, renewed each second. Not NUD_PERMANENT: when the agent
 //! dies, the entry ages as any other. Only where the next hop *is* the flagged node; a router's entry is never touched.
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
 
-use super::{error::Error, netlink::Netlink, route::Lookup};
+use super::{error::Error, netlink::Netlink};
 
 mod neighbours;
 
@@ -138,22 +138,6 @@ impl Hold {
 }
 
 impl FlaggedNode {
-    /// Finds the next hops to a node's own addresses and those of its backends, as the routes are now: to be made anew when
-    /// they change. Addresses of this machine have none.
-    ///
-    /// # Errors
-    /// Where routes cannot be looked up.
-    pub fn find(own: HashSet<IpAddr>) -> Result<Self, Error> {
-        let mut lookup = Lookup::open()?;
-        let mut hops = BTreeSet::new();
-        for &address in &own {
-            if let Some(route) = lookup.route(address)?.filter(|route| !route.local) {
-                hops.insert(Hop { ifindex: route.ifindex, address: route.gateway.unwrap_or(address) });
-            }
-        }
-        Ok(Self { own, hops: hops.into_iter().collect() })
-    }
-
     /// Whether some next hop is neither the node nor a backend of its, so that only the forwarding table can tell.
     fn has_foreign_hop(&self) -> bool {
         self.hops.iter().any(|hop| !self.own.contains(&hop.address))

@@ -61,34 +61,3 @@ fn list<T>(
         }),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::*;
-    use crate::dataplane::{interfaces, route::Lookup};
-
-    #[test]
-    fn this_machine_s_routes_are_those_that_the_kernel_answers_by() {
-        let addresses = ["127.0.0.1", "::1", "192.0.2.1", "10.0.0.1", "2001:db8::1", "8.8.8.8"];
-        let addresses = addresses.map(|address| address.parse::<IpAddr>().unwrap());
-        let mut blocks = Blocks::default();
-        for address in addresses {
-            blocks.add(address);
-        }
-        let map = read(&blocks, &interfaces::list().unwrap()).unwrap();
-        assert!(map.routes() > 0);
-        let mut lookup = Lookup::open().unwrap();
-        for address in addresses {
-            let ways = map.ways(address);
-            match lookup.route(address).unwrap() {
-                Some(route) if route.local => assert!(ways.local, "{address}: {ways:?}"),
-                Some(route) => {
-                    assert!(ways.devices.contains(&route.ifindex), "{address}: {route:?}, {ways:?}");
-                }
-                None => assert!(!ways.local, "{address}: {ways:?}"),
-            }
-        }
-    }
-}

@@ -17,9 +17,9 @@ use serde::Serialize;
 use crate::conntrack::{self, Backends, Conntrack, Family, Flow};
 
 pub mod ask;
-mod live;
+mod inject;
 
-pub use live::{Live, inject};
+pub use inject::inject;
 
 use ask::{Choice, Question};
 
