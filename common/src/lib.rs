@@ -1,15 +1,15 @@
 //! The one contract between nodefence's kernel programs and its user space.
 //!
-//! Everything here is plain memory that both sides read: no padding, sizes asserted at compile time, integers in host
-//! byte order unless a field says otherwise. A change of any layout here needs a new [`PIN_VERSION`]: the loader
+//! But for [`packet`], the codec of headers, everything here is plain memory that both sides read: no padding, sizes asserted at compile
+//! time, integers in host byte order unless a field says otherwise. A change of any layout here needs a new [`PIN_VERSION`]: the loader
 //! compares sizes with pinned maps, never field order.
 #![no_std]
 
 mod addr;
 mod counters;
 mod event;
-pub mod ipv6;
 mod maps;
+pub mod packet;
 mod rescue;
 mod verdict;
 

@@ -1,7 +1,8 @@
 //! What happens to a packet whose destination is a backend. Pure: map values and headers in, a decision out.
-use nodefence_common::{Action, Addr, Reason, Verdict};
-
-use crate::parse::{Packet, marks, protocol, tcp_flags};
+use nodefence_common::{
+    Action, Addr, Reason, Verdict,
+    packet::{Packet, Sum, TCP_LEN, TcpHeader, marks, protocol, pseudo, tcp_flags, tcp_header},
+};
 
 /// What a node's entry says of a backend that points to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +62,21 @@ pub enum Answer {
     },
     /// ICMP or ICMPv6 port unreachable.
     Unreachable,
+}
+
+impl Answer {
+    /// TCP header of the answer to a segment: from the addressed port, window 0, no options.
+    #[inline(always)]
+    pub fn tcp(self, packet: &Packet, how: Sum) -> [u32; TCP_LEN / 4] {
+        let (seq, ack, flags) = match self {
+            Self::Reset { seq } => (seq, 0, tcp_flags::RST),
+            Self::Refuse { ack } => (0, ack, tcp_flags::RST | tcp_flags::ACK),
+            Self::Unreachable => (0, 0, tcp_flags::RST),
+        };
+        let (src_port, dst_port) = (packet.dst_port, packet.src_port);
+        let pseudo = pseudo(&packet.dst, &packet.src, protocol::TCP, TCP_LEN as u32);
+        tcp_header(&TcpHeader { src_port, dst_port, seq, ack, flags, window: 0 }, pseudo, how)
+    }
 }
 
 /// What becomes of a packet.

@@ -5,12 +5,11 @@ use aya_ebpf::{
     macros::classifier,
     programs::TcContext,
 };
-use nodefence_common::{Reason, backend_flags};
-use nodefence_ebpf::{
-    bytes::Reader as _,
-    decide::{Answer, Decision, Scope, Standing, decide, kept_reason, portless},
-    parse::{Link, Packet, Side, Skip, locate, network, transport},
+use nodefence_common::{
+    Reason, backend_flags,
+    packet::{Link, Packet, Reader as _, Side, Skip, locate, network, transport},
 };
+use nodefence_ebpf::decide::{Answer, Decision, Scope, Standing, decide, kept_reason, portless};
 
 use crate::{
     judge::{Hit, confirmed, kept, look_up, port_listed, standing_of},

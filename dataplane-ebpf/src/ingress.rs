@@ -6,11 +6,11 @@ use aya_ebpf::{
     macros::classifier,
     programs::TcContext,
 };
-use nodefence_common::{Addr, SEEN_INTERVAL_NS, backend_flags};
-use nodefence_ebpf::{
-    decide::portless,
-    parse::{Packet, Side, Skip, locate, protocol},
+use nodefence_common::{
+    Addr, SEEN_INTERVAL_NS, backend_flags,
+    packet::{Packet, Side, Skip, locate, protocol},
 };
+use nodefence_ebpf::decide::portless;
 
 use crate::{
     egress::{link, read},

@@ -1,10 +1,7 @@
 //! From an address to the standing of its node: the one lookup of the passing path, and what follows a hit.
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use nodefence_common::{Addr, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
-use nodefence_ebpf::{
-    decide::{Node, Scope, Standing, portless, standing},
-    parse::Packet,
-};
+use nodefence_common::{Addr, NodeEntry, PortKey, Verdict, backend_flags, packet::Packet, port_flags};
+use nodefence_ebpf::decide::{Node, Scope, Standing, portless, standing};
 
 use crate::maps::{BACKENDS, NODES, PORTS};
 

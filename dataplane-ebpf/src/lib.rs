@@ -1,10 +1,8 @@
-//! The pure half of the kernel programs: parsing, the decision and the bytes of an answer, unit-tested on the host.
+//! The pure half of the kernel programs: the decision, unit-tested on the host. The agent asks it too, about packets that could not be answered
+//! in place. How headers are read and written stands in `nodefence_common::packet`.
 //!
-//! Nothing here calls a helper or touches a map. The programs (`main.rs`) feed it packet bytes and map values.
+//! Nothing here calls a helper or touches a map. The programs (`main.rs`) feed it headers and map values.
 #![no_std]
 
-pub mod answer;
-pub mod bytes;
 pub mod decide;
 pub mod limit;
-pub mod parse;

@@ -1,11 +1,9 @@
 //! Backends on this machine.
 use aya_ebpf::{bindings::__sk_buff, helpers::bpf_skb_load_bytes};
 
-use crate::judge::Hit;
+use nodefence_common::packet::at;
 
-/// Offset of the destination in an IP header.
-const DESTINATION_V4: u32 = 16;
-const DESTINATION_V6: u32 = 24;
+use crate::judge::Hit;
 
 /// 1 where a socket of this machine sent the packet and is connected to its very destination, so that nothing translated it: a probe of the kubelet's.
 /// What a Service's rules translated goes elsewhere than its socket says; a packet that came in belongs to no socket here (`ip_rcv_core` lets go of it).
@@ -25,13 +23,13 @@ pub fn sent_as_it_is(skb: *mut __sk_buff, hit: &Hit) -> u64 {
         }
         let words = sent.as_mut_ptr();
         if hit.v6 != 0 {
-            if bpf_skb_load_bytes(skb.cast(), hit.l3 + DESTINATION_V6, words.cast(), 16) != 0 {
+            if bpf_skb_load_bytes(skb.cast(), hit.l3 + at::V6_DST as u32, words.cast(), 16) != 0 {
                 return 0;
             }
             let [a, b, c, d] = (*sk).dst_ip6;
             u64::from((a ^ sent[0]) | (b ^ sent[1]) | (c ^ sent[2]) | (d ^ sent[3]) == 0)
         } else {
-            if bpf_skb_load_bytes(skb.cast(), hit.l3 + DESTINATION_V4, words.cast(), 4) != 0 {
+            if bpf_skb_load_bytes(skb.cast(), hit.l3 + at::V4_DST as u32, words.cast(), 4) != 0 {
                 return 0;
             }
             u64::from((*sk).dst_ip4 == sent[0])

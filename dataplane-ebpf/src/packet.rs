@@ -9,7 +9,7 @@ use aya_ebpf::{
     bindings::{__sk_buff, xdp_md},
     helpers::{bpf_skb_load_bytes, bpf_skb_store_bytes},
 };
-use nodefence_ebpf::bytes::{Reader, Window};
+use nodefence_common::packet::{Reader, Window};
 
 /// Offsets up to this may be read directly: the verifier wants a bound on what is added to a packet pointer.
 const MAX_OFFSET: u32 = 1023;

@@ -3,7 +3,10 @@ use aya_ebpf::{
     bindings::{__sk_buff, BPF_RB_NO_WAKEUP},
     helpers::{bpf_ringbuf_discard, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_skb_load_bytes},
 };
-use nodefence_common::{Config, Event, EventKind, HEAD_LEN, Reason, config_flags};
+use nodefence_common::{
+    Config, Event, EventKind, HEAD_LEN, Reason, config_flags,
+    packet::{Reader as _, Window as _},
+};
 use nodefence_ebpf::limit;
 
 use crate::{
@@ -142,13 +145,11 @@ pub fn sample_xdp(frame: &Direct, ifindex: u32, hit: &Hit, reason: Reason) {
     unsafe {
         fill(event, hit, EventKind::Cut as u32, reason as u32);
         (*event).ifindex = ifindex;
-        (*event).packet_len = nodefence_ebpf::bytes::Reader::len(frame);
+        (*event).packet_len = frame.len();
         let head = (&raw mut (*event).head).cast::<u32>();
         while copied < HEAD_LEN / 4 {
-            let Some(word) = nodefence_ebpf::bytes::Reader::window::<4>(frame, copied as u32 * 4) else {
-                break;
-            };
-            *head.add(copied) = nodefence_ebpf::bytes::Window::raw32::<0>(&word);
+            let Some(word) = frame.window::<4>(copied as u32 * 4) else { break };
+            *head.add(copied) = word.raw32::<0>();
             copied += 1;
         }
         (*event).head_len = copied as u16 * 4;

@@ -8,8 +8,9 @@ use aya_ebpf::{
 };
 use nodefence_common::{
     RESCUE_LONG, RESCUE_LONG_FRAME, RESCUE_MAX, RESCUE_SHORT, RESCUE_SHORT_FRAME, Reason, RescueHead,
+    packet::Packet,
 };
-use nodefence_ebpf::{decide::rescuable, parse::Packet};
+use nodefence_ebpf::decide::rescuable;
 
 use crate::{
     judge::Hit,

@@ -7,16 +7,14 @@ use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_INGRESS, BPF_F_INVALIDATE_HASH, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT},
     helpers::{bpf_l4_csum_replace, bpf_redirect, bpf_skb_change_tail},
 };
-use nodefence_common::{EventKind, Reason};
-use nodefence_ebpf::{
-    answer::{
-        ICMP_LEN, QUOTED, Sum, TCP_LEN, V4_LEN, V6_LEN, icmp_v4, icmp_v6, swap_macs, tcp, v4_header,
-        v6_header,
+use nodefence_common::{
+    EventKind, Reason,
+    packet::{
+        ICMP_LEN, Packet, Reader as _, Sum, TCP_LEN, UDP_LEN, V4_LEN, V6_LEN, at, marks, port_unreachable,
+        protocol, pseudo, sum, swap_macs, v4_header, v6_header,
     },
-    bytes::Reader as _,
-    decide::Answer,
-    parse::{Packet, marks, protocol},
 };
+use nodefence_ebpf::decide::Answer;
 
 use crate::{
     judge::Hit,
@@ -26,6 +24,11 @@ use crate::{
 
 /// Keeps a CHECKSUM_COMPLETE sum right and drops the flow hash of the old direction.
 const STORE: u64 = BPF_F_RECOMPUTE_CSUM as u64 | BPF_F_INVALIDATE_HASH as u64;
+/// Bytes of the datagram's transport header that an ICMP error quotes (RFC 792; RFC 4443 asks for as much as fits, which
+/// eight bytes satisfy for a host that looks the socket up).
+const QUOTED: usize = UDP_LEN;
+/// Precedence "internetwork control" of ICMP errors (RFC 1812 section 4.3.2.5).
+const PRECEDENCE: u8 = 0xc0;
 
 /// Hands the head of a packet that is to be dropped to user space.
 #[inline(always)]
@@ -96,7 +99,7 @@ pub fn answer_tcp<const ETHERNET: bool>(
     if inject() {
         return hand_over(skb, hit) as u32;
     }
-    let partial = match is_partial(skb, packet.l4 + 16) {
+    let partial = match is_partial(skb, packet.l4 + at::TCP_CHECK as u32) {
         // The device would sum from where the transport header was, which moves with the options.
         Some(true) if packet.is(marks::EXTENDED) => return hand_over(skb, hit) as u32,
         Some(partial) => u64::from(partial),
@@ -119,11 +122,11 @@ fn reset(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) ->
     let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
     let header = if packet.v6 { V6_LEN } else { V4_LEN };
     let stored = if packet.v6 {
-        Skb(skb).store(packet.l3, &v6_header(packet, protocol::TCP, TCP_LEN), STORE)
+        Skb(skb).store(packet.l3, &v6_header(&packet.dst, &packet.src, protocol::TCP, TCP_LEN), STORE)
     } else {
-        Skb(skb).store(packet.l3, &v4_header(packet, protocol::TCP, TCP_LEN), STORE)
+        Skb(skb).store(packet.l3, &v4_header(&packet.dst, &packet.src, 0, protocol::TCP, TCP_LEN), STORE)
     };
-    u64::from(stored && Skb(skb).store(packet.l3 + header as u32, &tcp(packet, *answer, how), STORE))
+    u64::from(stored && Skb(skb).store(packet.l3 + header as u32, &answer.tcp(packet, how), STORE))
 }
 
 /// Answers a datagram with port unreachable. Returns the [`Reason`] to count: `Unreachable` where the skb is on its way back,
@@ -132,7 +135,10 @@ fn reset(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) ->
 pub fn answer_udp<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u32 {
     // On a CHECKSUM_PARTIAL skb the device would write a sum into the middle of the ICMP message; and what is quoted is of
     // fixed length here.
-    if inject() || packet.is(marks::EXTENDED) || is_partial(skb, packet.l4 + 6) != Some(false) {
+    if inject()
+        || packet.is(marks::EXTENDED)
+        || is_partial(skb, packet.l4 + at::UDP_CHECK as u32) != Some(false)
+    {
         return hand_over(skb, hit) as u32;
     }
     let stored = if packet.v6 { port_unreachable_v6(skb, packet) } else { port_unreachable_v4(skb, packet) };
@@ -160,11 +166,15 @@ fn port_unreachable_v4(skb: *mut __sk_buff, packet: &Packet) -> u64 {
         if !skb.store(at + (V4_LEN + ICMP_LEN) as u32, quoted, STORE) {
             return STORE_FAILED;
         }
-        icmp_v4(quoted)
+        port_unreachable(false, sum(quoted))
     };
     u64::from(
         skb.store(at + V4_LEN as u32, &icmp, STORE)
-            && skb.store(at, &v4_header(packet, protocol::ICMP, ICMP_LEN + QUOTE), STORE),
+            && skb.store(
+                at,
+                &v4_header(&packet.dst, &packet.src, PRECEDENCE, protocol::ICMP, ICMP_LEN + QUOTE),
+                STORE,
+            ),
     )
 }
 
@@ -181,10 +191,11 @@ fn port_unreachable_v6(skb: *mut __sk_buff, packet: &Packet) -> u64 {
         if !skb.store(at + (V6_LEN + ICMP_LEN) as u32, quoted, STORE) {
             return STORE_FAILED;
         }
-        icmp_v6(packet, quoted)
+        let pseudo = pseudo(&packet.dst, &packet.src, protocol::ICMPV6, (ICMP_LEN + QUOTE) as u32);
+        port_unreachable(true, pseudo + sum(quoted))
     };
     u64::from(
         skb.store(at + V6_LEN as u32, &icmp, STORE)
-            && skb.store(at, &v6_header(packet, protocol::ICMPV6, ICMP_LEN + QUOTE), STORE),
+            && skb.store(at, &v6_header(&packet.dst, &packet.src, protocol::ICMPV6, ICMP_LEN + QUOTE), STORE),
     )
 }

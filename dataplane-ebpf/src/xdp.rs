@@ -11,13 +11,14 @@ use aya_ebpf::{
     macros::xdp,
     programs::XdpContext,
 };
-use nodefence_common::Reason;
-use nodefence_ebpf::{
-    answer::{Sum, TCP_LEN, V4_LEN, V6_LEN, swap_macs, tcp, v4_header, v6_header},
-    bytes::{Reader as _, Window as _},
-    decide::{Answer, Decision, Standing, decide},
-    parse::{ETH_LEN, Link, Packet, Side, Skip, locate, network, protocol, transport},
+use nodefence_common::{
+    Reason,
+    packet::{
+        ETH_LEN, Link, Packet, Reader as _, Side, Skip, Sum, TCP_LEN, V4_LEN, V6_LEN, Window as _, locate,
+        network, protocol, swap_macs, transport, v4_header, v6_header,
+    },
 };
+use nodefence_ebpf::decide::{Answer, Decision, Standing, decide};
 
 use crate::{
     egress::spared,
@@ -76,7 +77,7 @@ fn left_to_egress(packet: &Packet, ifindex: u32) -> bool {
     let (generic, vlans) = unsafe {
         ((&raw const (*device).generic).read_volatile(), (&raw const (*device).vlans).read_volatile())
     };
-    generic != 0 || vlans != 0 && packet.l3 == ETH_LEN
+    generic != 0 || vlans != 0 && packet.l3 == ETH_LEN as u32
 }
 
 #[inline(never)]
@@ -156,9 +157,9 @@ fn answer_tcp(ctx: *mut xdp_md, packet: &Packet, answer: &Answer) -> u64 {
         return 0;
     }
     let written = if packet.v6 {
-        frame.write(packet.l3, &v6_header(packet, protocol::TCP, TCP_LEN))
+        frame.write(packet.l3, &v6_header(&packet.dst, &packet.src, protocol::TCP, TCP_LEN))
     } else {
-        frame.write(packet.l3, &v4_header(packet, protocol::TCP, TCP_LEN))
+        frame.write(packet.l3, &v4_header(&packet.dst, &packet.src, 0, protocol::TCP, TCP_LEN))
     };
-    u64::from(written && frame.write(packet.l3 + header as u32, &tcp(packet, *answer, Sum::Full)))
+    u64::from(written && frame.write(packet.l3 + header as u32, &answer.tcp(packet, Sum::Full)))
 }

@@ -1,9 +1,11 @@
 //! The decision, rule by rule.
-use nodefence_common::{Action, Addr, Reason, Verdict};
+use nodefence_common::{
+    Action, Addr, Reason, Verdict,
+    packet::{Packet, marks, protocol, tcp_flags},
+};
 use nodefence_ebpf::{
     decide::{Answer, Decision, Node, Scope, Standing, decide, portless, rescuable, standing, unicast},
     limit::take,
-    parse::{Packet, marks, protocol, tcp_flags},
 };
 
 fn node() -> Node {

@@ -31,7 +31,7 @@ mod programs {
         macros::{btf_map, classifier},
         programs::TcContext,
     };
-    use nodefence_common::{Addr, BackendEntry, DEFAULT_MAX_BACKENDS};
+    use nodefence_common::{Addr, BackendEntry, DEFAULT_MAX_BACKENDS, packet::ETH_IPV4};
 
     use crate::bench_list;
 
@@ -74,7 +74,7 @@ mod programs {
             asm!("{out} = *(u16 *)({ptr} + 12)", out = out(reg) ethertype, ptr = in(reg) data, options(pure, readonly, nostack, preserves_flags));
             asm!("{out} = *(u8 *)({ptr} + 14)", out = out(reg) version, ptr = in(reg) data, options(pure, readonly, nostack, preserves_flags));
         }
-        if ethertype as u16 != 0x0800_u16.to_be() || version >> 4 != 4 {
+        if ethertype as u16 != ETH_IPV4.to_be() || version >> 4 != 4 {
             return TC_ACT_UNSPEC;
         }
         // SAFETY: as above.

@@ -9,6 +9,7 @@ use std::{
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket,
 };
+use nodefence_common::packet::protocol;
 
 use crate::conntrack::Tuple;
 
@@ -90,9 +91,8 @@ const KINDS: [&str; 4] = ["IPv4 TCP", "IPv4 UDP", "IPv6 TCP", "IPv6 UDP"];
 
 impl OwnFound {
     fn of(&mut self, ends: &Tuple) -> &mut Found {
-        const TCP: u8 = 6;
         let sixth = usize::from(ends.dst.as_v4().is_none());
-        &mut self.0[sixth * 2 + usize::from(ends.protocol != TCP)]
+        &mut self.0[sixth * 2 + usize::from(ends.protocol != protocol::TCP)]
     }
 
     /// Whether a packet with these ends is to be sent once more at `now` (CLOCK_MONOTONIC ns). Where nothing else speaks for it, one is now and

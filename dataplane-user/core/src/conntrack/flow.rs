@@ -5,13 +5,6 @@ use std::{
 
 use nodefence_common::Addr;
 
-/// IP protocol number of TCP.
-pub const TCP: u8 = 6;
-/// IP protocol number of UDP.
-pub const UDP: u8 = 17;
-/// IP protocol number of SCTP.
-pub const SCTP: u8 = 132;
-
 /// Bits of [`Flow::status`] (`enum ip_conntrack_status`, nf_conntrack_common.h).
 pub mod status {
     /// Packets were seen in both directions.

@@ -2,4 +2,4 @@
 
 mod flow;
 
-pub use flow::{Flow, SCTP, TCP, TcpState, Tuple, UDP, Zone, status};
+pub use flow::{Flow, TcpState, Tuple, Zone, status};

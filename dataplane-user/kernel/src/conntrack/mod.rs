@@ -23,7 +23,7 @@ pub use remove::{ByFilter, Deleted, Protocols};
 pub use socket::{Answered, Conntrack, Dump};
 pub use stats::Stats;
 
-use nodefence_core::conntrack::{SCTP, TCP, UDP};
+use nodefence_common::packet::protocol::{SCTP, TCP, UDP};
 use thiserror::Error;
 
 /// What can go wrong with the table.

@@ -1,21 +1,54 @@
 //! What the kernel program could not answer in place: pure, event in, frame out.
 //!
-//! The egress program dropped the packet and sent its head; from that this room builds the answer that the packet would
-//! have got from a closed port, as a frame that enters as ingress of the same device ([`super`]'s injector).
-use nodefence_common::{Event, EventKind};
-
-pub(crate) mod frame;
-mod parse;
-
-pub use parse::Unanswerable;
-
-use frame::{Addresses, Link, TcpHeader, icmp_unreachable, tcp_flags, tcp_frame};
-use parse::{Packet, Segment, Transport};
+//! The egress program dropped the packet and sent its head. That head is read, and the answer decided, as the program does; it is built as a
+//! frame that enters as ingress of the same device ([`super`]'s injector).
+use nodefence_common::{
+    Action, Addr, Event, EventKind,
+    packet::{
+        ETH_LEN, ICMP_LEN, Link, Packet, Reader, Skip, Sum, UDP_LEN, V4_LEN, V6_LEN, eth_header, network,
+        port_unreachable, protocol, pseudo, sum_bytes, transport, v4_header, v6_header,
+    },
+};
+use nodefence_ebpf::decide::{Answer, Decision, Scope, decide};
+use thiserror::Error;
 
 /// An ICMP error carries at most as much of the original as keeps it within 576 bytes (RFC 1812 section 4.3.2.3).
 const ICMP_MAX: usize = 576;
 /// An ICMPv6 error stays within the IPv6 minimum MTU (RFC 4443 section 2.4 c).
 const ICMPV6_MAX: usize = 1280;
+
+/// Why a packet gets no answer. It has been dropped already; the injector counts it and forgets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Unanswerable {
+    /// The event is not a request for an answer.
+    #[error("event kind {0} asks for no answer")]
+    Kind(u32),
+    /// The captured bytes end inside a header, or a header says what no sender may say.
+    #[error("the headers cannot be read: {0:?}")]
+    Headers(Skip),
+    /// It is no segment and no datagram, or a rule forbids an answer (RFC 1122 section 3.2.2, RFC 9293 section 3.10.7.1).
+    #[error("never answered")]
+    Never,
+}
+
+/// What was captured of a frame.
+struct Head<'a> {
+    bytes: &'a [u8],
+    /// Length of the whole frame.
+    len: u32,
+}
+
+impl Reader for Head<'_> {
+    type Window<const N: usize> = [u8; N];
+
+    fn window<const N: usize>(&self, at: u32) -> Option<[u8; N]> {
+        self.bytes.window(at)
+    }
+
+    fn len(&self) -> u32 {
+        self.len
+    }
+}
 
 /// The frame that answers the packet of `event`, to be injected as ingress of `event.ifindex`.
 ///
@@ -30,33 +63,82 @@ pub fn answer(event: &Event) -> Result<Vec<u8>, Unanswerable> {
     if EventKind::from_raw(event.kind) != Some(EventKind::Answer) {
         return Err(Unanswerable::Kind(event.kind));
     }
-    let packet = Packet::parse(event)?;
-    let link = Link::answer_to(event, &packet)?;
-    let back = Addresses { src: packet.dst, dst: packet.src };
-    match packet.transport {
-        Transport::Tcp(segment) => Ok(tcp_frame(&link, &back, &reset(&segment)?)),
-        Transport::Udp => {
-            let (max, headers) = if packet.is_v4() { (ICMP_MAX, 28) } else { (ICMPV6_MAX, 48) };
-            let quoted = &packet.bytes[..packet.bytes.len().min(max - headers)];
-            Ok(icmp_unreachable(&link, &back, quoted))
-        }
+    let (head, l3) = (Head { bytes: event.packet(), len: event.packet_len }, usize::from(event.l3_offset));
+    let ip = head.bytes.get(l3..).unwrap_or_default();
+    let packet = read(&head, ip, event.l3_offset).map_err(Unanswerable::Headers)?;
+    let Decision::Answer(answer) = decide(&packet, Scope::Address, Action::Refuse) else {
+        return Err(Unanswerable::Never);
+    };
+    let link = link(event, packet.v6).ok_or(Unanswerable::Headers(Skip::Malformed))?;
+    let (src, dst) = (&packet.dst, &packet.src);
+    if answer != Answer::Unreachable {
+        return Ok(ip_frame(&link, src, dst, protocol::TCP, &answer.tcp(&packet, Sum::Full), &[]));
     }
+    let (icmp, max) = if packet.v6 {
+        (protocol::ICMPV6, ICMPV6_MAX - V6_LEN - ICMP_LEN)
+    } else {
+        (protocol::ICMP, ICMP_MAX - V4_LEN - ICMP_LEN)
+    };
+    // Without link-layer padding.
+    let whole = packet.l4 as usize - l3 + UDP_LEN + packet.payload as usize;
+    let quoted = &ip[..ip.len().min(whole).min(max)];
+    let pseudo = if packet.v6 { pseudo(src, dst, icmp, (ICMP_LEN + quoted.len()) as u32) } else { 0 };
+    let header = port_unreachable(packet.v6, pseudo + sum_bytes(quoted));
+    Ok(ip_frame(&link, src, dst, icmp, &header, quoted))
 }
 
-/// The reset of RFC 9293 section 3.10.7.1 for a segment to a connection that does not exist.
-fn reset(segment: &Segment) -> Result<TcpHeader, Unanswerable> {
-    if segment.flags & tcp_flags::RST != 0 {
-        return Err(Unanswerable::Never("a RST"));
-    }
-    let (seq, ack, flags) = if segment.flags & tcp_flags::ACK != 0 {
-        (segment.ack, 0, tcp_flags::RST)
-    } else {
-        let syn = u32::from(segment.flags & tcp_flags::SYN != 0);
-        let fin = u32::from(segment.flags & tcp_flags::FIN != 0);
-        let end = segment.seq.wrapping_add(segment.payload_len).wrapping_add(syn).wrapping_add(fin);
-        (0, end, tcp_flags::RST | tcp_flags::ACK)
+fn read(head: &Head<'_>, ip: &[u8], l3: u16) -> Result<Packet, Skip> {
+    let v6 = match ip.first().ok_or(Skip::Short)? >> 4 {
+        4 => false,
+        6 => true,
+        _ => return Err(Skip::NotIp),
     };
-    Ok(TcpHeader { src_port: segment.dst_port, dst_port: segment.src_port, seq, ack, flags, window: 0 })
+    let link = if l3 == 0 { Link::None(0) } else { Link::Ethernet };
+    let mut packet = Packet::empty();
+    network(head, link, l3.into(), v6, &mut packet)?;
+    transport(head, &mut packet)?;
+    Ok(packet)
+}
+
+/// The bytes of an answer ahead of its IP header: MAC addresses swapped, VLAN tags kept, an accelerated tag put back in front of them.
+fn link(event: &Event, v6: bool) -> Option<Vec<u8>> {
+    let l3 = usize::from(event.l3_offset);
+    if l3 == 0 {
+        return Some(eth_header([0; 6], [0; 6], v6).to_vec());
+    }
+    let asked = event.packet().get(..l3).filter(|_| l3 >= ETH_LEN)?;
+    let mut out = [&asked[6..12], &asked[..6]].concat();
+    if event.vlan_proto != 0 {
+        out.extend(event.vlan_proto.to_be_bytes());
+        out.extend(event.vlan_tci.to_be_bytes());
+    }
+    out.extend(&asked[12..]);
+    // The ethertype is the last field, whatever tags stand before it.
+    let ethertype = out.len() - 2;
+    out[ethertype..].copy_from_slice(&eth_header([0; 6], [0; 6], v6)[12..]);
+    Some(out)
+}
+
+/// A frame of these headers; both addresses are of one family.
+pub(crate) fn ip_frame(
+    link: &[u8],
+    src: &Addr,
+    dst: &Addr,
+    protocol: u8,
+    transport: &[u32],
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut frame = link.to_vec();
+    let mut put = |words: &[u32]| frame.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+    let body = 4 * transport.len() + payload.len();
+    if src.as_v4().is_some() {
+        put(&v4_header(src, dst, 0, protocol, body));
+    } else {
+        put(&v6_header(src, dst, protocol, body));
+    }
+    put(transport);
+    frame.extend(payload);
+    frame
 }
 
 #[cfg(test)]

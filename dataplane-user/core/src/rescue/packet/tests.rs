@@ -121,14 +121,14 @@ fn what_contradicts_itself_is_not_read() {
     assert_eq!(with(&tcp, 0, 0x46), Err(Unreadable::Extended));
     assert_eq!(with(&tcp, 6, 0x20), Err(Unreadable::Extended));
     assert_eq!(with(&tcp, 7, 1), Err(Unreadable::Extended));
-    assert_eq!(with(&tcp, 3, 200), Err(Unreadable::Short));
+    assert_eq!(with(&tcp, 3, 200), Err(Unreadable::Length));
     assert_eq!(with(&tcp, 9, 132), Err(Unreadable::Protocol));
     assert_eq!(with(&tcp, 0, 0x55), Err(Unreadable::Protocol));
     assert_eq!(with(&tcp, 32, 0x40), Err(Unreadable::Length));
     assert_eq!(with(&tcp, 32, 0xf0), Err(Unreadable::Length));
     assert_eq!(with(&udp, 45, 9), Err(Unreadable::Length));
-    assert_eq!(with(&udp, 6, 44), Err(Unreadable::Protocol));
-    assert_eq!(with(&udp, 5, 3), Err(Unreadable::Short));
+    assert_eq!(with(&udp, 6, 44), Err(Unreadable::Extended));
+    assert_eq!(with(&udp, 5, 3), Err(Unreadable::Length));
 }
 
 #[test]

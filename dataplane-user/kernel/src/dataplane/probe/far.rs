@@ -10,6 +10,7 @@ use std::{
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
+use nodefence_common::packet::ETH_LEN;
 use serde::{Deserialize, Serialize};
 
 use super::nft;
@@ -25,8 +26,6 @@ const RTM_NEWLINK: u16 = 16;
 /// So often segments are sent that were counted as INVALID, and so long the namespace is left in peace before each further time.
 const TRIES: u32 = 4;
 const PEACE: Duration = Duration::from_millis(30);
-/// Length of the Ethernet header that a raw IP socket does not take.
-const ETHERNET_LEN: usize = 14;
 
 /// How conntrack treats a question, a segment in the reply direction with numbers that are not the flow's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,7 +130,8 @@ impl Probe {
     fn look(&mut self, frame: &[u8]) -> Result<bool, String> {
         let to = SockaddrIn::new(127, 0, 0, 1, 0);
         let before = self.invalid()?;
-        sendto(self.raw.as_raw_fd(), &frame[ETHERNET_LEN..], &to, MsgFlags::empty())
+        // A raw IP socket takes no Ethernet header.
+        sendto(self.raw.as_raw_fd(), &frame[ETH_LEN..], &to, MsgFlags::empty())
             .map_err(|errno| format!("send on a raw socket: {errno}"))?;
         Ok(self.invalid()? == before)
     }

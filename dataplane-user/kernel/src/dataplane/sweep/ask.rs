@@ -15,9 +15,13 @@
 //! numbers 17, four 40, one SYN|ACK 40; the ACKs caused 35, 63 and 120 stray RSTs, the SYN|ACK none.
 use std::hash::{BuildHasher as _, RandomState};
 
+use nodefence_common::packet::{
+    Sum, TCP_LEN, TcpHeader, eth_header, protocol, pseudo, tcp_flags, tcp_header,
+};
+
 use crate::{
     conntrack::{Flow, TcpState},
-    dataplane::answer::frame::{Addresses, Link, TcpHeader, tcp_flags, tcp_frame},
+    dataplane::answer::ip_frame,
 };
 
 /// Half of the sequence space.
@@ -82,18 +86,17 @@ impl Question {
 /// Builds the frames that ask the client of `flow`, as its backend would have sent them. `mac` is the entry device's own; without one
 /// the Ethernet header is a dummy.
 pub fn frames(flow: &Flow, mac: Option<[u8; 6]>, question: Question, mut emit: impl FnMut(Vec<u8>)) {
-    let link = match mac {
-        Some(mac) => Link::ethernet(mac, NOBODY),
-        None => Link::ethernet([0; 6], [0; 6]),
-    };
     let reply = &flow.reply;
-    let addresses = Addresses { src: reply.src.into(), dst: reply.dst.into() };
+    let (to, from) = mac.map_or(([0; 6], [0; 6]), |mac| (mac, NOBODY));
+    let link = eth_header(to, from, reply.src.as_v4().is_none());
+    let pseudo = pseudo(&reply.src, &reply.dst, protocol::TCP, TCP_LEN as u32);
     let random = RandomState::new().hash_one(reply);
     let (seq, ack) = (random as u32, (random >> 32) as u32);
     let mut segment = |flags, seq, ack| {
         let tcp =
             TcpHeader { src_port: reply.src_port, dst_port: reply.dst_port, seq, ack, flags, window: WINDOW };
-        emit(tcp_frame(&link, &addresses, &tcp));
+        let header = tcp_header(&tcp, pseudo, Sum::Full);
+        emit(ip_frame(&link, &reply.src, &reply.dst, protocol::TCP, &header, &[]));
     };
     match question {
         Question::SynAck => segment(tcp_flags::SYN | tcp_flags::ACK, seq, ack),

@@ -1,11 +1,14 @@
 //! The second step of reading a packet that may be cut: ports, flags and numbers.
-use super::{Packet, Skip, marks, protocol};
-use crate::bytes::{Reader, Window as _};
+use super::{
+    bytes::{Reader, Window as _},
+    parse::{Packet, Skip, marks},
+    protocol,
+};
 
 /// Reads the transport header, where this packet has it. A first fragment may end within it, and is a fragment all the same.
 ///
 /// # Errors
-/// As [`super::network`].
+/// As [`super::network()`].
 #[inline(always)]
 pub fn transport<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     if !out.is(marks::TRANSPORT) {

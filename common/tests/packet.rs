@@ -1,6 +1,8 @@
 //! The parser on plain memory: where headers lie, what they say, and what is refused.
-use nodefence_common::Addr;
-use nodefence_ebpf::parse::{Link, Packet, Side, Skip, locate, marks, network, transport};
+use nodefence_common::{
+    Addr,
+    packet::{Link, Packet, Side, Skip, locate, marks, network, transport},
+};
 
 fn ethernet(tags: &[u16], ethertype: u16) -> Vec<u8> {
     let mut out = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];

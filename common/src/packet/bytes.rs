@@ -53,7 +53,7 @@ impl<const N: usize> Window for [u8; N] {
     }
 }
 
-/// Plain memory; what the host's tests read.
+/// Plain memory, all of the frame.
 impl Reader for &[u8] {
     type Window<const N: usize> = [u8; N];
 

@@ -1,41 +1,33 @@
 //! Where the headers of a packet lie and what they say.
 //!
 //! Two steps, so that a packet that passes pays for the first only: [`locate`] finds the IP header and the address that is
-//! looked up, [`network`] and [`transport`] read the rest of a packet
+//! looked up, [`network`] and [`super::transport`] read the rest of a packet
 //! that may be cut.
-use nodefence_common::{
-    Addr,
-    ipv6::{MAX_EXTENSIONS, is_extension},
+use super::{
+    ETH_IPV4, ETH_IPV6, ETH_LEN, at,
+    bytes::{Reader, Window},
 };
+use crate::Addr;
 
-use crate::bytes::{Reader, Window};
-
-mod transport;
-
-pub use transport::transport;
-
-/// Ethertype of IPv4.
-pub const ETH_IPV4: u16 = 0x0800;
-/// Ethertype of IPv6.
-pub const ETH_IPV6: u16 = 0x86dd;
-/// Length of an Ethernet header.
-pub const ETH_LEN: u32 = 14;
-/// IP protocol numbers that the decision knows.
-pub mod protocol {
-    /// ICMP for IPv4.
-    pub const ICMP: u8 = 1;
-    /// TCP.
-    pub const TCP: u8 = 6;
-    /// UDP.
-    pub const UDP: u8 = 17;
-    /// ICMP for IPv6.
-    pub const ICMPV6: u8 = 58;
-    /// SCTP.
-    pub const SCTP: u8 = 132;
-}
-
+/// Where a frame goes on behind its Ethernet header.
+const ETH_END: u32 = ETH_LEN as u32;
 /// How far (bytes behind the start of the IP header) a transport header may start; a packet where it starts later passes.
 const MAX_TRANSPORT: u32 = 512;
+
+/// Extension headers of one packet that are followed at most.
+const MAX_EXTENSIONS: usize = 6;
+
+/// Next-header number of the routing header.
+const ROUTING: u8 = 43;
+/// Next-header number of the fragment header.
+const FRAGMENT: u8 = 44;
+
+/// Whether a next-header number is that of an extension header that is followed: hop-by-hop, routing, fragment and destination
+/// options (RFC 8200 section 4), mobility, HIP, shim6.
+#[inline(always)]
+const fn is_extension(next: u8) -> bool {
+    matches!(next, 0 | ROUTING | FRAGMENT | 60 | 135 | 139 | 140)
+}
 
 /// What the frame starts with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +91,7 @@ pub fn locate<R: Reader>(packet: &R, link: Link, side: Side) -> Result<Ip, Skip>
         Link::None(ethertype) => (ethertype, 0),
         Link::Ethernet => {
             let ethertype = packet.window::<14>(0).ok_or(Skip::Short)?.be16::<12>();
-            if is_tag(ethertype) { behind_tags(packet)? } else { (ethertype, ETH_LEN) }
+            if is_tag(ethertype) { behind_tags(packet)? } else { (ethertype, ETH_END) }
         }
     };
     match ethertype {
@@ -110,8 +102,8 @@ pub fn locate<R: Reader>(packet: &R, link: Link, side: Side) -> Result<Ip, Skip>
                 return Err(Skip::Malformed);
             }
             let addr = match side {
-                Side::Source => v4::<_, 12>(&ip),
-                Side::Destination => v4::<_, 16>(&ip),
+                Side::Source => v4::<_, { at::V4_SRC }>(&ip),
+                Side::Destination => v4::<_, { at::V4_DST }>(&ip),
             };
             Ok(Ip { offset, v6: false, addr })
         }
@@ -132,12 +124,12 @@ pub fn locate<R: Reader>(packet: &R, link: Link, side: Side) -> Result<Ip, Skip>
 
 #[inline(always)]
 fn behind_tags<R: Reader>(packet: &R) -> Result<(u16, u32), Skip> {
-    let ethertype = packet.window::<4>(ETH_LEN).ok_or(Skip::Short)?.be16::<2>();
+    let ethertype = packet.window::<4>(ETH_END).ok_or(Skip::Short)?.be16::<2>();
     if !is_tag(ethertype) {
-        return Ok((ethertype, ETH_LEN + 4));
+        return Ok((ethertype, ETH_END + 4));
     }
-    let ethertype = packet.window::<4>(ETH_LEN + 4).ok_or(Skip::Short)?.be16::<2>();
-    if is_tag(ethertype) { Err(Skip::Malformed) } else { Ok((ethertype, ETH_LEN + 8)) }
+    let ethertype = packet.window::<4>(ETH_END + 4).ok_or(Skip::Short)?.be16::<2>();
+    if is_tag(ethertype) { Err(Skip::Malformed) } else { Ok((ethertype, ETH_END + 8)) }
 }
 
 /// Bits of [`Packet::marks`].
@@ -152,18 +144,6 @@ pub mod marks {
     pub const WAYPOINT: u8 = 8;
     /// The transport header starts within this packet.
     pub const TRANSPORT: u8 = 16;
-}
-
-/// Flags of a TCP header.
-pub mod tcp_flags {
-    /// No more data from the sender.
-    pub const FIN: u8 = 1;
-    /// A connection is opened.
-    pub const SYN: u8 = 2;
-    /// The connection is reset.
-    pub const RST: u8 = 4;
-    /// The acknowledgement number counts.
-    pub const ACK: u8 = 16;
 }
 
 /// The headers of one packet.
@@ -226,7 +206,7 @@ impl Packet {
 }
 
 /// Reads the IP header that [`locate`] found and the extension headers behind it. What `out` holds after an error has no
-/// meaning. [`transport`] is the second step: two, because a kernel program has little stack for each.
+/// meaning. [`super::transport`] is the second step: two, because a kernel program has little stack for each.
 ///
 /// # Errors
 /// [`Skip::Short`] and [`Skip::Malformed`] where they are cut off, contradict their lengths, or lie too deep.
@@ -256,8 +236,8 @@ fn headers_v4<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     if header < 20 {
         return Err(Skip::Malformed);
     }
-    out.src = v4::<_, 12>(&ip);
-    out.dst = v4::<_, 16>(&ip);
+    out.src = v4::<_, { at::V4_SRC }>(&ip);
+    out.dst = v4::<_, { at::V4_DST }>(&ip);
     out.protocol = ip.u8::<9>();
     out.payload = body(packet.len(), out.l3, header, u32::from(ip.be16::<2>()))?;
     out.l4 = out.l3 + header;
@@ -296,8 +276,8 @@ fn address<R: Reader>(packet: &R, at: u32) -> Result<Addr, Skip> {
 #[inline(always)]
 fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     let ip = packet.window::<8>(out.l3).ok_or(Skip::Short)?;
-    out.src = address(packet, out.l3 + 8)?;
-    out.dst = address(packet, out.l3 + 24)?;
+    out.src = address(packet, out.l3 + at::V6_SRC as u32)?;
+    out.dst = address(packet, out.l3 + at::V6_DST as u32)?;
     // The map keys of IPv4 addresses. They have no place on the wire (RFC 4038 section 4.2), and are no backend's.
     if mapped(&out.src) || mapped(&out.dst) {
         return Err(Skip::Malformed);
@@ -319,12 +299,12 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
         out.marks |= marks::EXTENDED;
         // Without branches: each would double the ways through the loop that the verifier follows. The length field of a
         // fragment header is reserved.
-        let other = any(next ^ 44);
+        let other = any(next ^ FRAGMENT);
         let len = ((u32::from(ext.u8::<1>()) & 0_u32.wrapping_sub(other)) + 1) * 8;
         // Offset and more-fragments bit; both zero make an atomic fragment, which is none (RFC 6946).
         let [high, low] = (ext.be16::<2>() & 0xfff9 & (other as u16).wrapping_sub(1)).to_be_bytes();
         let behind_first = any(high | low & 0xf8) as u8;
-        let segments_left = ext.u8::<3>() & (any(next ^ 43) as u8).wrapping_sub(1);
+        let segments_left = ext.u8::<3>() & (any(next ^ ROUTING) as u8).wrapping_sub(1);
         out.marks |= any(high | low) as u8 * marks::FRAGMENT;
         out.marks |= any(segments_left) as u8 * marks::WAYPOINT;
         out.marks &= !(behind_first * marks::TRANSPORT);
