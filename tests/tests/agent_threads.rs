@@ -1,6 +1,8 @@
 //! That no thread of the agent's waits for another one, and that the agent ends in order where one of them falls.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
     sync::Arc,
     thread::sleep,
     time::{Duration, Instant},
@@ -52,6 +54,43 @@ fn flagged(agent: &Agent) -> Result<Vec<String>> {
     let nodes: Vec<Value> = agent.ask(&Request::Nodes)?;
     let cut = nodes.iter().filter(|node| node["action"] == "refuse");
     Ok(cut.filter_map(|node| node["name"].as_str()).map(str::to_owned).collect())
+}
+
+/// The nice values of a process's threads, by name.
+fn nice_values(pid: impl std::fmt::Display) -> Result<BTreeMap<String, BTreeSet<i32>>> {
+    let mut found = BTreeMap::<_, BTreeSet<_>>::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread of the runtime may end meanwhile.
+        let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else { continue };
+        // `pid (name) state ...`, and nice is the 19th field (proc_pid_stat(5)).
+        let (head, rest) = stat.rsplit_once(')').context("a name without an end")?;
+        let (_, name) = head.split_once('(').context("no name")?;
+        let nice = rest.split_whitespace().nth(16).context("no nice value")?.parse()?;
+        found.entry(name.to_owned()).or_default().insert(nice);
+    }
+    Ok(found)
+}
+
+/// Packets and operators wait for some. The others take their turn as the agent's first thread does, also the runtime's that did what may block.
+#[test]
+fn who_is_waited_for_has_precedence_and_nobody_else() -> Result<()> {
+    const FIRST: [&str; 4] = ["verdicts", "takeout", "rescue", "rescue-kept"];
+    const USUAL: [&str; 7] = ["source", "answers", "builder", "tables", "store", "log", "audit"];
+    let (_ns, agent) = start()?;
+    agent.flag("node-b")?;
+    let pid = agent.proc()?.pid();
+    let found = nice_values(pid)?;
+    // The first thread's name is the process's.
+    let usual = found.get("nodefence").context("no first thread")?.clone();
+    ensure!(usual.len() == 1 && !usual.contains(&-20), "the agent was started with precedence: {found:?}");
+    for (names, nice) in [(&FIRST[..], &BTreeSet::from([-20])), (&USUAL[..], &usual)] {
+        for name in names {
+            ensure!(found.get(*name) == Some(nice), "{name}: not {nice:?}: {found:?}");
+        }
+    }
+    let runtime = found.get("nodefence-rt").context("no thread of the runtime's")?;
+    ensure!(runtime.contains(&-20) && runtime.is_subset(&(&usual | &BTreeSet::from([-20]))), "{found:?}");
+    Ok(())
 }
 
 #[test]
