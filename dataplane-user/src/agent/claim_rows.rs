@@ -20,7 +20,7 @@ fn until(claim: &Claim, now: Now) -> Option<Timestamp> {
 const fn origin(source: &Source) -> Option<Origin> {
     match source {
         Source::Cli => Some(Origin::Cli),
-        Source::File => Some(Origin::ClusterFile),
+        Source::File => Some(Origin::Source),
         Source::External(_) | Source::Hung | Source::Unreachable => None,
     }
 }
@@ -36,13 +36,13 @@ pub(super) fn flag_row(claim: &Claim, now: Now) -> Option<FlagRow> {
     })
 }
 
-/// The flag that a node bears: the CLI's before the cluster file's.
+/// The flag that a node bears: the CLI's before that of the cluster's source.
 pub(super) fn flag_of(claims: &[ShownClaim], now: Now) -> Option<FlagRow> {
     // They are in the order of their sources.
     claims.iter().filter(|shown| !shown.claim.ended(now)).find_map(|shown| flag_row(&shown.claim, now))
 }
 
-/// Whether any of the claims holds. One of the cluster file that is over stands there still.
+/// Whether any of the claims holds. One of the cluster's source that is over stands there still.
 pub(super) fn any_holds(claims: &[ShownClaim], now: Now) -> bool {
     claims.iter().any(|shown| !shown.claim.ended(now))
 }
@@ -83,7 +83,7 @@ fn claim_row(shown: &ShownClaim, now: Now) -> ClaimRow {
 pub(super) fn source_name(source: &Source) -> String {
     match source {
         Source::Cli => Origin::Cli.source().to_owned(),
-        Source::File => Origin::ClusterFile.source().to_owned(),
+        Source::File => Origin::Source.source().to_owned(),
         Source::External(name) => format!("external:{name}"),
         Source::Hung => "hung".to_owned(),
         Source::Unreachable => "unreachable".to_owned(),
@@ -175,7 +175,7 @@ mod tests {
         };
         assert_eq!(flag_of(&claims, at(520, 30)), Some(expected));
         let file = flag_of(&claims, at(1_060, 70)).unwrap();
-        assert_eq!((file.origin, file.remaining_seconds, file.until), (Origin::ClusterFile, None, None));
+        assert_eq!((file.origin, file.remaining_seconds, file.until), (Origin::Source, None, None));
         assert_eq!(flag_of(&claims[2..], at(1_000, 10)), None);
         assert_eq!(flag_row(&claims[2].claim, at(1_000, 10)), None);
         assert!(any_holds(&claims[2..], at(1_000, 99)) && !any_holds(&claims[2..], at(1_000, 100)));

@@ -268,7 +268,7 @@ pub(super) fn unflag_report(
 ) -> UnflagReport {
     let still = flag_of(sight.world().claims_on(&node), now());
     match still.as_ref().map(|flag| flag.origin) {
-        Some(Origin::ClusterFile) => {
+        Some(Origin::Source) => {
             warnings.push(format!("{} flags it too: remove it there", sight.world().view.source));
         }
         Some(Origin::Cli) => warnings.push("another command has flagged it meanwhile".to_owned()),

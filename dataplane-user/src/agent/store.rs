@@ -101,7 +101,7 @@ impl Keeper {
     fn save(&mut self, serial: u64, to_save: &ToSave) {
         let saved = to_save.saved();
         let result = self.store.save(&saved).map_err(|error| error.to_string());
-        // What the cluster file says comes by itself, and brings nothing back.
+        // What the cluster's source says comes by itself, and brings nothing back.
         if result.is_ok() && saved.claims.iter().any(|(_, claim)| claim.source != Source::File) {
             self.lost = None;
         }

@@ -4,16 +4,15 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::output::{printable, seconds};
 use crate::{
-    cluster::NodeName,
+    cluster::{NodeName, SOURCE_NAME},
     report::{ClaimCause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, WithheldRow},
 };
 
 pub(super) fn flag_text(flag: &FlagRow) -> String {
-    let origin = match flag.origin {
-        Origin::Cli => "flagged",
-        Origin::ClusterFile => "flagged by the cluster file",
+    let mut text = match flag.origin {
+        Origin::Cli => "flagged".to_owned(),
+        Origin::Source => format!("flagged by {SOURCE_NAME}"),
     };
-    let mut text = origin.to_owned();
     match flag.remaining_seconds {
         Some(left) => drop(write!(text, ", {} left", seconds(left))),
         None if flag.origin == Origin::Cli => text.push_str(" until unflagged"),
@@ -168,8 +167,8 @@ mod tests {
         for (flag, text) in [
             (flag(Origin::Cli, None, ""), "flagged until unflagged"),
             (flag(Origin::Cli, Some(90), "disk\n"), "flagged, 1m 30s left: disk\\n"),
-            (flag(Origin::ClusterFile, None, "disk"), "flagged by the cluster file: disk"),
-            (flag(Origin::ClusterFile, Some(5), ""), "flagged by the cluster file, 5s left"),
+            (flag(Origin::Source, None, "disk"), "flagged by the cluster file: disk"),
+            (flag(Origin::Source, Some(5), ""), "flagged by the cluster file, 5s left"),
         ] {
             assert_eq!(flag_text(&flag), text);
         }
@@ -219,7 +218,7 @@ mod tests {
             "flagged until unflagged; cluster-file (enforced); hung (observed)"
         );
         assert_eq!(
-            text(flagged(Origin::ClusterFile), &[file, hung.clone()]),
+            text(flagged(Origin::Source), &[file, hung.clone()]),
             "flagged by the cluster file; hung (observed)"
         );
         assert_eq!(text(None, &[hung]), "hung (observed)");

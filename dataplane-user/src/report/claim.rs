@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::SOURCE_KEY;
 pub use crate::enforce::ClaimCause;
 
 /// Where a flag comes from.
@@ -11,8 +12,9 @@ pub use crate::enforce::ClaimCause;
 pub enum Origin {
     /// `nodefence flag`.
     Cli,
-    /// The cluster file.
-    ClusterFile,
+    /// The cluster's source.
+    #[serde(rename = "cluster-file")]
+    Source,
 }
 
 impl Origin {
@@ -20,7 +22,7 @@ impl Origin {
     pub const fn source(self) -> &'static str {
         match self {
             Self::Cli => "cli",
-            Self::ClusterFile => "cluster-file",
+            Self::Source => SOURCE_KEY,
         }
     }
 }
@@ -54,7 +56,7 @@ pub enum ClaimState {
     Off,
     /// There is no such node at the moment.
     Unknown,
-    /// It is over, and stands in the cluster file still.
+    /// It is over, and stands in the cluster's source still.
     Over,
 }
 
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_flag_s_origin_has_the_same_name_in_both_rows() {
-        for origin in [Origin::Cli, Origin::ClusterFile] {
+        for origin in [Origin::Cli, Origin::Source] {
             assert_eq!(serde_json::to_value(origin).unwrap(), origin.source());
         }
     }

@@ -16,7 +16,7 @@ pub const AUTOMATIC_LASTS: Duration = Duration::from_secs(30);
 pub enum Source {
     /// `nodefence flag`.
     Cli,
-    /// `flags:` of the cluster file.
+    /// What the cluster's source flags.
     File,
     /// Another system, by its name.
     External(Arc<str>),
@@ -76,7 +76,7 @@ pub struct NewClaim {
 }
 
 impl NewClaim {
-    /// A flag of the cluster file.
+    /// A flag of the cluster's source.
     pub fn of_file(flag: &FileFlag) -> Self {
         Self {
             source: Source::File,

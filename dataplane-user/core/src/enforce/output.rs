@@ -134,7 +134,7 @@ pub enum Event {
     Raised(NodeName, Claim),
     /// A source claims a node no more.
     Withdrawn(NodeName, Source),
-    /// The flags of the cluster file: these came and these went with it.
+    /// The flags of the cluster's source: these came and these went with it.
     FileFlags {
         /// Nodes that it flags and did not.
         came: Vec<NodeName>,
@@ -157,6 +157,6 @@ pub enum Event {
     SaveFailed(Arc<str>),
     /// So many node entries and exemptions in the maps were not as they should be.
     Mended(usize, usize),
-    /// The cluster file flags what `nodefence flag` would ask `--force` for.
+    /// The cluster's source flags what `nodefence flag` would ask `--force` for.
     Danger(Danger),
 }

@@ -249,7 +249,7 @@ impl Enforcer {
         self.reply(pending.ticket, Ok(Done { changed, written: pending.written, saved }));
     }
 
-    /// Says what is dangerous about the flags of the cluster file.
+    /// Says what is dangerous about the flags of the cluster's source.
     pub(super) fn tell_dangers(&mut self) {
         if !std::mem::take(&mut self.dangers_due) {
             return;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{bearers::Bearers, limits::Withheld, ports::ExemptPorts, shown::ShownClaims, view::NewView};
 use crate::cluster::NodeName;
 
-/// What is dangerous about the flags of the cluster file: no command stood between them and the cut.
+/// What is dangerous about the flags of the cluster's source: no command stood between them and the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Danger {
     /// It flags so many nodes of so many, more than a third.
@@ -35,7 +35,7 @@ pub struct World {
     pub exempt: ExemptPorts,
     /// How many more would be, were what is observed enforced.
     pub would_exempt: usize,
-    /// What is dangerous about the flags of the cluster file.
+    /// What is dangerous about the flags of the cluster's source.
     pub dangers: Arc<[Danger]>,
     /// Scopes whose automatic claims are withheld.
     pub withheld: Arc<[Withheld]>,
