@@ -1,11 +1,33 @@
-//! A namespace's tables: all of them at one time, and what `ipvsadm` says of them.
+//! A node behind IPVS as kube-proxy sets it, all of its tables at one time, and what `ipvsadm` says of them.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::Result;
 use nodefence::ipvs::{Destination, Error, Ipvs, Service, ServiceKey};
 
-use crate::Netns;
+use crate::{Cluster, Netns, Options, Proxy};
+
+/// What kube-proxy switches on in its ipvs mode, below `/proc/sys/net` (`NewProxier`, pkg/proxy/ipvs/proxier.go).
+pub const SWITCHES: [&str; 3] =
+    ["ipv4/vs/conntrack", "ipv4/vs/expire_nodest_conn", "ipv4/vs/expire_quiescent_template"];
+
+/// Switches them on.
+///
+/// # Errors
+/// Where the kernel has no IPVS.
+pub fn switch_on(ns: &Netns) -> Result<()> {
+    SWITCHES.iter().try_for_each(|switch| ns.sysctl(switch, "1"))
+}
+
+/// A cluster whose node A is behind IPVS, as kube-proxy sets it.
+///
+/// # Errors
+/// As [`Cluster::new`].
+pub fn cluster() -> Result<Cluster> {
+    let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
+    switch_on(&cluster.a.ns)?;
+    Ok(cluster)
+}
 
 /// The tables at one time, as far as they stood still.
 #[derive(Debug)]

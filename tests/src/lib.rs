@@ -15,6 +15,7 @@ pub mod cut;
 mod each_topology;
 pub mod four_nodes;
 pub mod ipvs;
+pub mod kernel;
 pub mod kube;
 pub mod load;
 pub mod model;

@@ -13,7 +13,7 @@ use nodefence::conntrack::{
 };
 use nodefence_common::PortKey;
 use nodefence_tests::{
-    Netns,
+    Netns, kernel,
     load::{Running, datagrams::to_ports},
     proc::thread_time,
 };
@@ -151,12 +151,6 @@ fn doomed(flow: &Flow, addresses: [&str; 3], which: Protocols) -> bool {
     ours && meant
 }
 
-fn kernel() -> (u32, u32) {
-    let release = nix::sys::utsname::uname().unwrap().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap(), numbers.next().unwrap())
-}
-
 /// What this kernel does, found out in a namespace of its own.
 fn found_out() -> Result<ByFilter> {
     let found = Netns::new("by-filter")?.run(by_filter).unwrap();
@@ -213,7 +207,7 @@ fn by_dump_exactly_the_backends_entries_go() -> Result<()> {
 fn by_filter_exactly_the_backends_entries_go_or_none() -> Result<()> {
     let found = found_out()?;
     // 1ef7f50ccc6e came with 6.12; no stable branch has it.
-    assert_eq!(found.v4, kernel() >= (6, 12));
+    assert_eq!(found.v4, kernel::version()? >= (6, 12));
     if found == BY_DUMP {
         return refused_and_nothing_deleted();
     }

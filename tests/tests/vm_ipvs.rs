@@ -8,6 +8,7 @@ use nodefence_tests::{
     Cluster, Conn, Family, Options, Overlay, Place, Proxy,
     checks::{SOON, matrix},
     client::UdpConn,
+    kernel,
     topology::Service,
 };
 
@@ -31,7 +32,7 @@ fn cut(options: Options) -> Result<()> {
         ensure!(in_place == [0; 3], "answered in place, which IPVS does not translate: {counts:?}");
         ensure!(counts.handed > 0, "nothing was answered: {counts:?}");
     }
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let release = kernel::release()?;
     // The oldest kernel of the matrix is there for this: Debian 11's has no such fix.
     ensure!(translates != release.starts_with("5.10."), "{release}: the probe found {translates}");
     Ok(())

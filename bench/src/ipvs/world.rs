@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use nodefence::ipvs::{
     Change, Destination, Ipvs, Outcome, Protocol, Service as VirtualServer, ServiceKey, is_loaded,
 };
-use nodefence_tests::{Agent, Netns, load::each};
+use nodefence_tests::{Agent, Netns, ipvs::switch_on, load::each};
 use serde_json::{Value, json};
 
 /// The device to the pods.
@@ -155,10 +155,7 @@ impl World {
         wire.ip("addr add 192.168.2.2/24 dev eth0")?;
         node.ip("route add 10.128.0.0/9 via 192.168.2.2")?;
         node.ip("route add local 10.96.0.0/12 dev lo")?;
-        // As kube-proxy sets them.
-        for switch in ["conntrack", "expire_nodest_conn"] {
-            node.sysctl(&format!("ipv4/vs/{switch}"), "1")?;
-        }
+        switch_on(&node)?;
         // Nobody answers; what is emulated may take longer than the 30 s of such an entry.
         node.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
         Ok(Self { node, _wire: wire })

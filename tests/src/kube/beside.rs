@@ -11,7 +11,7 @@ use super::{
     objects,
     proxy::SYNC_PERIOD,
 };
-use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, topology::Service};
+use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, kernel, topology::Service};
 
 /// What both are told, and in which network.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +210,7 @@ fn file(cluster: &Cluster, setup: &Setup<'_>, nodes: &[&Node]) -> Value {
 /// # Errors
 /// The test's; where kube-proxy runs on a kernel that it does not run on.
 pub fn in_nftables_mode(test: impl Fn(Mode) -> Result<()>) -> Result<()> {
-    let release = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
+    let release = kernel::release()?;
     if !release.starts_with("5.10.") {
         return test(Mode::Nftables);
     }

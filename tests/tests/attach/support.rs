@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, path::PathBuf, process::Command, sync::Arc};
 use aya::programs::{SchedClassifier, TcAttachType};
 use nodefence::dataplane::{Dataplane, Options, TcChoice, TcMode, features};
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
-use nodefence_tests::{load::datagrams::Numbered, netns::Netns, wanted::Wanted};
+use nodefence_tests::{kernel, load::datagrams::Numbered, netns::Netns, wanted::Wanted};
 
 /// Far side of the pair; each address stands for a backend.
 pub(crate) const PEERS: [Ipv4Addr; 4] = [
@@ -85,10 +85,9 @@ impl<'a> Held<'a> {
 
 /// What `TcChoice::Auto` gives on this kernel. Kernels from 6.6 on have tcx; an older one must not claim to.
 pub(crate) fn auto() -> TcMode {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut parts = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    let has = (parts.next().unwrap(), parts.next().unwrap()) >= (6, 6);
-    assert_eq!(features().tcx, has, "tcx on {release}");
+    let version = kernel::version().unwrap();
+    let has = version >= kernel::TCX;
+    assert_eq!(features().tcx, has, "tcx on {version:?}");
     if has { TcMode::Tcx } else { TcMode::Clsact }
 }
 

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Options, Proxy,
+    Agent, Cluster,
     audit::{Audit, FAULT_AFTER},
+    ipvs,
 };
 
 /// For what is not promised.
@@ -15,11 +16,8 @@ pub(super) const LIMIT: Duration = Duration::from_secs(120);
 const A_WHILE: Duration = Duration::from_secs(5);
 
 pub(super) fn cluster() -> Result<Cluster> {
-    let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
+    let cluster = ipvs::cluster()?;
     let ns = &cluster.a.ns;
-    // As kube-proxy sets them.
-    ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
-    ns.sysctl("ipv4/vs/expire_quiescent_template", "1")?;
     // What nobody sends on must not lapse while it is looked at.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "900")?;
     ns.sysctl("netfilter/nf_conntrack_udp_timeout_stream", "900")?;

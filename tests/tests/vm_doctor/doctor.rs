@@ -1,10 +1,10 @@
 //! Each line of `doctor`.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nodefence_tests::{Agent, Netns};
+use nodefence_tests::{Agent, Netns, ipvs::cluster, kernel::UNCOUNTED};
 use serde_json::Value;
 
-use super::common::{Kernel, cluster, number};
+use super::common::{Kernel, number};
 
 /// Level, name and what was found.
 pub(super) type Line = [String; 3];
@@ -62,7 +62,7 @@ fn devices(ns: &Netns) -> Result<Vec<String>> {
 /// The soft limit of this process, which what it starts inherits.
 fn locked_memory(kernel: &Kernel) -> Result<Line> {
     const NAME: &str = "locked memory";
-    if kernel.version >= (5, 11) {
+    if kernel.version >= UNCOUNTED {
         return Ok(ok(NAME, "not counted for BPF since 5.11"));
     }
     let limits = std::fs::read_to_string("/proc/self/limits")?;

@@ -3,8 +3,9 @@
 use std::{fs, net::UdpSocket};
 
 use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::ipvs::cluster;
 
-use super::{common::cluster, doctor::lines};
+use super::doctor::lines;
 
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 

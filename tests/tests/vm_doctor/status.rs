@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Netns, Place, client::wait_until, topology::Service, watch::held,
+    Agent, Cluster, Conn, Family, Netns, Place, client::wait_until, ipvs::cluster, topology::Service,
+    watch::held,
 };
 use serde_json::{Value, json};
 
-use super::common::{Kernel, cluster};
+use super::common::Kernel;
 
 /// For what is not promised.
 const LIMIT: Duration = Duration::from_secs(60);

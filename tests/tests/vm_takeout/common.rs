@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::Pid;
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns, Options, Proxy,
+    Agent, Cluster, Family, Netns,
     client::{UdpConn, wait_until},
     ipvs,
     promises::RESTORED,
@@ -51,10 +51,7 @@ const MORE: &str = "\
 pub(super) const ONLY_B: &str = "TCP 10.96.0.35:80";
 
 pub(super) fn cluster() -> Result<Cluster> {
-    let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
-    // As kube-proxy sets them.
-    cluster.a.ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
-    cluster.a.ns.sysctl("ipv4/vs/expire_quiescent_template", "1")?;
+    let cluster = ipvs::cluster()?;
     cluster.a.ns.ip("addr add 10.96.0.30/32 dev kube-ipvs0\naddr add 10.96.0.32/32 dev kube-ipvs0")?;
     cluster.a.ns.feed("ipvsadm -R", MORE)?;
     Ok(cluster)
