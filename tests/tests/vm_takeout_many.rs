@@ -18,19 +18,20 @@ use nodefence::{
     flags::monotonic_ns,
 };
 use nodefence_tests::{
-    Agent, Cluster, Netns, Options, Proxy,
+    Agent, Netns,
     client::wait_until,
     emulated,
-    ipvs::saved,
+    ipvs::{self, saved},
     load::each,
+    long,
     promises::RESTORED,
-    watch::{held, moment, wait_within},
+    watch::{figure, held, moment, wait_within},
 };
 use rustix::process::setpriority_process;
 use serde_json::Value;
 
 /// For what is not promised.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Endpoints of each service on each of the two nodes.
 const EACH: usize = 4;
@@ -57,7 +58,8 @@ struct Size {
 /// 50,400 flows.
 const ALL: Size = Size { services: 1_000, node_ports: 200, clients: 42 };
 /// 1,920 flows to a tenth of the Services. An emulated processor takes one to two milliseconds to ask one client, and as long to take out one destination: at
-/// this size it holds what is promised of real ones.
+/// this size it holds what is promised of real ones. At full size, which it is given in [`long`] runs, it needs longer than clients are waited for before their
+/// connections go (`ASKING`, plan/takeout): then what is taken out is looked at, and the figures are kept.
 const EMULATED: Size = Size { services: 100, node_ports: 20, clients: 16 };
 
 impl Size {
@@ -248,11 +250,13 @@ fn row(agent: &Agent) -> Result<Value> {
 
 #[test]
 fn with_half_of_the_flows_tcp() -> Result<()> {
-    let size = if emulated() { EMULATED } else { ALL };
-    let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
+    let (size, promised) = match (emulated(), long()) {
+        (false, _) => (ALL, true),
+        (true, false) => (EMULATED, true),
+        (true, true) => (ALL, false),
+    };
+    let cluster = ipvs::cluster()?;
     let ns = &cluster.a.ns;
-    // As kube-proxy sets it.
-    ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
     ns.ip("route add local 10.97.0.0/16 dev lo")?;
     // Nobody answers: such entries live for 30 s, and sending that much takes longer where it is emulated.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
@@ -320,21 +324,34 @@ fn with_half_of_the_flows_tcp() -> Result<()> {
         row["taken"],
         since_asked()
     );
-    held("UDP gone from conntrack", PROMISED, flagged, of_datagrams)?;
-    held("all gone from conntrack", PROMISED, flagged, of_conntrack)?;
-    held("all gone from IPVS too", PROMISED, flagged, of_both)?;
+    let told = reset(&waiting)?;
+    figure("clients told", told as f64, &format!("of {}", mine.tcp));
+    for (what, took) in [
+        ("UDP gone from conntrack", of_datagrams),
+        ("all gone from conntrack", of_conntrack),
+        ("all gone from IPVS too", of_both),
+    ] {
+        if promised {
+            held(what, PROMISED, flagged, took)?;
+        } else {
+            figure(what, took.as_secs_f64() * 1e3, "ms");
+        }
+    }
     // 4 in each, and the cluster's own.
     ensure!(row["taken"].as_u64() >= Some((size.servers() * EACH) as u64), "{row}");
-    let told = reset(&waiting)?;
-    ensure!(told == mine.tcp, "{told} of {} clients that wait were told: {asked}", mine.tcp);
+    ensure!(!promised || told == mine.tcp, "{told} of {} clients that wait were told: {asked}", mine.tcp);
     let now = Connections::to(ns, 3)?;
     ensure!(now == theirs, "{theirs:?} flows to node C became {now:?}");
 
     let unflagged = Instant::now();
     agent.unflag("node-b")?;
-    wait_within("put back into IPVS", RESTORED, unflagged, || {
-        self::row(&agent).is_ok_and(|row| row.is_null())
-    })?;
+    let is_back = || self::row(&agent).is_ok_and(|row| row.is_null());
+    if promised {
+        wait_within("put back into IPVS", RESTORED, unflagged, is_back)?;
+    } else {
+        let took = wait_until("put back into IPVS", LIMIT, is_back)?;
+        figure("put back into IPVS", took.as_secs_f64() * 1e3, "ms");
+    }
     ensure!(saved(ns)? == before, "the table is not as it was");
     Ok(())
 }
