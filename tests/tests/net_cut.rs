@@ -1,18 +1,22 @@
 //! The whole of it: the real agent on node A, a node flagged by the real CLI, clients in three places.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Cluster, Conn, Family, Options, Outcome, Overlay, Place,
     checks::{self, Case, Fence as _, SOON},
+    client::wait_until,
+    load::until_reset::Sending,
     topology::Service,
-    watch::held,
+    watch::{held, moment},
 };
 
 /// A flow that sends all the time is reset so soon after somebody asked the agent to flag its node: the verdict is written at once, not with the next renewal.
 const CUT: Duration = Duration::from_millis(100);
+/// It sends a byte each so long.
+const PACE: Duration = Duration::from_millis(1);
 
 fn matrix(options: Options) -> Result<()> {
     checks::matrix(options).map(drop)
@@ -40,20 +44,14 @@ fn a_flag_cuts_a_busy_flow_at_once() -> Result<()> {
     let mut agent = cluster.agent()?;
     for family in [Family::V4, Family::V6] {
         for _ in 0..5 {
-            let mut busy = Case { cluster: &cluster, place: Place::Outside, family }.to_b(Service::Web)?;
-            let client = std::thread::spawn(move || {
-                loop {
-                    match busy.request() {
-                        Outcome::Answered => {}
-                        end => return (end, Instant::now()),
-                    }
-                }
-            });
-            std::thread::sleep(Duration::from_millis(50));
+            let conn = Case { cluster: &cluster, place: Place::Outside, family }.to_b(Service::Web)?;
+            let busy = Sending::start(conn.stream, PACE, || Ok(()))?;
+            wait_until("it sends", SOON, || busy.sent() > 20)?;
             let flagged = agent.flag_now("node-b")?;
-            let (end, at) = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))?;
-            ensure!(end == Outcome::Reset, "{end:?}");
-            held("flag to the reset of a busy flow", CUT, flagged, at - flagged)?;
+            let reset = busy.wait(SOON)?.context("not reset at all")?;
+            let took = moment(reset.at).checked_duration_since(flagged).context("reset before the flag")?;
+            held("flag to the reset of a busy flow", CUT, flagged, took)?;
+            busy.finish()?;
             agent.unflag("node-b")?;
         }
     }

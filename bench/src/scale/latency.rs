@@ -7,7 +7,7 @@ use nodefence_tests::load::{repeat, under};
 
 use super::{
     asks::{client, flag, unflag},
-    flow::{Flow, PACE, serve},
+    flow::{self, PACE},
     world::{World, rewrite},
 };
 use crate::{
@@ -73,7 +73,7 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
     }
     drop(progress);
     world.settle()?;
-    serve(&world.servers)?;
+    flow::serve(&world.servers)?;
     let before = world.status()?.cluster.view;
     let file = world.agent.cluster_file();
     let World { view, client: from, agent, .. } = world;
@@ -93,7 +93,7 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
         let mut progress = Progress::start("latency: flag to RST", samples);
         let mut flags = Flags::default();
         for (sample, (node, address)) in (0..samples).zip(to.iter().cycle()) {
-            let flow = Flow::start(from, *address, cpu)?;
+            let flow = flow::start(from, *address, cpu)?;
             // Another moment of the agent's second, and of its views, each time.
             std::thread::sleep(Duration::from_millis(20 + u64::from(sample) * 7 % 53));
             let before = process.waited(FLAGS)?;
@@ -106,10 +106,10 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
             flags.sent.push(took);
             flags.read.push(at.saturating_sub(report.received_ns) as f64 / 1e3);
             flags.waited.push(waited);
-            let still = reset.map_or(0.0, |reset| reset.still);
-            flags.less.push((took - waited - still).max(0.0));
-            flags.still.extend(reset.map(|reset| reset.still));
-            drop(flow);
+            let still = reset.map(|reset| reset.still.as_secs_f64() * 1e6);
+            flags.less.push((took - waited - still.unwrap_or(0.0)).max(0.0));
+            flags.still.extend(still);
+            flow.finish()?;
             unflag(&mut asks, *node)?;
             progress.step();
         }
