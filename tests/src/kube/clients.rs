@@ -3,7 +3,10 @@
 use std::{
     fmt::Display,
     net::SocketAddr,
-    sync::{OnceLock, atomic::AtomicBool},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -14,7 +17,7 @@ use super::Beside;
 use crate::{
     Conn, Netns, Node, Outcome, Place,
     audit::BOTH,
-    client::FIRST_SYN,
+    client::{FIRST_SYN, wait_until},
     emulated,
     load::{at_intervals, repeat, under},
     tcp_info,
@@ -26,8 +29,8 @@ use crate::{
 const CLIENTS: usize = 40;
 /// How often there is a new connection: ten a second.
 const NEW: Duration = Duration::from_millis(100);
-/// From the moment when the node's processes stand still to its flag.
-const UNNOTICED: Duration = Duration::from_millis(300);
+/// Who waits for so long for an answer waits for a node that stands still.
+const CAUGHT: Duration = Duration::from_millis(150);
 /// For how long everything is watched after the flag: longer than a lost SYN or a lost first segment is waited for.
 pub(super) const AFTER: Duration = Duration::from_secs(2);
 /// And in one place of each test: longer than a verdict holds that nobody renews.
@@ -47,6 +50,10 @@ struct Watched<'a> {
     /// The Service, by IP version.
     to: [SocketAddr; 2],
     flagged: OnceLock<Instant>,
+    /// Clients that keep their connection and have had an answer.
+    served: AtomicUsize,
+    /// Requests that wait for their answer: where to, whether on a new connection, and since when.
+    waiting: Mutex<Vec<(SocketAddr, bool, Instant)>>,
 }
 
 /// A time that somebody waited, and how long the machine stood still in it.
@@ -100,14 +107,32 @@ struct New {
     again: u32,
 }
 
+/// Somebody who asks.
+struct Asks<'a> {
+    waiting: &'a Mutex<Vec<(SocketAddr, bool, Instant)>>,
+    since: (SocketAddr, bool, Instant),
+}
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = waiting.iter().position(|one| *one == self.since) {
+            waiting.swap_remove(at);
+        }
+    }
+}
+
 impl Watched<'_> {
     /// A client that keeps its connection: when it is reset it makes a new one at once and asks again. Gives the longest that it waited for an answer
     /// after the flag, and how often it was reset.
     fn keeps_alive(&self, to: SocketAddr, stop: &AtomicBool) -> Result<(Wait, u32)> {
         let mut conn = Conn::connect(self.ns, to, LIMIT)?;
         let (mut longest, mut resets) = (Wait::default(), 0);
+        conn.who()?;
+        self.served.fetch_add(1, Ordering::Relaxed);
         repeat(stop, || {
             let begun = Instant::now();
+            let _asks = self.asks(to, false);
             while let Err(error) = conn.who() {
                 ensure!(Outcome::of(&error) == Outcome::Reset, "a request ended with {error}");
                 resets += 1;
@@ -125,6 +150,7 @@ impl Watched<'_> {
 
     fn new_connection(&self, to: SocketAddr) -> New {
         let begun = Instant::now();
+        let _asks = self.asks(to, true);
         let mut again = 0;
         let result = Conn::connect(self.ns, to, LIMIT).and_then(|mut conn| {
             again = tcp_info::retransmitted(&conn.stream)?;
@@ -133,6 +159,22 @@ impl Watched<'_> {
         let wait = Wait::since(begun);
         let outcome = result.as_ref().map_or_else(Outcome::of, |_| Outcome::Answered);
         New { to, begun, wait, outcome, who: result.unwrap_or_default(), again }
+    }
+
+    /// Notes that somebody asks, until what it gives is dropped.
+    fn asks(&self, to: SocketAddr, new: bool) -> Asks<'_> {
+        let since = (to, new, Instant::now());
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(since);
+        Asks { waiting: &self.waiting, since }
+    }
+
+    /// Whether of each IP version somebody waits for the node that hangs, both on a new connection and on one that was kept.
+    fn caught(&self) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |to: SocketAddr, new: bool| {
+            waiting.iter().any(|one| (one.0, one.1) == (to, new) && one.2.elapsed() > CAUGHT)
+        };
+        self.to.into_iter().all(|to| waits(to, true) && waits(to, false))
     }
 
     /// To both addresses of the Service in turn.
@@ -156,11 +198,15 @@ pub(super) fn hangs(
         ns: cluster.at(place),
         to: BOTH.map(|family| cluster.service(Service::Web, place, family)),
         flagged: OnceLock::new(),
+        served: AtomicUsize::new(0),
+        waiting: Mutex::default(),
     };
     let hang = || -> Result<Instant> {
-        sleep(Duration::from_millis(700));
+        wait_until("each client has had an answer", LIMIT, || {
+            watched.served.load(Ordering::Relaxed) == CLIENTS
+        })?;
         hung.freeze()?;
-        sleep(UNNOTICED);
+        wait_until("clients wait for the node that hangs", LIMIT, || watched.caught())?;
         watched.flagged.get_or_init(Instant::now);
         let flagged = flag()?;
         sleep(after);
@@ -171,13 +217,13 @@ pub(super) fn hangs(
     let keeping = keeping.map(|to| move |stop: &AtomicBool| watched.keeps_alive(to, stop));
     let new = |stop: &AtomicBool| watched.new_connections(stop);
     let ((flagged, new), clients) = under(keeping, || under([new], hang));
-    let flagged = flagged?;
     let (mut longest, mut resets) = (Wait::default(), [0; 2]);
     for (at, client) in clients.into_iter().enumerate() {
         let (wait, reset) = client.with_context(|| format!("client {at} of {:?}", watched.to[at % 2]))?;
         longest = longest.max(wait);
         resets[at % 2] += reset;
     }
+    let flagged = flagged?;
     let new: Vec<New> = new.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
     let (after, before): (Vec<&New>, Vec<&New>) = new.iter().partition(|one| one.begun >= flagged);
     let slowest = after.iter().map(|one| one.wait.took).max().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Clients that use a Service through a real kube-proxy on node A while node B hangs, or A itself.
 
 use std::{
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -204,7 +204,8 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
         (Place::Pod, ([10, 244, 2, 77].into(), 8080)),
         (Place::Pod, ([0xfd00, 0x244, 2, 0, 0, 0, 0, 0x77].into(), 8080)),
     ];
-    let uses = |place, to: (std::net::IpAddr, u16), stop: &AtomicBool| -> Result<u64> {
+    let exchanged = [const { AtomicU64::new(0) }; 4];
+    let uses = |place, to: (std::net::IpAddr, u16), done: &AtomicU64, stop: &AtomicBool| -> Result<u64> {
         let ns = cluster.at(place);
         let mut kept = Conn::connect(ns, to.into(), LIMIT)?;
         // The first one finds out how much fits through the tunnel.
@@ -217,6 +218,7 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
                 return Err(missed(FIRST_SYN, "a SYN was sent again"));
             }
             new.who()?;
+            done.fetch_add(1, Ordering::Relaxed);
             Ok(Duration::from_millis(10))
         })?;
         // By its answer all has arrived that was sent twice.
@@ -226,7 +228,9 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
         Ok(count)
     };
     let flagged = || -> Result<()> {
-        sleep(Duration::from_millis(300));
+        wait_until("each exchanges", LIMIT, || {
+            exchanged.iter().all(|exchanged| exchanged.load(Ordering::Relaxed) > 2)
+        })?;
         beside.agent.expect(&["flag", cluster.b.name, "--wait"])?;
         for family in BOTH {
             let to = cluster.service(Service::Host, Place::Outside, family);
@@ -238,11 +242,14 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
             let direct = cluster.b.endpoint(Service::Host, family);
             Conn::refused_at_once(&cluster.a.ns, direct, LIMIT).context("a backend of the flagged node")?;
         }
+        // So long nothing may happen to them.
         sleep(Duration::from_secs(2));
         Ok(())
     };
     let uses = &uses;
-    let users = ways.map(|(place, to)| move |stop: &AtomicBool| uses(place, to, stop));
+    let users = ways.iter().zip(&exchanged);
+    let users =
+        users.map(|((place, to), exchanged)| move |stop: &AtomicBool| uses(*place, *to, exchanged, stop));
     let (result, counts) = under(users, flagged);
     result.with_context(|| told(&beside, Place::Outside))?;
     for ((_, to), count) in ways.into_iter().zip(counts) {
