@@ -106,25 +106,8 @@ impl Agent {
     /// As [`Agent::start`].
     pub fn restart(&mut self, more: &[&str]) -> Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path())?;
-        let mut command = Command::new(&self.program);
-        command
-            .arg("agent")
-            .arg("--cluster-file")
-            .arg(self.cluster_file())
-            .arg("--node")
-            .arg(&self.node)
-            .arg("--run-dir")
-            .arg(self.dir.path().join("run"))
-            .arg("--socket")
-            .arg(self.socket());
-        for interface in &self.interfaces {
-            command.arg("--interface").arg(interface);
-        }
-        // What the datapath does is looked at by itself, unless a test says otherwise.
-        if !self.extra.iter().any(|word| word == "--proxy") {
-            command.args(["--proxy", "none"]);
-        }
-        command.args(&self.extra).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut command = self.command(more);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut proc = Proc::spawn(&self.ns, command)?;
         self.watch.agent(proc.pid().as_raw());
         let ready = wait_until("agent ready", READY, || {
@@ -135,6 +118,29 @@ impl Agent {
         }
         self.proc = Some(proc);
         Ok(())
+    }
+
+    /// The command of an agent over the same folders: with this one's options but for those that `more` has, and with `more`.
+    pub fn command(&self, more: &[&str]) -> Command {
+        let extra: Vec<&str> = self.extra.iter().map(String::as_str).collect();
+        let mut own = vec![
+            ("--cluster-file", self.cluster_file().into_os_string()),
+            ("--node", self.node.clone().into()),
+            ("--run-dir", self.dir.path().join("run").into()),
+            ("--socket", self.socket().into()),
+        ];
+        own.extend(self.interfaces.iter().map(|interface| ("--interface", interface.into())));
+        // What the datapath does is looked at by itself, unless a test says otherwise.
+        if !extra.contains(&"--proxy") {
+            own.push(("--proxy", "none".into()));
+        }
+        let mut command = Command::new(&self.program);
+        command.arg("agent");
+        for (option, value) in own.into_iter().filter(|(option, _)| !more.contains(option)) {
+            command.arg(option).arg(value);
+        }
+        command.args(extra).args(more);
+        command
     }
 
     /// Whether the process `pid` answers at the socket: where one agent takes over from another, the older one answers at first.

@@ -40,20 +40,11 @@ fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
-/// The command of another agent over the same folders.
-fn another(agent: &Agent, more: &[&str]) -> Result<Command> {
-    let run_dir = agent.socket().parent().context("no folder")?.to_owned();
-    let mut command = Command::new(bin("nodefence")?);
-    command.arg("--run-dir").arg(run_dir).arg("agent").arg("--cluster-file").arg(agent.cluster_file());
-    command.args(["--node", "node-a", "--interface", "v0"]).args(more);
-    Ok(command)
-}
-
 #[test]
 fn a_second_agent_ends_with_a_message() -> Result<()> {
     let (ns, agent) = start(&[])?;
     let pid = agent.proc()?.pid();
-    let mut command = another(&agent, &[])?;
+    let mut command = agent.command(&[]);
     let output = ns.run(move || command.output())?;
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(6), "{}: {text}", output.status);
@@ -67,7 +58,7 @@ fn a_take_over_ends_the_first() -> Result<()> {
     let (ns, agent) = start(&[])?;
     let first = agent.proc()?.pid();
     agent.expect(&["flag", "node-b", "--for", "1h", "--reason", "disk"])?;
-    let mut second = another(&agent, &["--take-over"])?;
+    let mut second = agent.command(&["--take-over"]);
     second.stderr(Stdio::null());
     let second = Proc::spawn(&ns, second)?;
     wait_until("the second answers", Duration::from_secs(20), || {
@@ -160,34 +151,21 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
         (&["--socket", &elsewhere], "something that is no socket lies there"),
         (&["--node", "node-z"], "no such node"),
     ] {
-        let mut command = another(&agent, &["--take-over"])?;
-        if more[0] == "--node" {
-            command = another_as(&agent, more[1], "v0")?;
-        } else {
-            command.args(more);
-        }
+        let command = agent.command(&[more, &["--take-over"]].concat());
         let (code, text) = failing(&ns, &command)?;
         ensure!(code == Some(1) && text.contains(says), "{more:?}: {code:?}: {text}");
         ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "{more:?}: the first one is gone");
     }
-    let (code, text) = failing(&ns, &another_as(&agent, "node-a", "nope0")?)?;
+    let (code, text) = failing(&ns, &agent.command(&["--interface", "nope0", "--take-over"]))?;
     ensure!(code == Some(1) && text.contains("--interface nope0: there is no such interface"), "{text}");
     let file = agent.socket().with_file_name("flags.json");
     fs::remove_file(&file)?;
     fs::create_dir(&file)?;
-    let (code, text) = failing(&ns, &another(&agent, &["--take-over"])?)?;
+    let (code, text) = failing(&ns, &agent.command(&["--take-over"]))?;
     ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{text}");
     ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone");
     ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
-}
-
-fn another_as(agent: &Agent, node: &str, interface: &str) -> Result<Command> {
-    let run_dir = agent.socket().parent().context("no folder")?.to_owned();
-    let mut command = Command::new(bin("nodefence")?);
-    command.arg("--run-dir").arg(run_dir).arg("agent").arg("--cluster-file").arg(agent.cluster_file());
-    command.args(["--node", node, "--interface", interface, "--take-over"]);
-    Ok(command)
 }
 
 #[test]
@@ -279,7 +257,7 @@ fn without_privilege() -> Result<()> {
     let mut command = Command::new("setpriv");
     // Root without any capability: files are reachable, the kernel is not.
     command.arg("--bounding-set=-all").arg("--inh-caps=-all");
-    let agent = another(&agent, &[])?;
+    let agent = agent.command(&[]);
     command.arg(agent.get_program()).args(agent.get_args());
     let output = ns.run(move || command.output())?;
     let text = String::from_utf8_lossy(&output.stderr);
@@ -344,7 +322,7 @@ fn a_run_folder_that_is_removed_ends_the_agent_which_writes_its_flags_first() ->
 fn nobody_needs_to_read_the_log() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.terminate()?;
-    let mut command = another(&agent, &[])?;
+    let mut command = agent.command(&[]);
     command.stderr(Stdio::piped());
     let mut unread = ns.run(move || command.spawn())?;
     let answers = wait_until("it answers", Duration::from_secs(20), || agent.status().is_ok());

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-use super::{another, start};
+use super::start;
 
 #[test]
 fn a_stale_socket_is_replaced() -> Result<()> {
@@ -31,7 +31,7 @@ fn something_else_in_the_sockets_place_is_left() -> Result<()> {
     agent.terminate()?;
     ensure!(fs::symlink_metadata(agent.socket()).is_err(), "an orderly end removes the socket");
     fs::write(agent.socket(), "mine")?;
-    let mut command = another(&agent, &[])?;
+    let mut command = agent.command(&[]);
     let output = ns.run(move || command.output())?;
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{}: {text}", output.status);
