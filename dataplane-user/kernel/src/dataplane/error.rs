@@ -56,11 +56,6 @@ pub enum Error {
     /// A kernel that was built without what the programs need.
     #[error("this kernel has no TC programs: it was built without CONFIG_BPF_SYSCALL or CONFIG_NET_CLS_BPF")]
     NoClassifier,
-    /// The locked-memory limit could not be raised (needed before Linux 5.11).
-    #[error(
-        "cannot raise RLIMIT_MEMLOCK, which this kernel counts BPF maps against (needed before 5.11): {0}"
-    )]
-    Memlock(io::Error),
     /// The object could not be loaded.
     #[error("cannot load the eBPF object: {0}")]
     Load(#[from] aya::EbpfError),

@@ -88,7 +88,10 @@ fn supported(kernel: KernelVersion) -> Result<(), Error> {
 fn raise_memlock(kernel: KernelVersion) -> Result<(), Error> {
     let counted = kernel < KernelVersion::new(5, 11, 0);
     match setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
-        Err(e) if counted => Err(Error::Memlock(e.into())),
+        Err(e) if counted => {
+            let what = "raise RLIMIT_MEMLOCK, which this kernel counts BPF maps against".into();
+            Err(Error::Privilege { what, source: e.into() })
+        }
         _ => Ok(()),
     }
 }
