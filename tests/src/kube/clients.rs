@@ -35,6 +35,8 @@ const CAUGHT: Duration = Duration::from_millis(150);
 pub(super) const AFTER: Duration = Duration::from_secs(2);
 /// And in one place of each test: longer than a verdict holds that nobody renews.
 pub(super) const AFTER_A_RENEWAL: Duration = Duration::from_secs(4);
+/// For all clients to be there.
+const SET_UP: Duration = Duration::from_secs(60);
 /// Longest wait for anything.
 pub(super) const LIMIT: Duration = Duration::from_secs(8);
 /// How often each of them asks. An emulated processor is not to be busy with them alone.
@@ -202,7 +204,7 @@ pub(super) fn hangs(
         waiting: Mutex::default(),
     };
     let hang = || -> Result<Instant> {
-        wait_until("each client has had an answer", LIMIT, || {
+        wait_until("each client has had an answer", SET_UP, || {
             watched.served.load(Ordering::Relaxed) == CLIENTS
         })?;
         hung.freeze()?;
