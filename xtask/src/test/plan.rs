@@ -180,5 +180,9 @@ mod tests {
         assert_eq!(places(Scope::Quick, "net_kernel"), [Place::Native]);
         assert_eq!(places(Scope::Quick, "kube_proxy"), []);
         assert_eq!(places(Scope::All, "net_kernel").len(), 5);
+        assert_eq!(places(Scope::All, "cli_surface").len(), 5);
+        let native: Vec<&str> =
+            table::FILES.iter().filter(|file| file.is_native_alone()).map(|file| file.name).collect();
+        assert_eq!(native, ["demo", "house"], "what `--all` leaves out in guests");
     }
 }
