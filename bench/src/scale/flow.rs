@@ -48,5 +48,9 @@ pub(super) fn start(netns: &Netns, to: Ipv4Addr, cpu: usize) -> anyhow::Result<S
     let stream = netns
         .run(move || TcpStream::connect_timeout(&address, PATIENCE))
         .with_context(|| format!("connect to {address}"))?;
-    Sending::start(stream, PACE, move || cpus::stay_on(&[cpu]))
+    // Nobody else's work on that CPU is to keep it from the RST.
+    Sending::start(stream, PACE, move || {
+        cpus::stay_on(&[cpu])?;
+        cpus::before_all()
+    })
 }
