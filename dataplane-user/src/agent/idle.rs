@@ -70,7 +70,7 @@ impl Asking {
     fn carry_out(&self, rounds: Vec<Round>) {
         let nodes: BTreeSet<NodeName> = rounds.iter().map(|round| round.node.clone()).collect();
         if nodes.contains(&self.sight.own_node) {
-            // The devices of its pods are attached only while it bears a flag, which the cluster file may just have given it.
+            // The devices of its pods are attached only while it bears a flag, which the source may just have given it.
             self.bells.looks.look();
         }
         self.letting_go.before_asking(&nodes);
@@ -109,7 +109,7 @@ fn ask_where_reached_late(asking: &Asking, rows: &Rows) -> Rows {
     ask(asking, &late)
 }
 
-/// Asks the idle clients of nodes that are cut from now on (by a request, the cluster file, a flag adopted from an agent that ended), or that the cut reaches better
+/// Asks the idle clients of nodes that are cut from now on (by a request, the source, a flag adopted from an agent that ended), or that the cut reaches better
 /// than before, until the agent ends.
 pub(super) async fn follow(asking: Asking, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();

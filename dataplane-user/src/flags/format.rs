@@ -101,7 +101,7 @@ pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String>
     if stored.boot_id != boot_id {
         return Err("is from before the machine booted".into());
     }
-    // One of the cluster file that is over stays, as it does in memory: the file may say it still, and a wall clock that was set
+    // One of the source that is over stays, as it does in memory: the source may say it still, and a wall clock that was set
     // back must not give it new time.
     let holds = |claim: &Claim| claim.source == Source::File || !claim.ended(now);
     let claims = stored.claims.into_iter().map(StoredClaim::read).filter(|(_, claim)| holds(claim));

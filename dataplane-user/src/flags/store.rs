@@ -28,7 +28,7 @@ pub struct Adopted {
     pub problem: Option<String>,
 }
 
-/// The file that keeps all claims while no agent runs: those of the cluster file and of other causes too, whose verdicts the next
+/// The file that keeps all claims while no agent runs: those of the source and of other causes too, whose verdicts the next
 /// agent renews before it has heard of them.
 ///
 /// A file that cannot be believed (damaged, of a later version, or from before the machine booted) gives no claims: the cut then
@@ -146,7 +146,7 @@ impl FlagStore {
     }
 
     fn write(&self, text: &[u8]) -> io::Result<()> {
-        // The next agent would not read it, and not start for it: the reasons in a cluster file may be of any length.
+        // The next agent would not read it, and not start for it: the reasons may be of any length.
         if text.len() as u64 > MAX_BYTES {
             return Err(io::Error::other(format!("would be {} bytes; the limit is {MAX_BYTES}", text.len())));
         }
