@@ -111,6 +111,14 @@ impl Coverage {
         }
     }
 
+    /// The device by which answers of this backend come in, where the cut covers all ways to it that are known. By some way that is not known (a wrapped route)
+    /// packets may leave uncovered; its clients are asked all the same, since most of what they send is cut.
+    pub(super) fn entry(&self, backend: IpAddr) -> Option<u32> {
+        let ways = self.map.as_ref()?.ways(backend);
+        let known = Ways { unknown: None, ..Ways::clone(ways) };
+        self.way(&known).ok().map(|way| way.device)
+    }
+
     /// Whether the cut reaches a backend of this node that it did not reach `before`.
     pub(super) fn reaches_more_of(&self, node: &Node, before: &Self) -> bool {
         node.backends.iter().any(|b| self.of(b.address).is_ok() && before.of(b.address).is_err())

@@ -68,14 +68,21 @@ async fn next(rounds: &Rounds, of: Of, stop: &CancellationToken) -> Option<Vec<R
 impl Asking {
     /// Blocking, a second or so; where there are many clients, as long as it takes to ask them.
     fn carry_out(&self, rounds: Vec<Round>) {
+        let begun = monotonic_ns();
         let nodes: BTreeSet<NodeName> = rounds.iter().map(|round| round.node.clone()).collect();
         if nodes.contains(&self.sight.own_node) {
             // The devices of its pods are attached only while it bears a flag, which the source may just have given it.
             self.bells.looks.look();
         }
         self.letting_go.before_asking(&nodes);
+        // No newer than what the first questions go by: a device that is attached while these are asked counts as come since.
+        let reached = Arc::clone(&self.sight.world().coverage);
         let mut rows = ask(self, &nodes);
-        rows.extend(ask_where_reached_late(self, &rows));
+        rows.extend(ask_where_reached_late(self, &rows, &reached));
+        // The drain deletes their connections from now on.
+        for node in rows.keys() {
+            self.bells.takeout.asked(node, begun);
+        }
         if nodes.iter().any(|node| rows.get(node).is_none_or(may_have_tcp)) {
             self.letting_go.after_asking(&nodes);
         }
@@ -94,17 +101,16 @@ fn may_have_tcp(row: &AskRow) -> bool {
 }
 
 /// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
-fn ask_where_reached_late(asking: &Asking, rows: &Rows) -> Rows {
+fn ask_where_reached_late(asking: &Asking, rows: &Rows, before: &Coverage) -> Rows {
     let mut late: BTreeSet<NodeName> =
         rows.iter().filter(|(_, row)| row.unreachable > 0).map(|(node, _)| node.clone()).collect();
     if late.is_empty() {
         return Rows::new();
     }
-    let before = Arc::clone(&asking.sight.world().coverage);
     asking.bells.looks.look();
     let world = asking.sight.world();
     late.retain(|node| {
-        world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, &before))
+        world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, before))
     });
     ask(asking, &late)
 }
@@ -150,7 +156,6 @@ fn ask(asking: &Asking, names: &BTreeSet<NodeName>) -> Rows {
     if pointless(&asking.sight.settings).is_some() {
         return Rows::new();
     }
-    let begun = monotonic_ns();
     let world = asking.sight.world();
     let keep = world.keep();
     let mut nodes: Vec<NodeName> = Vec::new();
@@ -180,13 +185,13 @@ fn ask(asking: &Asking, names: &BTreeSet<NodeName>) -> Rows {
         }
     };
     for (node, row) in &rows {
-        note(asking, &world, node, row, &coverage, begun);
+        note(asking, &world, node, row, &coverage);
     }
     rows
 }
 
 /// Says and keeps what came of asking about a node, and has it asked about again where more of it is reached by now.
-fn note(asking: &Asking, world: &World, name: &NodeName, row: &AskRow, reached: &Coverage, begun: u64) {
+fn note(asking: &Asking, world: &World, name: &NodeName, row: &AskRow, reached: &Coverage) {
     let node = name.as_str();
     match &row.problem {
         None => {
@@ -207,7 +212,6 @@ fn note(asking: &Asking, world: &World, name: &NodeName, row: &AskRow, reached: 
         asking.bells.flagged.notify_one();
     }
     asking.follow_up.note_asked(name, row.clone());
-    asking.bells.takeout.asked(name, begun);
 }
 
 /// The sweep's view of the agent.
@@ -222,7 +226,7 @@ struct Ground<'a> {
 impl Surroundings for Ground<'_> {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
         // As the backend's own packets come in: by the VLAN device, also where the one below it is attached.
-        let ifindex = self.coverage.of(backend.into()).ok()?.device;
+        let ifindex = self.coverage.entry(backend.into())?;
         Some(Entry { ifindex, mac: self.coverage.mac(ifindex) })
     }
 

@@ -20,12 +20,10 @@ pub fn inject(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (Vec<bool>, Opt
         let others: Vec<_> = shares.map(|share| scope.spawn(|| inject_share(injector, share))).collect();
         let (mut taken, mut first) = inject_share(injector, own);
         for other in others {
-            let (more, error) = other.join().unwrap_or_default();
+            let (more, error) = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             taken.extend(more);
             first = first.or(error);
         }
-        // A thread that fell has put in nobody knows what.
-        taken.resize(frames.len(), false);
         (taken, first)
     })
 }
