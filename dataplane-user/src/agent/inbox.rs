@@ -122,6 +122,9 @@ impl Inbox {
         let (answer, answered) = oneshot::channel();
         {
             let mut queue = self.queue();
+            if queue.ended {
+                return Err(NoAnswer::Ended);
+            }
             if queue.requests >= REQUESTS {
                 return Err(NoAnswer::Full);
             }
@@ -202,5 +205,6 @@ mod tests {
         // Nobody will take it.
         inbox.tell(Input::Tick);
         assert!(inbox.take().is_none());
+        assert_eq!(ask().unwrap_err(), NoAnswer::Ended);
     }
 }

@@ -55,8 +55,8 @@ pub(super) struct LocalBackend {
     address: IpAddr,
 }
 
-/// Refuses backends that would be cut by an address of this machine alone. The file tells a node's one address; where it has
-/// a second one, of the other IP version, only the node itself can know.
+/// Refuses backends that would be cut by an address of this machine alone. The source need not tell all addresses of a
+/// node; only the node itself knows them.
 pub(super) fn refuse_local(view: &ClusterView, local: &[IpAddr]) -> Result<(), LocalBackend> {
     let local: HashSet<IpAddr> = local.iter().map(IpAddr::to_canonical).collect();
     for node in &view.nodes {

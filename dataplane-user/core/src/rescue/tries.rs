@@ -66,6 +66,7 @@ impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
         self.halves.iter().find_map(|half| half.get(key)).copied()
     }
 
+    /// How much is remembered.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.halves.iter().map(HashMap::len).sum()
