@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct Beat {
     renewed: AtomicU64,
     done: AtomicU64,
+    tables: AtomicU64,
     drain: AtomicU64,
     drains: AtomicBool,
 }
@@ -17,6 +18,7 @@ impl Beat {
         Self {
             renewed: AtomicU64::new(now),
             done: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
             drain: AtomicU64::new(0),
             drains: AtomicBool::new(false),
         }
@@ -40,6 +42,16 @@ impl Beat {
     /// All of this snapshot is in the maps.
     pub(super) fn set_done(&self, number: u64) {
         self.done.store(number, Ordering::Release);
+    }
+
+    /// The number of the view whose tables, and no others, were in the maps last; 0 before the first one.
+    pub(super) fn tables(&self) -> u64 {
+        self.tables.load(Ordering::Acquire)
+    }
+
+    /// The tables of this view, and no others, are in the maps.
+    pub(super) fn set_tables(&self, view: u64) {
+        self.tables.store(view, Ordering::Release);
     }
 
     /// When the thread that takes out of IPVS last gave a sign of life; 0 before its first one.

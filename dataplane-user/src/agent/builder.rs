@@ -8,6 +8,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
+    beat::Beat,
     inbox::Inbox,
     slot::Slot,
     threads::{Crew, Nice},
@@ -70,6 +71,8 @@ pub(super) struct Builder {
     answer: Answer,
     proxy: Option<proxy::Mode>,
     indices: Indices,
+    /// Nodes of the last view have no place yet: all that are left were given up with it, or with views that are not written either.
+    places_wait: bool,
     last: Option<Arc<NewView>>,
     /// Every view that was delivered and that others may read still: the last of them must be let go here, not where packets wait.
     bin: Vec<Arc<NewView>>,
@@ -84,30 +87,58 @@ impl Builder {
             answer: policy.answer,
             proxy,
             indices,
+            places_wait: false,
             last: None,
             bin: Vec::new(),
         }
     }
 
-    /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places.
-    pub(super) fn take(&mut self, view: Arc<ClusterView>) -> Result<Arc<NewView>, Full> {
+    /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places. `written`: the view whose tables were written last.
+    pub(super) fn take(&mut self, view: Arc<ClusterView>, written: Epoch) -> Result<Arc<NewView>, Full> {
         let known = self.last.as_ref().is_some_and(|last| view.has_same_names(&last.view));
-        if !known {
-            self.indices.reconcile(view.nodes.iter().map(|node| &node.name))?;
+        if !known || self.places_wait {
+            let names = view.nodes.iter().map(|node| &node.name);
+            let waiting = self.indices.reconcile(names, self.next().0, written.0)?;
+            if waiting > 0 {
+                tracing::warn!(
+                    nodes = waiting,
+                    "no place in the maps yet, until those of nodes that left are free"
+                );
+            }
+            self.places_wait = waiting > 0;
         }
-        Ok(self.build(view, now()))
+        let last = self.last.clone();
+        Ok(self.build(view, now(), last.as_deref()))
     }
 
-    fn build(&mut self, view: Arc<ClusterView>, read: Now) -> Arc<NewView> {
+    /// The number of the next view.
+    fn next(&self) -> Epoch {
+        Epoch(self.last.as_ref().map_or(1, |last| last.epoch.0 + 1))
+    }
+
+    /// `before`: what it is held against, and shares with.
+    fn build(&mut self, view: Arc<ClusterView>, read: Now, before: Option<&NewView>) -> Arc<NewView> {
         let policy = Policy { own_node: &self.own, mode: self.mode, answer: self.answer };
-        let last = self.last.as_deref();
-        let epoch = Epoch(last.map_or(1, |last| last.epoch.0 + 1));
+        let epoch = self.next();
         let slots = |name: &str| self.indices.get(name);
-        let built = NewView::build(epoch, view, slots, |node| node.pool.clone(), &policy, self.proxy, last);
+        let built = NewView::build(epoch, view, slots, |node| node.pool.clone(), &policy, self.proxy, before);
         let built = Arc::new(NewView { read, ..built });
         self.last = Some(Arc::clone(&built));
         self.bin.push(Arc::clone(&built));
         built
+    }
+
+    /// Nodes that had no place get one, once the tables without those are written whose places they get.
+    fn give_places(&mut self, inbox: &Inbox, written: Epoch) {
+        let Some(last) = self.last.clone().filter(|last| self.places_wait && last.epoch <= written) else {
+            return;
+        };
+        let names = last.view.nodes.iter().map(|node| &node.name);
+        // It was taken before: it is not too large.
+        self.places_wait = self.indices.reconcile(names, self.next().0, written.0) != Ok(0);
+        // Held against nothing: it is the same view, and yet its nodes have other places.
+        let again = self.build(Arc::clone(&last.view), last.read, None);
+        inbox.view(again, None);
     }
 
     /// Lets go of views that nobody else has.
@@ -126,15 +157,19 @@ impl Builder {
         mut self,
         builds: Arc<Builds>,
         inbox: Arc<Inbox>,
+        beat: Arc<Beat>,
         crew: &Crew,
     ) -> std::io::Result<()> {
         let started = crew.thread("builder", Nice::Usual, move || {
             loop {
-                let longest = if self.bin.len() > 1 { SWEEP } else { IDLE };
+                let comes_back = self.bin.len() > 1 || self.places_wait;
+                let longest = if comes_back { SWEEP } else { IDLE };
                 let work = builds.0.take(longest, BuildWork::is_something);
                 let begun = Instant::now();
                 let apart = if work.is_something() { APART } else { Duration::ZERO };
-                self.carry_out(work, &inbox);
+                let written = Epoch(beat.tables());
+                self.carry_out(work, &inbox, written);
+                self.give_places(&inbox, written);
                 self.sweep();
                 std::thread::sleep(apart.saturating_sub(begun.elapsed()));
             }
@@ -142,13 +177,13 @@ impl Builder {
         started.map(drop)
     }
 
-    fn carry_out(&mut self, work: BuildWork, inbox: &Inbox) {
+    fn carry_out(&mut self, work: BuildWork, inbox: &Inbox, written: Epoch) {
         let other_mode = work.mode.is_some_and(|mode| mode != self.proxy);
         if let Some(mode) = work.mode {
             self.proxy = mode;
         }
         let is_another = work.view.is_some_and(|(view, taken)| {
-            let result = self.take(view).map(|view| {
+            let result = self.take(view, written).map(|view| {
                 let flags = flags_of(&view.view);
                 inbox.view(view, Some(flags));
             });
@@ -161,7 +196,7 @@ impl Builder {
             && let Some(last) = self.last.clone()
         {
             // The same view, of which other ports may have to be exempt.
-            let again = self.build(Arc::clone(&last.view), last.read);
+            let again = self.build(Arc::clone(&last.view), last.read, Some(&last));
             inbox.view(again, None);
         }
     }
@@ -198,10 +233,15 @@ fn is_held<T>(
 
 #[cfg(test)]
 mod tests {
+    use nodefence_common::MAX_NODES;
+
     use super::*;
-    use crate::{agent::inbox::Message, cluster::parse};
+    use crate::{agent::inbox::Message, cluster::parse, plan::Slot};
 
     const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
+
+    /// No tables were written yet.
+    const NONE: Epoch = Epoch(0);
 
     fn view(text: &str) -> Arc<ClusterView> {
         Arc::new(parse(&format!("nodes:\n{text}"), false).unwrap())
@@ -218,15 +258,36 @@ mod tests {
     #[test]
     fn another_mode_gives_the_same_view_once_more() {
         let mut builder = Builder::new(&POLICY, None, Indices::default());
-        let first = builder.take(view("- {name: a, address: 10.0.0.1}\n")).unwrap();
+        let first = builder.take(view("- {name: a, address: 10.0.0.1}\n"), NONE).unwrap();
         let inbox = Inbox::default();
         let of_mode = |mode| BuildWork { view: None, mode: Some(mode) };
-        builder.carry_out(of_mode(None), &inbox);
+        builder.carry_out(of_mode(None), &inbox, NONE);
         assert!(delivered(&inbox).is_none(), "it is the same mode");
-        builder.carry_out(of_mode(Some(proxy::Mode::Ipvs)), &inbox);
+        builder.carry_out(of_mode(Some(proxy::Mode::Ipvs)), &inbox, NONE);
         let (again, flags) = delivered(&inbox).unwrap();
         assert!(Arc::ptr_eq(&again.view, &first.view) && again.epoch > first.epoch);
         assert_eq!((again.read, again.delta.base, flags), (first.read, Some(first.epoch), None));
+    }
+
+    #[test]
+    fn a_place_is_given_away_once_its_backends_are_gone() {
+        let mut builder = Builder::new(&POLICY, None, Indices::default());
+        let inbox = Inbox::default();
+        let node = |n: u32| format!("- {{name: n{n}, address: 10.0.{}.{}}}\n", n / 256, n % 256);
+        let without = |gone: u32| view(&(0..=MAX_NODES).filter(|n| *n != gone).map(node).collect::<String>());
+        let first = builder.take(without(MAX_NODES), NONE).unwrap();
+        let place = first.members["n7"].slot;
+        let new = format!("n{MAX_NODES}");
+        let second = builder.take(without(7), first.epoch).unwrap();
+        assert!(!second.members.contains_key(new.as_str()) && !second.members.contains_key("n7"));
+        builder.give_places(&inbox, first.epoch);
+        assert!(delivered(&inbox).is_none(), "the backends of n7 lie in the maps");
+        builder.give_places(&inbox, second.epoch);
+        let (third, flags) = delivered(&inbox).unwrap();
+        assert_eq!(third.members[new.as_str()].slot, Slot { generation: place.generation + 1, ..place });
+        assert_eq!((third.epoch, flags, third.delta.base), (Epoch(second.epoch.0 + 1), None, None));
+        builder.give_places(&inbox, third.epoch);
+        assert!(delivered(&inbox).is_none());
     }
 
     #[test]
@@ -234,8 +295,8 @@ mod tests {
         let mut builder = Builder::new(&POLICY, None, Indices::default());
         let text =
             |last: u8| format!("- {{name: a, address: 10.0.0.1, backends: [{{address: 10.1.0.{last}}}]}}\n");
-        let first = builder.take(view(&text(1))).unwrap();
-        let second = builder.take(view(&text(2))).unwrap();
+        let first = builder.take(view(&text(1)), NONE).unwrap();
+        let second = builder.take(view(&text(2)), NONE).unwrap();
         assert!(
             Arc::ptr_eq(&first.members, &second.members) && Arc::ptr_eq(&first.addresses, &second.addresses)
         );
@@ -257,12 +318,12 @@ mod tests {
         let nodes = "- {name: a, address: 10.0.0.1}\n- {name: b, address: 10.0.0.2}\n";
         for text in [format!("{nodes}flags: [{{node: b}}]\n").as_str(), nodes] {
             let mut taken = builds.deliver(view(text));
-            builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox);
+            builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox, NONE);
             assert_eq!(taken.try_recv(), Ok(Ok(())));
         }
         // The flags are those of the view that was read last; another mode reads nothing.
         builds.set_mode(Some(proxy::Mode::Ipvs));
-        builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox);
+        builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox, NONE);
         let (latest, flags) = delivered(&inbox).unwrap();
         assert_eq!((latest.epoch, flags), (Epoch(3), Some(0)));
         assert!(delivered(&inbox).is_none());
@@ -273,7 +334,9 @@ mod tests {
         let builds = Arc::new(Builds::default());
         let inbox = Arc::new(Inbox::default());
         let builder = Builder::new(&POLICY, None, Indices::default());
-        builder.start(Arc::clone(&builds), Arc::clone(&inbox), &Crew::default()).unwrap();
+        builder
+            .start(Arc::clone(&builds), Arc::clone(&inbox), Arc::new(Beat::new(0)), &Crew::default())
+            .unwrap();
         let text = "- {name: a, address: 10.0.0.1}\n";
         let begun = Instant::now();
         while begun.elapsed() < 4 * APART {
@@ -293,8 +356,8 @@ mod tests {
     fn a_view_is_kept_as_long_as_somebody_reads_a_part_of_it() {
         let mut builder = Builder::new(&POLICY, None, Indices::default());
         let text = "- {name: a, address: 10.0.0.1}\n";
-        let first = builder.take(view(text)).unwrap();
-        let second = builder.take(view(&format!("{text}- {{name: b, address: 10.0.0.2}}\n"))).unwrap();
+        let first = builder.take(view(text), NONE).unwrap();
+        let second = builder.take(view(&format!("{text}- {{name: b, address: 10.0.0.2}}\n")), NONE).unwrap();
         let members = Arc::clone(&first.members);
         drop(first);
         builder.sweep();

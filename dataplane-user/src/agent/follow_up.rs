@@ -132,7 +132,7 @@ mod tests {
         agent::builder::Builder,
         cluster::parse,
         dataplane::probe::{Finding, Findings},
-        enforce::{self, Bearer, Claim, NewClaim, Now, ShownClaim, Source, Standing},
+        enforce::{self, Bearer, Claim, Epoch, NewClaim, Now, ShownClaim, Source, Standing},
         flags::now,
         plan::{Answer, Indices, Mode, Policy},
         proxy::Judgement,
@@ -155,7 +155,7 @@ mod tests {
         let node = |n: u8| format!("- {{name: {}, address: 10.0.0.{n}}}\n", char::from(b'`' + n));
         let view = parse(&format!("nodes:\n{}", (1..5).map(node).collect::<String>()), false).unwrap();
         let policy = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
-        let view = Builder::new(&policy, None, Indices::default()).take(Arc::new(view)).unwrap();
+        let view = Builder::new(&policy, None, Indices::default()).take(Arc::new(view), Epoch(0)).unwrap();
         let unknown = || "not looked at".to_owned();
         let findings = Findings {
             conntrack: Finding::NotNeeded(unknown()),

@@ -107,9 +107,9 @@ impl Inbox {
         let is_view = |message: &Message| matches!(message, Message::View(..));
         let older = queue.messages.iter().position(is_view).and_then(|at| queue.messages.remove(at));
         drop(queue);
-        let older = match older {
-            Some(Message::View(_, flags)) => flags,
-            _ => None,
+        let (view, older) = match older {
+            Some(Message::View(skipped, flags)) => (view.in_place_of(&skipped), flags),
+            _ => (view, None),
         };
         self.post(Message::View(view, flags.or(older)));
     }

@@ -29,7 +29,7 @@ use crate::{
     dataplane::{
         Attach, Counters, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings,
     },
-    enforce::{Enforcer, InMaps, Input, Source},
+    enforce::{Enforcer, Epoch, InMaps, Input, Source},
     flags::{FlagStore, now},
     plan::Indices,
     proxy::Judgement,
@@ -136,7 +136,8 @@ pub(super) fn open(
     let nodes = maps.owned()?;
     let indices = Indices::adopt(&nodes, maps.backends()?.into_iter().map(|(_, entry)| entry));
     let mut builder = Builder::new(&settings.policy(&own_node), proxy.mode, indices);
-    let first = builder.take(view)?;
+    // Nothing was written yet.
+    let first = builder.take(view, Epoch(0))?;
     let exempt = maps.kept()?.into_iter().map(|(key, _)| key).collect();
     // Before anything is attached: it writes the maps that devices still read.
     let writer = Box::new(NodeWriter::new(&devices)?);
@@ -166,7 +167,7 @@ pub(super) fn open(
         max_backends: settings.options.max_backends,
     };
     writes.start(crew)?;
-    builder.start(Arc::clone(&builds), Arc::clone(inbox), crew)?;
+    builder.start(Arc::clone(&builds), Arc::clone(inbox), Arc::clone(beat), crew)?;
     inbox.open(inbox::Opened { own: own_node.clone(), writer, outlets });
     // What was renewed so far may be a map that devices are about to leave.
     inbox.tell(Input::Found { nodes, exempt, whole: true });

@@ -166,6 +166,9 @@ impl Driver {
             // A flag does not wait until a thousand others are renewed.
             self.take_messages();
         }
+        if let Some(epoch) = self.enforcer.written() {
+            self.beat.set_tables(epoch.0);
+        }
         if let Some(world) = self.published.take() {
             self.beat.set_done(world.number);
             self.tell(&world);

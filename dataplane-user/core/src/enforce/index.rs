@@ -78,6 +78,15 @@ pub struct Reindexed {
     pub untied: Vec<Slot>,
 }
 
+impl Reindexed {
+    /// What is another by either.
+    pub(super) fn with(&self, other: &Self) -> Self {
+        let services: BTreeSet<u32> = self.services.iter().chain(&other.services).copied().collect();
+        let untied: BTreeSet<Slot> = self.untied.iter().chain(&other.untied).copied().collect();
+        Self { services: services.into_iter().collect(), untied: untied.into_iter().collect() }
+    }
+}
+
 impl ExemptIndex {
     /// For the kube-proxy of `own_node`. `mode`: how it forwards; where that is not known, what any of the three would need.
     /// `slots`: the place of each node, in the order of the view.

@@ -13,7 +13,7 @@ use super::{
     exempt::Exempt,
     input::Input,
     limits::Verdict,
-    now::{Now, SECOND},
+    now::{Epoch, Now, SECOND},
     output::{Event, Output},
     pending::Requests,
     place::{Before, Place, Work},
@@ -123,6 +123,11 @@ impl Enforcer {
     /// The node that this agent runs on, where [`Enforcer::bridge`] was not told. To be called before the first view comes.
     pub fn know_own(&mut self, own: NodeName) {
         self.told.own = own;
+    }
+
+    /// The view whose tables, and no others, were in the maps last.
+    pub fn written(&self) -> Option<Epoch> {
+        self.views.written()
     }
 
     /// What follows from the time.

@@ -201,9 +201,10 @@ impl Enforcer {
 fn compare(before: Option<&NewView>, view: &NewView) -> Delta {
     let nobody = BTreeMap::new();
     let members = before.map_or(&nobody, |before| &*before.members);
-    Delta {
-        // It is not known what grew: each that is cut is asked once more.
-        grown: view.members.keys().cloned().collect(),
-        ..Delta::of_members(members, &view.members)
-    }
+    let grown = match before {
+        // Where nothing is shared each node is looked at.
+        Some(before) => view.view.grown_since(&before.view).map(|node| node.name.clone()).collect(),
+        None => view.members.keys().cloned().collect(),
+    };
+    Delta { grown, ..Delta::of_members(members, &view.members) }
 }

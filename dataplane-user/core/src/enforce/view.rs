@@ -1,6 +1,9 @@
 //! A view as the builder delivers it: with all that costs in proportion to it done.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     index::{ExemptIndex, Reindexed},
@@ -66,6 +69,24 @@ impl Delta {
         }
         delta
     }
+
+    /// What changed since what `skipped` is held against, where this is held against the view that `skipped` led to. `members`: who has a place now.
+    fn with(&self, skipped: &Self, members: &BTreeMap<NodeName, Member>) -> Self {
+        let union = |ours: &[NodeName], others: &[NodeName]| {
+            let all: BTreeSet<&NodeName> = ours.iter().chain(others).collect();
+            all.into_iter().filter(|name| members.contains_key(*name)).cloned().collect::<Vec<_>>()
+        };
+        // Whoever came with the view that was skipped had no place before it.
+        let was_there = |(name, _): &&(NodeName, Slot)| !skipped.added.contains(name);
+        let exempt = self.exempt.as_ref().zip(skipped.exempt.as_ref());
+        Self {
+            base: skipped.base,
+            added: union(&self.added, &skipped.added),
+            left: skipped.left.iter().chain(self.left.iter().filter(was_there)).cloned().collect(),
+            grown: union(&self.grown, &skipped.grown),
+            exempt: exempt.map(|(ours, others)| ours.with(others)),
+        }
+    }
 }
 
 /// A view and what follows from it.
@@ -89,4 +110,17 @@ pub struct NewView {
     pub tables: Arc<NodeTables>,
     /// What changed.
     pub delta: Delta,
+}
+
+impl NewView {
+    /// This view for whoever has not taken the one before: what changed with that one changed with this one.
+    #[must_use]
+    pub fn in_place_of(self: Arc<Self>, skipped: &Self) -> Arc<Self> {
+        if self.delta.base != Some(skipped.epoch) {
+            return self;
+        }
+        let mut view = Arc::unwrap_or_clone(self);
+        view.delta = view.delta.with(&skipped.delta, &view.members);
+        Arc::new(view)
+    }
 }

@@ -79,7 +79,10 @@ impl Views {
         if self.latest.as_ref().is_some_and(|latest| latest.epoch >= view.epoch) {
             return None;
         }
-        self.next = Some(view);
+        self.next = Some(match self.next.take() {
+            Some(skipped) => view.in_place_of(&skipped),
+            None => view,
+        });
         self.next()
     }
 

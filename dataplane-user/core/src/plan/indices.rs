@@ -26,8 +26,8 @@ pub struct Indices {
     slots: BTreeMap<NodeName, Slot>,
     /// The last generation that each place had; what lies beyond its end was never used.
     generations: Vec<u32>,
-    /// Places that were given up, longest ago first.
-    free: VecDeque<u32>,
+    /// Places that were given up, longest ago first, and the number of the view that gave each up.
+    free: VecDeque<(u32, u64)>,
     /// What an earlier agent left in the pinned maps, by [`name_field`].
     adoptable: HashMap<[u8; 28], Slot>,
 }
@@ -54,7 +54,8 @@ impl Indices {
         for entry in backends.into_iter().filter(|entry| entry.node < MAX_NODES) {
             this.note(entry.node, entry.generation);
         }
-        this.free = (0..this.generations.len() as u32).collect();
+        // Whatever lies there: without these places an agent could not start beside as many nodes as fit.
+        this.free = (0..this.generations.len() as u32).map(|index| (index, 0)).collect();
         this
     }
 
@@ -66,11 +67,18 @@ impl Indices {
         self.generations[at] = self.generations[at].max(generation);
     }
 
-    /// Gives each of these nodes a place, and takes the places of all others back.
+    /// Gives each of these nodes a place, and takes the places of all others back. `view`: the number of the view whose nodes these are; `written`: that of the
+    /// last one whose tables, and no others, lie in the maps. A place to which backends of its former owner may still lead is given to nobody: gives how many
+    /// nodes have none for that reason, and are to be tried again.
     ///
     /// # Errors
     /// Where there are more nodes than places; nothing is changed then.
-    pub fn reconcile<'a>(&mut self, names: impl IntoIterator<Item = &'a NodeName>) -> Result<(), Full> {
+    pub fn reconcile<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a NodeName>,
+        view: u64,
+        written: u64,
+    ) -> Result<usize, Full> {
         let mut names: Vec<&NodeName> = names.into_iter().collect();
         names.sort_unstable();
         names.dedup();
@@ -81,19 +89,20 @@ impl Indices {
             self.slots.keys().filter(|name| names.binary_search(name).is_err()).cloned().collect();
         for name in gone {
             if let Some(slot) = self.slots.remove(&name) {
-                self.free.push_back(slot.index);
+                self.free.push_back((slot.index, view));
             }
         }
         let new: Vec<&NodeName> = names.into_iter().filter(|name| !self.slots.contains_key(*name)).collect();
-        let new = self.take_adoptable(new);
-        for name in new {
+        let mut waiting = 0;
+        for name in self.take_adoptable(new) {
             let index = if (self.generations.len() as u32) < MAX_NODES {
                 self.generations.push(0);
                 self.generations.len() as u32 - 1
-            } else if let Some(index) = self.free.pop_front() {
+            } else if let Some((index, _)) = self.free.pop_front_if(|(_, given_up)| *given_up <= written) {
                 index
             } else {
-                unreachable!("there are no more nodes than places");
+                waiting += 1;
+                continue;
             };
             let generation = match self.generations[index as usize].wrapping_add(1) {
                 0 => 1,
@@ -102,7 +111,7 @@ impl Indices {
             self.generations[index as usize] = generation;
             self.slots.insert(name.clone(), Slot { index, generation });
         }
-        Ok(())
+        Ok(waiting)
     }
 
     /// Gives those their old place whom the pinned maps know; returns the others. Only the first list of nodes is held
@@ -124,7 +133,7 @@ impl Indices {
                 Some(&slot)
                     if claims[&field] == 1 && self.generations[slot.index as usize] == slot.generation =>
                 {
-                    self.free.retain(|&index| index != slot.index);
+                    self.free.retain(|(index, _)| *index != slot.index);
                     self.slots.insert(name.clone(), slot);
                 }
                 _ => rest.push(name),

@@ -54,7 +54,7 @@ fn the_action_follows_the_policy() {
 fn the_own_node_s_backends_are_marked() {
     let view = view(&[0, 1, 2]);
     let mut indices = Indices::default();
-    indices.reconcile(names(&view)).unwrap();
+    indices.reconcile(names(&view), 1, 1).unwrap();
     for policy in [REFUSE, DROP, OBSERVE] {
         let tables = backend_tables(&view, |name| indices.get(name), &policy).flat();
         let own = |node: &Arc<Node>| {
@@ -68,7 +68,7 @@ fn the_own_node_s_backends_are_marked() {
 fn a_node_without_a_place_gets_nothing() {
     let view = view(&[0, 1]);
     let mut indices = Indices::default();
-    indices.reconcile([&NodeName::from("n1")]).unwrap();
+    indices.reconcile([&NodeName::from("n1")], 1, 1).unwrap();
     let tables = backend_tables(&view, |name| indices.get(name), &REFUSE).flat();
     let of_n1: HashSet<Addr> = view.nodes[1].backends.iter().map(Backend::addr).collect();
     assert_eq!(tables.backends.into_keys().collect::<HashSet<_>>(), of_n1);
@@ -87,7 +87,7 @@ fn a_verdict_does_not_outlive_its_flag() {
 fn host_network_backends_are_port_scoped() {
     let view = view(&[1]);
     let mut indices = Indices::default();
-    indices.reconcile(names(&view)).unwrap();
+    indices.reconcile(names(&view), 1, 1).unwrap();
     let tables = backend_tables(&view, |name| indices.get(name), &REFUSE).flat();
     let host = view.nodes[0].backends[2];
     assert_eq!(tables.backends[&host.addr()].flags, backend_flags::PORT_SCOPED);
@@ -113,7 +113,7 @@ fn doubtful_names_are_not_adopted() {
     let entry =
         |generation, name| NodeEntry { verdict: 1, action: 0, until: 9, generation, name: name_field(name) };
     let mut indices = Indices::adopt(&[(3, entry(2, "a")), (4, entry(1, "a")), (5, entry(6, "b"))], []);
-    indices.reconcile(&["a", "b"].map(NodeName::from)).unwrap();
+    indices.reconcile(&["a", "b"].map(NodeName::from), 1, 1).unwrap();
     assert_eq!(indices.get("b"), Some(Slot { index: 5, generation: 6 }));
     assert_eq!(indices.get("a"), Some(Slot { index: 6, generation: 1 }));
 }
@@ -123,7 +123,7 @@ fn a_later_generation_of_a_backend_counts() {
     let entry = NodeEntry { verdict: 0, action: 0, until: 0, generation: 2, name: name_field("a") };
     let backend = BackendEntry { node: 3, generation: 5, flags: 0 };
     let mut indices = Indices::adopt(&[(3, entry)], [backend]);
-    indices.reconcile([&NodeName::from("a")]).unwrap();
+    indices.reconcile([&NodeName::from("a")], 1, 1).unwrap();
     let slot = indices.get("a").unwrap();
     assert!(slot.index != 3 || slot.generation > 5, "{slot:?}");
 }
@@ -133,12 +133,18 @@ fn every_place_can_be_used() {
     let all: Vec<NodeName> = (0..nodefence_common::MAX_NODES).map(|n| format!("n{n}").into()).collect();
     let more = NodeName::from("one-more");
     let mut indices = Indices::default();
-    indices.reconcile(&all).unwrap();
+    indices.reconcile(&all, 1, 0).unwrap();
     assert_eq!(indices.iter().map(|(_, slot)| slot.index).collect::<HashSet<_>>().len(), all.len());
     let before = indices.get("n7").unwrap();
-    assert_eq!(indices.reconcile(all.iter().chain([&more])), Err(Full(all.len() + 1)));
+    assert_eq!(indices.reconcile(all.iter().chain([&more]), 2, 1), Err(Full(all.len() + 1)));
     assert_eq!(indices.get("n7"), Some(before));
-    indices.reconcile(all.iter().filter(|name| *name != "n7").chain([&more])).unwrap();
+    // One leaves as another comes: its backends lie in the maps until this view's tables are written.
+    let others = || all.iter().filter(|name| *name != "n7").chain([&more]);
+    for (view, written) in [(2, 1), (3, 1)] {
+        assert_eq!(indices.reconcile(others(), view, written), Ok(1));
+        assert_eq!((indices.get("n7"), indices.get("one-more")), (None, None));
+    }
+    assert_eq!(indices.reconcile(others(), 4, 2), Ok(0));
     let after = indices.get("one-more").unwrap();
     assert_eq!(after, Slot { index: before.index, generation: before.generation + 1 });
 }
@@ -182,7 +188,7 @@ proptest! {
                 indices = Indices::adopt(&nodes, pinned.backends.values().copied());
             }
             let before: HashMap<NodeName, Slot> = indices.iter().map(|(n, s)| (n.clone(), s)).collect();
-            indices.reconcile(names(&view)).unwrap();
+            indices.reconcile(names(&view), 1, 1).unwrap();
             for (name, slot) in indices.iter() {
                 prop_assert!(slot.generation != 0);
                 // What lay in the maps when the agent was away is all a new one can know.
@@ -219,10 +225,10 @@ proptest! {
     fn order_means_nothing(nodes in prop::collection::vec(0u8..40, 0..30)) {
         let mut shuffled: Vec<NodeName> = nodes.iter().map(|n| format!("n{n}").into()).collect();
         let mut a = Indices::default();
-        a.reconcile(&shuffled).unwrap();
+        a.reconcile(&shuffled, 1, 1).unwrap();
         shuffled.reverse();
         let mut b = Indices::default();
-        b.reconcile(&shuffled).unwrap();
+        b.reconcile(&shuffled, 1, 1).unwrap();
         prop_assert_eq!(a.iter().collect::<Vec<_>>(), b.iter().collect::<Vec<_>>());
         let view = view(&nodes);
         let tables = |indices: &Indices| backend_tables(&view, |name| indices.get(name), &REFUSE).flat();

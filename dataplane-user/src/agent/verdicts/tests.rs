@@ -148,7 +148,7 @@ impl Rig {
         })
         .unwrap();
         let mut builder = Builder::new(&POLICY, None, Indices::default());
-        let view = builder.take(Arc::new(parse(NODES, false).unwrap())).unwrap();
+        let view = builder.take(Arc::new(parse(NODES, false).unwrap()), Epoch(0)).unwrap();
         let world = Arc::new(Published::new(World::first(&view, Judgement::default(), findings())));
         map.0.lock().unwrap().world = Some(Arc::clone(&world));
         let tables = Arc::new(Slot::default());

@@ -98,9 +98,9 @@ fn the_same(new: &NewView, fresh: &NewView, slots: &Slots) {
     }
 }
 
-/// What changed is told as looking everywhere tells it.
-fn the_same_delta(before: &NewView, new: &NewView) {
-    let Delta { base, added, left, grown, .. } = &new.delta;
+/// Who has another place, and who has lost one, is told as looking everywhere tells it.
+fn the_same_members(before: &NewView, new: &NewView) {
+    let Delta { base, added, left, .. } = &new.delta;
     assert_eq!(*base, Some(before.epoch));
     let of = |view: &NewView| {
         view.members.iter().map(|(name, member)| (name.clone(), member.slot)).collect::<BTreeSet<_>>()
@@ -110,12 +110,41 @@ fn the_same_delta(before: &NewView, new: &NewView) {
         |slots: Vec<&(NodeName, Slot)>| slots.into_iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     assert_eq!(*added, names(now.difference(&old).collect()));
     assert_eq!(left.iter().cloned().collect::<BTreeSet<_>>(), old.difference(&now).cloned().collect());
+}
+
+/// Nodes with backends that they did not have before.
+fn grew(before: &NewView, new: &NewView) -> Vec<NodeName> {
     let grew = |node: &&Arc<Node>| {
         let known = before.view.node(&node.name).map(|old| old.backends.clone()).unwrap_or_default();
         node.backends.iter().any(|backend| !known.contains(backend))
     };
-    let grew: Vec<NodeName> = new.view.nodes.iter().filter(grew).map(|node| node.name.clone()).collect();
-    assert_eq!(*grown, grew);
+    new.view.nodes.iter().filter(grew).map(|node| node.name.clone()).collect()
+}
+
+/// A view in the place of one that was not taken says what changed since the one before that. `shortage`: of that one.
+fn the_same_without(
+    skipped: &NewView,
+    before: &NewView,
+    new: &NewView,
+    (shortage, cut): (Shortage, &BTreeSet<Slot>),
+    slots: &Slots,
+) {
+    let new = Arc::new(new.clone()).in_place_of(skipped);
+    the_same_members(before, &new);
+    let told: BTreeSet<&NodeName> = new.delta.grown.iter().collect();
+    assert!(grew(before, &new).iter().all(|name| told.contains(name)));
+    let either: BTreeSet<NodeName> = grew(before, skipped).into_iter().chain(grew(skipped, &new)).collect();
+    assert!(told.into_iter().all(|name| either.contains(name)), "{:?}", new.delta.grown);
+    if let Some(changed) = &new.delta.exempt {
+        let followed = shortage.follow(Arc::clone(&new.exempt), changed, |slot| cut.contains(&slot));
+        the_same_shortage(&followed, &anew(&new.exempt, cut), cut, slots);
+    }
+}
+
+/// What changed is told as looking everywhere tells it.
+fn the_same_delta(before: &NewView, new: &NewView) {
+    the_same_members(before, new);
+    assert_eq!(new.delta.grown, grew(before, new));
     let delta = plan::Delta::of_nodes(&before.tables, &LeftOut::default(), &new.tables);
     assert_eq!(written(before.tables.flat(), &delta), new.tables.flat());
     // What did not fit is put, wherever nothing else changed.
@@ -158,6 +187,7 @@ fn history(seed: u64, ways: &mut Ways) {
     let mut cluster = Cluster::new(&mut random);
     let (mut slots, mut mode) = (Slots::default(), None);
     let mut last: Option<NewView> = None;
+    let mut before_last: Option<(NewView, Shortage, BTreeSet<Slot>)> = None;
     let mut shortage: Option<Shortage> = None;
     let mut cut: BTreeSet<Slot> = BTreeSet::new();
     let mut steps = Vec::new();
@@ -179,6 +209,9 @@ fn history(seed: u64, ways: &mut Ways) {
         the_same(&new, &build(&slots, &view, mode, None), &slots);
         if let Some(before) = &last {
             the_same_delta(before, &new);
+            if let Some((skipping, shortage, cut)) = before_last.take() {
+                the_same_without(before, &skipping, &new, (shortage, &cut), &slots);
+            }
             ways.same_addresses += u64::from(Arc::ptr_eq(&new.addresses, &before.addresses));
             ways.same_members += u64::from(Arc::ptr_eq(&new.members, &before.members));
             let shared = |slot: Slot| match (new.tables.part(slot.index), before.tables.part(slot.index)) {
@@ -188,6 +221,7 @@ fn history(seed: u64, ways: &mut Ways) {
             let all = names().into_iter().filter_map(|name| slots.get(&name));
             ways.shared_parts += all.filter(|slot| shared(*slot)).count() as u64;
         }
+        before_last = last.take().zip(shortage.clone()).map(|(view, shortage)| (view, shortage, cut.clone()));
         let next = match (shortage.take(), &new.delta.exempt) {
             (Some(before), Some(changed)) => {
                 ways.followed += 1;

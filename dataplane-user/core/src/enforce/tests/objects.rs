@@ -96,7 +96,7 @@ fn history(seed: u64) -> [usize; 3] {
             continue;
         }
         let view = builder.view();
-        indices.reconcile(view.nodes.iter().map(|node| &node.name)).unwrap();
+        indices.reconcile(view.nodes.iter().map(|node| &node.name), 1, 1).unwrap();
         let next = build(view, &indices, last.as_ref());
         same(&next, &build(source.told(Rules::Tolerant, seed).view(), &indices, None));
         targets += next.exempt.targets().count();
@@ -111,7 +111,7 @@ fn history(seed: u64) -> [usize; 3] {
         last = Some(next);
     }
     let view = builder.view();
-    indices.reconcile(view.nodes.iter().map(|node| &node.name)).unwrap();
+    indices.reconcile(view.nodes.iter().map(|node| &node.name), 1, 1).unwrap();
     let end = build(view, &indices, last.as_ref());
     for step in maps.delta(known.as_deref(), &end).steps() {
         maps.write(step);
