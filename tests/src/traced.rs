@@ -1,6 +1,7 @@
 //! One thread of a process that stands still, or whose next call fails, while all others go on.
 
 use std::{
+    collections::BTreeSet,
     fs,
     sync::mpsc::{Receiver, Sender, channel},
     thread::JoinHandle,
@@ -35,18 +36,45 @@ impl Still {
     /// Where there is no such thread, it may not be traced, or it never waits.
     pub fn of(pid: Pid, name: &str) -> Result<Self> {
         let tid = thread_of(pid, name)?;
+        Self::begin(name, move |tell, lifted| hold(tid, tell, lifted))
+    }
+
+    /// Holds whichever thread is the next to take that name, as threads of a runtime do for what may block: before it does anything of that. `provoke` has it
+    /// done, once all threads are watched.
+    ///
+    /// # Errors
+    /// Where none does, or they may not be traced.
+    #[cfg(target_arch = "x86_64")]
+    pub fn of_next(pid: Pid, name: &str, provoke: impl FnOnce() -> Result<()>) -> Result<Self> {
+        let (watches, watched) = channel();
+        let wanted = name.to_owned();
+        let this = Self::start(move |tell, lifted| {
+            let tid = next_named(pid, &wanted, &watches)?;
+            let _gone = tell.send(());
+            // Nothing is sent: the other end is closed.
+            let _lifted = lifted.recv();
+            Ok(ptrace::detach(tid, None)?)
+        });
+        // Closed where that failed, which the end below tells.
+        if watched.recv().is_ok() {
+            provoke()?;
+        }
+        this.stands(name)
+    }
+
+    fn begin(
+        name: &str,
+        hold: impl FnOnce(&Sender<()>, &Receiver<()>) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
+        Self::start(hold).stands(name)
+    }
+
+    /// Tracing belongs to a thread.
+    fn start(hold: impl FnOnce(&Sender<()>, &Receiver<()>) -> Result<()> + Send + 'static) -> Holding {
         let (lift, lifted) = channel();
         let (tell, stands) = channel();
-        // Tracing belongs to a thread.
-        let thread = std::thread::spawn(move || hold(tid, &tell, &lifted));
-        let this = Self { lift: Some(lift), thread: Some(thread) };
-        match stands.recv() {
-            Ok(()) => Ok(this),
-            Err(_) => {
-                this.lift().with_context(|| format!("hold {name}"))?;
-                bail!("{name} ended")
-            }
-        }
+        let thread = std::thread::spawn(move || hold(&tell, &lifted));
+        Holding { still: Self { lift: Some(lift), thread: Some(thread) }, stands }
     }
 
     /// Lets it go on.
@@ -58,6 +86,94 @@ impl Still {
         let thread = self.thread.take().context("lifted already")?;
         thread.join().map_err(|_| anyhow!("who holds the thread panicked"))?
     }
+}
+
+/// One that is about to stand still.
+struct Holding {
+    still: Still,
+    stands: Receiver<()>,
+}
+
+impl Holding {
+    fn stands(self, name: &str) -> Result<Still> {
+        match self.stands.recv() {
+            Ok(()) => Ok(self.still),
+            Err(_) => {
+                self.still.lift().with_context(|| format!("hold {name}"))?;
+                bail!("{name} ended")
+            }
+        }
+    }
+}
+
+/// Watches all threads of a process until one of them takes that name: it is stopped then, and no other is watched any more.
+#[cfg(target_arch = "x86_64")]
+fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
+    let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE;
+    let mut threads = BTreeSet::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let tid = Pid::from_raw(task?.file_name().to_string_lossy().parse()?);
+        ptrace::seize(tid, options)?;
+        ptrace::interrupt(tid)?;
+        threads.insert(tid);
+    }
+    let _gone = watches.send(());
+    let since = Instant::now();
+    let found = loop {
+        ensure!(since.elapsed() < PATIENCE, "no thread takes the name {name}");
+        // Other tests of this process trace threads of their own.
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
+        let tid = match waitpid(None, Some(flags))? {
+            WaitStatus::StillAlive => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            WaitStatus::Exited(tid, _) | WaitStatus::Signaled(tid, ..) => {
+                threads.remove(&tid);
+                continue;
+            }
+            WaitStatus::PtraceSyscall(tid) => {
+                if takes_name(tid, name)? {
+                    break tid;
+                }
+                tid
+            }
+            // A new thread is traced as its maker is.
+            WaitStatus::PtraceEvent(tid, ..) | WaitStatus::Stopped(tid, _) => tid,
+            other => bail!("not expected of a traced thread: {other:?}"),
+        };
+        threads.insert(tid);
+        ptrace::syscall(tid, None)?;
+    };
+    for tid in threads.into_iter().filter(|tid| *tid != found) {
+        // It may have ended.
+        if ptrace::interrupt(tid).is_ok() && waitpid(tid, Some(WaitPidFlag::__WALL)).is_ok() {
+            let _ended = ptrace::detach(tid, None);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the call that a thread stands before gives it that name (prctl(2), `PR_SET_NAME`).
+#[cfg(target_arch = "x86_64")]
+fn takes_name(tid: Pid, name: &str) -> Result<bool> {
+    let registers = ptrace::getregs(tid)?;
+    let begins = registers.rax.cast_signed() == -i64::from(libc::ENOSYS);
+    let is_it = registers.orig_rax.cast_signed() == libc::SYS_prctl
+        && registers.rdi.cast_signed() == i64::from(libc::PR_SET_NAME);
+    if !(begins && is_it) {
+        return Ok(false);
+    }
+    let mut taken = Vec::new();
+    // At most 16 bytes, with the zero at their end.
+    for word in 0..2 {
+        let at = registers.rsi + 8 * word;
+        taken.extend(ptrace::read(tid, at as ptrace::AddressType)?.to_ne_bytes());
+        if taken.contains(&0) {
+            break;
+        }
+    }
+    Ok(taken.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
 }
 
 fn hold(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
