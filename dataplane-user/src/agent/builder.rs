@@ -95,8 +95,15 @@ impl Builder {
 
     /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places. `written`: the view whose tables were written last.
     pub(super) fn take(&mut self, view: Arc<ClusterView>, written: Epoch) -> Result<Arc<NewView>, Full> {
-        let known = self.last.as_ref().is_some_and(|last| view.has_same_names(&last.view));
-        if !known || self.places_wait {
+        self.place(view, now(), written)
+    }
+
+    /// Gives nodes their places, and works out what follows.
+    fn place(&mut self, view: Arc<ClusterView>, read: Now, written: Epoch) -> Result<Arc<NewView>, Full> {
+        let last = self.last.clone();
+        let waited = self.places_wait;
+        let known = last.as_ref().is_some_and(|last| view.has_same_names(&last.view));
+        if !known || waited {
             let names = view.nodes.iter().map(|node| &node.name);
             let waiting = self.indices.reconcile(names, self.next().0, written.0)?;
             if waiting > 0 {
@@ -107,8 +114,9 @@ impl Builder {
             }
             self.places_wait = waiting > 0;
         }
-        let last = self.last.clone();
-        Ok(self.build(view, now(), last.as_deref()))
+        // Where places were waited for it is held against nothing: the same nodes may have other places.
+        let before = last.as_deref().filter(|_| !waited);
+        Ok(self.build(view, read, before))
     }
 
     /// The number of the next view.
@@ -133,12 +141,10 @@ impl Builder {
         let Some(last) = self.last.clone().filter(|last| self.places_wait && last.epoch <= written) else {
             return;
         };
-        let names = last.view.nodes.iter().map(|node| &node.name);
         // It was taken before: it is not too large.
-        self.places_wait = self.indices.reconcile(names, self.next().0, written.0) != Ok(0);
-        // Held against nothing: it is the same view, and yet its nodes have other places.
-        let again = self.build(Arc::clone(&last.view), last.read, None);
-        inbox.view(again, None);
+        if let Ok(again) = self.place(Arc::clone(&last.view), last.read, written) {
+            inbox.view(again, None);
+        }
     }
 
     /// Lets go of views that nobody else has.
@@ -288,6 +294,11 @@ mod tests {
         assert_eq!((third.epoch, flags, third.delta.base), (Epoch(second.epoch.0 + 1), None, None));
         builder.give_places(&inbox, third.epoch);
         assert!(delivered(&inbox).is_none());
+        // The next view of the same nodes gives them as well.
+        let fourth = builder.take(without(8), third.epoch).unwrap();
+        assert!(!fourth.members.contains_key("n7"));
+        let fifth = builder.take(without(8), fourth.epoch).unwrap();
+        assert_eq!(fifth.members["n7"].slot.index, third.members["n8"].slot.index);
     }
 
     #[test]
