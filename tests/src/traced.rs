@@ -36,7 +36,7 @@ impl Still {
     /// Where there is no such thread, it may not be traced, or it never waits.
     pub fn of(pid: Pid, name: &str) -> Result<Self> {
         let tid = thread_of(pid, name)?;
-        Self::begin(name, move |tell, lifted| hold(tid, tell, lifted))
+        Self::start(move |tell, lifted| hold(tid, tell, lifted)).stands(name)
     }
 
     /// Holds whichever thread is the next to take that name, as threads of a runtime do for what may block: before it does anything of that. `provoke` has it
@@ -48,25 +48,12 @@ impl Still {
     pub fn of_next(pid: Pid, name: &str, provoke: impl FnOnce() -> Result<()>) -> Result<Self> {
         let (watches, watched) = channel();
         let wanted = name.to_owned();
-        let this = Self::start(move |tell, lifted| {
-            let tid = next_named(pid, &wanted, &watches)?;
-            let _gone = tell.send(());
-            // Nothing is sent: the other end is closed.
-            let _lifted = lifted.recv();
-            Ok(ptrace::detach(tid, None)?)
-        });
+        let this = Self::start(move |tell, lifted| stand(next_named(pid, &wanted, &watches)?, tell, lifted));
         // Closed where that failed, which the end below tells.
         if watched.recv().is_ok() {
             provoke()?;
         }
         this.stands(name)
-    }
-
-    fn begin(
-        name: &str,
-        hold: impl FnOnce(&Sender<()>, &Receiver<()>) -> Result<()> + Send + 'static,
-    ) -> Result<Self> {
-        Self::start(hold).stands(name)
     }
 
     /// Tracing belongs to a thread.
@@ -158,10 +145,9 @@ fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
 #[cfg(target_arch = "x86_64")]
 fn takes_name(tid: Pid, name: &str) -> Result<bool> {
     let registers = ptrace::getregs(tid)?;
-    let begins = registers.rax.cast_signed() == -i64::from(libc::ENOSYS);
     let is_it = registers.orig_rax.cast_signed() == libc::SYS_prctl
         && registers.rdi.cast_signed() == i64::from(libc::PR_SET_NAME);
-    if !(begins && is_it) {
+    if !(begins(&registers) && is_it) {
         return Ok(false);
     }
     let mut taken = Vec::new();
@@ -189,6 +175,11 @@ fn hold(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
         ptrace::cont(tid, None)?;
         std::thread::sleep(Duration::from_millis(1));
     }
+    stand(tid, tell, lifted)
+}
+
+/// Leaves a thread that was stopped as it is until it is lifted.
+fn stand(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
     let _gone = tell.send(());
     // Nothing is sent: the other end is closed.
     let _lifted = lifted.recv();
@@ -217,6 +208,12 @@ fn waits(tid: Pid) -> Result<bool> {
     Ok(number.is_some_and(|number| waits.contains(&number)))
 }
 
+/// Whether a thread that was stopped by a call stands before it and not behind it: nothing else can be told of the call yet.
+#[cfg(target_arch = "x86_64")]
+fn begins(registers: &libc::user_regs_struct) -> bool {
+    registers.rax.cast_signed() == -i64::from(libc::ENOSYS)
+}
+
 /// Has the next of these calls that the thread makes fail with ENOSYS. Returns once it did.
 ///
 /// # Errors
@@ -230,9 +227,7 @@ pub fn refuse(pid: Pid, name: &str, calls: &'static [libc::c_long]) -> Result<()
         loop {
             stopped(tid)?;
             let mut registers = ptrace::getregs(tid)?;
-            // So it is where a call begins, and nothing else can be told of it yet.
-            let begins = registers.rax.cast_signed() == -i64::from(libc::ENOSYS);
-            if begins && calls.contains(&registers.orig_rax.cast_signed()) {
+            if begins(&registers) && calls.contains(&registers.orig_rax.cast_signed()) {
                 registers.orig_rax = u64::MAX;
                 ptrace::setregs(tid, registers)?;
                 return Ok(ptrace::detach(tid, None)?);

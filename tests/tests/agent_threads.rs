@@ -40,6 +40,14 @@ fn start() -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
+/// One that cuts node-b, and that node's place.
+fn start_and_cut() -> Result<(Arc<Netns>, Agent, u32)> {
+    let (ns, agent) = start()?;
+    agent.flag("node-b")?;
+    let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
+    Ok((ns, agent, u32::try_from(index)?))
+}
+
 /// Up to when (CLOCK_MONOTONIC, ns) the verdict at this place holds.
 fn until(ns: &Netns, index: u32) -> Result<u64> {
     ns.run(move || {
@@ -125,10 +133,7 @@ fn all_go_on(agent: &Agent) -> Result<()> {
 
 #[test]
 fn whoever_stands_still_holds_nobody_up() -> Result<()> {
-    let (ns, agent) = start()?;
-    agent.flag("node-b")?;
-    let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
-    let index = u32::try_from(index)?;
+    let (ns, agent, index) = start_and_cut()?;
     for name in [
         "source",
         "answers",
@@ -152,10 +157,7 @@ fn whoever_stands_still_holds_nobody_up() -> Result<()> {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_task_that_stands_still_holds_nobody_up() -> Result<()> {
-    let (ns, agent) = start()?;
-    agent.flag("node-b")?;
-    let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
-    let index = u32::try_from(index)?;
+    let (ns, agent, index) = start_and_cut()?;
     let pid = agent.proc()?.pid();
     // The first three come by themselves.
     for name in ["routes", "neighbours", "kube-proxy", "follow-up", "pinned"] {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 
 use super::{
-    index::{ExemptIndex, Reindexed},
+    index::ExemptIndex,
     now::{Epoch, Now},
     scope::LimitScope,
     view::{Delta, Member, NewView},
@@ -57,7 +57,12 @@ impl NewView {
         let addresses = addresses.map(|(before, _)| Arc::clone(&before.addresses));
         let addresses = addresses
             .unwrap_or_else(|| Arc::new(VirtualAddresses::new(view.services.as_deref().unwrap_or_default())));
-        let delta = since.map(|(before, _)| delta(before, &view, &members, reindexed)).unwrap_or_default();
+        let delta = since.map(|(before, _)| Delta {
+            base: Some(before.epoch),
+            exempt: reindexed,
+            ..Delta::between(before, &view, &members)
+        });
+        let delta = delta.unwrap_or_default();
         Self {
             epoch,
             read: Now { mono: 0, boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH },
@@ -147,19 +152,4 @@ fn has_same_addresses(before: &ClusterView, view: &ClusterView, changed: &Change
         let of = |view: &ClusterView| view.services.as_ref()?.get(*at as usize).cloned();
         matches!((of(before), of(view)), (Some(one), Some(other)) if VirtualAddresses::are_same(&one, &other))
     })
-}
-
-fn delta(
-    before: &NewView,
-    view: &ClusterView,
-    members: &Arc<BTreeMap<NodeName, Member>>,
-    exempt: Option<Reindexed>,
-) -> Delta {
-    let grown = view.grown_since(&before.view).map(|node| node.name.clone());
-    let grown = grown.filter(|name| members.contains_key(name)).collect();
-    let of_members = match Arc::ptr_eq(members, &before.members) {
-        true => Delta::default(),
-        false => Delta::of_members(&before.members, members),
-    };
-    Delta { base: Some(before.epoch), grown, exempt, ..of_members }
 }

@@ -199,12 +199,12 @@ impl Enforcer {
 
 /// What changed, where the builder did not say.
 fn compare(before: Option<&NewView>, view: &NewView) -> Delta {
-    let nobody = BTreeMap::new();
-    let members = before.map_or(&nobody, |before| &*before.members);
-    let grown = match before {
-        // Where nothing is shared each node is looked at.
-        Some(before) => view.view.grown_since(&before.view).map(|node| node.name.clone()).collect(),
-        None => view.members.keys().cloned().collect(),
-    };
-    Delta { grown, ..Delta::of_members(members, &view.members) }
+    match before {
+        Some(before) => Delta::between(before, &view.view, &view.members),
+        // Nobody was known before: each that is cut is asked.
+        None => Delta {
+            grown: view.members.keys().cloned().collect(),
+            ..Delta::of_members(&BTreeMap::new(), &view.members)
+        },
+    }
 }

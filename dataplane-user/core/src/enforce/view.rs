@@ -70,6 +70,22 @@ impl Delta {
         delta
     }
 
+    /// Who has another place, who has lost one and who has more backends than in a view before; which view that is, and what of exemptions changed, is not said.
+    /// `members`: who has a place now.
+    pub(super) fn between(
+        before: &NewView,
+        view: &ClusterView,
+        members: &Arc<BTreeMap<NodeName, Member>>,
+    ) -> Self {
+        let grown = view.grown_since(&before.view).map(|node| &node.name);
+        let grown = grown.filter(|name| members.contains_key(*name)).cloned().collect();
+        let of_members = match Arc::ptr_eq(members, &before.members) {
+            true => Self::default(),
+            false => Self::of_members(&before.members, members),
+        };
+        Self { grown, ..of_members }
+    }
+
     /// What changed since what `skipped` is held against, where this is held against the view that `skipped` led to. `members`: who has a place now.
     fn with(&self, skipped: &Self, members: &BTreeMap<NodeName, Member>) -> Self {
         let union = |ours: &[NodeName], others: &[NodeName]| {
