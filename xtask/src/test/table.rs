@@ -102,6 +102,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_life", NATIVE_REST_IN_ALL, 5),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
+    file("agent_threads::tasks", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("attach", ENDS, 10).is(&[MakesLoad]),
     file("attach_load", ENDS, 10).is(&[MakesLoad]),
     file("attach_load::agent", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
