@@ -75,9 +75,10 @@ impl Pace {
         self.fault_after() * 8 / 6
     }
 
-    /// How long kube-proxy stands still in the middle: longer than a sync, and a sync short of a fault with what it has to do then.
+    /// How long kube-proxy stands still in the middle. The first pod that it misses is gone after two steps, and the last audit is as much before the end:
+    /// between these is more than a sync, and short of a fault with what kube-proxy has to do then.
     fn stall(&self) -> Duration {
-        self.sync_period * 11 / 8
+        self.sync_period * 9 / 8 + 4 * self.every
     }
 }
 
