@@ -177,39 +177,34 @@ fn a_thread_that_falls_ends_the_agent_in_order() -> Result<()> {
     Ok(())
 }
 
-/// Tasks, one after the other: too long for `--quick`.
+/// Tasks do what may block on threads that bear their names meanwhile. (`findings` looks again only where IPVS or conntrack came later.)
 #[cfg(target_arch = "x86_64")]
-mod tasks {
-    use super::*;
-
-    /// Tasks do what may block on threads that bear their names meanwhile. (`findings` looks again only where IPVS or conntrack came later.)
-    #[test]
-    fn a_task_that_stands_still_holds_nobody_up() -> Result<()> {
-        let (ns, agent, index) = start_and_cut()?;
-        let pid = agent.proc()?.pid();
-        // The first three come by themselves.
-        for name in ["routes", "neighbours", "kube-proxy", "follow-up", "pinned"] {
-            let provoke = || match name {
-                "follow-up" | "pinned" => agent.flag_by_socket("node-d").map(drop),
-                _ => Ok(()),
-            };
-            let still = Still::of_next(pid, name, provoke)?;
-            agent.ask::<Value>(&Request::Unflag { node: "node-d".into() })?;
-            nobody_is_held_up(&ns, &agent, index, name)?;
-            still.lift()?;
-        }
-        std::thread::scope(|scope| -> Result<()> {
-            let asks = || agent.status();
-            let mut waits = None;
-            let still = Still::of_next(pid, "api", || {
-                waits = Some(scope.spawn(asks));
-                Ok(())
-            })?;
-            nobody_is_held_up(&ns, &agent, index, "api")?;
-            still.lift()?;
-            let waited = waits.context("nobody asks")?.join();
-            waited.map_err(|_| anyhow::anyhow!("who asks panicked"))?.map(drop)
-        })?;
-        all_go_on(&agent)
+#[test]
+fn a_task_that_stands_still_holds_nobody_up() -> Result<()> {
+    let (ns, agent, index) = start_and_cut()?;
+    let pid = agent.proc()?.pid();
+    // The first three come by themselves.
+    for name in ["routes", "neighbours", "kube-proxy", "follow-up", "pinned"] {
+        let provoke = || match name {
+            "follow-up" | "pinned" => agent.flag_by_socket("node-d").map(drop),
+            _ => Ok(()),
+        };
+        let still = Still::of_next(pid, name, provoke)?;
+        agent.ask::<Value>(&Request::Unflag { node: "node-d".into() })?;
+        nobody_is_held_up(&ns, &agent, index, name)?;
+        still.lift()?;
     }
+    std::thread::scope(|scope| -> Result<()> {
+        let asks = || agent.status();
+        let mut waits = None;
+        let still = Still::of_next(pid, "api", || {
+            waits = Some(scope.spawn(asks));
+            Ok(())
+        })?;
+        nobody_is_held_up(&ns, &agent, index, "api")?;
+        still.lift()?;
+        let waited = waits.context("nobody asks")?.join();
+        waited.map_err(|_| anyhow::anyhow!("who asks panicked"))?.map(drop)
+    })?;
+    all_go_on(&agent)
 }

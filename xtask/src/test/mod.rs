@@ -69,8 +69,11 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     }
     if let Some(part) = filter.filter(|_| stages.iter().all(|stage| stage.passed + stage.failures.len() == 0))
     {
-        let left_out =
-            if scope == Scope::Quick { "; `--quick` leaves out VMs, Kubernetes and the demo" } else { "" };
+        let left_out = if scope == Scope::Quick {
+            "; `--quick` leaves out VMs, Kubernetes and what is slow"
+        } else {
+            ""
+        };
         bail!("no test of this run has `{part}` in its `file::name`{left_out}");
     }
     results::finish(workspace, &stages, started)
