@@ -100,6 +100,28 @@ fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
     Ok(())
 }
 
+/// What is observed exempts nothing in the maps; `status` says what would be.
+#[test]
+fn what_would_be_kept_of_an_observed_node_is_told() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let options = ["--mode", "observe"];
+    let agent =
+        Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &file(&cluster, &["node-b"]), &options)?;
+    let line = "Would keep      4 more ports, were what is observed enforced";
+    ensure!(agent.status()?["would_keep"] == 0 && !agent.expect(&["status"])?.contains("Would keep"));
+
+    agent.flag("node-b")?;
+    let told = agent.status()?;
+    ensure!(told["would_keep"] == 4 && told["kept"] == 0, "{told}");
+    let text = agent.expect(&["status"])?;
+    ensure!(text.contains(line), "{text}");
+    ensure!(agent.counter(Reason::Kept)? == 0, "an exemption lies in the maps");
+
+    agent.unflag("node-b")?;
+    ensure!(agent.status()?["would_keep"] == 0, "{}", agent.status()?);
+    Ok(())
+}
+
 /// Whatever the order of two flags; and a flag that leaves one alive lets go of the rest.
 #[test]
 fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {

@@ -323,6 +323,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         claimed_unknown,
         kept: moment.keep.ports.len(),
         kept_examples: kept_rows(&world.view, &moment.keep).take(EXAMPLES).collect(),
+        would_keep: world.held.would_exempt,
         rescue: shown.rescue.row(),
         dataplane: dataplane_row(shown, &world),
         interfaces: routes.interfaces,

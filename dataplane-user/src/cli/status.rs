@@ -182,6 +182,9 @@ pub(super) fn status(status: &Status) -> String {
             line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
         }
     }
+    if status.would_keep != 0 {
+        line("Would keep", format!("{} more ports, were what is observed enforced", status.would_keep));
+    }
     for problem in status.ipvs.note.iter().chain(&status.ipvs.problems) {
         line("IPVS", format!("problem: {problem}"));
     }

@@ -385,6 +385,8 @@ pub struct Status {
     pub kept: usize,
     /// Some of them, with the reason.
     pub kept_examples: Vec<KeptRow>,
+    /// How many more ports would be kept, were what is only observed enforced.
+    pub would_keep: usize,
     /// What became of packets that can be balanced anew.
     pub rescue: RescueRow,
     /// What is wrong with the file that keeps the CLI's flags.
