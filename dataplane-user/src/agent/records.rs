@@ -204,7 +204,7 @@ mod tests {
             ("c".into(), claim(Source::File)),
             ("c".into(), claim(Source::Hung)),
         ];
-        let left = Adopted { saved: Saved { claims, released: Vec::new() }, problem: None };
+        let left = Adopted { saved: Saved { claims, ..Saved::default() }, problem: None };
         assert_eq!(
             said(|| adopted(&left)),
             [

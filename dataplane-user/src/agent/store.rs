@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::{
         agent::inbox::Message,
-        enforce::{Claim, NewClaim, ShownClaim, ShownClaims, Standing},
+        enforce::{Claim, Gone, NewClaim, ShownClaim, ShownClaims, Standing},
         flags::now,
     };
 
@@ -133,7 +133,7 @@ mod tests {
     fn saved(source: Source) -> Option<(u64, ToSave)> {
         let claim = ShownClaim { standing: Standing::Enforced, claim: claim(source) };
         let claims: ShownClaims = [("b".into(), [claim].into())].into_iter().collect();
-        Some((1, ToSave { claims, released: Vec::new() }))
+        Some((1, ToSave { claims, released: Vec::new(), gone: Gone::default() }))
     }
 
     #[test]

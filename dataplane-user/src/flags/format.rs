@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     cluster::NodeName,
-    enforce::{Claim, LimitScope, Now, Saved, Source},
+    enforce::{Claim, First, LimitScope, Now, Saved, Source},
 };
 
 const VERSION: u32 = 2;
@@ -47,6 +47,9 @@ struct Stored {
     boot_id: String,
     claims: Vec<StoredClaim>,
     released: Vec<Released>,
+    /// Claims that were withheld and are gone. Left out where there are none: an agent that does not know of them reads the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gone: Vec<StoredGone>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,6 +74,15 @@ enum StoredSource {
     External(String),
     Hung,
     Unreachable,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredGone {
+    node: NodeName,
+    source: StoredSource,
+    since: Timestamp,
+    raised_boot_ns: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -109,7 +121,8 @@ pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String>
         .released
         .into_iter()
         .map(|released| (released.scope.read(), Duration::from_nanos(released.since_boot_ns)));
-    Ok(Saved { claims: claims.collect(), released: released.collect() })
+    let gone = stored.gone.into_iter().map(StoredGone::read);
+    Ok(Saved { claims: claims.collect(), released: released.collect(), gone: gone.collect() })
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
@@ -130,6 +143,7 @@ pub(super) fn write(saved: &Saved, boot_id: &str) -> serde_json::Result<Vec<u8>>
         boot_id: boot_id.to_owned(),
         claims: saved.claims.iter().map(|(node, claim)| StoredClaim::of(node, claim)).collect(),
         released: released.collect(),
+        gone: saved.gone.iter().map(|(node, source, first)| StoredGone::of(node, source, *first)).collect(),
     };
     let mut text = serde_json::to_vec_pretty(&stored)?;
     text.push(b'\n');
@@ -161,6 +175,7 @@ impl Flags {
             boot_id: self.boot_id,
             claims: self.flags.into_iter().map(claim).collect(),
             released: Vec::new(),
+            gone: Vec::new(),
         }
     }
 }
@@ -192,6 +207,22 @@ impl StoredClaim {
             until: self.until,
         };
         (self.node, claim)
+    }
+}
+
+impl StoredGone {
+    fn of(node: &NodeName, source: &Source, first: First) -> Self {
+        Self {
+            node: node.clone(),
+            source: StoredSource::of(source),
+            since: first.since,
+            raised_boot_ns: nanoseconds(first.raised),
+        }
+    }
+
+    fn read(self) -> (NodeName, Source, First) {
+        let first = First { since: self.since, raised: Duration::from_nanos(self.raised_boot_ns) };
+        (self.node, self.source.read(), first)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::*;
-use crate::enforce::{Claim, LimitScope, Now, Saved, Source};
+use crate::enforce::{Claim, First, LimitScope, Now, Saved, Source};
 
 fn at(wall: i64, boot: u64) -> Now {
     Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
@@ -24,6 +24,11 @@ fn claim(source: Source, ends: Option<u64>) -> Claim {
         ends: ends.map(Duration::from_secs),
         until: None,
     }
+}
+
+fn first(seconds: u64) -> First {
+    let since = Timestamp::from_nanosecond(900_000_000_003).unwrap();
+    First { since, raised: Duration::from_secs(seconds) + Duration::from_nanos(7) }
 }
 
 /// Claims of each kind, none of which is over before a boot time of 60 s.
@@ -49,11 +54,15 @@ fn saved() -> Saved {
             (LimitScope::Zone("x".into()), Duration::from_secs(6)),
             (LimitScope::Pool("front".into()), Duration::from_secs(7)),
         ],
+        gone: vec![
+            ("b".into(), Source::External("cloud".into()), first(4)),
+            ("d".into(), Source::Hung, first(5)),
+        ],
     }
 }
 
 fn one() -> Saved {
-    Saved { claims: vec![("a".into(), claim(Source::Cli, None))], released: Vec::new() }
+    Saved { claims: vec![("a".into(), claim(Source::Cli, None))], ..Saved::default() }
 }
 
 fn boot_id() -> String {
@@ -74,6 +83,18 @@ fn first_version(boot_id: &str) -> String {
 }}
 "#
     )
+}
+
+/// An agent that does not know of claims that are gone left a file without them, and reads one where there are none.
+#[test]
+fn a_file_says_nothing_of_claims_that_are_gone_where_there_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    let without = Saved { gone: Vec::new(), ..saved() };
+    store.save(&without).unwrap();
+    assert!(!fs::read_to_string(store.path()).unwrap().contains("gone"));
+    let adopted = store.adopt(at(1_000, 20)).unwrap();
+    assert_eq!((adopted.saved, adopted.problem), (without, None));
 }
 
 /// Writes the file and has it rejected. Gives what is said of that.
@@ -138,7 +159,7 @@ fn flags_of_the_first_version_are_read() {
         until: None,
     };
     let expected = vec![("a".into(), flag("disk", 1_000, Some(60_500))), ("b".into(), flag("", 1_001, None))];
-    assert_eq!(adopted.saved, Saved { claims: expected, released: Vec::new() });
+    assert_eq!(adopted.saved, Saved { claims: expected, ..Saved::default() });
     // The next save makes it one of this version.
     store.save(&adopted.saved).unwrap();
     assert!(fs::read_to_string(store.path()).unwrap().contains("\"version\": 2"));
@@ -190,7 +211,7 @@ fn what_could_not_be_read_again_is_not_written() {
     let store = FlagStore::new(dir.path());
     store.save(&one()).unwrap();
     let long = Claim { reason: "x".repeat(16 << 20).into(), ..claim(Source::File, None) };
-    let saved = Saved { claims: vec![("a".into(), long)], released: Vec::new() };
+    let saved = Saved { claims: vec![("a".into(), long)], ..Saved::default() };
     let error = store.save(&saved).unwrap_err().to_string();
     assert!(error.ends_with("; the limit is 16777216"), "{error}");
     store.check().unwrap();

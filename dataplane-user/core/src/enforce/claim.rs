@@ -158,6 +158,15 @@ fn left(until: Timestamp, now: Now) -> Duration {
     Duration::try_from(until.duration_since(now.wall)).unwrap_or(Duration::ZERO)
 }
 
+/// When a claim was first raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// By the wall clock of that moment.
+    pub since: Timestamp,
+    /// By CLOCK_BOOTTIME.
+    pub raised: Duration,
+}
+
 /// What outlives the agent: every claim, and what the limits remember.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
@@ -165,4 +174,6 @@ pub struct Saved {
     pub claims: Vec<(NodeName, Claim)>,
     /// The scopes in which automatic claims were released, and when by CLOCK_BOOTTIME.
     pub released: Vec<(LimitScope, Duration)>,
+    /// Claims that were withheld and are gone, and when they were first raised.
+    pub gone: Vec<(NodeName, Source, First)>,
 }

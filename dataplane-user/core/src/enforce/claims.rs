@@ -8,6 +8,8 @@ use std::{
 
 use super::{
     claim::{Claim, NewClaim, Saved, Source},
+    decision::Decision,
+    gone::Gone,
     limits::{Counted, Limits, Verdict, Withheld},
     now::Now,
     output::Event,
@@ -18,14 +20,6 @@ use super::{
     view::{Member, NewView},
 };
 use crate::{cluster::NodeName, plan::Mode};
-
-/// What the claims of a node come to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decision {
-    pub(super) mode: Mode,
-    /// When the last of the claims ends that this follows from (CLOCK_MONOTONIC, ns); `None` where one of them has no end.
-    pub(super) ends: Option<u64>,
-}
 
 /// What happened in a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +34,8 @@ pub(super) struct Claims {
     told: Told,
     held: BTreeMap<NodeName, Vec<Claim>>,
     limits: Limits,
+    /// Claims that were withheld and are gone.
+    gone: Gone,
     members: Arc<BTreeMap<NodeName, Member>>,
     decisions: BTreeMap<NodeName, Decision>,
     shown: ShownClaims,
@@ -71,6 +67,7 @@ impl Claims {
             held.iter().filter(|(_, claims)| by_file(claims)).map(|(node, _)| node.clone()).collect();
         Self {
             limits: Limits::new(told.limit, saved.released),
+            gone: saved.gone.into_iter().collect(),
             told,
             held,
             in_file,
@@ -82,7 +79,8 @@ impl Claims {
             all_dirty: true,
             scopes_dirty: false,
             version: 0,
-            next_end: None,
+            // What was saved is looked through first.
+            next_end: Some(0),
         }
     }
 
@@ -95,20 +93,50 @@ impl Claims {
     pub(super) fn raise(&mut self, node: &NodeName, new: NewClaim, now: Now) -> Option<Claim> {
         let before = self.get(node, &new.source).cloned();
         let source = new.source.clone();
-        let claim = Claim::raise(new, before.as_ref(), now);
+        let mut claim = Claim::raise(new, before.as_ref(), now);
+        if let Some(over) = before.as_ref().filter(|before| before.ended(now)) {
+            self.note_gone(node, over, now);
+        }
+        let live = before.filter(|before| !before.ended(now));
+        let first = self.gone.first(node, &source).filter(|_| live.is_none());
+        if let Some(first) = first.filter(|first| self.is_withheld(node, first.raised, now)) {
+            claim.since = first.since;
+            claim.raised = first.raised;
+        }
         self.put(node, &source, Some(claim), now);
-        before.filter(|before| !before.ended(now))
+        live
+    }
+
+    /// A claim is gone. Where it was withheld, its cause must not get around the five minutes by raising it anew.
+    fn note_gone(&mut self, node: &NodeName, claim: &Claim, now: Now) {
+        if claim.source.automatic() && self.is_withheld(node, claim.raised, now) {
+            self.gone.note(node, claim);
+        }
+    }
+
+    /// Whether an automatic claim on the node that was first raised then would be withheld. A node that the view lacks may count
+    /// in any scope once it is back.
+    fn is_withheld(&self, node: &NodeName, raised: Duration, now: Now) -> bool {
+        let withholds = |withheld: &Withheld| withheld.lasts(now) && raised <= withheld.since;
+        match self.members.get(node) {
+            Some(member) => member.scopes().any(|scope| self.limits.released(&scope).is_some_and(withholds)),
+            None => self.limits.withheld().any(withholds),
+        }
     }
 
     /// Puts a claim in the place of what the source held.
     pub(super) fn put(&mut self, node: &NodeName, source: &Source, claim: Option<Claim>, now: Now) {
         // One that is over is not held, but for the file's: it stands in the file.
         let claim = claim.filter(|claim| *source == Source::File || !claim.ended(now));
-        if self.get(node, source) == claim.as_ref() {
+        let before = self.get(node, source);
+        if before == claim.as_ref() {
             return;
         }
+        if let Some(before) = before.filter(|_| claim.is_none()).cloned() {
+            self.note_gone(node, &before, now);
+        }
         self.version += 1;
-        let ends = claim.as_ref().and_then(|claim| claim.remaining(now)).map(|left| later(now, left));
+        let ends = claim.as_ref().and_then(|claim| claim.remaining(now)).map(|left| now.later(left));
         self.next_end = self.next_end.into_iter().chain(ends).min();
         let claims = self.held.entry(node.clone()).or_default();
         claims.retain(|claim| claim.source != *source);
@@ -170,7 +198,7 @@ impl Claims {
             claims.retain(|claim| {
                 let ended = claim.ended(now) && claim.source != Source::File;
                 if ended {
-                    over.push((node.clone(), claim.source.clone()));
+                    over.push((node.clone(), claim.clone()));
                 }
                 !ended
             });
@@ -181,7 +209,10 @@ impl Claims {
         self.held.retain(|_, claims| !claims.is_empty());
         self.version += u64::from(!over.is_empty());
         self.find_next_end(now);
-        over
+        for (node, claim) in &over {
+            self.note_gone(node, claim, now);
+        }
+        over.into_iter().map(|(node, claim)| (node, claim.source)).collect()
     }
 
     fn find_next_end(&mut self, now: Now) {
@@ -189,7 +220,7 @@ impl Claims {
         let stays = |claim: &&Claim| claim.source == Source::File && claim.ended(now);
         let claims = self.held.values().flatten().filter(|claim| !stays(claim));
         let left = claims.filter_map(|claim| claim.remaining(now)).min();
-        self.next_end = left.map(|left| later(now, left));
+        self.next_end = left.map(|left| now.later(left));
     }
 
     /// From now on these nodes exist.
@@ -236,6 +267,9 @@ impl Claims {
                 crossed.push(Crossed { scope, verdict });
             }
         }
+        if self.limits.withheld().next().is_none() {
+            self.gone.forget();
+        }
         for name in &names {
             self.decide(name, now);
         }
@@ -264,8 +298,7 @@ impl Claims {
             .iter()
             .map(|claim| ShownClaim { standing: self.standing(claim, member, now), claim: claim.clone() })
             .collect();
-        let decision = [Mode::Enforce, Mode::Observe].into_iter().find_map(|mode| follow(&shown, mode, now));
-        match decision {
+        match Decision::of(&shown, now) {
             Some(decision) => drop(self.decisions.insert(node.clone(), decision)),
             None => drop(self.decisions.remove(node)),
         }
@@ -347,7 +380,7 @@ impl Claims {
 
     /// When something ends (CLOCK_MONOTONIC, ns), as far as that can be known.
     pub(super) fn next_end(&self, now: Now) -> Option<u64> {
-        let over = self.limits.next_over().map(|over| later(now, over.saturating_sub(now.boot)));
+        let over = self.limits.next_over().map(|over| now.later(over.saturating_sub(now.boot)));
         self.next_end.into_iter().chain(over).min()
     }
 
@@ -364,26 +397,10 @@ impl Claims {
     /// What outlives the agent, as it was last settled.
     pub(super) fn to_save(&self) -> ToSave {
         let released = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
-        ToSave { claims: self.shown.clone(), released: released.collect() }
+        ToSave { claims: self.shown.clone(), released: released.collect(), gone: self.gone.clone() }
     }
 }
 
 fn by_file(claims: &[Claim]) -> bool {
     claims.iter().any(|claim| claim.source == Source::File)
-}
-
-/// What those claims come to that are carried out in that way; `None` where there are none.
-fn follow(shown: &[ShownClaim], mode: Mode, now: Now) -> Option<Decision> {
-    let standing = match mode {
-        Mode::Enforce => Standing::Enforced,
-        Mode::Observe => Standing::Observed,
-    };
-    let carried_out = || shown.iter().filter(|shown| shown.standing == standing).map(|shown| &shown.claim);
-    carried_out().next()?;
-    let left: Option<Vec<Duration>> = carried_out().map(|claim| claim.remaining(now)).collect();
-    Some(Decision { mode, ends: left.and_then(|left| left.into_iter().max()).map(|left| later(now, left)) })
-}
-
-fn later(now: Now, left: Duration) -> u64 {
-    now.mono.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -1,7 +1,7 @@
 //! How many nodes automatic claims may cut, of all, of each zone and of each pool.
 //!
 //! Where they exceed the limit of a scope, none of them is enforced there. For five minutes only claims first raised after that
-//! count; then all of them do again.
+//! count; then all of them do again. One that was withheld, went and comes back in that time is not new ([`super::gone`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,6 +35,13 @@ pub struct Withheld {
     pub counted: u32,
     /// How many may have.
     pub allowed: u32,
+}
+
+impl Withheld {
+    /// Whether its five minutes are not over.
+    pub(super) fn lasts(&self, now: Now) -> bool {
+        now.boot < self.since.saturating_add(WITHHELD_FOR)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -126,8 +133,8 @@ impl Limits {
     pub(super) fn evaluate(&mut self, scope: &LimitScope, now: Now) -> Verdict {
         let allowed = self.allowed(scope);
         let Some(state) = self.scopes.get_mut(scope) else { return Verdict::Same };
-        let window = state.released.as_ref().map(|withheld| withheld.since);
-        let window = window.filter(|since| now.boot < since.saturating_add(WITHHELD_FOR));
+        let window = state.released.as_ref().filter(|withheld| withheld.lasts(now));
+        let window = window.map(|withheld| withheld.since);
         let (counted, automatic) = match window {
             None => (state.nodes.len() as u32, state.automatic),
             Some(since) => {
@@ -151,8 +158,12 @@ impl Limits {
 
     /// Whether a claim that was first raised then is withheld in a scope.
     pub(super) fn withholds(&self, scope: &LimitScope, raised: Duration) -> bool {
-        let released = self.scopes.get(scope).and_then(|state| state.released.as_ref());
-        released.is_some_and(|withheld| raised <= withheld.since)
+        self.released(scope).is_some_and(|withheld| raised <= withheld.since)
+    }
+
+    /// A scope's release, where its automatic claims are withheld.
+    pub(super) fn released(&self, scope: &LimitScope) -> Option<&Withheld> {
+        self.scopes.get(scope)?.released.as_ref()
     }
 
     /// The nodes of a scope that have automatic claims.
@@ -169,8 +180,7 @@ impl Limits {
 
     /// The scopes whose five minutes are over.
     pub(super) fn over(&self, now: Now) -> impl Iterator<Item = &LimitScope> {
-        let over = move |withheld: &&Withheld| withheld.since.saturating_add(WITHHELD_FOR) <= now.boot;
-        self.withheld().filter(over).map(|withheld| &withheld.scope)
+        self.withheld().filter(move |withheld| !withheld.lasts(now)).map(|withheld| &withheld.scope)
     }
 
     /// When the next five minutes are over (CLOCK_BOOTTIME).

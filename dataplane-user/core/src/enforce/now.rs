@@ -18,6 +18,13 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
+impl Now {
+    /// So much later (CLOCK_MONOTONIC, ns).
+    pub(super) fn later(self, left: Duration) -> u64 {
+        self.mono.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 /// Which view: a later one has a higher number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use nodefence_common::{Action, NodeEntry, Verdict};
 
 use super::{
-    claims::Decision,
+    decision::Decision,
     now::{Epoch, SECOND},
     settings::Told,
 };

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{claim::Saved, scope::LimitScope, standing::ShownClaim};
+use super::{claim::Saved, gone::Gone, scope::LimitScope, standing::ShownClaim};
 use crate::cluster::NodeName;
 
 /// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
@@ -77,6 +77,8 @@ pub struct ToSave {
     pub claims: ShownClaims,
     /// The scopes in which automatic claims were released, and when by CLOCK_BOOTTIME.
     pub released: Vec<(LimitScope, Duration)>,
+    /// Claims that were withheld and are gone.
+    pub gone: Gone,
 }
 
 impl ToSave {
@@ -86,6 +88,7 @@ impl ToSave {
         let claims = by_name
             .into_iter()
             .flat_map(|(node, claims)| claims.iter().map(|shown| (node.clone(), shown.claim.clone())));
-        Saved { claims: claims.collect(), released: self.released.clone() }
+        let gone = self.gone.iter().map(|(node, source, first)| (node.clone(), source.clone(), *first));
+        Saved { claims: claims.collect(), released: self.released.clone(), gone: gone.collect() }
     }
 }

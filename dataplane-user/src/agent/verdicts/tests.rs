@@ -307,7 +307,7 @@ fn what_was_left_is_renewed_before_anything_else() {
     let alive = entry("b", begun.mono + 1_000_000_000);
     let pinned = vec![(0, alive), (1, entry("c", begun.mono + 1_000_000_000)), (2, entry("d", begun.mono))];
     let claims = ["b", "d"].map(|node| (node.into(), Claim::raise(claim(), None, begun)));
-    let saved = Saved { claims: claims.into(), released: Vec::new() };
+    let saved = Saved { claims: claims.into(), ..Saved::default() };
     let store = Arc::new(Slot::default());
     let (lines, _read) = sync_channel(1);
     let verdicts = Verdicts::start(Beginning {
@@ -375,7 +375,7 @@ fn a_panic_ends_the_agent() {
     let tried = Arc::new(AtomicBool::new(false));
     let (lines, _read) = sync_channel(1);
     let verdicts = Verdicts::start(Beginning {
-        enforcer: Enforcer::bridge(pinned, Saved { claims, released: Vec::new() }, told(), begun),
+        enforcer: Enforcer::bridge(pinned, Saved { claims, ..Saved::default() }, told(), begun),
         writer: Box::new(Panics(Arc::clone(&tried))),
         store: Arc::new(Slot::default()),
         lines,

@@ -2,7 +2,7 @@
 
 use super::{
     model::Cluster,
-    rig::{Rig, SECOND, claim, lasting, told},
+    rig::{BEGIN, Rig, SECOND, claim, lasting, now, told},
     texts::text,
 };
 use crate::enforce::{Auto, Change, Event, Input, LimitScope, Share, Source, Standing, Told, WITHHELD_FOR};
@@ -207,4 +207,139 @@ fn a_take_over_remembers_what_was_released() {
     next.run();
     next.view(&view);
     assert_eq!((next.cut().as_str(), withheld(&next).as_str()), ("j", "e,f,g,h,i"));
+}
+
+/// Five of twelve, one too many: all are withheld.
+fn flapping() -> Rig {
+    let mut rig = rig();
+    for node in ["e", "f", "g", "h", "i"] {
+        detect(&mut rig, node);
+    }
+    rig.pass(SECOND);
+    rig
+}
+
+/// When it was first raised, in seconds from the beginning.
+fn raised(rig: &Rig, node: &str) -> u64 {
+    let claim = &rig.world().claims.of(node)[0].claim;
+    let wall = claim.since.duration_since(now(BEGIN).wall).as_secs();
+    assert_eq!((claim.raised - now(BEGIN).boot).as_secs(), wall as u64, "the two clocks tell the same");
+    wall as u64
+}
+
+#[test]
+fn what_is_withheld_is_not_new_once_it_comes_back() {
+    let mut rig = flapping();
+    withdraw(&mut rig, "e");
+    withdraw(&mut rig, "f");
+    rig.pass(SECOND);
+    detect(&mut rig, "e");
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str(), raised(&rig, "e")), ("", "e,g,h,i", 0));
+    // Once more, after it has come back.
+    withdraw(&mut rig, "e");
+    rig.pass(60 * SECOND);
+    detect(&mut rig, "e");
+    assert_eq!((rig.cut().as_str(), raised(&rig, "e")), ("", 0));
+    // Another source's claim is new, and so is one on a node that nothing was withheld of.
+    let ticket = rig.raise("f", lasting(Source::Unreachable, 10_000), false);
+    assert!(rig.answers[&ticket].is_ok());
+    detect(&mut rig, "j");
+    assert_eq!((rig.cut().as_str(), raised(&rig, "f"), raised(&rig, "j")), ("f,j", 62, 62));
+    // And one that was new goes and comes back as one: no limit withheld it.
+    withdraw(&mut rig, "j");
+    rig.pass(SECOND);
+    detect(&mut rig, "j");
+    assert_eq!((rig.cut().as_str(), raised(&rig, "j")), ("f,j", 63));
+    // The five minutes are over: it is forgotten when it was first raised.
+    for node in ["e", "g", "h", "i"] {
+        withdraw(&mut rig, node);
+    }
+    rig.pass(WINDOW);
+    assert!(rig.world().withheld.is_empty());
+    detect(&mut rig, "e");
+    assert_eq!((rig.cut().as_str(), raised(&rig, "e")), ("e,f,j", 363));
+}
+
+/// As one that is withdrawn. Nobody says so meanwhile, or it is raised before anybody noticed that it was over.
+#[test]
+fn what_is_withheld_and_lapses_is_not_new_once_it_comes_back() {
+    for noticed in [true, false] {
+        let mut rig = flapping();
+        rig.raise("e", claim(Source::Hung), false);
+        if noticed {
+            rig.pass(31 * SECOND);
+            assert!(rig.events.contains(&Event::Over("e".into(), Source::Hung)));
+            assert_eq!(withheld(&rig), "f,g,h,i");
+        } else {
+            rig.now = now(rig.now.mono + 31 * SECOND);
+        }
+        detect(&mut rig, "e");
+        assert_eq!((rig.cut().as_str(), withheld(&rig).as_str(), raised(&rig, "e")), ("", "e,f,g,h,i", 0));
+    }
+}
+
+/// Nobody looked at the clock meanwhile: what comes back after the five minutes is new all the same.
+#[test]
+fn what_comes_back_late_is_new() {
+    let mut rig = flapping();
+    withdraw(&mut rig, "e");
+    rig.now = now(BEGIN + WINDOW);
+    detect(&mut rig, "e");
+    assert_eq!(raised(&rig, "e"), 300);
+}
+
+/// What no limit withheld, and was gone when others were released, is new once it comes back.
+#[test]
+fn what_was_gone_at_the_release_is_new() {
+    let mut rig = flapping();
+    detect(&mut rig, "j");
+    withdraw(&mut rig, "j");
+    rig.pass(SECOND);
+    for node in ["k", "l", "m", "n", "o"] {
+        detect(&mut rig, node);
+    }
+    assert_eq!(rig.cut(), "");
+    rig.pass(SECOND);
+    detect(&mut rig, "j");
+    assert_eq!((rig.cut().as_str(), raised(&rig, "j")), ("j", 3));
+}
+
+/// A second release leaves what the first one withheld as old as it was.
+#[test]
+fn a_release_in_the_five_minutes_leaves_what_is_gone_withheld() {
+    let mut rig = flapping();
+    withdraw(&mut rig, "e");
+    for node in ["j", "k", "l", "m", "n"] {
+        detect(&mut rig, node);
+    }
+    rig.pass(WINDOW - SECOND);
+    detect(&mut rig, "e");
+    assert_eq!((rig.cut().as_str(), raised(&rig, "e")), ("", 0));
+    rig.pass(SECOND - 1);
+    assert_eq!(rig.cut(), "");
+}
+
+/// What is gone is remembered over a take-over, whether it comes back before the successor knows who exists or after.
+#[test]
+fn a_take_over_remembers_what_is_gone() {
+    for before_the_view in [true, false] {
+        let mut rig = flapping();
+        withdraw(&mut rig, "e");
+        let view = std::sync::Arc::clone(&rig.known[&rig.last.as_ref().unwrap().epoch].cluster);
+        let mut next = Rig::over(rig.maps.clone(), rig.saved.clone(), told(), rig.now.mono + SECOND);
+        next.run();
+        withdraw(&mut next, "f");
+        if before_the_view {
+            detect(&mut next, "e");
+            detect(&mut next, "f");
+        }
+        next.view(&view);
+        if !before_the_view {
+            assert_eq!(withheld(&next), "g,h,i");
+            detect(&mut next, "e");
+            detect(&mut next, "f");
+        }
+        assert_eq!((next.cut().as_str(), withheld(&next).as_str()), ("", "e,f,g,h,i"));
+        assert_eq!((raised(&next, "e"), raised(&next, "f")), (0, 0));
+    }
 }

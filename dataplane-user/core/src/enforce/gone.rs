@@ -1,0 +1,88 @@
+//! When claims that are gone were first raised: what a limit withheld does not come back as new.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::claim::{Claim, First, Source};
+use crate::cluster::NodeName;
+
+/// Of so many claims it is remembered; more than three sources have in the largest cluster. Of what is beyond it nothing is.
+const MOST: usize = 16_384;
+
+/// By node and source. A clone costs nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Gone(Arc<BTreeMap<(NodeName, Source), First>>);
+
+impl Gone {
+    /// This claim is gone.
+    pub(super) fn note(&mut self, node: &NodeName, claim: &Claim) {
+        let key = (node.clone(), claim.source.clone());
+        if self.0.len() < MOST || self.0.contains_key(&key) {
+            Arc::make_mut(&mut self.0).insert(key, First { since: claim.since, raised: claim.raised });
+        }
+    }
+
+    /// When the source's claim on the node was first raised, where that is remembered.
+    pub(super) fn first(&self, node: &NodeName, source: &Source) -> Option<First> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&(node.clone(), source.clone())).copied()
+    }
+
+    /// Nothing is withheld any more.
+    pub(super) fn forget(&mut self) {
+        if !self.0.is_empty() {
+            self.0 = Arc::default();
+        }
+    }
+
+    /// All of it, by the nodes' names.
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeName, &Source, &First)> {
+        self.0.iter().map(|((node, source), first)| (node, source, first))
+    }
+}
+
+impl FromIterator<(NodeName, Source, First)> for Gone {
+    fn from_iter<I: IntoIterator<Item = (NodeName, Source, First)>>(all: I) -> Self {
+        let all = all.into_iter().take(MOST).map(|(node, source, first)| ((node, source), first));
+        Self(Arc::new(all.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn it_is_bounded() {
+        let first = First { since: Timestamp::UNIX_EPOCH, raised: Duration::from_secs(1) };
+        let all = |extra: usize| {
+            (0..MOST + extra).map(move |number| (format!("n{number}").into(), Source::Hung, first))
+        };
+        let mut gone: Gone = all(0).collect();
+        let claim = Claim {
+            source: Source::Hung,
+            by: "".into(),
+            reason: "".into(),
+            evidence: None,
+            since: Timestamp::UNIX_EPOCH,
+            raised: Duration::from_secs(2),
+            ends: None,
+            until: None,
+        };
+        gone.note(&"more".into(), &claim);
+        assert_eq!((gone.iter().count(), gone.first(&"more".into(), &Source::Hung)), (MOST, None));
+        // What is remembered already takes no more room.
+        gone.note(&"n7".into(), &claim);
+        assert_eq!(gone.first(&"n7".into(), &Source::Hung).unwrap().raised, Duration::from_secs(2));
+        gone.forget();
+        gone.note(&"more".into(), &claim);
+        assert_eq!(gone.iter().count(), 1);
+        // A file that somebody else wrote is not believed beyond it either.
+        assert_eq!(all(1).collect::<Gone>().iter().count(), MOST);
+    }
+}
