@@ -8,8 +8,9 @@ use std::{
 use super::{
     history::{History, Saw, any_told},
     model::Cluster,
+    oracle::Oracle,
     random::{NODES, Seeded, cluster, without_one},
-    rig::{Fate, Rig, SECOND, claim},
+    rig::{Fate, Rig, SECOND, claim, now},
 };
 use crate::{
     cluster::NodeName,
@@ -122,7 +123,10 @@ impl History {
     fn any_file(&mut self) {
         let nodes: Vec<&str> = NODES.into_iter().filter(|_| self.random.percent(15)).collect();
         self.note(format!("file {nodes:?}"));
-        let claims = nodes.into_iter().map(|node| (NodeName::from(node), claim(Source::File)));
+        let until = self.random.below(SECOND * 20);
+        let until = self.random.percent(25).then(|| now(self.rig.now.mono + until).wall);
+        let new = || NewClaim { until, ..claim(Source::File) };
+        let claims = nodes.into_iter().map(|node| (NodeName::from(node), new()));
         self.tell(Input::Replace { source: Source::File, claims: claims.collect() });
     }
 
@@ -158,7 +162,7 @@ impl History {
     fn any_save(&mut self) {
         let fails = self.random.percent(20);
         self.note(format!("save {fails}"));
-        self.rig.save(if fails { Err("full".into()) } else { Ok(()) });
+        self.save(if fails { Err("full".into()) } else { Ok(()) });
         self.look();
         self.run();
     }
@@ -178,7 +182,11 @@ impl History {
         self.saw.insert(Saw::TakeOver);
         let maps = std::mem::take(&mut self.rig.maps);
         let saved = self.rig.saved.clone();
-        self.oracle.released = saved.released.iter().cloned().collect();
+        self.is_saved();
+        let (exceeded, came_back) = (self.oracle.exceeded, self.oracle.came_back);
+        self.oracle = Oracle::over(self.oracle.saved.clone(), told.clone());
+        self.oracle.exceeded = exceeded;
+        self.oracle.came_back = came_back;
         let fates = std::mem::replace(&mut self.rig.fates, Box::new(|_| Fate::Done));
         let mut next = Rig::over(maps, saved, told, self.rig.now.mono + later);
         next.fates = fates;
@@ -187,7 +195,6 @@ impl History {
         next.tickets = self.rig.tickets;
         next.log = std::mem::take(&mut self.rig.log);
         self.rig = next;
-        self.open = false;
         self.any_failed = false;
         self.asked.clear();
         self.run();
@@ -213,7 +220,7 @@ impl History {
     pub(super) fn end(&mut self) {
         self.note("end".to_owned());
         self.failing.borrow_mut().0 = 0;
-        if !self.open {
+        if !self.oracle.open {
             self.any_view();
         }
         self.any_found_whole();
@@ -222,7 +229,7 @@ impl History {
             self.rig.write_tables();
             self.look();
             self.run();
-            self.rig.save(Ok(()));
+            self.save(Ok(()));
             self.look();
             self.run();
         }

@@ -21,6 +21,7 @@ struct Seen {
     by_delta: u64,
     lapsed: u64,
     live: u64,
+    came_back: u64,
 }
 
 impl Seen {
@@ -41,6 +42,7 @@ impl Seen {
                 Saw::ByDelta => &mut self.by_delta,
                 Saw::Lapsed => &mut self.lapsed,
                 Saw::Live => &mut self.live,
+                Saw::CameBack => &mut self.came_back,
             };
             *count += 1;
         }
@@ -108,5 +110,6 @@ fn never_a_wrong_cut() {
         assert!(at_least(seen.lapsed, 10), "{seen:?}");
         assert!(at_least(seen.observed, 10), "{seen:?}");
         assert!(at_least(seen.live, 30), "{seen:?}");
+        assert!(at_least(seen.came_back, 3), "{seen:?}");
     }
 }

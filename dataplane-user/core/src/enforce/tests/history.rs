@@ -12,13 +12,13 @@ use nodefence_common::NodeEntry;
 
 use super::{
     model::OWN,
-    oracle::{Book, Oracle},
+    oracle::{Held, Kept, Members, Oracle},
     random::Seeded,
     rig::{Fate, Rig, now},
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Auto, Claim, Input, Member, Output, Refusal, Share, Told, place::cuts},
+    enforce::{Auto, Input, Output, Refusal, Share, Source, Standing, Told, place::cuts},
     plan::{self, Mode},
 };
 
@@ -41,6 +41,7 @@ pub(super) enum Saw {
     ByDelta,
     Lapsed,
     Live,
+    CameBack,
 }
 
 /// A history and what must hold in it.
@@ -52,8 +53,6 @@ pub(super) struct History {
     pub(super) oracle: Oracle,
     /// Places whose entry may cut although nobody wants it: a write of theirs was said to have failed.
     pub(super) excused: BTreeSet<u32>,
-    /// Whether the Enforcer has a view.
-    pub(super) open: bool,
     pub(super) saw: BTreeSet<Saw>,
     /// A write failed in this agent's life.
     pub(super) any_failed: bool,
@@ -70,6 +69,7 @@ impl History {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Seeded::new(seed);
         let told = any_told(&mut random);
+        let oracle = Oracle::over(Kept::default(), told.clone());
         let mut rig = Rig::new(told);
         let failing = Rc::new(RefCell::new((0, Seeded::new(seed ^ 0x5555))));
         let fates = Rc::clone(&failing);
@@ -82,9 +82,8 @@ impl History {
             rig,
             random,
             failing,
-            oracle: Oracle::default(),
+            oracle,
             excused: BTreeSet::new(),
-            open: false,
             saw: BTreeSet::new(),
             any_failed: false,
             asked: BTreeMap::new(),
@@ -110,22 +109,23 @@ impl History {
         }
     }
 
-    /// Claims as the Enforcer has them: what they come to is the oracle's to say.
-    pub(super) fn book(&self) -> Book {
-        let claims = &self.rig.enforcer.claims;
-        claims.nodes().map(|node| (node.clone(), claims.of(node).to_vec())).collect()
-    }
-
-    pub(super) fn members(&self) -> Arc<BTreeMap<NodeName, Member>> {
+    /// Of the view that the Enforcer took. Which one it is follows from what became of writes, and is not the oracle's to say.
+    pub(super) fn members(&self) -> Arc<Members> {
         let latest = self.rig.enforcer.views.latest();
         latest.map(|view| Arc::clone(&view.members)).unwrap_or_default()
     }
 
     /// The Enforcer was told something, or that a write failed.
     pub(super) fn look(&mut self) {
-        if self.open {
-            let (book, members) = (self.book(), self.members());
-            self.oracle.look(&book, &members, &self.rig.told, self.rig.now);
+        let (members, now) = (self.members(), self.rig.now);
+        // Where a verdict could not be written, its claim is not held from now on; the answer is on its way.
+        for output in &self.rig.enforcer.out {
+            if let Output::Reply(ticket, answer) = output {
+                self.oracle.answered(ticket.0, answer, &members, now);
+            }
+        }
+        if self.oracle.open {
+            self.oracle.evaluate(&members, now);
         }
     }
 
@@ -135,33 +135,49 @@ impl History {
 
     /// Whether the owner of a place may be cut by what is claimed now.
     pub(super) fn is_claimed(&self, index: u32) -> bool {
-        let members = self.members();
-        let name = self.rig.maps.name(index);
-        let generation = self.rig.maps.nodes[&index].generation;
-        let slot = plan::Slot { index, generation };
-        let member = members.get(name.as_str()).filter(|member| member.slot == slot);
-        let claims = self.rig.enforcer.claims.of(&name);
-        if !self.open {
-            return claims.iter().any(|claim| !claim.ended(self.rig.now));
+        let name = NodeName::from(self.rig.maps.name(index));
+        if !self.oracle.open {
+            return !self.oracle.living(&name, self.rig.now).is_empty();
         }
-        self.oracle.may_cut(claims, member, &self.rig.told, self.rig.now)
+        let members = self.members();
+        let generation = self.rig.maps.nodes[&index].generation;
+        let has_it = members.get(&name).is_some_and(|its| its.slot == plan::Slot { index, generation });
+        has_it && self.oracle.may_cut(&name, &members, self.rig.now)
     }
 
     pub(super) fn tell(&mut self, input: Input) {
         self.forget();
-        let view = matches!(input, Input::View(_));
+        self.oracle.tell(&input, &self.members(), self.rig.now);
+        self.oracle.open |= matches!(input, Input::View(_));
         self.rig.enforcer.handle(input, self.rig.now);
-        self.open |= view;
+        self.oracle.lapse(&self.members(), self.rig.now);
         self.look();
         self.run();
+    }
+
+    /// What was handed out to be saved is, or is not.
+    pub(super) fn save(&mut self, result: Result<(), Arc<str>>) {
+        let own = self.oracle.saving.take();
+        if let Some(own) = own.filter(|_| result.is_ok()) {
+            self.oracle.saved = own;
+        }
+        self.rig.save(result);
     }
 
     /// Does what is to be done, and holds each write against what is claimed.
     pub(super) fn run(&mut self) {
         while let Some(output) = self.rig.enforcer.poll() {
             self.watch(&output);
+            if let Output::Save(..) = &output {
+                self.oracle.saving = Some(self.oracle.kept.clone());
+            }
             let failures = self.rig.log.len();
             self.rig.perform(output.clone());
+            if self.rig.saving.is_none()
+                && let Some(own) = self.oracle.saving.take()
+            {
+                self.oracle.saved = own;
+            }
             let failed = self.rig.log[failures..].iter().any(|line| line.starts_with("failed: "));
             if failed {
                 self.saw.insert(Saw::Failed);
@@ -188,7 +204,7 @@ impl History {
         match output {
             Output::Node(index, entry) if cuts(entry) => {
                 self.saw.insert(Saw::Cut);
-                if !self.open {
+                if !self.oracle.open {
                     self.saw.insert(Saw::Bridged);
                 }
                 let claims = self.claims_of(entry);
@@ -196,9 +212,9 @@ impl History {
                 if generation != Some(entry.generation) {
                     self.fail("a verdict comes with a new generation");
                 }
-                let longest =
-                    claims.iter().map(|claim| claim.remaining(self.rig.now)).collect::<Option<Vec<_>>>();
-                let longest = longest.map(|all| all.into_iter().max().unwrap_or(Duration::ZERO));
+                let ends = claims.iter().map(|claim| claim.ends).collect::<Option<Vec<_>>>();
+                let longest = ends.map(|all| all.into_iter().max().unwrap_or(self.rig.now.boot));
+                let longest = longest.map(|ends| ends - self.rig.now.boot);
                 if longest.is_some_and(|left| entry.until > self.rig.now.mono + left.as_nanos() as u64) {
                     self.fail("a verdict outlives its claims");
                 }
@@ -222,10 +238,9 @@ impl History {
     }
 
     /// The claims that hold on the node that an entry names.
-    pub(super) fn claims_of(&self, entry: &NodeEntry) -> Vec<Claim> {
+    pub(super) fn claims_of(&self, entry: &NodeEntry) -> Vec<Held> {
         let name = String::from_utf8_lossy(&entry.name).trim_end_matches('\0').to_owned();
-        let claims = self.rig.enforcer.claims.of(&name).iter();
-        claims.filter(|claim| !claim.ended(self.rig.now)).cloned().collect()
+        self.oracle.living(&name.into(), self.rig.now)
     }
 
     /// Nothing more is to be done now.
@@ -234,7 +249,7 @@ impl History {
         let cut: Vec<plan::Slot> = self.rig.maps.cut(now).collect();
         self.excused.retain(|index| cut.iter().any(|slot| slot.index == *index));
         for slot in &cut {
-            if self.open && !self.excused.contains(&slot.index) && !self.is_claimed(slot.index) {
+            if self.oracle.open && !self.excused.contains(&slot.index) && !self.is_claimed(slot.index) {
                 self.fail(&format!("{} is still cut", self.rig.maps.name(slot.index)));
             }
         }
@@ -247,6 +262,10 @@ impl History {
         if self.oracle.exceeded > 0 {
             self.saw.insert(Saw::Exceeded);
         }
+        if self.oracle.came_back > 0 {
+            self.saw.insert(Saw::CameBack);
+        }
+        self.is_shown();
         if self.rig.enforcer.deadline() <= now {
             self.fail(&format!(
                 "the deadline is over, and there is nothing to do: {now}, {:?}",
@@ -256,17 +275,61 @@ impl History {
         self.is_live(&cut);
     }
 
+    /// Everybody is told of the claims that the oracle knows, how each stands, and in which scopes automatic ones are withheld.
+    fn is_shown(&self) {
+        if !self.oracle.open {
+            return;
+        }
+        let members = self.members();
+        let mut shown: BTreeMap<(NodeName, Source), (Duration, Option<Duration>, Standing)> = BTreeMap::new();
+        for (node, claims) in self.rig.world().claims.by_name() {
+            for its in claims {
+                let key = (node.clone(), its.claim.source.clone());
+                shown.insert(key, (its.claim.raised, its.claim.ends, its.standing.clone()));
+            }
+        }
+        let own = self.oracle.standings(&members, self.rig.now).into_iter();
+        let own = own.map(|(key, (held, standing))| (key, (held.raised, held.ends, standing))).collect();
+        if shown != own {
+            self.fail(&format!("what is shown\n{shown:?}\nis not what holds\n{own:?}"));
+        }
+        let withheld = self.rig.world().withheld.iter();
+        let withheld: BTreeMap<_, _> = withheld.map(|row| (row.scope.clone(), row.since)).collect();
+        if withheld != self.oracle.kept.released {
+            self.fail(&format!("{withheld:?} are shown as withheld, not {:?}", self.oracle.kept.released));
+        }
+    }
+
+    /// What a successor finds is what the oracle saved.
+    pub(super) fn is_saved(&self) {
+        let saved = &self.rig.saved;
+        let claims = saved
+            .claims
+            .iter()
+            .map(|(node, claim)| ((node.clone(), claim.source.clone()), (claim.raised, claim.ends)));
+        let claims: BTreeMap<_, _> = claims.collect();
+        let released: BTreeMap<_, _> = saved.released.iter().cloned().collect();
+        let gone =
+            saved.gone.iter().map(|(node, source, first)| ((node.clone(), source.clone()), first.raised));
+        let gone: BTreeMap<_, _> = gone.collect();
+        let own = &self.oracle.saved;
+        let own_claims: BTreeMap<_, _> =
+            own.claims.iter().map(|(key, held)| (key.clone(), (held.raised, held.ends))).collect();
+        if claims != own_claims || released != own.released || gone != own.gone {
+            self.fail(&format!("{saved:?} is saved, not {own:?}"));
+        }
+    }
+
     /// Where no write failed, everybody is cut who may be, and nothing else is exempt.
     pub(super) fn is_live(&mut self, cut: &[plan::Slot]) {
         let written = self.rig.enforcer.views.written();
         let latest = self.rig.enforcer.views.latest().map(|view| view.epoch);
-        if self.any_failed || !self.open || latest != written || self.rig.maps.views.len() != 1 {
+        if self.any_failed || !self.oracle.open || latest != written || self.rig.maps.views.len() != 1 {
             return;
         }
         let members = self.members();
         for (name, member) in members.iter().filter(|(name, _)| name.as_str() != OWN) {
-            let claims = self.rig.enforcer.claims.of(name);
-            let wanted = self.oracle.may_cut(claims, Some(member), &self.rig.told, self.rig.now);
+            let wanted = self.oracle.may_cut(name, &members, self.rig.now);
             if wanted != cut.contains(&member.slot) {
                 self.fail(&format!("{name} should be cut: {wanted}"));
             }
@@ -291,7 +354,10 @@ impl History {
             // A verdict that is alive now and was written before is one that is claimed now.
             for slot in self.rig.maps.cut(self.rig.now.mono).collect::<Vec<_>>() {
                 let entry = self.rig.maps.nodes[&slot.index];
-                if self.claims_of(&entry).is_empty() && !self.excused.contains(&slot.index) && self.open {
+                if self.claims_of(&entry).is_empty()
+                    && !self.excused.contains(&slot.index)
+                    && self.oracle.open
+                {
                     self.fail("a verdict is alive whose claims are over");
                 }
             }

@@ -1,74 +1,292 @@
-//! The limits once more, by counting everything anew each time.
+//! Who is claimed by whom, and what comes of it, once more: from what the Enforcer was told alone, simple and slow. Everything is
+//! counted anew each time.
 
 use std::{collections::BTreeMap, time::Duration};
 
+use jiff::Timestamp;
+
+use super::model::OWN;
 use crate::{
     cluster::NodeName,
-    enforce::{Claim, LimitScope, Member, Now, Told, WITHHELD_FOR},
+    enforce::{
+        Answer, Auto, Change, Input, LimitScope, Member, NewClaim, Now, Refusal, Source, Standing, Told,
+    },
     plan::Mode,
 };
 
-/// Which automatic claims may be enforced.
-#[derive(Clone, Default)]
-pub(super) struct Oracle {
-    pub(super) released: BTreeMap<LimitScope, Duration>,
-    /// How often a limit was exceeded.
-    pub(super) exceeded: u64,
+/// An automatic claim that names no end.
+const LASTS: Duration = Duration::from_secs(30);
+const WITHHELD: Duration = Duration::from_secs(300);
+
+/// A claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// When it was first raised, by CLOCK_BOOTTIME.
+    pub(super) raised: Duration,
+    pub(super) ends: Option<Duration>,
+    /// When it ends by the wall clock, as the file says it.
+    until: Option<Timestamp>,
 }
 
-/// All claims.
-pub(super) type Book = BTreeMap<NodeName, Vec<Claim>>;
+impl Held {
+    fn over(&self, now: Now) -> bool {
+        self.ends.is_some_and(|ends| ends <= now.boot)
+    }
+}
+
+pub(super) type Members = BTreeMap<NodeName, Member>;
+type Key = (NodeName, Source);
+
+/// What outlives an agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) claims: BTreeMap<Key, Held>,
+    /// When automatic claims of a scope were released.
+    pub(super) released: BTreeMap<LimitScope, Duration>,
+    /// When claims were first raised that were withheld and are gone.
+    pub(super) gone: BTreeMap<Key, Duration>,
+}
+
+/// All claims, and which automatic ones may be enforced.
+#[derive(Clone, Debug)]
+pub(super) struct Oracle {
+    told: Told,
+    /// A view was taken.
+    pub(super) open: bool,
+    pub(super) kept: Kept,
+    /// What was handed out to be saved.
+    pub(super) saving: Option<Kept>,
+    pub(super) saved: Kept,
+    /// Requests that raised a claim which may still be refused, and what was held before.
+    asked: BTreeMap<u64, (Key, Option<Held>)>,
+    /// How often a limit was exceeded.
+    pub(super) exceeded: u64,
+    /// How often a claim came back that had been withheld.
+    pub(super) came_back: u64,
+}
 
 impl Oracle {
-    /// Something changed, or time went by.
-    pub(super) fn look(&mut self, book: &Book, members: &BTreeMap<NodeName, Member>, told: &Told, now: Now) {
-        let mut sizes: BTreeMap<LimitScope, u32> = BTreeMap::new();
-        for scope in members.values().flat_map(Member::scopes) {
-            *sizes.entry(scope).or_default() += 1;
+    /// Of an agent that finds what was saved.
+    pub(super) fn over(saved: Kept, told: Told) -> Self {
+        Self {
+            told,
+            open: false,
+            kept: saved.clone(),
+            saving: None,
+            saved,
+            asked: BTreeMap::new(),
+            exceeded: 0,
+            came_back: 0,
         }
-        let mut scopes: Vec<LimitScope> = sizes.keys().chain(self.released.keys()).cloned().collect();
-        scopes.sort();
-        scopes.dedup();
-        for scope in scopes {
-            let in_time = |at: &Duration| now.boot < *at + WITHHELD_FOR;
-            let since = self.released.get(&scope).copied().filter(in_time);
-            if since.is_none() {
-                self.released.remove(&scope);
-            }
-            let (mut counted, mut automatic) = (0, 0);
-            for (name, member) in members {
-                if !member.scopes().any(|its| its == scope) {
-                    continue;
+    }
+
+    /// Takes note of what the Enforcer is about to be told. `members`: of the view that it has.
+    pub(super) fn tell(&mut self, input: &Input, members: &Members, now: Now) {
+        match input {
+            Input::Claim { node, change: Change::Raise { claim, force }, ticket } => {
+                if claim.source == Source::Cli && self.refuses(node, *force, members, now) {
+                    return;
                 }
-                let claims = || book.get(name).into_iter().flatten().filter(|claim| !claim.ended(now));
-                let person = claims().any(|claim| !claim.source.automatic());
-                let counts = |claim: &&Claim| {
-                    let on = told.auto.under(told.mode).is_some();
-                    on && claim.source.automatic() && since.is_none_or(|since| claim.raised > since)
-                };
-                let new = claims().filter(counts).count();
-                automatic += u32::from(new > 0);
-                counted += u32::from(new > 0 || person);
+                let key = (node.clone(), claim.source.clone());
+                let before = self.live(&key, now);
+                if let Some(ticket) = ticket {
+                    self.asked.insert(ticket.0, (key.clone(), before));
+                }
+                self.raise(key, claim, members, now);
             }
-            let allowed =
-                (sizes.get(&scope).copied().unwrap_or_default() * told.limit.part / told.limit.of).max(1);
-            if automatic > 0 && counted > allowed {
-                self.released.insert(scope, now.boot);
-                self.exceeded += 1;
+            Input::Claim { node, change: Change::Withdraw(source), .. } => {
+                self.put((node.clone(), source.clone()), None, members, now);
+            }
+            Input::Replace { source, claims } => {
+                let is_its = |key: &&Key| key.1 == *source && !claims.iter().any(|(node, _)| *node == key.0);
+                let went: Vec<Key> = self.kept.claims.keys().filter(is_its).cloned().collect();
+                for (node, claim) in claims {
+                    self.raise((node.clone(), source.clone()), claim, members, now);
+                }
+                for key in went {
+                    self.put(key, None, members, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a person is refused a flag.
+    fn refuses(&self, node: &NodeName, force: bool, members: &Members, now: Now) -> bool {
+        if !self.open || !members.contains_key(node) {
+            return true;
+        }
+        let by_person = |other: &&NodeName| {
+            let live = |source| self.live(&((*other).clone(), source), now).is_some();
+            *other != node && (live(Source::Cli) || live(Source::File))
+        };
+        let flagged = members.keys().filter(by_person).count() + 1;
+        !force && (*node == *OWN || flagged * 3 > members.len())
+    }
+
+    fn live(&self, key: &Key, now: Now) -> Option<Held> {
+        self.kept.claims.get(key).copied().filter(|held| !held.over(now))
+    }
+
+    fn raise(&mut self, key: Key, claim: &NewClaim, members: &Members, now: Now) {
+        let before = self.kept.claims.get(&key).copied();
+        let automatic = is_automatic(&key.1);
+        let by_wall = claim.until.map(|until| {
+            now.boot + Duration::try_from(until.duration_since(now.wall)).unwrap_or(Duration::ZERO)
+        });
+        let lasts = claim.lasts.or(automatic.then_some(LASTS));
+        let mut held = Held {
+            raised: now.boot,
+            ends: by_wall.into_iter().chain(lasts.map(|lasts| now.boot + lasts)).min(),
+            until: claim.until,
+        };
+        match before {
+            // The file says of it what it said before.
+            Some(before) if key.1 == Source::File && before.until == claim.until => held = before,
+            Some(before) if automatic && !before.over(now) => held.raised = before.raised,
+            _ if automatic => {
+                if let Some(before) = before {
+                    self.leave(&key, before, members, now);
+                }
+                let first = self.kept.gone.get(&key).copied();
+                let first = first.filter(|first| !self.withheld(&key.0, *first, members, now).is_empty());
+                self.came_back += u64::from(first.is_some());
+                held.raised = first.unwrap_or(now.boot);
+            }
+            _ => {}
+        }
+        self.put(key, Some(held), members, now);
+    }
+
+    fn put(&mut self, key: Key, held: Option<Held>, members: &Members, now: Now) {
+        match held.filter(|held| key.1 == Source::File || !held.over(now)) {
+            Some(held) => drop(self.kept.claims.insert(key, held)),
+            None => {
+                if let Some(before) = self.kept.claims.remove(&key) {
+                    self.leave(&key, before, members, now);
+                }
             }
         }
     }
 
-    /// Whether a node may be cut for one of its claims.
-    pub(super) fn may_cut(&self, claims: &[Claim], member: Option<&Member>, told: &Told, now: Now) -> bool {
-        let Some(member) = member else { return false };
-        claims.iter().filter(|claim| !claim.ended(now)).any(|claim| {
-            if !claim.source.automatic() {
-                return told.mode == Mode::Enforce;
+    /// A claim is gone.
+    fn leave(&mut self, key: &Key, held: Held, members: &Members, now: Now) {
+        if is_automatic(&key.1) && !self.withheld(&key.0, held.raised, members, now).is_empty() {
+            self.kept.gone.insert(key.clone(), held.raised);
+        }
+    }
+
+    /// Scopes that withhold automatic claims on the node that were raised then; of a node that nobody knows any scope.
+    fn withheld(&self, node: &NodeName, raised: Duration, members: &Members, now: Now) -> Vec<LimitScope> {
+        let holds = |scope: &LimitScope| {
+            let at = self.kept.released.get(scope);
+            at.is_some_and(|at| raised <= *at && now.boot < *at + WITHHELD)
+        };
+        let scopes: Vec<LimitScope> = match members.get(node) {
+            Some(member) => member.scopes().collect(),
+            None => self.kept.released.keys().cloned().collect(),
+        };
+        scopes.into_iter().filter(holds).collect()
+    }
+
+    /// The Enforcer answered a request. Where the verdict could not be written, what was held before is held again.
+    pub(super) fn answered(&mut self, ticket: u64, answer: &Answer, members: &Members, now: Now) {
+        let Some((key, before)) = self.asked.remove(&ticket) else { return };
+        if matches!(answer, Err(Refusal::NotWritten(_) | Refusal::NotExempt { .. })) {
+            self.put(key, before, members, now);
+        }
+    }
+
+    /// Time went by, and nobody withdrew what is over now. What the file says stays in the file.
+    pub(super) fn lapse(&mut self, members: &Members, now: Now) {
+        let lapses = |(key, held): &(&Key, &Held)| key.1 != Source::File && held.over(now);
+        let over: Vec<Key> = self.kept.claims.iter().filter(lapses).map(|(key, _)| key.clone()).collect();
+        for key in over {
+            self.put(key, None, members, now);
+        }
+    }
+
+    /// Holds all scopes against their limits. `members`: of the view that holds now.
+    pub(super) fn evaluate(&mut self, members: &Members, now: Now) {
+        let mut scopes: Vec<LimitScope> = members.values().flat_map(Member::scopes).collect();
+        scopes.extend(self.kept.released.keys().cloned());
+        scopes.sort();
+        scopes.dedup();
+        for scope in scopes {
+            let since = self.kept.released.get(&scope).copied().filter(|at| now.boot < *at + WITHHELD);
+            if since.is_none() {
+                self.kept.released.remove(&scope);
             }
-            let withheld =
-                |scope: LimitScope| self.released.get(&scope).is_some_and(|at| claim.raised <= *at);
-            told.auto.under(told.mode) == Some(Mode::Enforce) && !member.scopes().any(withheld)
-        })
+            let (mut nodes, mut counted, mut automatic) = (0, 0, 0);
+            for (name, _) in members.iter().filter(|(_, member)| member.scopes().any(|its| its == scope)) {
+                let is_new = |held: &Held| since.is_none_or(|since| held.raised > since);
+                let (mut person, mut new) = (false, false);
+                for ((_, source), held) in self.on(name).filter(|(_, held)| !held.over(now)) {
+                    person |= !is_automatic(source);
+                    new |= is_automatic(source) && self.told.auto != Auto::Off && is_new(held);
+                }
+                nodes += 1;
+                automatic += u32::from(new);
+                counted += u32::from(new || person);
+            }
+            let allowed = (nodes * self.told.limit.part / self.told.limit.of).max(1);
+            if automatic > 0 && counted > allowed {
+                self.kept.released.insert(scope, now.boot);
+                self.exceeded += 1;
+            }
+        }
+        if self.kept.released.is_empty() {
+            self.kept.gone.clear();
+        }
+    }
+
+    /// Every claim on a node.
+    fn on(&self, node: &NodeName) -> impl Iterator<Item = (&Key, &Held)> {
+        let node = node.clone();
+        self.kept.claims.iter().filter(move |(key, _)| key.0 == node)
+    }
+
+    /// The claims on a node that are not over.
+    pub(super) fn living(&self, node: &NodeName, now: Now) -> Vec<Held> {
+        self.on(node).map(|(_, held)| *held).filter(|held| !held.over(now)).collect()
+    }
+
+    /// How each claim stands.
+    pub(super) fn standings(&self, members: &Members, now: Now) -> BTreeMap<Key, (Held, Standing)> {
+        let standing = |key: &Key, held: &Held| self.standing(key, held, members, now);
+        self.kept.claims.iter().map(|(key, held)| (key.clone(), (*held, standing(key, held)))).collect()
+    }
+
+    fn standing(&self, key: &Key, held: &Held, members: &Members, now: Now) -> Standing {
+        if held.over(now) {
+            return Standing::Over;
+        }
+        if !members.contains_key(&key.0) {
+            return Standing::Unknown;
+        }
+        let mut enforces = self.told.mode == Mode::Enforce;
+        if is_automatic(&key.1) {
+            if self.told.auto == Auto::Off {
+                return Standing::Off;
+            }
+            let by = self.withheld(&key.0, held.raised, members, now);
+            if !by.is_empty() {
+                return Standing::Withheld(by.into());
+            }
+            enforces &= self.told.auto == Auto::Enforce;
+        }
+        if enforces { Standing::Enforced } else { Standing::Observed }
+    }
+
+    /// Whether a node may be cut for one of its claims.
+    pub(super) fn may_cut(&self, node: &NodeName, members: &Members, now: Now) -> bool {
+        self.on(node).any(|(key, held)| self.standing(key, held, members, now) == Standing::Enforced)
+    }
+}
+
+fn is_automatic(source: &Source) -> bool {
+    match source {
+        Source::Cli | Source::File => false,
+        Source::External(_) | Source::Hung | Source::Unreachable => true,
     }
 }
