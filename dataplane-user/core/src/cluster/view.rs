@@ -14,8 +14,8 @@ use super::{
 pub struct SourceName(&'static str);
 
 impl SourceName {
-    /// Of a source's own folder.
-    pub(super) const fn new(name: &'static str) -> Self {
+    /// As in `the cluster file`.
+    pub const fn new(name: &'static str) -> Self {
         Self(name)
     }
 }

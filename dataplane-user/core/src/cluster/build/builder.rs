@@ -1,5 +1,7 @@
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -12,52 +14,12 @@ use super::{
         object::{Conflict, NodeObject, ObjectName, ServiceObject, SliceObject},
         view::{Backend, ClusterView, Node},
     },
+    change::{Change, Entry, Rules, relist},
     group::{Around, Group},
     member::Member,
-    owners::{Owners, Unit},
+    owners::{Kind, Owners, Unit},
     reached::Reached,
 };
-
-/// What a source says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// This node is there, and so it is.
-    Node(NodeObject),
-    /// This Service is there, and so it is.
-    Service(ServiceObject),
-    /// This slice is there, and so it is.
-    Slice(SliceObject),
-    /// This object is there no more.
-    Gone(ObjectName),
-    /// These are all nodes.
-    Nodes(Vec<NodeObject>),
-    /// These are all Services.
-    Services(Vec<ServiceObject>),
-    /// These are all slices.
-    Slices(Vec<SliceObject>),
-}
-
-/// What becomes of a change that brings a conflict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rules {
-    /// Nothing of it is taken.
-    Strict,
-    /// It is taken but for what conflicts.
-    ///
-    /// - A node or Service that is wrong by itself is as if it were not there. What endpoints of such a Service run at is cut for nobody: kube-proxy may use them,
-    ///   and whether it has others is not known.
-    /// - An address that two nodes claim is neither's, and cut for neither. Endpoints there count as tied to no node.
-    /// - An endpoint that is wrong by itself or names an unknown node is left out, or counts as tied to no node.
-    /// - A virtual address or node port of two Services leads to the first of them by name.
-    Tolerant,
-}
-
-/// What an object is from now on; `None` where it is there no more.
-enum Entry {
-    Node(NodeName, Option<NodeObject>),
-    Service(Arc<str>, Option<ServiceObject>),
-    Slice(Arc<str>, Option<SliceObject>),
-}
 
 /// All objects that a source delivered, and what they come to. That follows from the objects alone: it does not matter in which order they came.
 ///
@@ -82,6 +44,14 @@ pub struct Builder {
     /// Rises whenever nodes may stand elsewhere in the view.
     order: u64,
     dirty: BTreeSet<Unit>,
+    /// The conflicts of nodes that went since what was touched was last worked out.
+    left: Vec<Conflict>,
+    /// Who has conflicts.
+    conflicting: BTreeSet<Unit>,
+    /// Addresses of the machine that the agent runs on, and whose they are.
+    machine: (NodeName, BTreeSet<IpAddr>),
+    /// Something is in the next view that is not in the last one, or the other way round.
+    is_changed: bool,
 }
 
 impl Builder {
@@ -100,14 +70,33 @@ impl Builder {
             surplus: BTreeSet::new(),
             order: 1,
             dirty: BTreeSet::new(),
+            left: Vec::new(),
+            conflicting: BTreeSet::new(),
+            machine: Default::default(),
+            is_changed: false,
         }
     }
 
-    /// Takes a change. Gives the conflicts that it brought, in the order of objects; under strict rules the first of them, and nothing is changed then.
+    /// As [`Builder::apply_all`], of one change.
     pub fn apply(&mut self, change: Change) -> Vec<Conflict> {
+        self.apply_all([change])
+    }
+
+    /// Takes changes in this order, as if they came at once. Gives the conflicts that are there since, in the order of objects; under strict rules the first of
+    /// them, and nothing is changed then.
+    pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) -> Vec<Conflict> {
         let knew = self.knows_services;
-        self.knows_services |= matches!(change, Change::Service(_) | Change::Services(_));
-        let undo: Vec<Entry> = self.entries(change).into_iter().map(|entry| self.set(entry)).collect();
+        let mut undo = Vec::new();
+        for change in changes {
+            self.knows_services |= matches!(change, Change::Service(_) | Change::Services(_));
+            for entry in self.entries(change) {
+                let old = self.set(entry);
+                if self.rules == Rules::Strict {
+                    undo.push(old);
+                }
+            }
+        }
+        self.is_changed |= self.knows_services != knew;
         let mut brought = self.settle();
         if self.rules == Rules::Strict && !brought.is_empty() {
             for entry in undo.into_iter().rev() {
@@ -120,22 +109,45 @@ impl Builder {
         brought
     }
 
-    /// All conflicts that there are.
+    /// The machine that the agent runs on is this node, and these are all of its addresses, whether the node's object names them or not: its own sockets have them,
+    /// so that only ports of them can be cut. What another node claims of them is neither's. Gives the conflicts that this brought.
+    pub fn set_machine(&mut self, own: &NodeName, addresses: BTreeSet<IpAddr>) -> Vec<Conflict> {
+        let (last, known) = std::mem::replace(&mut self.machine, (own.clone(), addresses));
+        let (_, addresses) = &self.machine;
+        for ip in known.iter().filter(|ip| last != *own || !addresses.contains(ip)) {
+            self.owners.release(*ip, &Unit::Machine);
+        }
+        for ip in addresses.iter().filter(|ip| last != *own || !known.contains(ip)) {
+            self.owners.claim(*ip, Unit::Machine, Some((own.clone(), Kind::Shared)));
+        }
+        self.settle()
+    }
+
+    /// All conflicts that there are, in the order of nodes and Services.
     pub fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
-        let nodes = self.nodes.values().flat_map(|member| &member.conflicts);
-        nodes.chain(self.groups.values().flat_map(|group| &group.outcome.conflicts))
+        self.conflicting.iter().flat_map(|unit| self.conflicts_of(unit))
+    }
+
+    /// Whether the view is another one than when it was last taken.
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
     }
 
     /// The view that follows from all objects. It shares with the one before what did not change since.
     pub fn view(&mut self) -> ClusterView {
         let nodes: Vec<Arc<Node>> = self.nodes.values().filter_map(|member| member.node.clone()).collect();
-        let places: HashMap<&NodeName, NodeIx, RandomState> =
-            nodes.iter().map(|node| &node.name).zip((0..).map(NodeIx::new)).collect();
-        let mut services = Vec::new();
+        // Most changes move no endpoint to another node.
+        let places = LazyCell::new(|| {
+            let places = nodes.iter().map(|node| &node.name).zip((0..).map(NodeIx::new));
+            places.collect::<HashMap<&NodeName, NodeIx, RandomState>>()
+        });
+        let mut services = Vec::with_capacity(self.groups.len());
         for group in self.groups.values_mut() {
             group.outcome.place(self.order, |node| places.get(node).copied());
             services.extend(group.outcome.service.clone());
         }
+        drop(places);
+        self.is_changed = false;
         ClusterView { services: self.knows_services.then_some(services), nodes, ..ClusterView::default() }
     }
 
@@ -210,7 +222,11 @@ impl Builder {
                 }
                 self.nodes.insert(name.clone(), member);
             }
-            None => self.order += u64::from(node.is_some()),
+            None => {
+                self.order += u64::from(node.is_some());
+                self.is_changed |= node.is_some();
+                self.left.extend(conflicts);
+            }
         }
         self.dirty.insert(unit);
         if was_valid != is_valid {
@@ -296,8 +312,9 @@ impl Builder {
         let mut dirty = std::mem::take(&mut self.dirty);
         self.owners.settle(&mut dirty);
         // Before any of it is worked out: a slice may have gone from one Service to another.
-        let before: HashSet<Conflict> =
+        let mut before: HashSet<Conflict> =
             dirty.iter().flat_map(|unit| self.conflicts_of(unit)).cloned().collect();
+        before.extend(std::mem::take(&mut self.left));
         let mut brought = Vec::new();
         // Units are in the order of their kinds: what Services come to is needed first, and is seen by the nodes that they have endpoints on.
         let mut nodes: BTreeSet<NodeName> = BTreeSet::new();
@@ -307,21 +324,37 @@ impl Builder {
                     nodes.insert(name);
                 }
                 Unit::Service(name) => self.settle_group(&name, &mut nodes, &mut brought),
+                // What it claims shows in others.
+                Unit::Machine => {}
             }
         }
         for name in nodes {
             let surplus = self.surplus.contains(&name).then(|| format!("more than {MAX_NODES} nodes"));
-            let Some(member) = self.nodes.get_mut(&name) else { continue };
+            let unit = Unit::Node(name.clone());
+            let Some(member) = self.nodes.get_mut(&name) else {
+                self.conflicting.remove(&unit);
+                continue;
+            };
             // It may be here because of its backends alone.
             let had = std::mem::take(&mut member.conflicts);
             let was_there = member.node.is_some();
-            member.evaluate(&self.owners, self.tied.get(&name), surplus);
+            self.is_changed |= member.evaluate(&self.owners, self.tied.get(&name), surplus);
             self.order += u64::from(was_there != member.node.is_some());
             brought.extend(member.conflicts.iter().filter(|conflict| !had.contains(conflict)).cloned());
+            let is_conflicting = !member.conflicts.is_empty();
+            self.note(unit, is_conflicting);
         }
         brought.retain(|conflict| !before.contains(conflict));
         brought.sort_by(|a, b| a.object.cmp(&b.object));
         brought
+    }
+
+    fn note(&mut self, unit: Unit, is_conflicting: bool) {
+        if is_conflicting {
+            self.conflicting.insert(unit);
+        } else {
+            self.conflicting.remove(&unit);
+        }
     }
 
     /// What was last found of a unit.
@@ -329,6 +362,7 @@ impl Builder {
         match unit {
             Unit::Node(name) => self.nodes.get(name).map_or(&[][..], |member| &member.conflicts),
             Unit::Service(name) => self.groups.get(name).map_or(&[][..], |group| &group.outcome.conflicts),
+            Unit::Machine => &[],
         }
     }
 
@@ -337,7 +371,8 @@ impl Builder {
         let is_node =
             |name: &str| self.nodes.get(name).is_some_and(Member::is_valid) && !self.surplus.contains(name);
         let around = Around { owners: &self.owners, reached: &self.reached, is_node: &is_node };
-        let outcome = group.evaluate(&around);
+        let mut outcome = group.evaluate(&around);
+        self.is_changed |= !outcome.follow(&group.outcome);
         brought.extend(outcome.conflicts.iter().cloned());
         for (node, backend) in &outcome.tied {
             let tied = self.tied.entry(node.clone()).or_default();
@@ -358,6 +393,8 @@ impl Builder {
             }
         }
         let is_empty = group.is_empty();
+        let is_conflicting = !outcome.conflicts.is_empty();
+        self.note(Unit::Service(Arc::clone(name)), is_conflicting);
         match self.groups.get_mut(name) {
             Some(group) if !is_empty => group.outcome = outcome,
             _ => {
@@ -365,14 +402,4 @@ impl Builder {
             }
         }
     }
-}
-
-/// Those that are not listed are gone. Of two of one name the last one counts.
-fn relist<K: Ord, T>(
-    all: impl Iterator<Item = K>,
-    listed: impl Iterator<Item = (K, T)>,
-) -> BTreeMap<K, Option<T>> {
-    let mut next: BTreeMap<K, Option<T>> = all.map(|name| (name, None)).collect();
-    next.extend(listed.map(|(name, object)| (name, Some(object))));
-    next
 }

@@ -56,6 +56,28 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// Keeps what it came to before as far as that is the same: whoever compares pointers need not look into it. Whether all of it is, conflicts apart.
+    pub(super) fn follow(&mut self, before: &Self) -> bool {
+        let (Some(service), Some(last)) = (&mut self.service, &before.service) else {
+            return self.service.is_none() && before.service.is_none();
+        };
+        if self.nodes != before.nodes {
+            return false;
+        }
+        // Where these nodes stood in the order of then, they still do.
+        self.placed = before.placed;
+        for (endpoint, old) in Arc::make_mut(service).endpoints.iter_mut().zip(&last.endpoints) {
+            endpoint.node = old.node;
+        }
+        if service != last {
+            return false;
+        }
+        *service = Arc::clone(last);
+        true
+    }
+}
+
 /// What it is held against.
 pub(super) struct Around<'a> {
     pub(super) owners: &'a Owners,

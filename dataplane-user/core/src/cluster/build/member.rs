@@ -48,13 +48,13 @@ impl Member {
         own.chain(backends)
     }
 
-    /// Works out what it comes to. `tied`: its backends because of endpoints that name it. `surplus`: there are too many nodes before it.
+    /// Works out what it comes to, and whether that is something else than before. `tied`: its backends because of endpoints that name it. `surplus`: there are too many nodes before it.
     pub(super) fn evaluate(
         &mut self,
         owners: &Owners,
         tied: Option<&HashMap<Backend, u32>>,
         surplus: Option<String>,
-    ) {
+    ) -> bool {
         let mut found = Found { faults: self.faults.clone(), owners, name: &self.object.name };
         found.faults.extend(surplus.map(|why| ("name".to_owned(), why)));
         let node = found.faults.is_empty().then(|| found.node(&self.object, tied));
@@ -62,9 +62,11 @@ impl Member {
         let conflict = |(field, message)| Conflict { object: object(), field, message };
         self.conflicts = found.faults.into_iter().map(conflict).collect();
         // One that is equal stays the same one: whoever compares pointers need not look into it.
-        if self.node.as_deref() != node.as_ref() {
+        let is_another = self.node.as_deref() != node.as_ref();
+        if is_another {
             self.node = node.map(Arc::new);
         }
+        is_another
     }
 }
 

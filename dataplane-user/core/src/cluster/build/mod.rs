@@ -1,6 +1,7 @@
 //! What is consistent among the objects that a source delivers, and the view that follows from them.
 
 mod builder;
+mod change;
 mod check;
 mod group;
 mod member;
@@ -11,4 +12,5 @@ mod values;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use builder::{Builder, Change, Rules};
+pub use builder::Builder;
+pub use change::{Change, Rules};

@@ -10,11 +10,13 @@ use foldhash::fast::RandomState;
 
 use super::super::node::NodeName;
 
-/// What is worked out as one: a node, or a Service with its slices.
+/// What is worked out as one, a node or a Service with its slices; and who claims addresses beside these.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Unit {
     Node(NodeName),
     Service(Arc<str>),
+    /// The one that the agent runs on, which knows addresses of its own that no object names.
+    Machine,
 }
 
 /// As what an address is claimed.

@@ -130,6 +130,24 @@ fn endpoints_of_two_nodes_are_tied_to_none() {
 }
 
 #[test]
+fn of_an_address_of_the_machine_only_ports_can_be_cut() {
+    let nodes = ["a", "b"].map(|name| Change::Node(node(name, &[])));
+    let mut told = Told::new(nodes);
+    told.tell(Change::Service(service("x/a", "10.96.0.1")));
+    told.tell(Change::Slice(slice("s1", "x/a", &[("10.1.0.1", Some("a")), ("10.1.0.2", Some("b"))])));
+    assert_eq!(told.backends("a"), ["10.1.0.1"]);
+    let brought = told.builder.set_machine(&"a".into(), ["10.1.0.1", "10.1.0.2"].map(ip).into());
+    assert_eq!(told.backends("a"), ["10.1.0.1:8080/tcp"]);
+    // One that another node claims is that of neither.
+    assert!(told.backends("b").is_empty());
+    let why = "10.1.0.2 is claimed for `a` and for `b`, and counts for neither";
+    let expected = format!("slice `s1`, endpoints[1].address: {why}");
+    assert_eq!(brought.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+    assert!(told.builder.set_machine(&"a".into(), [ip("10.1.0.1")].into()).is_empty());
+    assert_eq!((told.backends("b"), told.builder.conflicts().count()), (vec!["10.1.0.2".to_owned()], 0));
+}
+
+#[test]
 fn what_comes_before_what_it_is_part_of_waits_for_it() {
     let mut told = Told::new([Change::Slice(slice("s", "x/a", &[("10.1.0.1", Some("a"))]))]);
     assert!(told.brought.is_empty());

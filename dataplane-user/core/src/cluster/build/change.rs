@@ -1,0 +1,59 @@
+//! What a source says, and what it comes to for each object.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::super::{
+    node::NodeName,
+    object::{NodeObject, ObjectName, ServiceObject, SliceObject},
+};
+
+/// What a source says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This node is there, and so it is.
+    Node(NodeObject),
+    /// This Service is there, and so it is.
+    Service(ServiceObject),
+    /// This slice is there, and so it is.
+    Slice(SliceObject),
+    /// This object is there no more.
+    Gone(ObjectName),
+    /// These are all nodes.
+    Nodes(Vec<NodeObject>),
+    /// These are all Services.
+    Services(Vec<ServiceObject>),
+    /// These are all slices.
+    Slices(Vec<SliceObject>),
+}
+
+/// What becomes of a change that brings a conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// Nothing of it is taken.
+    Strict,
+    /// It is taken but for what conflicts.
+    ///
+    /// - A node or Service that is wrong by itself is as if it were not there. What endpoints of such a Service run at is cut for nobody: kube-proxy may use them,
+    ///   and whether it has others is not known.
+    /// - An address that two nodes claim is neither's, and cut for neither. Endpoints there count as tied to no node.
+    /// - An endpoint that is wrong by itself or names an unknown node is left out, or counts as tied to no node.
+    /// - A virtual address or node port of two Services leads to the first of them by name.
+    Tolerant,
+}
+
+/// What an object is from now on; `None` where it is there no more.
+pub(super) enum Entry {
+    Node(NodeName, Option<NodeObject>),
+    Service(Arc<str>, Option<ServiceObject>),
+    Slice(Arc<str>, Option<SliceObject>),
+}
+
+/// Those that are not listed are gone. Of two of one name the last one counts.
+pub(super) fn relist<K: Ord, T>(
+    all: impl Iterator<Item = K>,
+    listed: impl Iterator<Item = (K, T)>,
+) -> BTreeMap<K, Option<T>> {
+    let mut next: BTreeMap<K, Option<T>> = all.map(|name| (name, None)).collect();
+    next.extend(listed.map(|(name, object)| (name, Some(object))));
+    next
+}
