@@ -59,4 +59,5 @@ pub use lock::{Lock, LockError};
 pub use own_node::{OwnNodeError, own_node};
 pub use run::run;
 pub use settings::{AuditSettings, Settings, Wanted};
+pub use source::Source;
 pub use threads::runtime;

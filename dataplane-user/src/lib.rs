@@ -15,4 +15,6 @@ pub mod takeout;
 
 pub use nodefence_core::{cluster, enforce, plan};
 
-pub use nodefence_kernel::{DATAPLANE_OBJECT, conntrack, dataplane, ipvs, proxy, routes, sched, sysctl};
+pub use nodefence_kernel::{
+    DATAPLANE_OBJECT, allocator, conntrack, dataplane, ipvs, proxy, routes, sched, sysctl,
+};

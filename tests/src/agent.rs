@@ -1,6 +1,7 @@
 //! The real `nodefence agent`, run in a namespace: on a node of a [`Cluster`](crate::Cluster), or of a benchmark.
 
 use std::{
+    io::{PipeWriter, Write as _},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -38,6 +39,8 @@ pub struct Agent {
     extra: Vec<String>,
     proc: Option<Proc>,
     watch: Arc<Watch>,
+    /// By what it is told of objects, where it follows no file.
+    says: Option<PipeWriter>,
 }
 
 impl Agent {
@@ -75,20 +78,59 @@ impl Agent {
         cluster_file: &str,
         extra: &[&str],
     ) -> Result<Self> {
-        let dir = TempDir::with_prefix("nodefence-test-")?;
-        std::fs::write(dir.path().join("cluster.yaml"), cluster_file)?;
-        let mut this = Self {
+        let mut this = Self::new(program, ns, node, interfaces, extra)?;
+        std::fs::write(this.cluster_file(), cluster_file)?;
+        this.restart(&[])?;
+        Ok(this)
+    }
+
+    /// One that follows objects which [`Agent::tell`] tells it of: the program is `nodefence-objects`. It waits for the first
+    /// lists, and nobody for it: see [`Agent::ready`].
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn of_objects(
+        program: &Path,
+        ns: &Arc<Netns>,
+        node: &str,
+        interfaces: &[&str],
+        extra: &[&str],
+    ) -> Result<Self> {
+        let mut this = Self::new(program, ns, node, interfaces, extra)?;
+        let (told, says) = std::io::pipe()?;
+        this.says = Some(says);
+        this.proc = Some(this.spawn(&[], told.into())?);
+        Ok(this)
+    }
+
+    fn new(program: &Path, ns: &Arc<Netns>, node: &str, interfaces: &[&str], extra: &[&str]) -> Result<Self> {
+        Ok(Self {
             program: program.to_owned(),
             ns: Arc::clone(ns),
-            dir,
+            dir: TempDir::with_prefix("nodefence-test-")?,
             interfaces: interfaces.iter().map(|&name| name.to_owned()).collect(),
             node: node.to_owned(),
             extra: extra.iter().map(|&word| word.to_owned()).collect(),
             proc: None,
             watch: Watch::here(),
-        };
-        this.restart(&[])?;
-        Ok(this)
+            says: None,
+        })
+    }
+
+    /// Tells it of objects, as `nodefence-objects` reads them.
+    ///
+    /// # Errors
+    /// Where it follows a file, or has ended.
+    pub fn tell(&mut self, lines: &str) -> Result<()> {
+        Ok(self.says.as_mut().context("it follows no objects")?.write_all(lines.as_bytes())?)
+    }
+
+    /// By what it is told of objects, for whoever tells it from now on.
+    ///
+    /// # Errors
+    /// Where it follows a file.
+    pub fn take_says(&mut self) -> Result<PipeWriter> {
+        self.says.take().context("it follows no objects")
     }
 
     /// Has another agent with these options take over from the one that runs.
@@ -105,30 +147,51 @@ impl Agent {
     /// # Errors
     /// As [`Agent::start`].
     pub fn restart(&mut self, more: &[&str]) -> Result<()> {
+        // An older one ends once this one serves.
+        self.proc = Some(self.until_ready(self.spawn(more, Stdio::null())?)?);
+        Ok(())
+    }
+
+    fn spawn(&self, more: &[&str], input: Stdio) -> Result<Proc> {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path())?;
         let mut command = self.command(more);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut proc = Proc::spawn(&self.ns, command)?;
+        command.stdin(input).stdout(log.try_clone()?).stderr(log);
+        let proc = Proc::spawn(&self.ns, command)?;
         self.watch.agent(proc.pid().as_raw());
+        Ok(proc)
+    }
+
+    /// Waits until it serves its socket.
+    ///
+    /// # Errors
+    /// Where it ends or is not ready in time; with its log.
+    pub fn ready(&mut self) -> Result<()> {
+        let proc = self.proc.take().context("the agent was killed")?;
+        self.proc = Some(self.until_ready(proc)?);
+        Ok(())
+    }
+
+    fn until_ready(&self, mut proc: Proc) -> Result<Proc> {
         let ready = wait_until("agent ready", READY, || {
             proc.ended().is_ok_and(|ended| ended.is_some()) || self.serves(proc.pid().as_raw())
         });
         if proc.ended()?.is_some() || ready.is_err() {
             bail!("the agent did not come up; its log:\n{}", self.log());
         }
-        self.proc = Some(proc);
-        Ok(())
+        Ok(proc)
     }
 
     /// The command of an agent over the same folders: with this one's options but for those that `more` has, and with `more`.
     pub fn command(&self, more: &[&str]) -> Command {
         let extra: Vec<&str> = self.extra.iter().map(String::as_str).collect();
         let mut own = vec![
-            ("--cluster-file", self.cluster_file().into_os_string()),
             ("--node", self.node.clone().into()),
             ("--run-dir", self.dir.path().join("run").into()),
             ("--socket", self.socket().into()),
         ];
+        if self.says.is_none() {
+            own.push(("--cluster-file", self.cluster_file().into_os_string()));
+        }
         own.extend(self.interfaces.iter().map(|interface| ("--interface", interface.into())));
         // What the datapath does is looked at by itself, unless a test says otherwise.
         if !extra.contains(&"--proxy") {

@@ -21,17 +21,15 @@ use super::{
     rows::Shown,
     serve::Desk,
     sight::Sight,
-    source,
+    source::Followed,
     takeout::{self, TakingOut},
     threads::{Crew, Nice},
     told::{RoutesRow, Rows, SourceRow},
     world::Published,
 };
 use crate::{
-    cluster::ClusterView,
     dataplane::{Attach, Counters, CutLog, EventStream, Injector, Rescues, Switches, probe::Present},
     report::NeighbourRow,
-    source::{FileSource, Watch},
 };
 
 /// What more than one is given of the same. All of it is held by the start alone.
@@ -103,10 +101,7 @@ pub(super) fn rescuing(shared: &Shared, rescues: Rescues) -> std::io::Result<Res
 
 /// What all others are given that is theirs alone.
 pub(super) struct Theirs {
-    pub(super) source: FileSource,
-    /// What was read of it already.
-    pub(super) view: Arc<ClusterView>,
-    pub(super) watch: Watch,
+    pub(super) source: Followed,
     pub(super) present: Present,
     pub(super) look: mode::Look,
     pub(super) switches: Switches,
@@ -127,18 +122,8 @@ pub(super) struct Others {
 /// As of [`taking_out`].
 pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others> {
     let Shared { sight, crew, published, builds, bells, injector, follow_up, rescue, .. } = shared;
-    let Theirs { source, view, watch: files, present, look, switches, events, cut_log } = theirs;
-    let (row, source_row) =
-        watch::channel(SourceRow { unwatched: files.degraded.clone(), ..SourceRow::default() });
-    let following = source::Following {
-        source,
-        view,
-        watch: files,
-        own_node: sight.own_node.clone(),
-        builds: Arc::clone(builds),
-        row,
-    };
-    crew.task("source", source::follow(following, crew.clone()));
+    let Theirs { source, present, look, switches, events, cut_log } = theirs;
+    let source_row = source.follow(Arc::clone(builds), crew);
     let answering = answers::follow(events, injector.clone(), crew.stop());
     let runtime = tokio::runtime::Handle::current();
     // Whoever sends packets decides how much it has to do: it takes its turn, and holds no request up.

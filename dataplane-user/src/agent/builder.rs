@@ -24,7 +24,7 @@ use crate::{
 /// How often it looks for views that nobody reads any more, where there are such.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Views are so far apart at least: of those that come sooner the last one counts.
-const APART: Duration = Duration::from_millis(100);
+pub(super) const APART: Duration = Duration::from_millis(100);
 /// It comes back to nothing so often.
 const IDLE: Duration = Duration::from_secs(3600);
 

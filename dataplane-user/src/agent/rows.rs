@@ -359,7 +359,7 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
     let source = shown.rows.source.borrow().clone();
     ClusterRow {
         source: world.view.source.to_string(),
-        file: shown.sight.settings.cluster_file.display().to_string(),
+        file: source.file.map(|file| file.display().to_string()),
         loaded: whole_seconds(world.loaded.wall),
         age_seconds: now().boot.saturating_sub(world.loaded.boot).as_secs(),
         nodes: world.view.nodes.len(),
@@ -367,6 +367,8 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
         services: world.view.services.as_ref().map(Vec::len),
         endpoints: world.view.endpoints(),
         error: source.error,
+        conflicts: source.conflicts,
+        conflict_examples: source.conflict_examples,
         flags: world.held.dangers.iter().map(|what| danger(what, world.view.source)).collect(),
         watch: source.unwatched,
         view: world.held.view.as_ref().map_or(0, |view| view.epoch.0),

@@ -2,7 +2,6 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 use nix::sys::stat::{Mode as FileMode, umask};
 use tokio::sync::watch;
@@ -12,13 +11,12 @@ use super::{
     actors::{self, Others, Theirs},
     inbox::Inbox,
     lock::{Lock, LockError},
-    mode,
-    own_node::{local_addresses, own_node, refuse_local},
-    preflight,
+    mode, preflight,
     rescue::Rescue,
     serve::Desk,
     settings::Settings,
     signals::Signals,
+    source::{Followed, Source},
     stages::Stages,
     start::{Inherited, Known, Opened, open, take_over},
     store::Store,
@@ -32,7 +30,6 @@ use crate::{
     dataplane::probe::{Findings, Present},
     enforce::Input,
     report::Server,
-    source::{FileSource, Watch},
 };
 
 /// How often it is looked whether somebody removed the socket or the run folder.
@@ -43,16 +40,16 @@ const WIND_UP: Duration = Duration::from_secs(1);
 /// What to do about another agent.
 const ADVICE: &str = "end it, or start this one with --take-over";
 
-/// Runs the agent until a signal, or until another agent takes over. The dataplane stays in the kernel.
+/// Runs the agent until a signal, until another agent takes over, or until a source of objects ends. The dataplane stays in the kernel.
 ///
 /// # Errors
 /// Whatever keeps the agent from starting or going on, with the file, field or flag it is about.
-pub async fn run(settings: Settings) -> anyhow::Result<()> {
+pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
     let mut stages = Stages::begin();
     // Files and the socket of the agent are its own from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     let mut signals = Signals::new()?;
-    let started = start(settings, &mut signals, &mut stages).await?;
+    let started = start(settings, source, &mut signals, &mut stages).await?;
     stages.over();
     match started {
         Started::Runs(agent) => agent.run(&mut signals).await,
@@ -83,7 +80,12 @@ struct Agent {
     handed_over: CancellationToken,
 }
 
-async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -> anyhow::Result<Started> {
+async fn start(
+    settings: Settings,
+    source: Source,
+    signals: &mut Signals,
+    stages: &mut Stages,
+) -> anyhow::Result<Started> {
     let crew = Crew::default();
     preflight::check(&settings)?;
     stages.enter("lock");
@@ -100,7 +102,13 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
         None => None,
     };
     stages.enter("view");
-    let seen = Seen::look(&settings, &crew).await?;
+    let source = tokio::select! {
+        biased;
+        fallen = crew.falls() => return Err(fallen.into()),
+        source = source.first(&settings, &crew) => source?,
+        why = signals.come() => return Ok(Started::Not(why)),
+    };
+    let seen = Seen::look(source, &settings, &crew).await?;
     if let Some(inherited) = &bridge {
         inherited.know_flags(&seen.known.view);
     }
@@ -125,8 +133,7 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
         }
     };
     stages.enter("dataplane");
-    let Seen { source, watch, present, look, known } = seen;
-    let view = Arc::clone(&known.view);
+    let Seen { source, present, look, known } = seen;
     let Opened { shared, tables, devices, counters, switches, events, rescues, cut_log } =
         open(settings, known, &inherited, &crew)?;
     let started = Timestamp::now();
@@ -143,7 +150,7 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
     let rescuing = actors::rescuing(&shared, rescues)?;
     let routes = actors::routes(&shared, devices).await?;
     stages.enter("actors");
-    let theirs = Theirs { source, view, watch, present, look, switches, events, cut_log };
+    let theirs = Theirs { source, present, look, switches, events, cut_log };
     let Others { source, neighbours, audit } = actors::others(&shared, theirs)?;
     stages.enter("serving");
     let settings = Arc::clone(&shared.sight.settings);
@@ -164,22 +171,16 @@ async fn start(settings: Settings, signals: &mut Signals, stages: &mut Stages) -
 
 /// What is found out before anything is opened, and who goes on to follow it.
 struct Seen {
-    source: FileSource,
-    watch: Watch,
+    source: Followed,
     present: Present,
     look: mode::Look,
     known: Known,
 }
 
 impl Seen {
-    async fn look(settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
-        let source = FileSource::new(settings.cluster_file.clone(), settings.allow_empty);
-        // Watched before it is read: a change in between is seen.
-        let watch = Watch::new(source.path());
-        let view = Arc::new(source.load()?);
-        let local = local_addresses().context("list this machine's addresses")?;
-        refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
-        let own_node = own_node(&view, settings.node.as_deref(), &local)?;
+    async fn look(source: Followed, settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
+        let view = source.view();
+        let own_node = source.own_node();
         let present = Present::now();
         let findings = crew.blocking("findings", Findings::gather).await?;
         tracing::info!(milliseconds = findings.milliseconds, "{findings}");
@@ -192,7 +193,7 @@ impl Seen {
         });
         let (look, proxy) = looking.await?;
         let known = Known { own_node, view, findings, proxy };
-        Ok(Self { source, watch, present, look, known })
+        Ok(Self { source, present, look, known })
     }
 }
 

@@ -45,8 +45,6 @@ impl Default for AuditSettings {
 /// How the agent runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who exists.
-    pub cluster_file: PathBuf,
     /// Whether a cluster without nodes is believed.
     pub allow_empty: bool,
     /// Where to attach.

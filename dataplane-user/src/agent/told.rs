@@ -1,15 +1,22 @@
 //! Rows of `status`: each is written by one owner, and read by whoever asks.
 
+use std::path::PathBuf;
+
 use tokio::sync::watch;
 
 use super::tables::TablesRow;
-use crate::report::{InterfaceRow, NeighbourRow, ReadingRow};
+use crate::report::{ConflictRow, InterfaceRow, NeighbourRow, ReadingRow};
 
 /// What becomes of the source of views.
 #[derive(Clone, Default)]
 pub(super) struct SourceRow {
-    /// Why the file that lies there now was not taken.
+    /// The file, where it is one.
+    pub(super) file: Option<PathBuf>,
+    /// Why what it says now was not taken.
     pub(super) error: Option<String>,
+    /// What is inconsistent about its objects and was left out: how much, and the first few.
+    pub(super) conflicts: usize,
+    pub(super) conflict_examples: Vec<ConflictRow>,
     /// Why the file's folder is not watched.
     pub(super) unwatched: Option<String>,
     /// What reading it has cost since the agent began to follow it.

@@ -267,8 +267,8 @@ pub enum Verb {
 #[derive(Clone, Debug, Args)]
 pub struct AgentArgs {
     /// Who exists: YAML or JSON, followed as it changes
-    #[arg(long, value_name = "FILE")]
-    pub cluster_file: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    pub cluster_file: Option<PathBuf>,
 
     /// A device by which packets leave to backends (repeatable), and `auto`: those that routes and policy rules give
     #[arg(long = "interface", value_name = "NAME", required = true)]

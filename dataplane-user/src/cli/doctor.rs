@@ -249,7 +249,10 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
         checks.extend(found.as_ref().map(|found| Check::fail(name, found.clone(), remedy)));
     };
     let source = status.cluster.source.strip_prefix("the ").unwrap_or(&status.cluster.source);
-    let edit = format!("${{EDITOR:-vi}} {}  # the last good view holds meanwhile", status.cluster.file);
+    let edit = match &status.cluster.file {
+        Some(file) => format!("${{EDITOR:-vi}} {file}  # the last good view holds meanwhile"),
+        None => "nodefence status  # the last good view holds meanwhile".to_owned(),
+    };
     problem(source, &status.cluster.error, &edit);
     problem("flags file", &status.flags_problem, "nodefence nodes  # flag again what is missing");
     problem("maps", &status.dataplane.error, "nodefence status  # and the agent's log");
@@ -258,6 +261,16 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
         &status.dataplane.renew_error,
         "nodefence status  # and its log; verdicts lapse within 3 s",
     );
+    if let Some(first) = status.cluster.conflict_examples.first() {
+        checks.push(Check::warn(
+            source,
+            format!(
+                "{} conflicts, the first: {first}; what conflicts is left out and not cut",
+                status.cluster.conflicts
+            ),
+            "nodefence status  # it lists the first of them: mend these objects",
+        ));
+    }
     if status.dataplane.renewed_late() {
         checks.push(Check::fail(
             "renewal",

@@ -14,11 +14,24 @@ mod verbs;
 pub use args::{AgentArgs, Cli, Verb};
 pub use exit::Exit;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use crate::source::Objects;
 
 /// Runs the binary; the process ends with what is returned.
 pub fn main() -> std::process::ExitCode {
-    let cli = match Cli::try_parse() {
+    main_with(None)
+}
+
+/// As [`main`], of another program, whose agent follows these objects in place of a cluster file.
+pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
+    let mut command = Cli::command();
+    if objects.is_some() {
+        command = command
+            .mut_subcommand("agent", |agent| agent.mut_arg("cluster_file", |file| file.required(false)));
+    }
+    let parsed = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // `--help` and `--version` come this way too.
@@ -27,7 +40,7 @@ pub fn main() -> std::process::ExitCode {
             return exit.into();
         }
     };
-    match verbs::run(cli) {
+    match verbs::run(cli, objects) {
         Ok(exit) => exit.into(),
         Err(error) => {
             output::say(&format!("nodefence: {}", causes(&error)));

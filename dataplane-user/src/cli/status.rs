@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     plan::Mode,
-    report::{PinnedRow, RescueRow, Status, TakeOutRow},
+    report::{ClusterRow, PinnedRow, RescueRow, Status, TakeOutRow},
 };
 
 fn pinned_text(row: &PinnedRow) -> String {
@@ -63,6 +63,14 @@ fn as_title(source: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
+/// How many there are, and what that means.
+pub(super) fn conflicts_text(cluster: &ClusterRow) -> String {
+    format!(
+        "problem: {} conflicts in {}; what conflicts is left out and not cut",
+        cluster.conflicts, cluster.source
+    )
+}
+
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -82,11 +90,12 @@ pub(super) fn status(status: &Status) -> String {
         (Some(services), Some(endpoints)) => format!("{services} Services with {endpoints} endpoints, "),
         _ => String::new(),
     };
+    let file = cluster.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
     line(
         &as_title(&cluster.source),
         format!(
-            "{}: {} nodes, {} backends, {services}read {}",
-            cluster.file, cluster.nodes, cluster.backends, cluster.loaded
+            "{file}{} nodes, {} backends, {services}read {}",
+            cluster.nodes, cluster.backends, cluster.loaded
         ),
     );
     if cluster.services.is_none() {
@@ -97,6 +106,15 @@ pub(super) fn status(status: &Status) -> String {
         cluster.error.iter().chain(&cluster.watch).chain(&cluster.flags).chain(&status.flags_problem)
     {
         line("", format!("problem: {problem}"));
+    }
+    if cluster.conflicts != 0 {
+        line("Conflicts", conflicts_text(cluster));
+    }
+    for row in &cluster.conflict_examples {
+        line("", row.to_string());
+    }
+    if cluster.conflicts > cluster.conflict_examples.len() {
+        line("", format!("and {} more", cluster.conflicts - cluster.conflict_examples.len()));
     }
     line("View", format!("number {}, read {} ago", cluster.view, seconds(cluster.age_seconds)));
     let plane = &status.dataplane;

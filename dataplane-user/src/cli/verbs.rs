@@ -18,7 +18,7 @@ use super::{
     values::{AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
-    agent::{self, AuditSettings, Lock, Settings, Wanted},
+    agent::{self, AuditSettings, Lock, Settings, Source, Wanted},
     dataplane,
     enforce::Auto,
     flags::FlagStore,
@@ -29,18 +29,24 @@ use crate::{
         AuditReport, BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING,
         RepairReport, Request, Server, UnflagReport,
     },
+    source::Objects,
     takeout,
 };
 
-/// Carries out one verb.
-pub(super) fn run(cli: Cli) -> anyhow::Result<Exit> {
+/// Carries out one verb. `objects`: what an agent follows in place of a cluster file.
+pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
     let desk = Desk { socket: cli.socket(), format: cli.output };
     match cli.verb {
         Verb::Agent(ref args) => {
+            let source = match (objects, &args.cluster_file) {
+                (Some(objects), _) => Source::Objects(objects),
+                (None, Some(file)) => Source::File(file.clone()),
+                (None, None) => anyhow::bail!("--cluster-file is missing"),
+            };
             let settings = settings(args, &cli);
             init_log(args.log_format);
             let runtime = agent::runtime().context("start the agent's threads")?;
-            let ended = runtime.block_on(agent::run(settings));
+            let ended = runtime.block_on(agent::run(settings, source));
             // A slow write in the background must not hold the end up.
             runtime.shutdown_background();
             ended?;
@@ -187,7 +193,6 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
     };
     options.config.icmp_per_second = args.icmp_per_second;
     Settings {
-        cluster_file: args.cluster_file.clone(),
         allow_empty: args.allow_empty,
         interfaces,
         node: args.node.clone(),

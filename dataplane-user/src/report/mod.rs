@@ -14,7 +14,8 @@ pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
-    AskRow, BackendRow, ClusterRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow,
-    KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, ReadingRow, RescueRow, Status, UnflagReport,
+    AskRow, BackendRow, ClusterRow, ConflictRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows,
+    InterfaceRow, KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, ReadingRow, RescueRow, Status,
+    UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};

@@ -1,6 +1,9 @@
 //! The rows and reports that the CLI prints. JSON and YAML output have exactly these fields.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,7 +13,7 @@ use super::{
     ipvs::IpvsRow,
 };
 use crate::{
-    cluster::{NodeName, Protocol},
+    cluster::{Conflict, NodeName, Protocol},
     dataplane::probe::Findings,
     plan::{Answer, Mode},
     proxy::Judgement,
@@ -253,8 +256,8 @@ pub struct InterfaceRow {
 pub struct ClusterRow {
     /// What it is called, with its article.
     pub source: String,
-    /// Its path.
-    pub file: String,
+    /// Its path, where it is a file.
+    pub file: Option<String>,
     /// When the view that holds was taken from it.
     pub loaded: Timestamp,
     /// How many seconds ago that was, whatever became of the wall clock meanwhile.
@@ -263,26 +266,56 @@ pub struct ClusterRow {
     pub nodes: usize,
     /// Backends in that view.
     pub backends: usize,
-    /// Services in that view; `None` where the file has no `services`.
+    /// Services in that view; `None` where the source says nothing of them.
     pub services: Option<usize>,
     /// Their endpoints.
     pub endpoints: Option<usize>,
-    /// Why the file that lies there now was not taken; the last good view holds.
+    /// Why what it says now was not taken; the last good view holds.
     pub error: Option<String>,
+    /// How many conflicts there are among its objects; what conflicts is left out of the view. A file has none: it is taken as a whole or not at all.
+    pub conflicts: usize,
+    /// The first of them, by object.
+    pub conflict_examples: Vec<ConflictRow>,
     /// What is dangerous about the flags in it.
     pub flags: Vec<String>,
     /// Why the file's folder is not watched; it is then looked at every few seconds.
     pub watch: Option<String>,
     /// Number of the view that holds: rises with each one that was worked out.
     pub view: u64,
-    /// What reading the file has cost since the agent runs, but for the first time.
+    /// What reading it, or taking its objects, has cost since the agent runs, but for the first time.
     pub reading: ReadingRow,
+}
+
+/// What is inconsistent about an object, by itself or with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConflictRow {
+    /// Which object, as in ``node `node-b` ``.
+    pub object: String,
+    /// Which of its fields.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl ConflictRow {
+    /// Of a conflict.
+    pub fn new(conflict: &Conflict) -> Self {
+        let Conflict { object, field, message } = conflict;
+        Self { object: object.to_string(), field: field.clone(), message: message.clone() }
+    }
+}
+
+impl fmt::Display for ConflictRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, field, message } = self;
+        write!(f, "{object}, {field}: {message}")
+    }
 }
 
 /// What reading the source costs: what follows from it apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadingRow {
-    /// How often it was read.
+    /// How often it was read, or changes of its objects were taken.
     pub times: u64,
     /// Microseconds of a processor that this took, all times together.
     pub processor_micros: u64,

@@ -1,9 +1,12 @@
-//! The cluster file on disk: reading it, and hearing of its changes.
+//! Where nodes, backends and Services come from: the cluster file on disk, read and heard of when it changes; or objects that come one by one.
 
 mod file;
 #[cfg(test)]
 mod file_tests;
+mod objects;
 mod watch;
 
 pub use file::FileSource;
+pub(crate) use objects::Gathered;
+pub use objects::Objects;
 pub use watch::Watch;

@@ -39,7 +39,8 @@ pub(crate) struct Built {
 const PACKAGE: &str = "tests";
 
 /// The programs that tests start.
-const PROGRAMS: [&str; 4] = ["nodefence", "nodefence-demo", "nodefence-kube-host", "nodefence-peer"];
+const PROGRAMS: [&str; 5] =
+    ["nodefence", "nodefence-demo", "nodefence-kube-host", "nodefence-objects", "nodefence-peer"];
 
 /// Builds tests and the programs they start: `all` that cargo is told (`--tests`, `--test=*`), or the one file that the filter names in full. All of it in one
 /// call and of all packages: which features their dependencies have depends on what is built together, and what has others is built twice. The stage has the

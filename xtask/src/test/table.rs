@@ -101,6 +101,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_flows", NATIVE_REST_IN_ALL, 5),
     file("agent_life", NATIVE_REST_IN_ALL, 5),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
+    file("agent_objects", NATIVE_REST_IN_ALL, 5),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("attach", ENDS, 10).is(&[MakesLoad]),
     file("attach_load", ENDS, 10).is(&[MakesLoad]),

@@ -1,0 +1,150 @@
+//! Follows the cluster file: reads it again where it may have changed, and hands it to the builder.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    super::{
+        builder::Builds,
+        own_node::{local_addresses, own_node, refuse_local},
+        settings::Settings,
+        threads::{Crew, Nice},
+        told::SourceRow,
+    },
+    ground::Ground,
+    timed::timed,
+};
+use crate::{
+    cluster::{ClusterView, NodeName},
+    flags::monotonic_ns,
+    source::{FileSource, Watch},
+};
+
+/// A file that was read once.
+pub(super) struct Followed {
+    source: FileSource,
+    watch: Watch,
+    /// What was read of it.
+    pub(super) view: Arc<ClusterView>,
+    pub(super) own_node: NodeName,
+}
+
+impl Followed {
+    /// Reads it.
+    pub(super) fn first(path: PathBuf, settings: &Settings) -> anyhow::Result<Self> {
+        let source = FileSource::new(path, settings.allow_empty);
+        // Watched before it is read: a change in between is seen.
+        let watch = Watch::new(source.path());
+        let view = Arc::new(source.load()?);
+        let local = local_addresses().context("list this machine's addresses")?;
+        refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
+        let own_node = own_node(&view, settings.node.as_deref(), &local)?;
+        Ok(Self { source, watch, view, own_node })
+    }
+
+    /// What `status` says of it at first.
+    pub(super) fn row(&self) -> SourceRow {
+        let file = Some(self.source.path().to_owned());
+        SourceRow { file, unwatched: self.watch.degraded.clone(), ..SourceRow::default() }
+    }
+}
+
+/// Follows it until the agent ends. What is wrong with it is kept for `status`; the last good view stays then.
+pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
+    let Followed { source, mut view, mut watch, own_node } = followed;
+    let Ground { builds, row } = ground;
+    let reader = reader(source, &crew)?;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = watch.changed() => {}
+        }
+        let (answer, read) = oneshot::channel();
+        let _fallen = reader.send((Arc::clone(&view), answer));
+        let Ok((loaded, took)) = read.await else {
+            // It fell, and says so itself: the agent ends.
+            stop.cancelled().await;
+            return Ok(());
+        };
+        row.send_modify(|row| {
+            row.reading.times += 1;
+            row.reading.processor_micros += took.as_micros() as u64;
+            row.reading.ended_ns = monotonic_ns();
+        });
+        let taken = match loaded {
+            Ok((loaded, backends)) => {
+                view = loaded;
+                take(&builds, &own_node, Arc::clone(&view), backends, &stop).await
+            }
+            Err(error) => Err(error),
+        };
+        match taken {
+            Ok(()) => row.send_modify(|row| row.error = None),
+            Err(error) => {
+                tracing::error!(error, "the last good view stays");
+                row.send_modify(|row| row.error = Some(error));
+            }
+        }
+    }
+}
+
+/// What was read, with how many backends all nodes have, and how long the thread had a processor for it.
+type Read = (Result<(Arc<ClusterView>, usize), String>, Duration);
+
+/// Starts the thread that reads whenever it is given what was read before. Always the same one: what stays of each reading lies in memory of the thread that read,
+/// between what went, and only that thread fills the gaps by its next reading.
+fn reader(
+    source: FileSource,
+    crew: &Crew,
+) -> std::io::Result<mpsc::Sender<(Arc<ClusterView>, oneshot::Sender<Read>)>> {
+    let (asks, asked) = mpsc::channel::<(Arc<ClusterView>, oneshot::Sender<Read>)>();
+    crew.hand("source", Nice::Usual, move || {
+        for (before, answer) in asked {
+            // Whoever asked may have ended with the agent.
+            let _gone = answer.send(timed(|| load(&source, &before)));
+        }
+    })?;
+    Ok(asks)
+}
+
+/// What did not change since `before` is shared with that. Gives how many backends all nodes have beside it.
+fn load(source: &FileSource, before: &ClusterView) -> Result<(Arc<ClusterView>, usize), String> {
+    // Where the addresses cannot be listed, there is nothing to hold the file against.
+    let local = local_addresses().unwrap_or_default();
+    let view = source.load().map_err(|error| error.to_string())?;
+    refuse_local(&view, &local).map_err(|error| format!("{}: {error}", source.path().display()))?;
+    let backends = view.backends();
+    Ok((Arc::new(view.sharing(before)), backends))
+}
+
+/// Hands a view on, and waits until what follows from it is worked out.
+async fn take(
+    builds: &Builds,
+    own_node: &NodeName,
+    view: Arc<ClusterView>,
+    backends: usize,
+    stop: &CancellationToken,
+) -> Result<(), String> {
+    let nodes = view.nodes.len();
+    let source = view.source;
+    let is_there = view.node(own_node).is_some();
+    let taken = builds.deliver(view);
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        // Nobody else delivers, so none takes its place; and where the builder ended, so does the agent.
+        taken = taken => taken.unwrap_or(Ok(())).map_err(|full| full.to_string())?,
+    }
+    if !is_there && nodes != 0 {
+        tracing::warn!(node = own_node.as_str(), "this node is not in {source} any more");
+    }
+    tracing::info!(nodes, backends, "took {source}");
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Follows a source of single objects: takes all that wait, and hands a view on where it is another one.
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    super::{
+        builder::APART,
+        own_node::{local_addresses, own_node},
+        settings::Settings,
+        threads::{Crew, Nice},
+    },
+    ground::Ground,
+    timed::timed,
+};
+use crate::{
+    cluster::{Change, ClusterView, Conflict, NodeName},
+    flags::monotonic_ns,
+    report::ConflictRow,
+    source::{Gathered, Objects},
+};
+
+/// How often a start says again what it waits for.
+const REMIND: Duration = Duration::from_secs(30);
+/// This machine's addresses are listed anew with a change, so often at most: where kube-proxy forwards by IPVS they are as many as Services.
+const LOCAL: Duration = Duration::from_secs(1);
+/// How many conflicts `status` and a line of the log name at most.
+const EXAMPLES: usize = 10;
+
+/// A source whose first lists have come.
+pub(super) struct Followed {
+    pub(super) view: Arc<ClusterView>,
+    pub(super) own_node: NodeName,
+    /// Where its thread hears that it is to go on, and whom to tell.
+    goes_on: oneshot::Sender<Ground>,
+}
+
+impl Followed {
+    /// Starts the thread that takes the objects, and waits until all lists have come.
+    pub(super) async fn first(objects: Objects, settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
+        let (tell, told) = oneshot::channel();
+        let (goes_on, begins) = oneshot::channel();
+        let named = settings.node.clone();
+        let (allow_empty, stop) = (settings.allow_empty, crew.stop());
+        crew.thread("source", Nice::Usual, move || {
+            let mut taking = Taking::new(objects, allow_empty);
+            let (own_node, view) = taking.first(named.as_deref())?;
+            let _gone = tell.send((own_node.clone(), view));
+            // Where the start failed, the agent ends.
+            let Ok(ground) = begins.blocking_recv() else { return Ok(()) };
+            taking.follow(&own_node, &ground, &stop)
+        })?;
+        let Ok((own_node, view)) = told.await else {
+            // It says itself why it ended.
+            return Err(crew.falls().await.into());
+        };
+        Ok(Self { view, own_node, goes_on })
+    }
+
+    /// It is followed until the agent ends.
+    pub(super) fn follow(self, ground: Ground) {
+        // Where the thread has fallen, the agent ends.
+        let _fallen = self.goes_on.send(ground);
+    }
+}
+
+/// Who takes the objects.
+struct Taking {
+    objects: Gathered,
+    allow_empty: bool,
+    /// When this machine's addresses were last listed.
+    listed: Option<Instant>,
+}
+
+impl Taking {
+    fn new(objects: Objects, allow_empty: bool) -> Self {
+        Self { objects: Gathered::new(objects), allow_empty, listed: None }
+    }
+
+    /// Waits for all lists, and finds out which node this is. What was not told yet must not pass for what is not there: nodes would lose their places in the
+    /// maps, and those that are cut would be let go.
+    fn first(&mut self, named: Option<&str>) -> anyhow::Result<(NodeName, Arc<ClusterView>)> {
+        let mut said = None;
+        let view = loop {
+            let waits = match self.objects.missing() {
+                Some(missing) => format!("the first list of {missing}"),
+                None => {
+                    let view = self.objects.view();
+                    match self.refused(&view) {
+                        None => break view,
+                        Some(why) => why,
+                    }
+                }
+            };
+            if said.as_ref() != Some(&waits) {
+                tracing::info!("the start waits for {}: {waits}", self.objects.name());
+            }
+            // After a while it is said again.
+            said = match self.objects.wait(Some(REMIND))? {
+                None => None,
+                Some(change) => {
+                    self.objects.take(change);
+                    Some(waits)
+                }
+            };
+        };
+        let local = local_addresses().context("list this machine's addresses")?;
+        let own = own_node(&view, named, &local)?;
+        self.set_machine(&own, local);
+        let view = Arc::new(self.objects.view());
+        self.log(self.objects.conflicts());
+        tracing::info!(nodes = view.nodes.len(), backends = view.backends(), "took {}", view.source);
+        Ok((own, view))
+    }
+
+    /// Why a view is not believed.
+    fn refused(&self, view: &ClusterView) -> Option<String> {
+        let is_refused = view.nodes.is_empty() && !self.allow_empty;
+        is_refused
+            .then(|| "there are no nodes; if that is meant, start the agent with --allow-empty".to_owned())
+    }
+
+    /// Follows them until the agent ends.
+    fn follow(&mut self, own: &NodeName, ground: &Ground, stop: &CancellationToken) -> anyhow::Result<()> {
+        self.tell_conflicts(ground);
+        let mut is_there = true;
+        let mut last = Instant::now();
+        loop {
+            let first = match self.objects.wait(None) {
+                Ok(first) => first,
+                // Whoever says it may end with the agent.
+                Err(_) if stop.is_cancelled() => return Ok(()),
+                Err(ended) => return Err(ended.into()),
+            };
+            // No view would be taken sooner. What comes meanwhile is taken with it.
+            std::thread::sleep(APART.saturating_sub(last.elapsed()));
+            let Some(first) = first else { continue };
+            let (view, took) = timed(|| self.take(first, own));
+            ground.row.send_modify(|row| {
+                row.reading.times += 1;
+                row.reading.processor_micros += took.as_micros() as u64;
+                row.reading.ended_ns = monotonic_ns();
+            });
+            self.tell_conflicts(ground);
+            let Some(view) = view else { continue };
+            last = Instant::now();
+            let error = self.refused(&view).or_else(|| {
+                let was_there = std::mem::replace(&mut is_there, view.node(own).is_some());
+                if was_there && !is_there {
+                    tracing::warn!(node = own.as_str(), "this node is not in {} any more", view.source);
+                }
+                // Where the builder ended, so does the agent.
+                let taken = ground.builds.deliver(view).blocking_recv().unwrap_or(Ok(()));
+                taken.err().map(|full| full.to_string())
+            });
+            if let Some(error) = &error {
+                tracing::error!(error, "the last good view stays");
+            }
+            ground.row.send_modify(|row| row.error = error);
+        }
+    }
+
+    /// Takes what waits. Gives the view where it is another one.
+    fn take(&mut self, first: Change, own: &NodeName) -> Option<Arc<ClusterView>> {
+        let mut brought = self.objects.take(first);
+        if self.listed.is_none_or(|listed| listed.elapsed() >= LOCAL)
+            && let Ok(local) = local_addresses()
+        {
+            brought.extend(self.set_machine(own, local));
+        }
+        self.log(brought.iter());
+        self.objects.is_changed().then(|| Arc::new(self.objects.view()))
+    }
+
+    fn set_machine(&mut self, own: &NodeName, local: Vec<IpAddr>) -> Vec<Conflict> {
+        self.listed = Some(Instant::now());
+        let local: BTreeSet<IpAddr> = local.iter().map(IpAddr::to_canonical).collect();
+        self.objects.set_machine(own, local)
+    }
+
+    /// Each is told once, when it comes.
+    fn log<'a>(&self, brought: impl Iterator<Item = &'a Conflict>) {
+        let mut brought = brought.peekable();
+        for conflict in brought.by_ref().take(EXAMPLES) {
+            tracing::warn!("{}: {conflict}", self.objects.name());
+        }
+        if brought.peek().is_some() {
+            tracing::warn!(
+                "{}: and {} more conflicts (see `nodefence status`)",
+                self.objects.name(),
+                brought.count()
+            );
+        }
+    }
+
+    fn tell_conflicts(&self, ground: &Ground) {
+        let conflicts = self.objects.conflicts().count();
+        let conflict_examples = self.objects.conflicts().take(EXAMPLES).map(ConflictRow::new).collect();
+        ground.row.send_modify(|row| {
+            row.conflicts = conflicts;
+            row.conflict_examples = conflict_examples;
+        });
+    }
+}

@@ -1,0 +1,187 @@
+//! Objects that another part of the process delivers: what of them waits, and what they come to.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    net::IpAddr,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::Duration,
+};
+
+use crate::cluster::{Builder, Change, ClusterView, Conflict, NodeName, Rules, SourceName};
+
+/// So many changes are taken together at most: whoever says more than can be taken does not hold views up for ever.
+const TOGETHER: usize = 65_536;
+
+/// Where single objects come from.
+#[derive(Debug)]
+pub struct Objects {
+    /// What it is called.
+    pub name: SourceName,
+    /// Whether it tells of Services and slices.
+    pub services: bool,
+    /// What it says: of each kind a list first, then single changes, and another list whenever it may have missed some. Nobody waits at its other end, and once all of
+    /// these are gone the source has ended.
+    pub changes: Receiver<Change>,
+}
+
+/// A source has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} has ended")]
+pub(crate) struct Ended(SourceName);
+
+/// Kinds of objects of which no list has come yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    nodes: bool,
+    services: bool,
+    slices: bool,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [(self.nodes, "nodes"), (self.services, "Services"), (self.slices, "slices")];
+        let kinds: Vec<&str> =
+            kinds.into_iter().filter_map(|(missing, kind)| missing.then_some(kind)).collect();
+        f.write_str(&kinds.join(", "))
+    }
+}
+
+/// The objects as far as they have come.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    objects: Objects,
+    builder: Builder,
+    missing: Missing,
+}
+
+impl Gathered {
+    /// Without any object.
+    pub(crate) fn new(objects: Objects) -> Self {
+        let missing = Missing { nodes: true, services: objects.services, slices: objects.services };
+        Self { objects, builder: Builder::new(Rules::Tolerant), missing }
+    }
+
+    /// What the source is called.
+    pub(crate) fn name(&self) -> SourceName {
+        self.objects.name
+    }
+
+    /// Of what no list has come yet: a view would take what was not told yet for what is not there. `None` once there is one of all.
+    pub(crate) fn missing(&self) -> Option<Missing> {
+        let Missing { nodes, services, slices } = self.missing;
+        (nodes || services || slices).then_some(self.missing)
+    }
+
+    /// Waits until a change has come, for so long at most; the change is not taken yet.
+    ///
+    /// # Errors
+    /// Where none can come any more.
+    pub(crate) fn wait(&self, longest: Option<Duration>) -> Result<Option<Change>, Ended> {
+        let ended = Ended(self.objects.name);
+        match longest {
+            None => self.objects.changes.recv().map(Some).map_err(|_| ended),
+            Some(longest) => match self.objects.changes.recv_timeout(longest) {
+                Ok(change) => Ok(Some(change)),
+                Err(RecvTimeoutError::Timeout) => Ok(None),
+                Err(RecvTimeoutError::Disconnected) => Err(ended),
+            },
+        }
+    }
+
+    /// Takes that change and all that wait behind it. Gives the conflicts that are there since.
+    pub(crate) fn take(&mut self, first: Change) -> Vec<Conflict> {
+        let Self { objects, builder, missing } = self;
+        let waiting = objects.changes.try_iter().take(TOGETHER);
+        builder.apply_all(std::iter::once(first).chain(waiting).inspect(|change| match change {
+            Change::Nodes(_) => missing.nodes = false,
+            Change::Services(_) => missing.services = false,
+            Change::Slices(_) => missing.slices = false,
+            _ => {}
+        }))
+    }
+
+    /// As of [`Builder::set_machine`].
+    pub(crate) fn set_machine(&mut self, own: &NodeName, addresses: BTreeSet<IpAddr>) -> Vec<Conflict> {
+        self.builder.set_machine(own, addresses)
+    }
+
+    /// Whether there is another view than the last one.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.builder.is_changed()
+    }
+
+    /// What all of it comes to.
+    pub(crate) fn view(&mut self) -> ClusterView {
+        ClusterView { source: self.objects.name, ..self.builder.view() }
+    }
+
+    /// What is inconsistent about them.
+    pub(crate) fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
+        self.builder.conflicts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::cluster::{NodeObject, ObjectName};
+
+    fn node(name: &str, address: &str) -> NodeObject {
+        let addresses = vec![address.parse().expect("an address")];
+        NodeObject { name: name.into(), addresses, zone: None, pool: None, backends: Vec::new() }
+    }
+
+    fn gathered(services: bool) -> (mpsc::Sender<Change>, Gathered) {
+        let (says, changes) = mpsc::channel();
+        (says, Gathered::new(Objects { name: SourceName::new("the test"), services, changes }))
+    }
+
+    fn take(gathered: &mut Gathered) -> usize {
+        let first = gathered.wait(Some(Duration::ZERO)).expect("it goes on").expect("a change");
+        gathered.take(first).len()
+    }
+
+    #[test]
+    fn single_objects_are_no_list() {
+        let (says, mut gathered) = gathered(true);
+        let mut tell = |change, missing: Option<&str>| {
+            says.send(change).expect("it is taken");
+            take(&mut gathered);
+            assert_eq!(gathered.missing().map(|missing| missing.to_string()).as_deref(), missing);
+        };
+        tell(Change::Node(node("a", "10.0.0.1")), Some("nodes, Services, slices"));
+        tell(Change::Slices(Vec::new()), Some("nodes, Services"));
+        tell(Change::Nodes(vec![node("a", "10.0.0.1")]), Some("Services"));
+        tell(Change::Gone(ObjectName::Service("x/a".into())), Some("Services"));
+        tell(Change::Services(Vec::new()), None);
+    }
+
+    #[test]
+    fn who_tells_of_no_services_need_not_list_any() {
+        let (says, mut gathered) = gathered(false);
+        says.send(Change::Nodes(Vec::new())).expect("it is taken");
+        take(&mut gathered);
+        assert_eq!((gathered.missing(), gathered.view().services), (None, None));
+    }
+
+    #[test]
+    fn all_that_wait_are_taken_together() {
+        let (says, mut gathered) = gathered(false);
+        let changes = [node("a", "10.0.0.1"), node("b", "10.0.0.1"), node("b", "10.0.0.2")];
+        for change in changes {
+            says.send(Change::Node(change)).expect("it is taken");
+        }
+        assert_eq!(take(&mut gathered), 0, "what conflicts meanwhile is not told");
+        assert!(gathered.is_changed() && gathered.view().nodes.len() == 2 && !gathered.is_changed());
+        says.send(Change::Node(node("a", "10.0.0.1"))).expect("it is taken");
+        take(&mut gathered);
+        assert!(!gathered.is_changed(), "it alters nothing");
+        assert_eq!(gathered.wait(Some(Duration::ZERO)), Ok(None));
+        drop(says);
+        let ended = gathered.wait(None).expect_err("it has ended");
+        assert_eq!(ended.to_string(), "the test has ended");
+    }
+}

@@ -1,0 +1,148 @@
+//! `nodefence` whose agent follows objects that it is told of by its standard input, for tests and benchmarks. All else is as of `nodefence`.
+//!
+//! A line is a change; the input's end is that of the source:
+//! `node NODE`, `service SERVICE`, `slice SLICE`: it is there, and so it is; `nodes NODE...`, `services SERVICE...`, `slices SLICE...`: these are all of them;
+//! `gone node NAME`, and so on: it is there no more.
+//! NODE is `NAME=ADDRESS,...`, SERVICE `NAME=ADDRESS:PORT` (target port 8080, TCP; IPv4), SLICE `NAME=SERVICE:ADDRESS@NODE,...`.
+
+use std::{
+    collections::HashSet,
+    io::BufRead as _,
+    sync::{Arc, mpsc},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nodefence::{
+    allocator::{MiMalloc, give_back_at_once},
+    cluster::{
+        Change, EndpointObject, NodeObject, ObjectName, Protocol, ServiceObject, ServicePort, SliceObject,
+        SourceName, TrafficPolicy,
+    },
+    source::Objects,
+};
+
+/// As of `nodefence`, whose memory is measured.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    let _refused = nix::sys::prctl::set_thp_disable(true);
+    give_back_at_once();
+    let (says, changes) = mpsc::channel();
+    std::thread::spawn(move || {
+        if let Err(error) = read(&says) {
+            eprintln!("nodefence-objects: {error:#}");
+        }
+    });
+    let name = SourceName::new("the list of objects");
+    nodefence::cli::main_with(Some(Objects { name, services: true, changes }))
+}
+
+fn read(says: &mpsc::Sender<Change>) -> Result<()> {
+    let mut reader = Reader::default();
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let change = reader.change(&line).with_context(|| format!("in `{line:.80}`"))?;
+        // An agent that ends takes no more.
+        if says.send(change).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Texts that stand in many objects are kept once, as each source does that is frugal.
+#[derive(Default)]
+struct Reader(HashSet<Arc<str>>);
+
+impl Reader {
+    fn change(&mut self, line: &str) -> Result<Change> {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut words = rest.split_whitespace();
+        let mut one = || words.next().context("there is no object");
+        Ok(match verb {
+            "node" => Change::Node(self.node(one()?)?),
+            "service" => Change::Service(self.service(one()?)?),
+            "slice" => Change::Slice(self.slice(one()?)?),
+            "nodes" => Change::Nodes(words.map(|word| self.node(word)).collect::<Result<_>>()?),
+            "services" => Change::Services(words.map(|word| self.service(word)).collect::<Result<_>>()?),
+            "slices" => Change::Slices(words.map(|word| self.slice(word)).collect::<Result<_>>()?),
+            "gone" => Change::Gone(match (one()?, one()?) {
+                ("node", name) => ObjectName::Node(name.into()),
+                ("service", name) => ObjectName::Service(name.into()),
+                ("slice", name) => ObjectName::Slice(name.into()),
+                (kind, _) => bail!("`{kind}` is no kind of objects"),
+            }),
+            _ => bail!("`{verb}` is no change"),
+        })
+    }
+
+    fn text(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = text.into();
+        self.0.insert(Arc::clone(&new));
+        new
+    }
+
+    fn node(&mut self, word: &str) -> Result<NodeObject> {
+        let (name, addresses) = split(word, '=')?;
+        let addresses = addresses.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        Ok(NodeObject {
+            name: self.text(name).into(),
+            addresses,
+            zone: None,
+            pool: None,
+            backends: Vec::new(),
+        })
+    }
+
+    fn service(&mut self, word: &str) -> Result<ServiceObject> {
+        let (name, reached) = split(word, '=')?;
+        let (address, port) = split(reached, ':')?;
+        let port = ServicePort {
+            name: String::new(),
+            protocol: Protocol::Tcp,
+            port: port.parse()?,
+            target: 8080,
+            node_port: None,
+        };
+        Ok(ServiceObject {
+            name: self.text(name),
+            cluster_ips: vec![address.parse()?],
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            affinity: None,
+            internal: TrafficPolicy::Cluster,
+            external: TrafficPolicy::Cluster,
+            ports: vec![port],
+        })
+    }
+
+    fn slice(&mut self, word: &str) -> Result<SliceObject> {
+        let (name, rest) = split(word, '=')?;
+        let (service, endpoints) = split(rest, ':')?;
+        let endpoints = endpoints.split(',').map(|text| self.endpoint(text)).collect::<Result<_>>()?;
+        Ok(SliceObject { name: self.text(name), service: self.text(service), endpoints })
+    }
+
+    fn endpoint(&mut self, text: &str) -> Result<EndpointObject> {
+        let (address, node) = split(text, '@')?;
+        Ok(EndpointObject {
+            address: address.parse()?,
+            node: Some(self.text(node).into()),
+            host_network: false,
+            zone: None,
+            ports: None,
+            ready: true,
+            serving: true,
+            terminating: false,
+            hints: None,
+        })
+    }
+}
+
+fn split(text: &str, at: char) -> Result<(&str, &str)> {
+    text.split_once(at).with_context(|| format!("`{text:.40}` has no `{at}`"))
+}

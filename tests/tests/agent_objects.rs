@@ -1,0 +1,214 @@
+//! An agent that follows single objects: what it waits for, what it cuts, what conflicts, and how it ends.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{HashMap, Map, MapData};
+use nodefence_common::{Addr, BackendEntry};
+use nodefence_tests::{
+    Agent, Netns,
+    agent::PINNED_MAPS,
+    bin,
+    client::{Conn, wait_until},
+    four_nodes,
+    promises::FOLLOWED,
+    watch::wait_within,
+};
+use serde_json::{Value, json};
+
+/// Nobody is at the other end: what is not refused at once gets no answer.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// Generous: the machine may be busy.
+const READY: Duration = Duration::from_secs(60);
+
+const NODES: &str = "nodes node-a=10.9.0.1 node-b=10.9.0.12 node-c=10.9.0.13 node-d=10.9.0.14\n";
+const SERVICES: &str = "services default/web=10.96.0.10:80 default/db=10.96.0.11:80\n";
+const SLICES: &str = "slices web-1=default/web:10.9.1.1@node-b,10.9.2.1@node-c db-1=default/db:10.9.1.2@node-b,10.9.3.1@node-d\n";
+
+fn begin() -> Result<(Arc<Netns>, Agent)> {
+    let ns = four_nodes::namespace("objects")?;
+    for address in ["10.9.1.1", "10.9.1.2", "10.9.2.1"] {
+        ns.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:01 nud permanent dev v0"))?;
+    }
+    let agent = Agent::of_objects(&bin("nodefence-objects")?, &ns, "node-a", &["v0"], &[])?;
+    Ok((ns, agent))
+}
+
+/// One that was told of all.
+fn start() -> Result<(Arc<Netns>, Agent)> {
+    let (ns, mut agent) = begin()?;
+    agent.tell(&[NODES, SERVICES, SLICES].concat())?;
+    agent.ready()?;
+    Ok((ns, agent))
+}
+
+/// The index of the node whose backend this address is in the map.
+fn owner(ns: &Netns, address: &str) -> Result<Option<u64>> {
+    let address = Addr::from(address.parse::<std::net::IpAddr>()?);
+    ns.run(move || {
+        let map = MapData::from_pin(Path::new(PINNED_MAPS).join("backends")).and_then(Map::from_map_data)?;
+        let backends: HashMap<_, Addr, BackendEntry> = map.try_into()?;
+        Ok(backends.get(&address, 0).ok().map(|entry| entry.node.into()))
+    })
+}
+
+/// Waits until the map says so.
+fn owned(ns: &Netns, agent: &Agent, address: &str, node: Option<&str>) -> Result<()> {
+    let index = node.map(|node| agent.node(node)?["index"].as_u64().context("no index")).transpose()?;
+    let what = format!("{address} is of {node:?} in the map");
+    wait_within(&what, FOLLOWED, Instant::now(), || owner(ns, address).is_ok_and(|owner| owner == index))
+        .with_context(|| agent.log())
+        .map(drop)
+}
+
+fn is_refused(ns: &Netns, address: &str) -> Result<bool> {
+    let to: SocketAddr = format!("{address}:8080").parse()?;
+    Ok(Conn::refused_at_once(ns, to, AT_ONCE).is_ok())
+}
+
+/// Waits until the row of the source in `status` is so.
+fn told(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Result<Value> {
+    let row = || agent.status().map(|status| status["cluster"].clone());
+    wait_within(what, FOLLOWED, Instant::now(), || row().is_ok_and(|row| test(&row)))
+        .with_context(|| format!("{:?}\n{}", row(), agent.log()))?;
+    row()
+}
+
+/// How often the log has that.
+fn logged(agent: &Agent, text: &str) -> usize {
+    agent.log().matches(text).count()
+}
+
+/// Waits until the log has that.
+fn waits(agent: &Agent, what: &str) -> Result<()> {
+    wait_until(what, READY, || logged(agent, what) > 0).with_context(|| agent.log()).map(drop)
+}
+
+#[test]
+fn what_comes_in_any_order_is_cut() -> Result<()> {
+    let (ns, mut agent) = begin()?;
+    // Slices first, and single objects, which are no list: they may not be all.
+    agent.tell(&format!("{SLICES}service default/web=10.96.0.10:80\n"))?;
+    waits(&agent, "the start waits for the list of objects: the first list of nodes, Services\n")?;
+    agent.tell("nodes\n")?;
+    waits(&agent, "the first list of Services")?;
+    agent.tell(SERVICES)?;
+    waits(&agent, "there are no nodes; if that is meant, start the agent with --allow-empty")?;
+    ensure!(!agent.socket().exists(), "it serves, and does not know who exists");
+    agent.tell(NODES)?;
+    agent.ready()?;
+    owned(&ns, &agent, "10.9.1.1", Some("node-b"))?;
+    owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
+    let status = agent.status()?;
+    let row = &status["cluster"];
+    ensure!(
+        row["source"] == "the list of objects" && row["file"].is_null() && row["error"].is_null(),
+        "{row}"
+    );
+    ensure!((&row["nodes"], &row["backends"]) == (&json!(4), &json!(4)), "{row}");
+    ensure!((&row["conflicts"], &row["conflict_examples"]) == (&json!(0), &json!([])), "{row}");
+    let text = agent.expect(&["status"])?;
+    ensure!(
+        text.contains("\nList of objects 4 nodes, 4 backends, 2 Services with 4 endpoints, read "),
+        "{text}"
+    );
+    ensure!(text.contains("\nView ") && !text.contains("luster file"), "{text}");
+
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "nobody is flagged");
+    agent.flag("node-b")?;
+    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut");
+    ensure!(!is_refused(&ns, "10.9.2.1")?, "node-c is not flagged");
+    // A pod that comes while its node is cut.
+    agent.tell("slice web-2=default/web:10.9.1.3@node-b\n")?;
+    owned(&ns, &agent, "10.9.1.3", Some("node-b"))?;
+    agent.unflag("node-b")?;
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "it is cut still");
+    agent.end()
+}
+
+#[test]
+fn what_two_nodes_claim_is_cut_for_neither() -> Result<()> {
+    let (ns, mut agent) = start()?;
+    agent.flag("node-b")?;
+    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut");
+    agent.tell("node node-d=10.9.0.14,10.9.1.1\n")?;
+    let row = told(&agent, "conflicts", |row| row["conflicts"] == 2)?;
+    let why = "10.9.1.1 is claimed for `node-b` and for `node-d`, and counts for neither";
+    let expected = json!([
+        { "object": "node `node-d`", "field": "addresses[1]", "message": why },
+        { "object": "slice `web-1`", "field": "endpoints[0].address", "message": why },
+    ]);
+    ensure!(row["conflict_examples"] == expected && row["error"].is_null(), "{row}");
+    owned(&ns, &agent, "10.9.1.1", None)?;
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "what two nodes claim is cut");
+    // All else is, and what comes is taken.
+    ensure!(is_refused(&ns, "10.9.1.2")?, "what does not conflict is not cut any more");
+    agent.tell("slice web-2=default/web:10.9.1.3@node-b\n")?;
+    owned(&ns, &agent, "10.9.1.3", Some("node-b"))?;
+    let text = agent.expect(&["status"])?;
+    let line = "\nConflicts       problem: 2 conflicts in the list of objects; what conflicts is left out and not cut\n";
+    ensure!(text.contains(&format!("{line}                node `node-d`, addresses[1]: {why}\n")), "{text}");
+    let doctor = agent.cli(&["doctor", "--interface", "v0"])?;
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let found = format!("2 conflicts, the first: node `node-d`, addresses[1]: {why}");
+    ensure!(doctor.contains("warn  list of objects") && doctor.contains(&found), "{doctor}");
+    ensure!(logged(&agent, why) == 2, "each is told once: {}", agent.log());
+    agent.tell("node node-d=10.9.0.14\n")?;
+    told(&agent, "no conflicts", |row| row["conflicts"] == 0 && row["conflict_examples"] == json!([]))?;
+    owned(&ns, &agent, "10.9.1.1", Some("node-b"))?;
+    ensure!(is_refused(&ns, "10.9.1.1")?, "it is node-b's alone again, and not cut");
+    agent.end()
+}
+
+#[test]
+fn a_list_takes_the_place_of_all_that_was_told() -> Result<()> {
+    let (ns, mut agent) = start()?;
+    let view = |agent: &Agent| Ok::<_, anyhow::Error>(agent.status()?["cluster"]["view"].clone());
+    let first = view(&agent)?;
+    agent.tell(&[NODES, SERVICES, SLICES].concat())?;
+    let told_all = |row: &Value| row["reading"]["times"].as_u64() > Some(0);
+    let row = told(&agent, "the same lists", told_all)?;
+    ensure!(row["view"] == first, "what alters nothing gives no view: {row}");
+    agent.tell("slices web-1=default/web:10.9.2.1@node-c db-2=default/db:10.9.1.4@node-b\n")?;
+    owned(&ns, &agent, "10.9.1.1", None)?;
+    owned(&ns, &agent, "10.9.3.1", None)?;
+    owned(&ns, &agent, "10.9.1.4", Some("node-b"))?;
+    owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
+    // A list without nodes is not believed: everybody would be let go.
+    agent.tell("nodes\n")?;
+    told(&agent, "an error", |row| row["error"].as_str().is_some_and(|why| why.contains("--allow-empty")))?;
+    owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
+    agent.tell("nodes node-a=10.9.0.1 node-b=10.9.0.12\ngone service default/db\n")?;
+    let row = told(&agent, "two nodes", |row| row["nodes"] == 2 && row["services"] == 1)?;
+    ensure!(row["error"].is_null() && row["backends"] == 0, "{row}");
+    // An endpoint names a node that is not there any more.
+    ensure!(row["conflict_examples"][0]["object"] == "slice `web-1`" && row["conflicts"] == 1, "{row}");
+    agent.end()
+}
+
+#[test]
+fn an_agent_whose_source_has_ended_ends_in_order() -> Result<()> {
+    let (_ns, mut agent) = start()?;
+    agent.flag("node-b")?;
+    drop(agent.take_says()?);
+    ensure!(agent.ends_by_itself(READY)? == Some(1), "{}", agent.log());
+    let log = agent.log();
+    ensure!(log.contains("`source`: the list of objects has ended; the agent ends"), "{log}");
+    ensure!(!agent.socket().exists(), "its socket lies there still");
+    Ok(())
+}
+
+#[test]
+fn a_signal_ends_a_start_that_waits() -> Result<()> {
+    let (_ns, mut agent) = begin()?;
+    waits(&agent, "the start waits for the list of objects")?;
+    agent.terminate()?;
+    let log = agent.log();
+    ensure!(log.contains("SIGTERM") && !log.contains("has ended"), "{log}");
+    Ok(())
+}
