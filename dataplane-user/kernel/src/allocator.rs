@@ -11,7 +11,7 @@ unsafe extern "C" {
 }
 
 /// `mi_option_purge_delay` (mimalloc.h, 3.3): milliseconds until memory that was freed goes back to the kernel, 1,000 by default. What is over by then is only looked
-/// at when something is freed again, and after a cluster file was read that may be never.
+/// at when something is freed again, and after a large view was read that may be never.
 const PURGE_DELAY: c_int = 15;
 
 /// Has mimalloc give back to the kernel at once what is freed. Only of use where it is the allocator.

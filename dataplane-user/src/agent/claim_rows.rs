@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::{
+    cluster::SourceName,
     enforce::{Auto, Claim, Now, Share, ShownClaim, Source, Standing, WITHHELD_FOR, Withheld},
     report::{ClaimRow, ClaimState, FlagRow, Origin, WithheldRow},
 };
@@ -17,18 +18,16 @@ fn until(claim: &Claim, now: Now) -> Option<Timestamp> {
     claim.remaining(now).and_then(|left| now.wall.checked_add(left).ok()).map(whole_seconds)
 }
 
-const fn origin(source: &Source) -> Option<Origin> {
-    match source {
-        Source::Cli => Some(Origin::Cli),
-        Source::File => Some(Origin::Source),
-        Source::External(_) | Source::Hung | Source::Unreachable => None,
-    }
-}
-
-/// A person's claim; `None` where nobody made it.
-pub(super) fn flag_row(claim: &Claim, now: Now) -> Option<FlagRow> {
+/// A person's claim; `None` where nobody made it. `of`: the source of nodes.
+pub(super) fn flag_row(claim: &Claim, of: SourceName, now: Now) -> Option<FlagRow> {
+    let (origin, set_by) = match claim.source {
+        Source::Cli => (Origin::Cli, "nodefence flag".to_owned()),
+        Source::File => (Origin::Source(of.key().to_owned()), of.to_string()),
+        Source::External(_) | Source::Hung | Source::Unreachable => return None,
+    };
     Some(FlagRow {
-        origin: origin(&claim.source)?,
+        origin,
+        set_by,
         reason: claim.reason.to_string(),
         since: whole_seconds(claim.since),
         remaining_seconds: claim.remaining(now).map(|left| left.as_secs()),
@@ -37,9 +36,9 @@ pub(super) fn flag_row(claim: &Claim, now: Now) -> Option<FlagRow> {
 }
 
 /// The flag that a node bears: the CLI's before that of the cluster's source.
-pub(super) fn flag_of(claims: &[ShownClaim], now: Now) -> Option<FlagRow> {
+pub(super) fn flag_of(claims: &[ShownClaim], of: SourceName, now: Now) -> Option<FlagRow> {
     // They are in the order of their sources.
-    claims.iter().filter(|shown| !shown.claim.ended(now)).find_map(|shown| flag_row(&shown.claim, now))
+    claims.iter().filter(|shown| !shown.claim.ended(now)).find_map(|shown| flag_row(&shown.claim, of, now))
 }
 
 /// Whether any of the claims holds. One of the cluster's source that is over stands there still.
@@ -48,17 +47,17 @@ pub(super) fn any_holds(claims: &[ShownClaim], now: Now) -> bool {
 }
 
 /// All claims on a node.
-pub(super) fn claim_rows(claims: &[ShownClaim], now: Now) -> Vec<ClaimRow> {
-    claims.iter().map(|shown| claim_row(shown, now)).collect()
+pub(super) fn claim_rows(claims: &[ShownClaim], of: SourceName, now: Now) -> Vec<ClaimRow> {
+    claims.iter().map(|shown| claim_row(shown, of, now)).collect()
 }
 
 /// Those that no person made.
-pub(super) fn automatic_rows(claims: &[ShownClaim], now: Now) -> Vec<ClaimRow> {
+pub(super) fn automatic_rows(claims: &[ShownClaim], of: SourceName, now: Now) -> Vec<ClaimRow> {
     let automatic = claims.iter().filter(|shown| shown.claim.source.automatic());
-    automatic.map(|shown| claim_row(shown, now)).collect()
+    automatic.map(|shown| claim_row(shown, of, now)).collect()
 }
 
-fn claim_row(shown: &ShownClaim, now: Now) -> ClaimRow {
+fn claim_row(shown: &ShownClaim, of: SourceName, now: Now) -> ClaimRow {
     let ShownClaim { claim, standing } = shown;
     // It may have ended since the claims were last looked through.
     let standing = if claim.ended(now) { &Standing::Over } else { standing };
@@ -67,7 +66,7 @@ fn claim_row(shown: &ShownClaim, now: Now) -> ClaimRow {
         _ => Vec::new(),
     };
     ClaimRow {
-        source: source_name(&claim.source),
+        source: source_name(&claim.source, of),
         cause: claim.source.cause(),
         by: claim.by.to_string(),
         reason: claim.reason.to_string(),
@@ -80,10 +79,10 @@ fn claim_row(shown: &ShownClaim, now: Now) -> ClaimRow {
 }
 
 /// Who holds a claim, in rows and in the log.
-pub(super) fn source_name(source: &Source) -> String {
+pub(super) fn source_name(source: &Source, of: SourceName) -> String {
     match source {
         Source::Cli => Origin::Cli.source().to_owned(),
-        Source::File => Origin::Source.source().to_owned(),
+        Source::File => of.key().to_owned(),
         Source::External(name) => format!("external:{name}"),
         Source::Hung => "hung".to_owned(),
         Source::Unreachable => "unreachable".to_owned(),
@@ -136,7 +135,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::enforce::{ClaimCause, LimitScope};
+    use crate::{
+        cluster::FILE,
+        enforce::{ClaimCause, LimitScope},
+    };
 
     fn at(wall: i64, boot: u64) -> Now {
         Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
@@ -167,17 +169,19 @@ mod tests {
         let second = |second| Timestamp::from_second(second).unwrap();
         let expected = FlagRow {
             origin: Origin::Cli,
+            set_by: "nodefence flag".to_owned(),
             reason: "disk".to_owned(),
             since: second(1_000),
             remaining_seconds: Some(40),
             // A wall clock that was set back by 500 s meanwhile.
             until: Some(second(560)),
         };
-        assert_eq!(flag_of(&claims, at(520, 30)), Some(expected));
-        let file = flag_of(&claims, at(1_060, 70)).unwrap();
-        assert_eq!((file.origin, file.remaining_seconds, file.until), (Origin::Source, None, None));
-        assert_eq!(flag_of(&claims[2..], at(1_000, 10)), None);
-        assert_eq!(flag_row(&claims[2].claim, at(1_000, 10)), None);
+        assert_eq!(flag_of(&claims, FILE, at(520, 30)), Some(expected));
+        let file = flag_of(&claims, FILE, at(1_060, 70)).unwrap();
+        assert_eq!((file.origin.source(), file.remaining_seconds, file.until), (FILE.key(), None, None));
+        assert_eq!(file.set_by, FILE.to_string());
+        assert_eq!(flag_of(&claims[2..], FILE, at(1_000, 10)), None);
+        assert_eq!(flag_row(&claims[2].claim, FILE, at(1_000, 10)), None);
         assert!(any_holds(&claims[2..], at(1_000, 99)) && !any_holds(&claims[2..], at(1_000, 100)));
     }
 
@@ -193,7 +197,7 @@ mod tests {
             hung,
             shown(Source::Unreachable, Some(30), Standing::Unknown),
         ];
-        let rows = claim_rows(&claims, at(1_010, 20));
+        let rows = claim_rows(&claims, FILE, at(1_010, 20));
         assert_eq!(
             serde_json::to_value(&rows[3]).unwrap(),
             serde_json::json!({
@@ -219,12 +223,23 @@ mod tests {
                 ("unreachable", ClaimCause::Unreachable, ClaimState::Unknown),
             ]
         );
-        assert_eq!(automatic_rows(&claims, at(1_010, 20)), rows[2..]);
+        assert_eq!(automatic_rows(&claims, FILE, at(1_010, 20)), rows[2..]);
         // What is over is withheld by nobody.
-        let over = claim_rows(&claims[3..4], at(1_040, 40)).remove(0);
+        let over = claim_rows(&claims[3..4], FILE, at(1_040, 40)).remove(0);
         assert_eq!((over.standing, over.withheld_by.len()), (ClaimState::Over, 0));
-        let observed = claim_row(&shown(Source::Hung, None, Standing::Observed), at(1_010, 20));
+        let observed = claim_row(&shown(Source::Hung, None, Standing::Observed), FILE, at(1_010, 20));
         assert_eq!(observed.standing, ClaimState::Observed);
+    }
+
+    /// Programs that read of the file's flags know them by this word.
+    #[test]
+    fn what_comes_with_the_view_is_called_after_its_source() {
+        let claims = [shown(Source::File, None, Standing::Enforced)];
+        let row = |of| serde_json::to_value(flag_of(&claims, of, at(1_000, 10))).unwrap();
+        let (file, other) = (row(FILE), row(SourceName::default()));
+        assert_eq!((&file["origin"], &file["set_by"]), (&"cluster-file".into(), &"the cluster file".into()));
+        assert_eq!((&other["origin"], &other["set_by"]), (&"source".into(), &"the source of nodes".into()));
+        assert_eq!(claim_rows(&claims, SourceName::default(), at(1_000, 10))[0].source, "source");
     }
 
     #[test]

@@ -157,7 +157,7 @@ mod tests {
             text +=
                 &format!("- {{name: {name}, address: 10.0.0.{last}, backends: [{}]}}\n", backends.join(", "));
         }
-        parse(&text, false).expect("a cluster file")
+        parse(&text, false).expect("a view")
     }
 
     #[test]

@@ -26,8 +26,10 @@ pub(super) fn adopted(adopted: &Adopted) {
             others.entry(&claim.source).or_default().push(node.clone());
         }
     }
+    // Which source flags them is not known before it is read.
+    let unknown = SourceName::default();
     for (source, nodes) in others {
-        let source = source_name(source);
+        let source = source_name(source, unknown);
         tracing::info!(source, count = nodes.len(), nodes = names(&nodes), "adopted claims");
     }
 }
@@ -44,25 +46,26 @@ pub(super) fn unflagged(node: &str) {
 
 /// Tells what happened.
 pub(super) fn record(event: &Event) {
+    let unknown = SourceName::default();
     match event {
         // Told by whoever answers the request, once it is carried out.
         Event::Raised(_, Claim { source: Source::Cli, .. }) | Event::Withdrawn(_, Source::Cli) => {}
         Event::Raised(node, claim) => tracing::warn!(
             node = node.as_str(),
-            source = source_name(&claim.source),
+            source = source_name(&claim.source, unknown),
             reason = &*claim.reason,
             evidence = claim.evidence.as_deref(),
             "claimed"
         ),
         Event::Withdrawn(node, source) => {
-            tracing::info!(node = node.as_str(), source = source_name(source), "no longer claimed");
+            tracing::info!(node = node.as_str(), source = source_name(source, unknown), "no longer claimed");
         }
         Event::FileFlags { came, went } => file_flags(came, went),
         Event::Over(node, Source::Cli) => tracing::info!(node = node.as_str(), "the flag is over"),
         Event::Over(node, source) => {
             tracing::info!(
                 node = node.as_str(),
-                source = source_name(source),
+                source = source_name(source, unknown),
                 "the claim is over; it was not renewed"
             );
         }
@@ -89,7 +92,7 @@ pub(super) fn record(event: &Event) {
             ports,
             "entries of nodes and kept ports were not as they should be; they are written again"
         ),
-        Event::Danger(what) => tracing::error!("{}", danger(what, SourceName::default())),
+        Event::Danger(what) => tracing::error!("{}", danger(what, unknown)),
     }
 }
 
@@ -209,7 +212,7 @@ mod tests {
             said(|| adopted(&left)),
             [
                 r#"INFO adopted a flag node="a" reason="disk""#,
-                r#"INFO adopted claims source="cluster-file" count=2 nodes="b, c""#,
+                r#"INFO adopted claims source="source" count=2 nodes="b, c""#,
                 r#"INFO adopted claims source="hung" count=1 nodes="c""#,
             ]
         );

@@ -107,8 +107,8 @@ impl<'a> Moment<'a> {
             own: node.name == sight.own_node,
             action: action(claims, &sight.policy(), *now).to_owned(),
             kept: world.view.index(&node.name).map_or(0, |index| keep.of_node(index).count()),
-            flag: flag_of(claims, *now),
-            claims: claim_rows(claims, *now),
+            flag: flag_of(claims, world.view.source, *now),
+            claims: claim_rows(claims, world.view.source, *now),
         }
     }
 }
@@ -250,7 +250,7 @@ pub(super) fn flag_report(
         backends: row.backends,
         uncovered_count,
         uncovered,
-        replaced: replaced.and_then(|claim| flag_row(claim, moment.now)),
+        replaced: replaced.and_then(|claim| flag_row(claim, world.view.source, moment.now)),
         flip_micros: 0,
         received_ns: 0,
         asking: false,
@@ -266,10 +266,11 @@ pub(super) fn unflag_report(
     was_flagged: bool,
     mut warnings: Vec<String>,
 ) -> UnflagReport {
-    let still = flag_of(sight.world().claims_on(&node), now());
-    match still.as_ref().map(|flag| flag.origin) {
-        Some(Origin::Source) => {
-            warnings.push(format!("{} flags it too: remove it there", sight.world().view.source));
+    let world = sight.world();
+    let still = flag_of(world.claims_on(&node), world.view.source, now());
+    match still.as_ref().map(|flag| &flag.origin) {
+        Some(Origin::Source(_)) => {
+            warnings.push(format!("{} flags it too: remove it there", world.view.source));
         }
         Some(Origin::Cli) => warnings.push("another command has flagged it meanwhile".to_owned()),
         None => {}
@@ -346,8 +347,8 @@ fn unknown(world: &World, now: Now) -> (BTreeMap<NodeName, FlagRow>, BTreeMap<No
     let mut others = BTreeMap::new();
     let claims = world.held.claims.by_name();
     for (name, claims) in claims.into_iter().filter(|(name, _)| world.view.node(name).is_none()) {
-        flags.extend(flag_of(claims, now).map(|flag| (name.clone(), flag)));
-        let rows = automatic_rows(claims, now);
+        flags.extend(flag_of(claims, world.view.source, now).map(|flag| (name.clone(), flag)));
+        let rows = automatic_rows(claims, world.view.source, now);
         if !rows.is_empty() {
             others.insert(name.clone(), rows);
         }

@@ -46,13 +46,13 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// Begins to renew the verdicts of an agent that ended: all that follows may take seconds, a large cluster file for one, and an upgrade must not let a node go.
+    /// Begins to renew the verdicts of an agent that ended: all that follows may take seconds, to read a large view for one, and an upgrade must not let a node go.
     /// Only verdicts that are alive, on nodes that are claimed still.
     pub(super) fn take(settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
         let adopted = FlagStore::new(&settings.run_dir).adopt(now())?;
         records::adopted(&adopted);
         let (writer, pinned) = pinned(settings);
-        // Which node this is stands in the cluster file.
+        // Which node this is stands in the view.
         let told = settings.told(NodeName::default());
         let enforcer = Enforcer::bridge(pinned, adopted.saved, told, now());
         let work = Arc::new(Slot::default());
@@ -64,7 +64,7 @@ impl Inherited {
         Ok(Self { verdicts, store })
     }
 
-    /// The cluster file was read: what it flags is renewed too.
+    /// The source was read: what it flags is renewed too.
     pub(super) fn know_flags(&self, view: &ClusterView) {
         let claims = flags_of(view);
         self.verdicts.inbox.tell(Input::Replace { source: Source::File, claims });

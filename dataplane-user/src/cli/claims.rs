@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::output::{printable, seconds};
 use crate::{
-    cluster::{NodeName, SOURCE_NAME},
+    cluster::NodeName,
     report::{ClaimCause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, WithheldRow},
 };
 
 pub(super) fn flag_text(flag: &FlagRow) -> String {
-    let mut text = match flag.origin {
+    let mut text = match &flag.origin {
         Origin::Cli => "flagged".to_owned(),
-        Origin::Source => format!("flagged by {SOURCE_NAME}"),
+        Origin::Source(_) => format!("flagged by {}", flag.set_by),
     };
     match flag.remaining_seconds {
         Some(left) => drop(write!(text, ", {} left", seconds(left))),
@@ -125,9 +125,21 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    /// What says which nodes there are, whatever it is called.
+    fn source() -> Origin {
+        Origin::Source("lists".to_owned())
+    }
+
     fn flag(origin: Origin, remaining_seconds: Option<u64>, reason: &str) -> FlagRow {
         let until = remaining_seconds.map(|left| at(left as i64));
-        FlagRow { origin, reason: reason.to_owned(), since: at(0), remaining_seconds, until }
+        FlagRow {
+            origin,
+            set_by: "the lists".to_owned(),
+            reason: reason.to_owned(),
+            since: at(0),
+            remaining_seconds,
+            until,
+        }
     }
 
     fn claim(source: &str, cause: ClaimCause, standing: ClaimState) -> ClaimRow {
@@ -167,8 +179,8 @@ mod tests {
         for (flag, text) in [
             (flag(Origin::Cli, None, ""), "flagged until unflagged"),
             (flag(Origin::Cli, Some(90), "disk\n"), "flagged, 1m 30s left: disk\\n"),
-            (flag(Origin::Source, None, "disk"), "flagged by the cluster file: disk"),
-            (flag(Origin::Source, Some(5), ""), "flagged by the cluster file, 5s left"),
+            (flag(source(), None, "disk"), "flagged by the lists: disk"),
+            (flag(source(), Some(5), ""), "flagged by the lists, 5s left"),
         ] {
             assert_eq!(flag_text(&flag), text);
         }
@@ -189,15 +201,14 @@ mod tests {
             evidence: Some("12 answers owed".to_owned()),
             ..hung(ClaimState::Withheld)
         };
-        let over =
-            ClaimRow { until: Some(at(0)), ..claim("cluster-file", ClaimCause::Operator, ClaimState::Over) };
+        let over = ClaimRow { until: Some(at(0)), ..claim("lists", ClaimCause::Operator, ClaimState::Over) };
         for (claim, text) in [
             (hung(ClaimState::Enforced), "hung (enforced)"),
             (external, "external:cloud (observed) until 1970-01-01T00:01:00Z, by npd: KernelDeadlock"),
             (whole, "hung (withheld: all nodes, zone x): stalled, 12 answers owed"),
             (hung(ClaimState::Off), "hung (not carried out: --auto off)"),
             (hung(ClaimState::Unknown), "hung (no such node)"),
-            (over, "cluster-file (over)"),
+            (over, "lists (over)"),
         ] {
             assert_eq!(claim_text(&claim), text);
         }
@@ -206,7 +217,7 @@ mod tests {
     #[test]
     fn what_else_is_claimed_stands_behind_the_flag() {
         let cli = claim("cli", ClaimCause::Operator, ClaimState::Enforced);
-        let file = claim("cluster-file", ClaimCause::Operator, ClaimState::Enforced);
+        let file = claim("lists", ClaimCause::Operator, ClaimState::Enforced);
         let hung = claim("hung", ClaimCause::Hung, ClaimState::Observed);
         let flagged = |origin| Some(flag(origin, None, ""));
         assert_eq!(all_text(&node(None, &[])), None);
@@ -215,12 +226,9 @@ mod tests {
         assert_eq!(text(flagged(Origin::Cli), std::slice::from_ref(&cli)), "flagged until unflagged");
         assert_eq!(
             text(flagged(Origin::Cli), &[cli, file.clone(), hung.clone()]),
-            "flagged until unflagged; cluster-file (enforced); hung (observed)"
+            "flagged until unflagged; lists (enforced); hung (observed)"
         );
-        assert_eq!(
-            text(flagged(Origin::Source), &[file, hung.clone()]),
-            "flagged by the cluster file; hung (observed)"
-        );
+        assert_eq!(text(flagged(source()), &[file, hung.clone()]), "flagged by the lists; hung (observed)");
         assert_eq!(text(None, &[hung]), "hung (observed)");
     }
 

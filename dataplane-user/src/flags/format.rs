@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    cluster::NodeName,
+    cluster::{self, NodeName},
     enforce::{Claim, First, LimitScope, Now, Saved, Source},
 };
 
@@ -66,15 +66,23 @@ struct StoredClaim {
     until: Option<Timestamp>,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "Word", into = "Word")]
+struct StoredSource(Source);
+
+/// Who holds a claim: a word, or another system by its name.
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum StoredSource {
-    Cli,
-    ClusterFile,
-    External(String),
-    Hung,
-    Unreachable,
+#[serde(untagged)]
+enum Word {
+    Known(String),
+    Other { external: String },
 }
+
+const CLI: &str = "cli";
+/// The source of nodes, whichever it is: the first one there was, as agents of all versions read it.
+const OF_SOURCE: &str = cluster::FILE.key();
+const HUNG: &str = "hung";
+const UNREACHABLE: &str = "unreachable";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,7 +168,7 @@ impl Flags {
     fn upgraded(self, now: Now) -> Stored {
         let claim = |flag: Flag| StoredClaim {
             node: flag.node,
-            source: StoredSource::Cli,
+            source: StoredSource(Source::Cli),
             by: String::new(),
             reason: flag.reason,
             evidence: None,
@@ -184,7 +192,7 @@ impl StoredClaim {
     fn of(node: &NodeName, claim: &Claim) -> Self {
         Self {
             node: node.clone(),
-            source: StoredSource::of(&claim.source),
+            source: StoredSource(claim.source.clone()),
             by: claim.by.to_string(),
             reason: claim.reason.to_string(),
             evidence: claim.evidence.as_ref().map(ToString::to_string),
@@ -197,7 +205,7 @@ impl StoredClaim {
 
     fn read(self) -> (NodeName, Claim) {
         let claim = Claim {
-            source: self.source.read(),
+            source: self.source.0,
             by: self.by.into(),
             reason: self.reason.into(),
             evidence: self.evidence.map(Into::into),
@@ -214,7 +222,7 @@ impl StoredGone {
     fn of(node: &NodeName, source: &Source, first: First) -> Self {
         Self {
             node: node.clone(),
-            source: StoredSource::of(source),
+            source: StoredSource(source.clone()),
             since: first.since,
             raised_boot_ns: nanoseconds(first.raised),
         }
@@ -222,29 +230,35 @@ impl StoredGone {
 
     fn read(self) -> (NodeName, Source, First) {
         let first = First { since: self.since, raised: Duration::from_nanos(self.raised_boot_ns) };
-        (self.node, self.source.read(), first)
+        (self.node, self.source.0, first)
     }
 }
 
-impl StoredSource {
-    fn of(source: &Source) -> Self {
-        match source {
-            Source::Cli => Self::Cli,
-            Source::File => Self::ClusterFile,
-            Source::External(name) => Self::External(name.to_string()),
-            Source::Hung => Self::Hung,
-            Source::Unreachable => Self::Unreachable,
-        }
+impl From<StoredSource> for Word {
+    fn from(source: StoredSource) -> Self {
+        let word = match source.0 {
+            Source::Cli => CLI,
+            Source::File => OF_SOURCE,
+            Source::External(name) => return Self::Other { external: name.to_string() },
+            Source::Hung => HUNG,
+            Source::Unreachable => UNREACHABLE,
+        };
+        Self::Known(word.to_owned())
     }
+}
 
-    fn read(self) -> Source {
-        match self {
-            Self::Cli => Source::Cli,
-            Self::ClusterFile => Source::File,
-            Self::External(name) => Source::External(name.into()),
-            Self::Hung => Source::Hung,
-            Self::Unreachable => Source::Unreachable,
-        }
+impl TryFrom<Word> for StoredSource {
+    type Error = String;
+
+    fn try_from(word: Word) -> Result<Self, String> {
+        Ok(Self(match word {
+            Word::Known(word) if word == CLI => Source::Cli,
+            Word::Known(word) if word == OF_SOURCE => Source::File,
+            Word::Known(word) if word == HUNG => Source::Hung,
+            Word::Known(word) if word == UNREACHABLE => Source::Unreachable,
+            Word::Known(word) => return Err(format!("unknown source `{word}`")),
+            Word::Other { external } => Source::External(external.into()),
+        }))
     }
 }
 

@@ -97,6 +97,19 @@ fn a_file_says_nothing_of_claims_that_are_gone_where_there_are_none() {
     assert_eq!((adopted.saved, adopted.problem), (without, None));
 }
 
+/// The words of version 2, which older agents read and wrote.
+#[test]
+fn sources_stand_in_the_file_by_their_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    store.save(&saved()).unwrap();
+    let text: serde_json::Value = serde_json::from_slice(&fs::read(store.path()).unwrap()).unwrap();
+    let sources: Vec<_> =
+        text["claims"].as_array().unwrap().iter().map(|claim| claim["source"].clone()).collect();
+    let external = serde_json::json!({ "external": "cloud" });
+    assert_eq!(sources, ["cli".into(), "cluster-file".into(), external, "hung".into(), "unreachable".into()]);
+}
+
 /// Writes the file and has it rejected. Gives what is said of that.
 fn rejected(store: &FlagStore, text: &str) -> String {
     fs::write(store.path(), text).unwrap();
@@ -125,7 +138,7 @@ fn all_claims_survive_in_their_file() {
 }
 
 #[test]
-fn what_is_over_is_left_but_for_the_cluster_file_s() {
+fn what_is_over_is_left_but_for_the_source_s() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
     store.save(&saved()).unwrap();
@@ -178,6 +191,7 @@ fn a_file_that_cannot_be_believed_gives_no_flags_and_says_so() {
         (good[..good.len() / 2].to_owned(), "is damaged: EOF"),
         (good.replace("\"claims\"", "\"claimz\""), "is damaged: unknown field `claimz`"),
         (good.replace("\"ends_boot_ns\"", "\"ends\""), "is damaged: unknown field `ends`"),
+        (good.replace("\"cli\"", "\"nobody\""), "is damaged: unknown source `nobody`"),
         (good.replace("\"version\": 2", "\"version\": 3"), "is of version 3, expected 2;"),
         (good.replace("\"version\": 2", "\"version\": 0"), "is of version 0, expected 2;"),
         // A later version may say anything.

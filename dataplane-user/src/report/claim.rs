@@ -3,27 +3,39 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::SOURCE_KEY;
 pub use crate::enforce::ClaimCause;
 
+const CLI: &str = "cli";
+
 /// Where a flag comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub enum Origin {
     /// `nodefence flag`.
     Cli,
-    /// The cluster's source.
-    #[serde(rename = "cluster-file")]
-    Source,
+    /// The source of nodes, by its key.
+    Source(String),
 }
 
 impl Origin {
     /// Its name in [`ClaimRow::source`].
-    pub const fn source(self) -> &'static str {
+    pub fn source(&self) -> &str {
         match self {
-            Self::Cli => "cli",
-            Self::Source => SOURCE_KEY,
+            Self::Cli => CLI,
+            Self::Source(key) => key,
         }
+    }
+}
+
+impl From<String> for Origin {
+    fn from(word: String) -> Self {
+        if word == CLI { Self::Cli } else { Self::Source(word) }
+    }
+}
+
+impl From<Origin> for String {
+    fn from(origin: Origin) -> Self {
+        origin.source().to_owned()
     }
 }
 
@@ -32,6 +44,8 @@ impl Origin {
 pub struct FlagRow {
     /// Who set it.
     pub origin: Origin,
+    /// The same for people: `nodefence flag`, or what the source of nodes is called.
+    pub set_by: String,
     /// Why; may be empty.
     pub reason: String,
     /// Since when, by the wall clock of that moment.
@@ -63,7 +77,7 @@ pub enum ClaimState {
 /// What somebody holds against a node: a flag, or a claim that no person made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRow {
-    /// Who holds it: `cli`, `cluster-file`, `hung`, `unreachable`, or `external:` with the name of another system.
+    /// Who holds it: `cli`, the key of the source of nodes, `hung`, `unreachable`, or `external:` with the name of another system.
     pub source: String,
     /// Why.
     pub cause: ClaimCause,
@@ -104,8 +118,10 @@ mod tests {
 
     #[test]
     fn a_flag_s_origin_has_the_same_name_in_both_rows() {
-        for origin in [Origin::Cli, Origin::Source] {
-            assert_eq!(serde_json::to_value(origin).unwrap(), origin.source());
+        for origin in [Origin::Cli, Origin::Source("any".to_owned())] {
+            let json = serde_json::to_value(&origin).unwrap();
+            assert_eq!(json, origin.source());
+            assert_eq!(serde_json::from_value::<Origin>(json).unwrap(), origin);
         }
     }
 }

@@ -136,7 +136,7 @@ mod tests {
 
     fn gathered(services: bool) -> (mpsc::Sender<Change>, Gathered) {
         let (says, changes) = mpsc::channel();
-        (says, Gathered::new(Objects { name: SourceName::new("the test"), services, changes }))
+        (says, Gathered::new(Objects { name: SourceName::new("the test", "test"), services, changes }))
     }
 
     fn take(gathered: &mut Gathered) -> usize {

@@ -34,7 +34,7 @@ fn main() -> std::process::ExitCode {
             eprintln!("nodefence-objects: {error:#}");
         }
     });
-    let name = SourceName::new("the list of objects");
+    let name = SourceName::new("the list of objects", "objects");
     nodefence::cli::main_with(Some(Objects { name, services: true, changes }))
 }
 

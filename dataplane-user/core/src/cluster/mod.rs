@@ -17,7 +17,7 @@ pub use backends::Backends;
 pub(crate) use build::tests::{Seeded, Source};
 pub use build::{Builder, Change, Rules};
 pub use changed::Changed;
-pub use file::{Error, KEY as SOURCE_KEY, MAX_FILE_BYTES, NAME as SOURCE_NAME, Problem, parse};
+pub use file::{Error, MAX_FILE_BYTES, NAME as FILE, Problem, parse};
 pub use node::{NodeIx, NodeName, NodeSet};
 pub use object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject};
 pub use protocol::Protocol;

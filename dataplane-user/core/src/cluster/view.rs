@@ -9,27 +9,35 @@ use super::{
     service::Service,
 };
 
-/// What the source of views is called in texts, with its article.
+/// What the source of views is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceName(&'static str);
+pub struct SourceName {
+    name: &'static str,
+    key: &'static str,
+}
 
 impl SourceName {
-    /// As in `the cluster file`.
-    pub const fn new(name: &'static str) -> Self {
-        Self(name)
+    /// `name`: in texts, with its article; `key`: where programs read it.
+    pub const fn new(name: &'static str, key: &'static str) -> Self {
+        Self { name, key }
+    }
+
+    /// Where programs read it.
+    pub const fn key(self) -> &'static str {
+        self.key
     }
 }
 
 /// Where it is not known yet which source there is.
 impl Default for SourceName {
     fn default() -> Self {
-        Self("the source of nodes")
+        Self::new("the source of nodes", "source")
     }
 }
 
 impl fmt::Display for SourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str(self.name)
     }
 }
 

@@ -13,9 +13,4 @@ mod service_tests;
 mod tests;
 
 pub use error::{Error, MAX_FILE_BYTES, Problem};
-pub use text::parse;
-
-/// What this source is called where people read who flags a node.
-pub const NAME: &str = "the cluster file";
-/// The same where programs read it.
-pub const KEY: &str = "cluster-file";
+pub use text::{NAME, parse};

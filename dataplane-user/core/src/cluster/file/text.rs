@@ -10,7 +10,7 @@ use super::{
 };
 
 /// What this source is called.
-const NAME: SourceName = SourceName::new("the cluster file");
+pub const NAME: SourceName = SourceName::new("the cluster file", "cluster-file");
 
 /// Reads a cluster file's text, YAML or JSON. Either all of it is right, or nothing is taken.
 ///
