@@ -25,12 +25,12 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     const NAME: &str = "nodefence-bench";
     setup::ensure(workspace, &[Need::Build, Need::Bench])?;
-    let packages = ["--package", "nodefence", "--package", "nodefence-bench", "--bins"];
+    let packages =
+        ["--package=nodefence", "--package=nodefence-bench", "--package=nodefence-tests", "--bins"];
+    build(workspace, &packages)?;
     if !has_tables(args) {
-        build(workspace, &packages)?;
         return run_as_root(workspace, NAME, args);
     }
-    build(workspace, &[&packages[..], &["--package", "nodefence-tests"]].concat())?;
     setup::ensure(workspace, &[Need::Vm])?;
     let built = |name| workspace.target.join("release").join(name);
     let (programs, host) = ([NAME, "nodefence"].map(built), built(vm::HOST));

@@ -1,15 +1,15 @@
-//! A generated cluster: its file, of which one endpoint's address changes by three digits in place. Pure.
+//! A generated cluster, in which an endpoint's address changes: as a file, and as lines for `nodefence-objects`. Pure.
 //!
 //! Node `n` has the addresses 10.x.y.100 and up, of which half are in use: an endpoint that changes goes to its other address and, with
-//! the next change, back. A Service's endpoints lie on nodes that follow each other.
-use std::{fmt::Write as _, net::Ipv4Addr};
+//! the next change, back. A Service's endpoints lie on nodes that follow each other. Each Service has one slice.
+use std::{collections::BTreeSet, fmt::Write as _, net::Ipv4Addr, ops::Range};
 
 use anyhow::ensure;
 use nodefence_common::MAX_NODES;
 
 /// The port that each endpoint serves.
 pub(super) const PORT: u16 = 8080;
-/// The last byte of a node's first endpoint: all have three digits, so that texts of all changes have one length.
+/// The last byte of a node's first endpoint.
 const FIRST: usize = 100;
 /// By how much it grows where an endpoint is at its other address; as many endpoints fit on a node.
 const PER_NODE: usize = 77;
@@ -44,16 +44,17 @@ impl Sizes {
 /// Two addresses of an endpoint that has just changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
+    /// Whose endpoint it is.
+    service: usize,
     pub(super) from: Ipv4Addr,
     pub(super) to: Ipv4Addr,
 }
 
-/// The cluster and its file.
+/// The cluster.
 pub(super) struct View {
     pub(super) sizes: Sizes,
-    text: Vec<u8>,
-    /// Where in the text an endpoint's last byte stands.
-    digits: Vec<usize>,
+    /// The address of node 0, on which the agent runs.
+    own: Ipv4Addr,
     /// Which endpoints are at their other address.
     moved: Vec<bool>,
     /// Which one changed last, where none was asked for.
@@ -61,42 +62,80 @@ pub(super) struct View {
 }
 
 impl View {
-    /// `own`: the address of node 0, on which the agent runs.
-    pub(super) fn new(sizes: Sizes, own: Ipv4Addr) -> anyhow::Result<Self> {
-        let mut text = String::from("{\"nodes\":[\n");
-        let mut digits = Vec::with_capacity(sizes.backends);
-        for node in 0..sizes.nodes {
-            let address = if node == 0 { own } else { node_address(node) };
-            let end = if node + 1 == sizes.nodes { "" } else { "," };
-            writeln!(text, "{{\"name\":\"{}\",\"address\":\"{address}\"}}{end}", name(node))?;
-        }
-        text += "],\"services\":[\n";
-        for service in 0..sizes.services {
-            let virtual_address = Ipv4Addr::from_bits(0x0a60_0001 + u32::try_from(service)?);
-            write!(
-                text,
-                "{{\"name\":\"bench/service-{service:05}\",\"clusterIPs\":[\"{virtual_address}\"],\
-                 \"ports\":[{{\"port\":80,\"targetPort\":{PORT},\"protocol\":\"tcp\"}}],\"endpoints\":["
-            )?;
-            let first = service * sizes.backends / sizes.services;
-            let end = (service + 1) * sizes.backends / sizes.services;
-            for backend in first..end {
-                let node = backend % sizes.nodes;
-                let [a, b, c, host] = address(sizes, backend, false).octets();
-                let comma = if backend == first { "" } else { "," };
-                write!(text, "{comma}\n{{\"address\":\"{a}.{b}.{c}.")?;
-                digits.push(text.len());
-                write!(text, "{host}\",\"node\":\"{}\"}}", name(node))?;
-            }
-            text += if service + 1 == sizes.services { "]}\n" } else { "]},\n" };
-        }
-        text += "]}\n";
-        Ok(Self { sizes, text: text.into_bytes(), digits, moved: vec![false; sizes.backends], last: 0 })
+    pub(super) fn new(sizes: Sizes, own: Ipv4Addr) -> Self {
+        Self { sizes, own, moved: vec![false; sizes.backends], last: 0 }
     }
 
-    /// The file as it is now.
-    pub(super) fn text(&self) -> &[u8] {
-        &self.text
+    fn node(&self, node: usize) -> Ipv4Addr {
+        if node == 0 { self.own } else { node_address(node) }
+    }
+
+    /// The endpoints of a Service.
+    fn endpoints(&self, service: usize) -> Range<usize> {
+        let Sizes { services, backends, .. } = self.sizes;
+        service * backends / services..(service + 1) * backends / services
+    }
+
+    /// The file as it would be now.
+    pub(super) fn file(&self) -> String {
+        let mut nodes = Vec::with_capacity(self.sizes.nodes);
+        for node in 0..self.sizes.nodes {
+            nodes.push(format!("{{\"name\":\"{}\",\"address\":\"{}\"}}", name(node), self.node(node)));
+        }
+        let mut services = Vec::with_capacity(self.sizes.services);
+        for service in 0..self.sizes.services {
+            let endpoint = |backend| {
+                let node = name(backend % self.sizes.nodes);
+                format!("{{\"address\":\"{}\",\"node\":\"{node}\"}}", self.address(backend))
+            };
+            let endpoints: Vec<String> = self.endpoints(service).map(endpoint).collect();
+            services.push(format!(
+                "{{\"name\":\"{}\",\"clusterIPs\":[\"{}\"],\
+                 \"ports\":[{{\"port\":80,\"targetPort\":{PORT},\"protocol\":\"tcp\"}}],\"endpoints\":[\n{}]}}",
+                service_name(service),
+                virtual_address(service),
+                endpoints.join(",\n")
+            ));
+        }
+        format!("{{\"nodes\":[\n{}\n],\"services\":[\n{}\n]}}\n", nodes.join(",\n"), services.join(",\n"))
+    }
+
+    /// Lines that tell `nodefence-objects` of all.
+    pub(super) fn lists(&self) -> String {
+        let mut text = "nodes".to_owned();
+        for node in 0..self.sizes.nodes {
+            let _ = write!(text, " {}={}", name(node), self.node(node));
+        }
+        text += "\nservices";
+        for service in 0..self.sizes.services {
+            let _ = write!(text, " {}={}:80", service_name(service), virtual_address(service));
+        }
+        text += "\nslices";
+        for service in 0..self.sizes.services {
+            self.slice(service, &mut text);
+        }
+        text + "\n"
+    }
+
+    /// Lines that tell it of what has changed.
+    pub(super) fn lines(&self, changes: &[Moved]) -> String {
+        let services: BTreeSet<usize> = changes.iter().map(|change| change.service).collect();
+        let mut text = String::new();
+        for service in services {
+            text += "slice";
+            self.slice(service, &mut text);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// A Service's slice, behind a space.
+    fn slice(&self, service: usize, text: &mut String) {
+        let _ = write!(text, " slice-{service:05}={}:", service_name(service));
+        for backend in self.endpoints(service) {
+            let comma = if backend == self.endpoints(service).start { "" } else { "," };
+            let _ = write!(text, "{comma}{}@{}", self.address(backend), name(backend % self.sizes.nodes));
+        }
     }
 
     /// An endpoint's address as it is now.
@@ -121,16 +160,25 @@ impl View {
     fn change(&mut self, backend: usize) -> Moved {
         let from = self.address(backend);
         self.moved[backend] = !self.moved[backend];
-        let to = self.address(backend);
-        let at = self.digits[backend];
-        self.text[at..at + 3].copy_from_slice(to.octets()[3].to_string().as_bytes());
-        Moved { from, to }
+        let Sizes { services, backends, .. } = self.sizes;
+        // The last one whose first endpoint is this one or before it.
+        let service = ((backend + 1) * services - 1) / backends;
+        Moved { service, from, to: self.address(backend) }
     }
 }
 
 /// A node's name.
 pub(super) fn name(node: usize) -> String {
     format!("node-{node:05}")
+}
+
+fn service_name(service: usize) -> String {
+    format!("bench/service-{service:05}")
+}
+
+/// 10.96.0.0/12.
+fn virtual_address(service: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a60_0001 + service as u32)
 }
 
 /// 172.16.0.0/12.
@@ -155,8 +203,12 @@ mod tests {
 
     const SIZES: Sizes = Sizes { nodes: 9, services: 10, backends: 100 };
 
+    fn made() -> View {
+        View::new(SIZES, Ipv4Addr::new(192, 168, 2, 1))
+    }
+
     fn parsed(view: &View) -> ClusterView {
-        parse(std::str::from_utf8(view.text()).expect("ASCII"), false).expect("a cluster file")
+        parse(&view.file(), false).expect("a cluster file")
     }
 
     fn addresses(view: &ClusterView) -> HashSet<std::net::IpAddr> {
@@ -165,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_file_has_what_was_asked_for() {
-        let view = View::new(SIZES, Ipv4Addr::new(192, 168, 2, 1)).expect("made");
+        let view = made();
         let read = parsed(&view);
         assert_eq!((read.nodes.len(), read.backends(), read.endpoints()), (9, 100, Some(100)));
         assert_eq!(read.services.as_ref().map(Vec::len), Some(10));
@@ -173,20 +225,40 @@ mod tests {
     }
 
     #[test]
+    fn the_lists_have_what_the_file_has() {
+        let view = made();
+        let lists = view.lists();
+        let lines: Vec<&str> = lists.lines().collect();
+        let [nodes, services, slices] = lines[..] else { panic!("{lists}") };
+        let count = |line: &str| line.split(' ').count() - 1;
+        assert_eq!((count(nodes), count(services), count(slices)), (9, 10, 10));
+        for backend in 0..100 {
+            let endpoint = format!("{}@{}", view.address(backend), name(backend % 9));
+            assert_eq!(slices.matches(&endpoint).count(), 1, "{endpoint} in {slices}");
+        }
+    }
+
+    #[test]
     fn a_change_moves_one_endpoint_and_the_next_one_moves_it_back() {
-        let mut view = View::new(SIZES, Ipv4Addr::new(192, 168, 2, 1)).expect("made");
-        let before = view.text().to_vec();
-        let moved = view.change(40);
-        let there = addresses(&parsed(&view));
-        assert!(there.contains(&moved.to.into()) && !there.contains(&moved.from.into()));
-        assert_eq!((there.len(), view.text().len()), (100, before.len()));
-        assert_eq!(view.change(40), Moved { from: moved.to, to: moved.from });
-        assert_eq!(view.text(), before);
+        let mut view = made();
+        let before = view.file();
+        for backend in [9, 39, 40, 99] {
+            let moved = view.change(backend);
+            let there = addresses(&parsed(&view));
+            assert!(there.contains(&moved.to.into()) && !there.contains(&moved.from.into()));
+            assert_eq!(there.len(), 100);
+            let line = view.lines(&[moved, moved]);
+            assert_eq!((line.lines().count(), line.matches(&moved.to.to_string()).count()), (1, 1), "{line}");
+            assert!(view.lists().contains(line.trim_start_matches("slice").trim_end()), "{line}");
+            let back = view.change(backend);
+            assert_eq!((back.from, back.to), (moved.to, moved.from));
+        }
+        assert_eq!(view.file(), before);
     }
 
     #[test]
     fn all_but_the_first_of_each_node_change_before_one_changes_again() {
-        let mut view = View::new(SIZES, Ipv4Addr::new(192, 168, 2, 1)).expect("made");
+        let mut view = made();
         let first: HashSet<_> = (0..91).map(|_| view.change_any().from).collect();
         assert_eq!(first, (9..100).map(|backend| address(SIZES, backend, false)).collect());
     }

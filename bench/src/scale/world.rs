@@ -2,6 +2,7 @@
 //!
 //! client - router (the agent) - a namespace that has the address of every endpoint.
 use std::{
+    io::{PipeWriter, Write as _},
     net::{IpAddr, Ipv4Addr},
     path::Path,
     sync::Arc,
@@ -10,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use aya::maps::{Array, HashMap, Map, MapData};
+use clap::ValueEnum;
 use nodefence::{
     flags::monotonic_ns,
     report::{Request, Status},
@@ -37,11 +39,32 @@ const READERS_AT_MOST: Duration = Duration::from_secs(20);
 const BUSY: f64 = 50.0;
 const SLICE: Duration = Duration::from_millis(100);
 
+/// What the agent follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Source {
+    /// Single objects, told of line by line.
+    Objects,
+    /// A cluster file.
+    File,
+}
+
+/// Tells the agent of objects.
+pub(super) struct Says(PipeWriter);
+
+impl Says {
+    /// Tells it of changes.
+    pub(super) fn tell(&mut self, view: &View, changes: &[Moved]) -> anyhow::Result<()> {
+        Ok(self.0.write_all(view.lines(changes).as_bytes())?)
+    }
+}
+
 /// All of it, with the agent that runs.
 pub(super) struct World {
     pub(super) client: Netns,
     pub(super) servers: Netns,
     pub(super) agent: Agent,
+    /// `None` where it follows a file.
+    pub(super) says: Option<Says>,
     pub(super) meter: Meter,
     pub(super) view: View,
     pub(super) maps: Maps,
@@ -52,8 +75,8 @@ pub(super) struct World {
 
 impl World {
     /// Makes it, and waits until the agent serves. `proxy`: the agent's `--proxy`.
-    pub(super) fn new(program: &Path, sizes: Sizes, proxy: &str) -> anyhow::Result<Self> {
-        let view = View::new(sizes, OWN)?;
+    pub(super) fn new(program: &Path, source: Source, sizes: Sizes, proxy: &str) -> anyhow::Result<Self> {
+        let view = View::new(sizes, OWN);
         let client = Netns::new("client")?;
         let router = Arc::new(Netns::new("router")?);
         let servers = Netns::new("servers")?;
@@ -75,15 +98,28 @@ impl World {
         router.nft(
             "table ip kube-proxy {\n chain nat-postrouting {\n  type nat hook postrouting priority srcnat\n }\n}\n",
         )?;
-        let text = String::from_utf8(view.text().to_vec())?;
+        let (own, devices, extra) = (view::name(0), [UPLINK], ["--proxy", proxy]);
+        let text = match source {
+            Source::Objects => view.lists(),
+            Source::File => view.file(),
+        };
         let started = Instant::now();
         let progress = Progress::start("the agent's start", 1);
-        let agent = Agent::of(program, &router, &view::name(0), &[UPLINK], &text, &["--proxy", proxy])?;
-        drop(progress);
+        let (agent, says) = match source {
+            Source::File => (Agent::of(program, &router, &own, &devices, &text, &extra)?, None),
+            Source::Objects => {
+                let mut agent = Agent::of_objects(program, &router, &own, &devices, &extra)?;
+                agent.tell(&text)?;
+                agent.ready()?;
+                let says = Says(agent.take_says()?);
+                (agent, Some(says))
+            }
+        };
+        drop((progress, text));
         let start = started.elapsed();
         let meter = Meter::of(agent.proc()?.pid())?;
         let maps = router.run(Maps::open)?;
-        let world = Self { client, servers, agent, meter, view, maps, start, _router: router };
+        let world = Self { client, servers, agent, says, meter, view, maps, start, _router: router };
         let status = world.status()?;
         ensure!(
             status.cluster.backends == sizes.backends
@@ -115,18 +151,6 @@ impl World {
             before = now;
         }
     }
-
-    /// Puts the file as it is now in the place of the one that lies there.
-    pub(super) fn rewrite(&self) -> anyhow::Result<()> {
-        rewrite(&self.agent.cluster_file(), &self.view)
-    }
-}
-
-/// Puts a file in the place of the one that lies there, at once.
-pub(super) fn rewrite(file: &Path, view: &View) -> anyhow::Result<()> {
-    let aside = file.with_extension("new");
-    std::fs::write(&aside, view.text()).with_context(|| format!("cannot write {}", aside.display()))?;
-    Ok(std::fs::rename(aside, file)?)
 }
 
 /// The agent's maps: who looks into them costs it nothing.
