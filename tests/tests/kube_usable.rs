@@ -1,11 +1,11 @@
 //! `plan::usable` beside a real kube-proxy.
 
 use anyhow::Result;
-use nodefence_tests::kube::{Mode, usable};
+use nodefence_tests::kube::{Mode, in_nftables_mode, usable};
 
 #[test]
 fn nftables() -> Result<()> {
-    usable::holds(Mode::Nftables)
+    in_nftables_mode(usable::holds)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nodefence_tests::{
 
 /// Before it a filter takes no conntrack entry away (1ef7f50ccc6e).
 const BY_FILTER: Version = (6, 12);
-/// Before it a filter passes over IPv6 addresses that are equal: so does 7.2.13, and 7.3.4 does not.
+/// Before it a filter passes over IPv6 addresses that are equal: so does 7.2.13, and 7.3.4 does not. Nor does 6.12.117, of a series that is still mended.
 const BY_FILTER_V6: Version = (7, 3);
 /// Before it conntrack does not translate an ACK from far in the past.
 const FAR_PAST: Version = (6, 1);
@@ -34,12 +34,17 @@ impl Kernel {
 
     /// IP versions whose entries it deletes by filter.
     pub(super) fn families_by_filter(&self) -> u32 {
-        u32::from(self.version >= BY_FILTER) + u32::from(self.version >= BY_FILTER_V6)
+        u32::from(self.version >= BY_FILTER) + u32::from(self.filters_v6())
+    }
+
+    /// Of the matrix 6.12 alone has it before its version.
+    fn filters_v6(&self) -> bool {
+        self.version >= BY_FILTER_V6 || self.version == BY_FILTER
     }
 
     pub(super) fn deletes(&self) -> &'static str {
         match self.version {
-            version if version >= BY_FILTER_V6 => "by filter",
+            _ if self.filters_v6() => "by filter",
             version if version >= BY_FILTER => "by filter over IPv4, one by one over IPv6",
             _ => "one by one",
         }

@@ -18,15 +18,15 @@ pub(crate) const FUZZ_COUNT: &str = "NODEFENCE_FUZZ_PACKETS";
 /// Enough to reach each branch, short enough for `--quick` and for an emulated processor.
 pub(crate) const FUZZ_SHORT: &str = "20000";
 
-/// Environment of the tests that take minutes with it: kube-proxy's and the kernel's own periods in place of shorter ones.
+/// Environment of the tests that take minutes with it: kube-proxy's and the kernel's own periods in place of shorter ones, and ten times as many random histories.
 pub(crate) const LONG: &str = "NODEFENCE_LONG_TESTS";
 
 /// So many executables that mostly wait run at once: more would have others meet their start, which is busy.
 const LANES: usize = 2;
 
 /// Runs unit tests.
-pub(crate) fn unit(plan: &Plan<'_>) -> Result<Stage> {
-    one_by_one("unit", Scope::Usual, plan.unit().iter())
+pub(crate) fn unit(plan: &Plan<'_>, scope: Scope) -> Result<Stage> {
+    one_by_one("unit", scope, plan.unit().iter())
 }
 
 /// Runs the rows of the table that this machine's own kernel takes: first all but what is timed, with what mostly waits beside it; then what is

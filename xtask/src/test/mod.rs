@@ -54,7 +54,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     let (built, took) = executables::build(workspace, "--tests", filter)?;
     stages.push(took);
     let plan = Plan::new(&built, filter, scope)?;
-    stages.push(local::unit(&plan)?);
+    stages.push(local::unit(&plan, scope)?);
     if filter.is_none() {
         stages.extend(documentation::run(workspace)?);
     }

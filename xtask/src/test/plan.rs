@@ -183,6 +183,10 @@ mod tests {
         assert_eq!(places(Scope::All, "cli_surface").len(), 5);
         let native: Vec<&str> =
             table::FILES.iter().filter(|file| file.is_native_alone()).map(|file| file.name).collect();
-        assert_eq!(native, ["demo", "house"], "what `--all` leaves out in guests");
+        assert_eq!(
+            native,
+            ["attach_load::agent", "demo", "house", "kube_proxy::namespaces"],
+            "what `--all` leaves out in guests"
+        );
     }
 }
