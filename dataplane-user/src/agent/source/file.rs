@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    flags::monotonic_ns,
     source::{FileSource, Watch},
 };
 
@@ -60,7 +59,6 @@ impl Followed {
 pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     let Followed { source, mut view, mut watch, own_node } = followed;
-    let Ground { builds, row } = ground;
     let reader = reader(source, &crew)?;
     loop {
         tokio::select! {
@@ -74,25 +72,15 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
             stop.cancelled().await;
             return Ok(());
         };
-        row.send_modify(|row| {
-            row.reading.times += 1;
-            row.reading.processor_micros += took.as_micros() as u64;
-            row.reading.ended_ns = monotonic_ns();
-        });
+        ground.has_read(took);
         let taken = match loaded {
             Ok((loaded, backends)) => {
                 view = loaded;
-                take(&builds, &own_node, Arc::clone(&view), backends, &stop).await
+                take(&ground.builds, &own_node, Arc::clone(&view), backends, &stop).await
             }
             Err(error) => Err(error),
         };
-        match taken {
-            Ok(()) => row.send_modify(|row| row.error = None),
-            Err(error) => {
-                tracing::error!(error, "the last good view stays");
-                row.send_modify(|row| row.error = Some(error));
-            }
-        }
+        ground.has_taken(taken);
     }
 }
 

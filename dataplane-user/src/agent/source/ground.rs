@@ -1,13 +1,34 @@
 //! Whom a source tells.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
 use super::super::{builder::Builds, told::SourceRow};
+use crate::flags::monotonic_ns;
 
 /// Who takes views, and what `status` says of the source.
 pub(in super::super) struct Ground {
     pub(in super::super) builds: Arc<Builds>,
     pub(in super::super) row: watch::Sender<SourceRow>,
+}
+
+impl Ground {
+    /// Something was read, or taken, just now, for which the thread had a processor for so long.
+    pub(super) fn has_read(&self, took: Duration) {
+        self.row.send_modify(|row| {
+            row.reading.times += 1;
+            row.reading.processor_micros += took.as_micros() as u64;
+            row.reading.ended_ns = monotonic_ns();
+        });
+    }
+
+    /// What became of it. Where it was not taken, the reason is kept for `status`.
+    pub(super) fn has_taken(&self, taken: Result<(), String>) {
+        let error = taken.err();
+        if let Some(error) = &error {
+            tracing::error!(error, "the last good view stays");
+        }
+        self.row.send_modify(|row| row.error = error);
+    }
 }

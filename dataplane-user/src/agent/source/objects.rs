@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     cluster::{Change, ClusterView, Conflict, NodeName},
-    flags::monotonic_ns,
     report::ConflictRow,
     source::{Gathered, Objects},
 };
@@ -94,9 +93,9 @@ impl Taking {
                 Some(missing) => format!("the first list of {missing}"),
                 None => {
                     let view = self.objects.view();
-                    match self.refused(&view) {
-                        None => break view,
-                        Some(why) => why,
+                    match self.believed(&view) {
+                        Ok(()) => break view,
+                        Err(why) => why,
                     }
                 }
             };
@@ -121,11 +120,12 @@ impl Taking {
         Ok((own, view))
     }
 
-    /// Why a view is not believed.
-    fn refused(&self, view: &ClusterView) -> Option<String> {
-        let is_refused = view.nodes.is_empty() && !self.allow_empty;
-        is_refused
-            .then(|| "there are no nodes; if that is meant, start the agent with --allow-empty".to_owned())
+    /// Whether a view is believed.
+    fn believed(&self, view: &ClusterView) -> Result<(), String> {
+        if view.nodes.is_empty() && !self.allow_empty {
+            return Err("there are no nodes; if that is meant, start the agent with --allow-empty".to_owned());
+        }
+        Ok(())
     }
 
     /// Follows them until the agent ends.
@@ -144,27 +144,20 @@ impl Taking {
             std::thread::sleep(APART.saturating_sub(last.elapsed()));
             let Some(first) = first else { continue };
             let (view, took) = timed(|| self.take(first, own));
-            ground.row.send_modify(|row| {
-                row.reading.times += 1;
-                row.reading.processor_micros += took.as_micros() as u64;
-                row.reading.ended_ns = monotonic_ns();
-            });
+            ground.has_read(took);
             self.tell_conflicts(ground);
             let Some(view) = view else { continue };
             last = Instant::now();
-            let error = self.refused(&view).or_else(|| {
+            let taken = self.believed(&view).and_then(|()| {
                 let was_there = std::mem::replace(&mut is_there, view.node(own).is_some());
                 if was_there && !is_there {
                     tracing::warn!(node = own.as_str(), "this node is not in {} any more", view.source);
                 }
                 // Where the builder ended, so does the agent.
                 let taken = ground.builds.deliver(view).blocking_recv().unwrap_or(Ok(()));
-                taken.err().map(|full| full.to_string())
+                taken.map_err(|full| full.to_string())
             });
-            if let Some(error) = &error {
-                tracing::error!(error, "the last good view stays");
-            }
-            ground.row.send_modify(|row| row.error = error);
+            ground.has_taken(taken);
         }
     }
 
