@@ -131,7 +131,7 @@ mod tests {
 
     fn node(name: &str, address: &str) -> NodeObject {
         let addresses = vec![address.parse().expect("an address")];
-        NodeObject { name: name.into(), addresses, zone: None, pool: None, backends: Vec::new() }
+        NodeObject::new(name, addresses)
     }
 
     fn gathered(services: bool) -> (mpsc::Sender<Change>, Gathered) {

@@ -16,7 +16,7 @@ use nodefence::{
     allocator::{MiMalloc, give_back_at_once},
     cluster::{
         Change, EndpointObject, NodeObject, ObjectName, Protocol, ServiceObject, ServicePort, SliceObject,
-        SourceName, TrafficPolicy,
+        SourceName,
     },
     source::Objects,
 };
@@ -89,13 +89,7 @@ impl Reader {
     fn node(&mut self, word: &str) -> Result<NodeObject> {
         let (name, addresses) = split(word, '=')?;
         let addresses = addresses.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        Ok(NodeObject {
-            name: self.text(name).into(),
-            addresses,
-            zone: None,
-            pool: None,
-            backends: Vec::new(),
-        })
+        Ok(NodeObject::new(self.text(name), addresses))
     }
 
     fn service(&mut self, word: &str) -> Result<ServiceObject> {
@@ -108,16 +102,7 @@ impl Reader {
             target: 8080,
             node_port: None,
         };
-        Ok(ServiceObject {
-            name: self.text(name),
-            cluster_ips: vec![address.parse()?],
-            external_ips: Vec::new(),
-            load_balancer_ips: Vec::new(),
-            affinity: None,
-            internal: TrafficPolicy::Cluster,
-            external: TrafficPolicy::Cluster,
-            ports: vec![port],
-        })
+        Ok(ServiceObject::new(self.text(name), vec![address.parse()?], vec![port]))
     }
 
     fn slice(&mut self, word: &str) -> Result<SliceObject> {
@@ -129,17 +114,7 @@ impl Reader {
 
     fn endpoint(&mut self, text: &str) -> Result<EndpointObject> {
         let (address, node) = split(text, '@')?;
-        Ok(EndpointObject {
-            address: address.parse()?,
-            node: Some(self.text(node).into()),
-            host_network: false,
-            zone: None,
-            ports: None,
-            ready: true,
-            serving: true,
-            terminating: false,
-            hints: None,
-        })
+        Ok(EndpointObject::ready(address.parse()?, Some(self.text(node).into())))
     }
 }
 

@@ -23,6 +23,13 @@ pub struct NodeObject {
     pub backends: Vec<Backend>,
 }
 
+impl NodeObject {
+    /// With nothing but addresses.
+    pub fn new(name: impl Into<NodeName>, addresses: Vec<IpAddr>) -> Self {
+        Self { name: name.into(), addresses, zone: None, pool: None, backends: Vec::new() }
+    }
+}
+
 /// A Service, without its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceObject {
@@ -42,6 +49,22 @@ pub struct ServiceObject {
     pub external: TrafficPolicy,
     /// One at least.
     pub ports: Vec<ServicePort>,
+}
+
+impl ServiceObject {
+    /// Reached at cluster IPs alone, by all of its endpoints.
+    pub fn new(name: impl Into<Arc<str>>, cluster_ips: Vec<IpAddr>, ports: Vec<ServicePort>) -> Self {
+        Self {
+            name: name.into(),
+            cluster_ips,
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            affinity: None,
+            internal: TrafficPolicy::Cluster,
+            external: TrafficPolicy::Cluster,
+            ports,
+        }
+    }
 }
 
 /// Some endpoints of a Service.
@@ -77,6 +100,23 @@ pub struct EndpointObject {
     pub terminating: bool,
     /// For whom it is meant.
     pub hints: Option<Box<Hints>>,
+}
+
+impl EndpointObject {
+    /// One that takes new flows, at the Service's target ports.
+    pub fn ready(address: IpAddr, node: Option<NodeName>) -> Self {
+        Self {
+            address,
+            node,
+            host_network: false,
+            zone: None,
+            ports: None,
+            ready: true,
+            serving: true,
+            terminating: false,
+            hints: None,
+        }
+    }
 }
 
 /// Which object.

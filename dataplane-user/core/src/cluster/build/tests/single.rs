@@ -6,7 +6,7 @@ use crate::cluster::{
     build::{Builder, Change, Rules},
     object::{EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
     protocol::Protocol,
-    service::{ServicePort, TrafficPolicy},
+    service::ServicePort,
     view::{Backend, Scope},
 };
 
@@ -16,40 +16,18 @@ fn ip(text: &str) -> IpAddr {
 
 fn node(name: &str, addresses: &[&str]) -> NodeObject {
     let addresses = addresses.iter().map(|text| ip(text)).collect();
-    NodeObject { name: name.into(), addresses, zone: None, pool: None, backends: Vec::new() }
+    NodeObject::new(name, addresses)
 }
 
 fn service(name: &str, cluster_ip: &str) -> ServiceObject {
-    ServiceObject {
-        name: name.into(),
-        cluster_ips: vec![ip(cluster_ip)],
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        affinity: None,
-        internal: TrafficPolicy::Cluster,
-        external: TrafficPolicy::Cluster,
-        ports: vec![ServicePort {
-            name: String::new(),
-            protocol: Protocol::Tcp,
-            port: 80,
-            target: 8080,
-            node_port: None,
-        }],
-    }
+    let port =
+        ServicePort { name: String::new(), protocol: Protocol::Tcp, port: 80, target: 8080, node_port: None };
+    ServiceObject::new(name, vec![ip(cluster_ip)], vec![port])
 }
 
 fn slice(name: &str, service: &str, endpoints: &[(&str, Option<&str>)]) -> SliceObject {
-    let endpoint = |(address, node): &(&str, Option<&str>)| EndpointObject {
-        address: ip(address),
-        node: node.map(Into::into),
-        host_network: false,
-        zone: None,
-        ports: None,
-        ready: true,
-        serving: true,
-        terminating: false,
-        hints: None,
-    };
+    let endpoint =
+        |(address, node): &(&str, Option<&str>)| EndpointObject::ready(ip(address), node.map(Into::into));
     let endpoints = endpoints.iter().map(endpoint).collect();
     SliceObject { name: name.into(), service: service.into(), endpoints }
 }
