@@ -64,7 +64,7 @@ fn as_title(source: &str) -> String {
 }
 
 /// How many there are, and what that means.
-pub(super) fn conflicts_text(cluster: &ClusterRow) -> String {
+fn conflicts_text(cluster: &ClusterRow) -> String {
     format!(
         "problem: {} conflicts in {}; what conflicts is left out and not cut",
         cluster.conflicts, cluster.source

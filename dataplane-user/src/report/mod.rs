@@ -4,6 +4,7 @@ mod api;
 mod audit;
 mod claim;
 mod client;
+mod cluster;
 mod ipvs;
 mod model;
 mod server;
@@ -12,10 +13,10 @@ pub use api::{ErrorKind, Failure, Reply, Request};
 pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
 pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
+pub use cluster::{ClusterRow, ConflictRow, ReadingRow};
 pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
-    AskRow, BackendRow, ClusterRow, ConflictRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows,
-    InterfaceRow, KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, ReadingRow, RescueRow, Status,
-    UnflagReport,
+    AskRow, BackendRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow, KeptRow,
+    NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};
