@@ -53,7 +53,7 @@ enum Verb {
     /// or guest stood still, or that the agent waited for a processor, for longer than the test can bear; where it then passes, it is named with that figure.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
-        /// Everything but the VMs, real Kubernetes, the long fuzz and what is marked slow (xtask/src/test/table.rs): under five minutes.
+        /// Everything but the VMs, real Kubernetes, the long fuzz and what is marked slow (xtask/src/test/table.rs): some minutes.
         #[arg(long)]
         quick: bool,
         /// All that a kernel may change on each kernel, with kube-proxy's and the kernel's own periods in place of shorter ones. Hours.

@@ -18,7 +18,7 @@ pub(crate) const FUZZ_COUNT: &str = "NODEFENCE_FUZZ_PACKETS";
 /// Enough to reach each branch, short enough for `--quick` and for an emulated processor.
 pub(crate) const FUZZ_SHORT: &str = "20000";
 
-/// Environment of the tests that take minutes with it: kube-proxy's and the kernel's own periods in place of shorter ones, and ten times as many random histories.
+/// Environment of the tests that take minutes with it: kube-proxy's and the kernel's own periods in place of shorter ones, and more random histories.
 pub(crate) const LONG: &str = "NODEFENCE_LONG_TESTS";
 
 /// So many executables that mostly wait run at once: more would have others meet their start, which is busy.
