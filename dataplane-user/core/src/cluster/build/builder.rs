@@ -374,19 +374,21 @@ impl Builder {
         let mut outcome = group.evaluate(&around);
         self.is_changed |= !outcome.follow(&group.outcome);
         brought.extend(outcome.conflicts.iter().cloned());
-        for (node, backend) in &outcome.tied {
-            let tied = self.tied.entry(node.clone()).or_default();
-            *tied.entry(*backend).or_default() += 1;
-            nodes.insert(node.clone());
+        // An endpoint that changes leaves most others as they are, and so their nodes.
+        let mut times: HashMap<&(NodeName, Backend), i32, RandomState> = HashMap::default();
+        for tied in &outcome.tied {
+            *times.entry(tied).or_default() += 1;
         }
-        for (node, backend) in &group.outcome.tied {
+        for tied in &group.outcome.tied {
+            *times.entry(tied).or_default() -= 1;
+        }
+        for ((node, backend), more) in times.into_iter().filter(|(_, more)| *more != 0) {
             nodes.insert(node.clone());
-            let Some(tied) = self.tied.get_mut(node) else { continue };
-            if let Some(times) = tied.get_mut(backend) {
-                *times -= 1;
-                if *times == 0 {
-                    tied.remove(backend);
-                }
+            let tied = self.tied.entry(node.clone()).or_default();
+            let times = tied.entry(*backend).or_default();
+            *times = times.saturating_add_signed(more);
+            if *times == 0 {
+                tied.remove(backend);
             }
             if tied.is_empty() {
                 self.tied.remove(node);

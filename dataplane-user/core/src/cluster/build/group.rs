@@ -237,9 +237,7 @@ impl Endpoints<'_> {
             return None;
         }
         match self.around.owners.of(object.address)? {
-            Owner::Node { name, shared, withheld } => {
-                (!withheld && name == node).then(|| (node.clone(), *shared))
-            }
+            Owner::Node { name, shared, withheld } => (!withheld && name == *node).then_some((name, shared)),
             owner @ Owner::Disputed(..) => {
                 fault("address", owner.dispute(object.address)?);
                 None

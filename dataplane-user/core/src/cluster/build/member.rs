@@ -93,7 +93,7 @@ impl Found<'_> {
             let Some(Owner::Node { shared, withheld, .. }) = self.owns(backend.address, field.clone()) else {
                 continue;
             };
-            if *shared && backend.scope == Scope::Address {
+            if shared && backend.scope == Scope::Address {
                 let why = format!(
                     "{backend} is an address that `{}` shares; a backend there needs hostNetwork: true, port and protocol",
                     self.name
@@ -114,7 +114,7 @@ impl Found<'_> {
     }
 
     /// Whose the address is, where it is this node's.
-    fn owns(&mut self, ip: IpAddr, field: String) -> Option<&Owner> {
+    fn owns(&mut self, ip: IpAddr, field: String) -> Option<Owner> {
         let owner = self.owners.of(ip)?;
         match owner.dispute(ip) {
             None => Some(owner),

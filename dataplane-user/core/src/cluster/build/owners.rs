@@ -1,7 +1,7 @@
 //! Whose an address is. Each object claims addresses for nodes; what two nodes claim is neither's. Nothing here depends on who came first.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
 };
@@ -50,52 +50,48 @@ struct Claim {
     of: Option<(NodeName, Kind)>,
 }
 
-#[derive(Debug, Default)]
-struct Address {
-    claims: Vec<Claim>,
-    owner: Option<Owner>,
-}
-
-/// All addresses that are claimed.
+/// All addresses that are claimed. There is one for each endpoint, so that owners are worked out from claims rather than kept.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    addresses: HashMap<IpAddr, Address, RandomState>,
-    touched: HashSet<IpAddr, RandomState>,
+    claims: HashMap<IpAddr, Vec<Claim>, RandomState>,
+    /// What was claimed or taken back since it was last settled, and whose it was then.
+    touched: HashMap<IpAddr, Option<Owner>, RandomState>,
 }
 
 impl Owners {
     /// Claims an address for a node, or for nobody.
     pub(super) fn claim(&mut self, ip: IpAddr, by: Unit, of: Option<(NodeName, Kind)>) {
-        self.addresses.entry(ip).or_default().claims.push(Claim { by, of });
-        self.touched.insert(ip);
+        let claims = self.claims.entry(ip).or_default();
+        self.touched.entry(ip).or_insert_with(|| decide(claims));
+        // Most addresses have one claim for good.
+        claims.reserve_exact(1);
+        claims.push(Claim { by, of });
     }
 
     /// Takes back all that somebody claims of an address.
     pub(super) fn release(&mut self, ip: IpAddr, by: &Unit) {
-        if let Some(address) = self.addresses.get_mut(&ip) {
-            address.claims.retain(|claim| claim.by != *by);
-            self.touched.insert(ip);
+        if let Some(claims) = self.claims.get_mut(&ip) {
+            self.touched.entry(ip).or_insert_with(|| decide(claims));
+            claims.retain(|claim| claim.by != *by);
         }
     }
 
     /// Decides what was claimed or taken back. Adds to `dirty` who claims an address whose owner is another one now.
     pub(super) fn settle(&mut self, dirty: &mut BTreeSet<Unit>) {
-        for ip in std::mem::take(&mut self.touched) {
-            let Some(address) = self.addresses.get_mut(&ip) else { continue };
-            let owner = decide(&address.claims);
-            if owner != address.owner {
-                address.owner = owner;
-                dirty.extend(address.claims.iter().map(|claim| claim.by.clone()));
+        for (ip, before) in std::mem::take(&mut self.touched) {
+            let Some(claims) = self.claims.get_mut(&ip) else { continue };
+            if decide(claims) != before {
+                dirty.extend(claims.iter().map(|claim| claim.by.clone()));
             }
-            if address.claims.is_empty() {
-                self.addresses.remove(&ip);
+            if claims.is_empty() {
+                self.claims.remove(&ip);
             }
         }
     }
 
-    /// Whose it is, as last settled; `None` where no node claims it.
-    pub(super) fn of(&self, ip: IpAddr) -> Option<&Owner> {
-        self.addresses.get(&ip)?.owner.as_ref()
+    /// Whose it is; `None` where no node claims it.
+    pub(super) fn of(&self, ip: IpAddr) -> Option<Owner> {
+        decide(self.claims.get(&ip)?)
     }
 }
 
