@@ -8,7 +8,7 @@ use nodefence::{
         hold::{FlaggedNode, Hop},
         interfaces, route_table,
     },
-    routes::Blocks,
+    routes::{Blocks, Policies},
 };
 
 /// The next hop to an address; `None` where it is this machine's own, or nothing leads there.
@@ -16,7 +16,7 @@ pub fn next_hop(to: IpAddr) -> Result<Option<Hop>> {
     let mut blocks = Blocks::default();
     blocks.add(to);
     let devices = interfaces::list().context("list devices")?;
-    let map = route_table::read(&blocks, &devices).context("list routes")?;
+    let map = route_table::read(&blocks, &devices, Policies::default()).context("list routes")?;
     let ways = map.ways(to);
     let main = ways.main.filter(|_| !ways.local);
     Ok(main.map(|(ifindex, gateway)| Hop { ifindex, address: gateway.unwrap_or(to) }))

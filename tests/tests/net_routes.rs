@@ -13,13 +13,15 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence::{
     dataplane::{interfaces, route_table},
-    routes::{Blocks, RouteMap},
+    routes::{Blocks, Policies, RouteMap},
 };
 use nodefence_tests::{Agent, Cluster, Family, Netns, Options, Place, checks::Case, watch::wait_within};
 use serde_json::Value;
 
 /// Without an event routes are looked at every 5 s: a change that is seen sooner was told.
 const TOLD: Duration = Duration::from_secs(4);
+/// Policies are looked at every 5 s, and behind the pauses between two looks.
+const LOOKED_AT: Duration = Duration::from_secs(25);
 
 /// A second way from node A to node B's backends, in a table of its own that nobody asks yet.
 fn with_second_way() -> Result<Cluster> {
@@ -57,6 +59,12 @@ fn is_attached(agent: &Agent, device: &str) -> bool {
 
 fn uncovered(agent: &Agent) -> Option<u64> {
     agent.json(&["status"]).ok()?["uncovered"].as_u64()
+}
+
+/// Waits until the number of backends that are not covered is such a one.
+fn becomes(agent: &Agent, limit: Duration, what: &str, is: fn(u64) -> bool) -> Result<()> {
+    let seen = wait_within(what, limit, Instant::now(), || uncovered(agent).is_some_and(is));
+    seen.map(drop).with_context(|| agent.log())
 }
 
 /// What a rule leads by the second interface is attached there and cut, as a cloud's network plugin has it.
@@ -109,11 +117,7 @@ fn a_rule_for_a_mark() -> Result<()> {
 fn rules_and_routes_are_followed() -> Result<()> {
     let cluster = with_second_way()?;
     let agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &cluster.cluster_file())?;
-    let becomes = |what: &str, is: fn(u64) -> bool| {
-        let changed = Instant::now();
-        let seen = wait_within(what, TOLD, changed, || uncovered(&agent).is_some_and(is));
-        seen.map(drop).with_context(|| agent.log())
-    };
+    let becomes = |what: &str, is: fn(u64) -> bool| becomes(&agent, TOLD, what, is);
     ensure!(uncovered(&agent) == Some(0), "{}", agent.log());
     cluster.a.ns.ip("rule add from 10.244.1.2 lookup 100")?;
     becomes("the rule is seen", |count| count > 0)?;
@@ -127,6 +131,33 @@ fn rules_and_routes_are_followed() -> Result<()> {
     cluster.a.ns.ip("link set eth9 down")?;
     becomes("the device is down", |count| count == 0)?;
     Ok(())
+}
+
+#[test]
+fn ipsec_policies_are_followed() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let a = &cluster.a.ns;
+    let (policy, by) =
+        ("dir out dst 10.244.2.0/24", "tmpl src 10.2.0.11 dst 10.2.0.12 proto esp mode tunnel");
+    // Neither what comes in nor what is for others concerns a backend.
+    a.ip(&format!(
+        "xfrm policy add dir in dst 10.244.2.0/24 {by}\nxfrm policy add dir out dst 10.9.0.0/16 {by}"
+    ))?;
+    let agent = Agent::start(a, "node-a", &["eth0"], &cluster.cluster_file())?;
+    ensure!(uncovered(&agent) == Some(0), "{}", agent.log());
+    a.ip(&format!("xfrm policy add {policy} {by}"))?;
+    becomes(&agent, LOOKED_AT, "the policy is seen", |count| count > 0)?;
+    let status = agent.json(&["status"])?;
+    let examples = status["uncovered_examples"].as_array().context("no examples")?;
+    for row in examples {
+        let (address, why) = (row["address"].as_str(), row["uncovered"].as_str());
+        let both = address.zip(why).context("a backend without a reason")?;
+        ensure!(both.0.starts_with("10.244.2."), "{row}");
+        ensure!(both.1.starts_with("leaves by IPsec (policy to 10.244.2.0/24)"), "{row}");
+    }
+    ensure!(agent.expect(&["doctor"])?.contains("leaves by IPsec"), "{}", agent.log());
+    a.ip(&format!("xfrm policy del {policy}"))?;
+    becomes(&agent, LOOKED_AT, "the policy is gone", |count| count == 0)
 }
 
 /// Numbers that look random, the same in each run (xorshift64).
@@ -310,7 +341,7 @@ fn world(random: &mut Random, some: bool) -> Result<(Netns, RouteMap, BTreeMap<u
         }
         let devices = interfaces::list()?;
         let names = devices.iter().map(|device| (device.ifindex, device.name.clone())).collect();
-        Ok((route_table::read(&blocks, &devices)?, names))
+        Ok((route_table::read(&blocks, &devices, Policies::default())?, names))
     })?;
     Ok((ns, map, names))
 }

@@ -52,7 +52,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// A socket of one netlink protocol (`NETLINK_NETFILTER`, `NETLINK_GENERIC`, `NETLINK_ROUTE`).
+    /// A socket of one netlink protocol (`NETLINK_NETFILTER`, `NETLINK_GENERIC`, `NETLINK_ROUTE`, `NETLINK_XFRM`).
     pub(crate) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;

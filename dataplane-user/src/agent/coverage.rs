@@ -133,9 +133,12 @@ impl Coverage {
             return Err("an address of this machine".into());
         }
         if let Some(why) = &ways.unknown {
-            return Err(format!("by which device it leaves is not known: {why}"));
+            return Err(format!("how it leaves is not known: {why}"));
         }
         let Some((main, _)) = ways.main else { return Err("no route".into()) };
+        if let Some(how) = &ways.wrapped {
+            return Err(format!("{how}, and the programs do not look into that"));
+        }
         for device in std::iter::once(main).chain(ways.devices.iter().copied()) {
             let leaves = if device == main { "leaves by" } else { "may leave by" };
             if let Some(who) = self.handed_to(device) {
@@ -301,7 +304,13 @@ mod tests {
         unknown.unknown = Some("policy rule 9 asks for a tunnel's key".into());
         assert_eq!(
             coverage(&[2]).way(&unknown),
-            Err("by which device it leaves is not known: policy rule 9 asks for a tunnel's key".into())
+            Err("how it leaves is not known: policy rule 9 asks for a tunnel's key".into())
+        );
+        let wrapped = Some("leaves by IPsec (policy to 10.0.0.0/8)".to_owned());
+        let wrapped = Ways { wrapped, unknown: None, ..unknown };
+        assert_eq!(
+            coverage(&[2]).way(&wrapped),
+            Err("leaves by IPsec (policy to 10.0.0.0/8), and the programs do not look into that".into())
         );
         assert_eq!(Coverage::default().of(to), Err("not looked up yet".into()));
         let one = coverage(&[2]);

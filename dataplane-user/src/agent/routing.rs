@@ -1,4 +1,4 @@
-//! The kernel's routing as it was last read, and when it is to be read anew.
+//! The kernel's routing and IPsec policies as they were last read, and when they are to be read anew.
 
 use std::{
     sync::Arc,
@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     cluster::{ClusterView, Node},
-    dataplane::{self, Interface, route_table},
-    routes::{Blocks, RouteMap},
+    dataplane::{self, Interface, policies, route_table},
+    routes::{Blocks, Policies, RouteMap},
 };
 
 /// Reading anew takes at most one part in this many of the time, however often routes change: a full table has a million.
@@ -16,6 +16,9 @@ const SHARE: u32 = 20;
 /// Without any change it is read anew this seldom, in case that one was not told: at most one part in [`AT_REST`] of the time.
 const AGAIN: Duration = Duration::from_secs(60);
 const AT_REST: u32 = 2000;
+/// IPsec policies are read anew this often, and up to [`AGAIN`] where that takes long. The kernel tells of changes, but also of a policy that
+/// is set again as it was, and not of one that expires.
+const POLICIES_AGAIN: Duration = Duration::from_secs(5);
 
 /// The memory of whoever reads it.
 #[derive(Default)]
@@ -24,6 +27,9 @@ pub(super) struct Routing {
     view: Option<Arc<ClusterView>>,
     blocks: Arc<Blocks>,
     map: Option<Arc<RouteMap>>,
+    policies: Policies,
+    /// When policies were read, and how long that took.
+    policies_read: Option<(Instant, Duration)>,
     /// Something changed since it was read.
     stale: bool,
     /// When it was read, and how long that took.
@@ -64,11 +70,12 @@ impl Routing {
             }
             self.view = Some(Arc::clone(view));
         }
+        self.look_at_policies();
         match &self.map {
             Some(map) if !self.is_due() => Ok(Arc::clone(map)),
             _ => {
                 let begun = Instant::now();
-                let map = Arc::new(route_table::read(&self.blocks, devices)?);
+                let map = Arc::new(route_table::read(&self.blocks, devices, self.policies.clone())?);
                 let took = begun.elapsed();
                 tracing::debug!(routes = map.routes(), ?took, "routes were read");
                 self.read = Some((Instant::now(), took));
@@ -76,6 +83,21 @@ impl Routing {
                 self.map = Some(Arc::clone(&map));
                 Ok(map)
             }
+        }
+    }
+
+    fn look_at_policies(&mut self) {
+        let pause = |took: Duration| (took * AT_REST).clamp(POLICIES_AGAIN, AGAIN);
+        if self.policies_read.is_some_and(|(at, took)| at.elapsed() < pause(took)) {
+            return;
+        }
+        let begun = Instant::now();
+        let read = policies::read();
+        self.policies_read = Some((Instant::now(), begun.elapsed()));
+        if read != self.policies {
+            tracing::debug!(policies = read.list.len(), unread = read.unread, "IPsec policies changed");
+            self.policies = read;
+            self.stale = true;
         }
     }
 

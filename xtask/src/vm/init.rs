@@ -39,7 +39,7 @@ const MOUNTS: [(&str, &str); 11] = [
     ("tracefs", "/sys/kernel/tracing"),
 ];
 
-const MODULES: [&str; 31] = [
+const MODULES: [&str; 32] = [
     "veth",
     "bridge",
     "br_netfilter",
@@ -68,6 +68,7 @@ const MODULES: [&str; 31] = [
     "cls_matchall",
     "act_mirred",
     "tcp_diag",
+    "xfrm_user",
     "virtio_pci",
     "virtio_net",
     "vmxnet3",

@@ -7,7 +7,8 @@ use std::{
 
 use super::{
     matcher::Matcher,
-    model::{Object, Route, Rule, Ways},
+    model::{Object, Policies, Route, Rule, Ways},
+    policies::PolicyTable,
     prefix::number,
     table::Tables,
 };
@@ -24,11 +25,13 @@ pub struct Dump {
     pub objects: HashMap<u32, Object>,
     /// Tables of VRF devices.
     pub vrfs: Vec<u32>,
+    /// IPsec policies.
+    pub policies: Policies,
 }
 
 /// Tells where packets to any address may go, as of one reading of the kernel.
 ///
-/// Between the ends of all ranges that routes and rules have, all addresses have the same ways: these are worked out when the first of them is asked for.
+/// Between the ends of all ranges that routes, rules and policies have, all addresses have the same ways: these are worked out when the first of them is asked for.
 #[derive(Debug)]
 pub struct RouteMap {
     matcher: Matcher,
@@ -49,8 +52,9 @@ impl Stretches {
     fn new(family: Family, matcher: &Matcher) -> Self {
         let routed = matcher.tables().ranges().filter(|range| range.family() == family);
         let ruled = matcher.rules(family).iter().filter_map(|rule| rule.to);
+        let wrapped = matcher.policies().ranges().filter(|range| range.family() == family);
         let mut begins = vec![0];
-        for range in routed.chain(ruled) {
+        for range in routed.chain(ruled).chain(wrapped) {
             begins.push(range.first());
             begins.extend(range.last().checked_add(1));
         }
@@ -68,8 +72,9 @@ impl Stretches {
 impl RouteMap {
     /// Of what was read.
     pub fn new(dump: Dump) -> Self {
-        let Dump { rules, routes, objects, vrfs } = dump;
-        let matcher = Matcher::new(rules, Tables::new(routes), objects, vrfs);
+        let Dump { rules, routes, objects, vrfs, policies } = dump;
+        let policies = PolicyTable::new(policies);
+        let matcher = Matcher::new(rules, Tables::new(routes), objects, vrfs, policies);
         let v4 = Stretches::new(Family::V4, &matcher);
         let v6 = Stretches::new(Family::V6, &matcher);
         Self { matcher, v4, v6 }

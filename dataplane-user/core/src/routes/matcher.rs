@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{
     model::{Action, Fate, Hop, Object, Route, Rule, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN, Ways},
+    policies::PolicyTable,
     table::{Sure, Tables},
 };
 use crate::Family;
@@ -20,6 +21,7 @@ pub(super) struct Matcher {
     objects: HashMap<u32, Object>,
     /// Tables of VRF devices.
     vrfs: Vec<u32>,
+    policies: PolicyTable,
     /// While nobody touched the rules, IPv4's local and main table are one (`fib_trie_unmerge`, net/ipv4/fib_trie.c).
     merged: bool,
 }
@@ -43,6 +45,7 @@ struct Found {
     other: Option<Hop>,
     devices: BTreeSet<u32>,
     local: bool,
+    wrapped: Option<String>,
     unknown: Option<String>,
 }
 
@@ -52,6 +55,7 @@ impl Matcher {
         tables: Tables,
         objects: HashMap<u32, Object>,
         vrfs: Vec<u32>,
+        policies: PolicyTable,
     ) -> Self {
         // Stable: those of one priority stay as they were listed.
         rules.sort_by_key(|rule| rule.priority);
@@ -59,11 +63,15 @@ impl Matcher {
         let rules = HashMap::from([(Family::V4, of(Family::V4)), (Family::V6, of(Family::V6))]);
         let defaults = Rule::defaults();
         let merged = rules[&Family::V4].iter().eq(defaults.iter().filter(|rule| rule.family == Family::V4));
-        Self { rules, tables, objects, vrfs, merged }
+        Self { rules, tables, objects, vrfs, policies, merged }
     }
 
     pub(super) fn tables(&self) -> &Tables {
         &self.tables
+    }
+
+    pub(super) fn policies(&self) -> &PolicyTable {
+        &self.policies
     }
 
     pub(super) fn rules(&self, family: Family) -> &[Rule] {
@@ -112,7 +120,22 @@ impl Matcher {
                 Outcome::GoesOn => reach(&mut come, next, here),
             }
         }
+        self.look_for_policies(family, to, &mut found);
         found.into()
+    }
+
+    fn look_for_policies(&self, family: Family, to: u128, found: &mut Found) {
+        for policy in self.policies.wrapping(family, to) {
+            if policy.marked {
+                found.do_not_know(format!("the IPsec policy to {} asks for a mark", policy.to));
+                continue;
+            }
+            let may = if policy.only_some { "may leave" } else { "leaves" };
+            found.wrapped.get_or_insert_with(|| format!("{may} by IPsec (policy to {})", policy.to));
+        }
+        if let Some(why) = &self.policies.unread {
+            found.do_not_know(format!("IPsec policies cannot be read: {why}"));
+        }
     }
 
     /// Only packets of a VRF go there, and nobody tells from here which these are.
@@ -236,9 +259,9 @@ impl Found {
 
 impl From<Found> for Ways {
     fn from(found: Found) -> Self {
-        let Found { main, other, devices, local, unknown } = found;
+        let Found { main, other, devices, local, wrapped, unknown } = found;
         let main = main.or(other).map(|hop| (hop.ifindex, hop.gateway));
-        Self { main, devices: devices.into_iter().collect(), local, unknown }
+        Self { main, devices: devices.into_iter().collect(), local, wrapped, unknown }
     }
 }
 

@@ -4,6 +4,7 @@ mod blocks;
 mod map;
 mod matcher;
 mod model;
+mod policies;
 mod prefix;
 mod table;
 #[cfg(test)]
@@ -11,7 +12,7 @@ mod tests;
 
 pub use blocks::Blocks;
 pub use map::{Dump, RouteMap};
-pub use model::{Action, Fate, Hop, Object, Route, Rule, Ways};
+pub use model::{Action, Fate, Hop, Object, Policies, Policy, Route, Rule, Ways};
 pub use prefix::Prefix;
 
 pub use crate::Family;

@@ -141,6 +141,37 @@ impl Rule {
     }
 }
 
+/// An IPsec policy for packets that leave.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Policy {
+    /// Lower goes first.
+    pub priority: u32,
+    /// Where to.
+    pub to: Prefix,
+    /// Whether it also asks for what differs from packet to packet: source, protocol, ports, device, user, socket.
+    pub only_some: bool,
+    /// Whether it asks for a mark.
+    pub marked: bool,
+    /// Whether it has packets wrapped; otherwise it has them pass as they are, or refuses them.
+    pub wraps: bool,
+}
+
+impl Policy {
+    /// Whether all packets to its range meet it that no other met before.
+    pub fn is_for_all(&self) -> bool {
+        !self.only_some && !self.marked
+    }
+}
+
+/// All IPsec policies for packets that leave.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Policies {
+    /// Those that decide anything.
+    pub list: Vec<Policy>,
+    /// Why they could not be read.
+    pub unread: Option<String>,
+}
+
 /// Where packets to an address may go.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ways {
@@ -150,6 +181,8 @@ pub struct Ways {
     pub devices: Vec<u32>,
     /// The address is this machine's own.
     pub local: bool,
+    /// How IPsec wraps what goes there, and by which policy.
+    pub wrapped: Option<String>,
     /// Why not all ways are known.
     pub unknown: Option<String>,
 }

@@ -1,5 +1,5 @@
 //! Ranges of addresses, of both families alike.
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use crate::Family;
 
@@ -67,6 +67,12 @@ impl Prefix {
     /// Whether an address of its family is in it.
     pub(super) fn has(self, number: u128) -> bool {
         (number ^ self.first) & mask(self.len) == 0
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address(), self.len)
     }
 }
 

@@ -203,7 +203,7 @@ fn nexthop_objects_are_followed() {
             (3, Object::Group(vec![1, 2])),
             (4, Object::Blackhole),
         ]),
-        vrfs: Vec::new(),
+        ..Dump::default()
     });
     assert_eq!(devices(&map, "10.1.0.1"), (Some(ETH0), vec![ETH0]));
     assert_eq!(devices(&map, "10.2.0.1"), (Some(ETH0), vec![ETH0, ETH1]));
@@ -234,6 +234,51 @@ fn what_is_not_known_is_said_where_it_may_matter() {
     let vrfs = of(vec![77]);
     assert!(unknown(&vrfs, "10.2.0.1").unwrap().contains("VRF"));
     assert_eq!(unknown(&vrfs, "10.9.0.1"), None);
+}
+
+#[test]
+fn of_ipsec_policies_the_first_that_holds_for_all_decides() {
+    let policy = |priority, range: &str| Policy {
+        priority,
+        to: prefix(range),
+        only_some: false,
+        marked: false,
+        wraps: true,
+    };
+    let passes = |priority, range: &str| Policy { wraps: false, ..policy(priority, range) };
+    let some = |priority, range: &str| Policy { only_some: true, ..policy(priority, range) };
+    let list = vec![
+        policy(20, "10.1.0.0/16"),
+        // What is wrapped but for some ranges, as a VPN's gateway has it.
+        passes(10, "10.1.2.0/24"),
+        // Behind the one for all it does nothing; before it, it does.
+        passes(30, "10.1.3.0/24"),
+        some(5, "10.1.2.7/32"),
+        // Which of the same number is the older one is not known.
+        passes(20, "10.1.4.0/24"),
+        Policy { marked: true, ..policy(1, "10.2.0.0/16") },
+        some(9, "fd00::/64"),
+    ];
+    let routes = vec![to(254, "0.0.0.0/0", &[ETH0]), to(254, "::/0", &[ETH0])];
+    let of = |policies| {
+        RouteMap::new(Dump { rules: Rule::defaults(), routes: routes.clone(), policies, ..Dump::default() })
+    };
+    let map = of(Policies { list, unread: None });
+    let wrapped = |address: &str| ways(&map, address).wrapped;
+    let all = Some("leaves by IPsec (policy to 10.1.0.0/16)".to_owned());
+    assert_eq!(wrapped("10.0.255.255"), None);
+    assert_eq!(wrapped("10.1.0.0"), all);
+    assert_eq!(wrapped("10.1.2.0"), None);
+    assert_eq!(wrapped("10.1.3.1"), all);
+    assert_eq!(wrapped("10.1.2.7"), Some("may leave by IPsec (policy to 10.1.2.7/32)".to_owned()));
+    assert_eq!(wrapped("10.1.4.1"), all);
+    assert_eq!(wrapped("fd00::1"), Some("may leave by IPsec (policy to fd00::/64)".to_owned()));
+    assert_eq!(wrapped("fd00:0:0:1::"), None);
+    let marked = ways(&map, "10.2.0.1");
+    assert_eq!(marked.wrapped, None);
+    assert_eq!(marked.unknown.unwrap(), "the IPsec policy to 10.2.0.0/16 asks for a mark");
+    let unread = of(Policies { list: Vec::new(), unread: Some("not permitted".to_owned()) });
+    assert_eq!(ways(&unread, "10.9.0.1").unknown.unwrap(), "IPsec policies cannot be read: not permitted");
 }
 
 #[test]

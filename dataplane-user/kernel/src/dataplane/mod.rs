@@ -28,6 +28,7 @@ mod names;
 mod netlink;
 mod node_writer;
 mod options;
+pub mod policies;
 pub mod probe;
 mod programs;
 mod rescue;

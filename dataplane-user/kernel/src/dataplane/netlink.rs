@@ -1,4 +1,4 @@
-//! A small route-netlink client: requests as bytes, answers as attribute lists. Attributes that are unknown here are
+//! A small client of route netlink and XFRM: requests as bytes, answers as attribute lists. Attributes that are unknown here are
 //! skipped, so that a newer kernel's devices can always be read.
 use std::io;
 
@@ -73,7 +73,12 @@ pub(super) struct Netlink {
 
 impl Netlink {
     pub(super) fn open() -> Result<Self, Error> {
-        let channel = Channel::open(NETLINK_ROUTE).map_err(Error::call("open a route netlink socket"))?;
+        Self::of(NETLINK_ROUTE).map_err(Error::call("open a route netlink socket"))
+    }
+
+    /// A socket of this protocol.
+    pub(super) fn of(protocol: isize) -> io::Result<Self> {
+        let channel = Channel::open(protocol)?;
         // Only makes answers richer.
         let _refused = channel.set_words();
         Ok(Self { channel })

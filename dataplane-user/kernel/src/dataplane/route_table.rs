@@ -6,7 +6,7 @@ use super::{
     interfaces::Interface,
     netlink::{Netlink, RTM_GETROUTE, Request},
 };
-use crate::routes::{self, Blocks, Dump, RouteMap, Rule};
+use crate::routes::{self, Blocks, Dump, Policies, RouteMap, Rule};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_NEWRULE: u16 = 32;
@@ -15,17 +15,17 @@ const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_GETNEXTHOP: u16 = 106;
 
 /// Reads all of it once, in the calling thread's network namespace. Of routes those are kept that have to do with `blocks`; the others are gone
-/// as soon as they were seen, however many there are.
+/// as soon as they were seen, however many there are. What IPsec makes of packets is taken as it was read before ([`super::policies`]).
 ///
 /// The kernel does not say where a list of routes changed while it was read: whoever needs it true listens to changes before ([`super::route::Changes`]) and
 /// reads again after one.
 ///
 /// # Errors
 /// Where the kernel cannot be asked, or rules kept changing.
-pub fn read(blocks: &Blocks, devices: &[Interface]) -> Result<RouteMap, Error> {
+pub fn read(blocks: &Blocks, devices: &[Interface], policies: Policies) -> Result<RouteMap, Error> {
     let mut netlink = Netlink::open()?;
     netlink.set_strict();
-    let mut dump = Dump::default();
+    let mut dump = Dump { policies, ..Dump::default() };
     for family in [libc::AF_INET, libc::AF_INET6] {
         // `struct fib_rule_hdr` and `struct rtmsg`: the family, and nothing else asked for.
         let mut header = [0; 12];

@@ -1,6 +1,6 @@
-//! rtnetlink messages about rules, routes and nexthop objects, as numbers and attributes (include/uapi/linux/rtnetlink.h, fib_rules.h, nexthop.h).
+//! Messages about rules, routes, nexthop objects and IPsec policies, as numbers and attributes (include/uapi/linux/rtnetlink.h, fib_rules.h, nexthop.h, xfrm.h).
 //! What is unknown here is passed over where it decides nothing, and named where it may.
-use nodefence_core::routes::{Action, Family, Fate, Hop, Object, Prefix, Route, Rule};
+use nodefence_core::routes::{Action, Family, Fate, Hop, Object, Policy, Prefix, Route, Rule};
 
 use crate::netlink::{address_of, attributes, u16_of, u32_of};
 
@@ -239,3 +239,48 @@ pub fn rule(body: &[u8]) -> Option<Rule> {
     };
     Some(rule)
 }
+
+/// An IPsec policy (`struct xfrm_userpolicy_info` and attributes) that decides whether packets leave as they are.
+pub fn policy(body: &[u8]) -> Option<Policy> {
+    const XFRMA_TMPL: u16 = 5;
+    const XFRMA_SEC_CTX: u16 = 8;
+    const XFRMA_POLICY_TYPE: u16 = 16;
+    const XFRMA_MARK: u16 = 21;
+    const XFRMA_IF_ID: u16 = 31;
+    /// XFRM_POLICY_OUT, and a socket's own one (`xfrm_sk_policy_insert`, net/xfrm/xfrm_policy.c).
+    const OUT: u8 = 1;
+    const OF_SOCKET: u8 = 4;
+    const ALLOW: u8 = 0;
+    /// Length of `struct xfrm_user_tmpl`.
+    const TEMPLATE: usize = 64;
+    let direction = *body.get(160)?;
+    let family = Family::from_raw(u16_of(body.get(40..)?)?)?;
+    let address = body.get(..usize::from(family.bits() / 8))?;
+    // The masks of both ports, the length of the range of sources, the protocol, the device and the user.
+    let asked = [body.get(34..36)?, body.get(38..40)?, body.get(43..45)?, body.get(48..56)?];
+    let mut policy = Policy {
+        priority: u32_of(body.get(152..)?)?,
+        to: Prefix::new(address_of(address)?, *body.get(42)?)?,
+        only_some: direction == OF_SOCKET || asked.concat().iter().any(|byte| *byte != 0),
+        marked: false,
+        wraps: false,
+    };
+    let allows = *body.get(161)? == ALLOW;
+    for (kind, value) in attributes(body.get(168..)?) {
+        match kind {
+            XFRMA_TMPL => policy.wraps = allows && value.len() >= TEMPLATE,
+            XFRMA_SEC_CTX => policy.only_some = true,
+            // Beside one of the type `sub` the main one is asked too (`xfrm_expand_policies`).
+            XFRMA_POLICY_TYPE => policy.only_some |= value.first() != Some(&0),
+            XFRMA_MARK => policy.marked = true,
+            // Only for what is routed to that XFRM device, where the programs see it as it was.
+            XFRMA_IF_ID if u32_of(value)? != 0 => return None,
+            _ => {}
+        }
+    }
+    let decides = policy.wraps || policy.is_for_all();
+    (decides && matches!(direction, OUT | OF_SOCKET)).then_some(policy)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
-//! Policy rules, routes and nexthop objects as the kernel tells of them.
+//! Policy rules, routes, nexthop objects and IPsec policies as the kernel tells of them.
 
 mod decode;
 
-pub use decode::{Changed, changed, object, route, rule};
+pub use decode::{Changed, changed, object, policy, route, rule};
 pub use nodefence_core::routes::*;
