@@ -15,4 +15,5 @@ pub mod offload;
 pub mod proxy;
 pub mod routes;
 pub mod sched;
+pub mod sriov;
 pub mod sysctl;

@@ -1,10 +1,12 @@
 //! Follows devices and routes: attaches, and looks up which backends the cut reaches.
 
 use std::{
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use nodefence_kernel::sriov;
 use tokio::{sync::watch, time::sleep};
 
 use super::{
@@ -275,6 +277,7 @@ fn tell(row: &InterfaceRow, before: Option<&InterfaceRow>) {
 }
 
 fn row(status: InterfaceStatus) -> InterfaceRow {
+    let virtual_functions = sriov::functions(Path::new("/sys"), &status.name);
     let InterfaceStatus { name, ifindex, link_layer, tc, xdp, programs_ahead, error } = status;
     InterfaceRow {
         name,
@@ -289,6 +292,7 @@ fn row(status: InterfaceStatus) -> InterfaceRow {
             .into_iter()
             .map(|ahead| ProgramRow { id: ahead.id, name: ahead.name, place: ahead.r#where })
             .collect(),
+        virtual_functions,
         error,
     }
 }

@@ -151,6 +151,13 @@ pub(super) fn status(status: &Status) -> String {
         if let Some(error) = &row.error {
             line("", format!("problem: {error}"));
         }
+        if row.virtual_functions != 0 {
+            let count = row.virtual_functions;
+            line(
+                "",
+                format!("problem: has {count} virtual functions; what is sent by these is not cut here"),
+            );
+        }
         for ahead in &row.programs_ahead {
             line("", format!("runs ahead of ours: {} (id {}) at {}", ahead.name, ahead.id, ahead.place));
         }

@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nodefence_kernel::offload;
+use nodefence_kernel::{offload, sriov};
 
 use super::pressure::Pressure;
 use crate::sysctl;
@@ -96,6 +96,8 @@ pub struct DeviceFacts {
     /// Whether tc rules are offloaded to its hardware (`ethtool -k`: hw-tc-offload); `Ok(None)` where the kernel does not
     /// know that feature, `Err` with the reason where the device cannot be asked.
     pub hw_tc_offload: Result<Option<bool>, String>,
+    /// Virtual functions (SR-IOV) of it and of what it stands on.
+    pub virtual_functions: u32,
 }
 
 /// Everything the doctor looks at. A field that could not be read is `None`.
@@ -179,6 +181,7 @@ impl Facts {
                 .map(|name| DeviceFacts {
                     rp_filter: number(&format!("ipv4/conf/{name}/rp_filter")),
                     hw_tc_offload: offload::hw_tc_offload(&name).map_err(|error| error.to_string()),
+                    virtual_functions: sriov::functions(Path::new("/sys"), &name),
                     name,
                 })
                 .collect(),

@@ -220,5 +220,12 @@ fn device_checks(device: &super::DeviceFacts, rp_filter_all: Option<u32>) -> Vec
             format!("ethtool -k {} | grep hw-tc-offload", device.name),
         ),
     });
+    if device.virtual_functions != 0 {
+        checks.push(Check::warn(
+            format!("SR-IOV {}", device.name),
+            format!("{} virtual functions: what pods send by these does not pass the cut", device.virtual_functions),
+            format!("ip link show dev {}  # pods that have one: have them use Services by the cluster's own network", device.name),
+        ));
+    }
     checks
 }

@@ -28,6 +28,7 @@ fn good() -> Facts {
             name: "eth0".into(),
             rp_filter: Some(2),
             hw_tc_offload: Ok(Some(false)),
+            virtual_functions: 0,
         }],
     }
 }
@@ -77,6 +78,7 @@ fn each_fault_has_its_line_and_a_remedy() {
         ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Ok(Some(true))),
         ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Err("gone".into())),
         ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = None),
+        ("SR-IOV eth0", Level::Warn, |f| f.devices[0].virtual_functions = 8),
     ];
     for (name, level, fault) in faults {
         let mut facts = good();
@@ -97,6 +99,7 @@ const COMMANDS: &[&str] = &[
     "conntrack",
     "ethtool",
     "grep",
+    "ip",
     "ls",
     "mkdir",
     "modprobe",

@@ -245,6 +245,9 @@ pub struct InterfaceRow {
     pub xdp: String,
     /// Programs that see packets before ours do.
     pub programs_ahead: Vec<ProgramRow>,
+    /// Virtual functions (SR-IOV) of it and of what it stands on: who was given one sends past the cut.
+    #[serde(default)]
+    pub virtual_functions: u32,
     /// What went wrong.
     pub error: Option<String>,
 }
