@@ -202,8 +202,11 @@ impl Driver {
                     let Opened { own, writer, outlets } = *opened;
                     self.writer = writer;
                     self.enforcer.know_own(own.clone());
+                    // It begins now.
+                    let now = now();
+                    self.enforcer.handle(Input::DrainAlive(now.mono), now);
                     self.outlets = Some(Open { own, outlets });
-                    self.prolong(now().mono.saturating_add(VERDICT_LIFETIME_NS));
+                    self.prolong(now.mono.saturating_add(VERDICT_LIFETIME_NS));
                 }
                 Message::ForgetOld => self.writer.forget_old(),
                 Message::Settle(settled) => self.settling.push(settled),
@@ -215,14 +218,13 @@ impl Driver {
         }
     }
 
-    /// Where nothing is taken out of IPVS yet, what an earlier agent took out is held for it.
+    /// Tells of the drain's last sign of life. Before its first one, what an earlier agent took out is held as long as if it had given one at the start: a start that
+    /// waits for its view must not hold it for ever.
     fn drain_lives(&mut self) {
-        let now = now();
-        let at = match self.beat.drain() {
-            0 => now.mono,
-            at => at,
-        };
-        self.enforcer.handle(Input::DrainAlive(at), now);
+        let at = self.beat.drain();
+        if at > 0 {
+            self.enforcer.handle(Input::DrainAlive(at), now());
+        }
     }
 
     fn carry_out(&mut self, output: Output) {

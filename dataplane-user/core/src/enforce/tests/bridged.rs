@@ -64,6 +64,18 @@ fn an_automatic_claim_is_renewed_no_longer_than_it_was_saved() {
     assert_eq!(rig.cut(), "");
 }
 
+/// Nobody drains meanwhile, or restores what is not claimed any more.
+#[test]
+fn a_start_that_waits_holds_what_is_drained_for_a_minute() {
+    let (mut rig, _) = after(&[("b", claim(Source::Cli))], SECOND);
+    let begun = rig.now.mono;
+    rig.run();
+    rig.pass(120 * SECOND);
+    assert_eq!(rig.cut(), "b");
+    let last = rig.lease.unwrap() - begun;
+    assert!((62 * SECOND..=63 * SECOND).contains(&last), "{last}");
+}
+
 #[test]
 fn what_nobody_claims_lapses_and_is_taken_back() {
     let (rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
