@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use nodefence_common::Addr;
@@ -33,6 +34,9 @@ use crate::{
     plan::{Answer, Mode},
     report::AskRow,
 };
+
+/// How long a round waits at most until devices are looked at: who looks may stand still, and other nodes' clients wait too.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What it takes to ask idle clients.
 pub(super) struct Asking {
@@ -72,7 +76,7 @@ impl Asking {
         let nodes: BTreeSet<NodeName> = rounds.iter().map(|round| round.node.clone()).collect();
         if nodes.contains(&self.sight.own_node) {
             // The devices of its pods are attached only while it bears a flag, which the source may just have given it.
-            self.bells.looks.look();
+            self.bells.looks.look(LOOK);
         }
         self.letting_go.before_asking(&nodes);
         // No newer than what the first questions go by: a device that is attached while these are asked counts as come since.
@@ -107,7 +111,7 @@ fn ask_where_reached_late(asking: &Asking, rows: &Rows, before: &Coverage) -> Ro
     if late.is_empty() {
         return Rows::new();
     }
-    asking.bells.looks.look();
+    asking.bells.looks.look(LOOK);
     let world = asking.sight.world();
     late.retain(|node| {
         world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, before))

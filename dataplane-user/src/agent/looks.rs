@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
@@ -42,9 +42,15 @@ impl Looks {
         number
     }
 
-    /// Asks for one, and waits until it is over. Blocking.
-    pub(super) fn look(&self) {
-        self.wait(self.ask());
+    /// Asks for one, and waits until it is over, so long at most: who looks may stand still. Blocking.
+    pub(super) fn look(&self, longest: Duration) {
+        let number = self.ask();
+        let begun = Instant::now();
+        let mut counts = self.counts();
+        while counts.over < number && !counts.ended {
+            let Some(left) = longest.checked_sub(begun.elapsed()) else { return };
+            counts = self.over.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Waits until the look of this number is over. Blocking.
@@ -122,16 +128,19 @@ mod tests {
         assert!(!looks.is_asked());
         let waits = {
             let looks = Arc::clone(&looks);
-            std::thread::spawn(move || looks.look())
+            std::thread::spawn(move || looks.look(Duration::MAX))
         };
         while !looks.is_asked() {
             std::thread::yield_now();
         }
         looks.over(looks.begin().0);
         waits.join().unwrap();
+        // Whoever looks stands still.
+        looks.look(Duration::from_millis(1));
+        assert!(looks.is_asked());
         // Nobody looks any more.
         looks.end();
-        looks.look();
+        looks.look(Duration::MAX);
     }
 
     #[test]

@@ -27,6 +27,8 @@ use crate::{
 
 /// How long a `flag` that is to wait for the round of asking does so before it answers without its outcome.
 const WAIT_FOR_ASKING: Duration = Duration::from_secs(45);
+/// How long a `flag` of the own node waits at most until its pods' devices are attached to: who attaches may stand still. The verdict waits for them as long again.
+const OWN_LOOK: Duration = Duration::from_secs(1);
 /// How many uncovered backends a `flag` names.
 const NAMED: usize = 20;
 
@@ -72,7 +74,7 @@ impl Desk {
         let reaches_own = own.then(|| self.looks.reach_own());
         if own {
             let looks = Arc::clone(&self.looks);
-            self.blocking(move |_| looks.look()).await?;
+            self.blocking(move |_| looks.look(OWN_LOOK)).await?;
         }
         let asking = self.shown.follow_up.request(&node);
         let claim = NewClaim {
