@@ -10,6 +10,7 @@ use nix::{
     sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
     unistd::write,
 };
+use nodefence_tests::netns::own_mounts;
 
 /// Set for the inner process.
 const INSIDE: &str = "NODEFENCE_BENCH_INSIDE";
@@ -29,12 +30,8 @@ pub(crate) fn enter() -> anyhow::Result<()> {
         return Err(error).context("cannot start unshare (package util-linux)");
     }
     end_on_signals()?;
-    let none = None::<&str>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("cannot make / private")?;
-    mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), none).context("cannot mount /run")?;
-    mount(Some("sys"), "/sys", Some("sysfs"), MsFlags::empty(), none).context("cannot mount /sys")?;
-    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none)
-        .context("cannot mount /sys/fs/bpf")?;
+    own_mounts()?;
+    mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), None::<&str>).context("cannot mount /run")?;
     // What agents keep, too.
     if tempfile::env::override_temp_dir(Path::new("/run")).is_err() {
         bail!("the folder for temporary files was chosen already");

@@ -224,12 +224,20 @@ impl Drop for Netns {
 fn enter() -> Result<Pid> {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
         .context("unshare network and mount namespace")?;
+    own_mounts()?;
+    Ok(gettid())
+}
+
+/// Mounts what belongs to the calling thread's network namespace, in its mount namespace, from which no mount gets out: `/sys`, and a BPF filesystem in it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn own_mounts() -> Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("make mounts private")?;
     // A sysfs shows the devices of the network namespace in which it was mounted.
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).context("mount /sys")?;
-    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).context("mount /sys/fs/bpf")?;
-    Ok(gettid())
+    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).context("mount /sys/fs/bpf")
 }
 
 fn feed(line: &str, input: &str) -> Result<String> {
