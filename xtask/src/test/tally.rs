@@ -17,7 +17,7 @@ pub(crate) struct Stage {
     /// Said beside the row, for example what could not be reached.
     pub(crate) note: String,
     pub(crate) took: Duration,
-    /// How long each test executable of it ran.
+    /// How long each test executable of it ran, and what comes before them.
     pub(crate) files: Vec<(String, Duration)>,
     /// All that executables with failed tests printed, until it is shown.
     pub(crate) printed: Vec<String>,

@@ -22,6 +22,8 @@ use crate::test::tally::Stage;
 
 /// What a guest may take to boot and to end, beside what its executables may.
 const BOOT: Duration = Duration::from_secs(10 * 60);
+/// What a guest's start is called among the executables that it runs.
+const BOOTED: &str = "the guest's start";
 /// What stages of guests beside an API server are called.
 const KUBE: &str = "vm kube";
 
@@ -128,7 +130,7 @@ pub(super) struct Ran {
     reader: verdict::Reader,
     log: PathBuf,
     ended: qemu::Ended,
-    /// How long each executable ran.
+    /// How long it took to start, and how long each executable ran.
     files: Vec<(String, Duration)>,
 }
 
@@ -149,6 +151,7 @@ impl Matrix<'_> {
             host: boot.host,
         };
         let mut reader = verdict::Reader::default();
+        // The first executable begins once the guest is up: until then it boots.
         let (mut begun, mut files) = (Instant::now(), Vec::new());
         let log = self.folder.join(format!("{label}.log"));
         let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
@@ -156,13 +159,18 @@ impl Matrix<'_> {
             // As it comes, for the one who watches.
             let _full_disk = writeln!(out, "{line}");
             match reader.line(line) {
+                Some(Told::Begun) => {
+                    if files.is_empty() {
+                        files.push((BOOTED.to_owned(), begun.elapsed()));
+                    }
+                    begun = Instant::now();
+                }
                 Some(Told::Test(test, outcome)) => println!("{label:<7} {test} ... {}", word(&outcome)),
                 Some(Told::Again(why)) => say!("{label}: once more: {why}"),
                 Some(Told::Ended(title)) => {
                     let took = begun.elapsed();
                     say!("{label}: {title}: {:.1} s", took.as_secs_f64());
                     files.push((title, took));
-                    begun = Instant::now();
                 }
                 None => {}
             }

@@ -10,6 +10,8 @@ use crate::test::tally::Stage;
 /// What a line told.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
+    /// An executable begins.
+    Begun,
     /// `file::test` and its outcome.
     Test(String, Outcome),
     /// An executable came to its end, or is run once more for what the text says.
@@ -48,7 +50,7 @@ impl Reader {
                 Some(Told::Ended(title))
             }
             Event::Again(why) => Some(Told::Again(why.to_owned())),
-            Event::Begin => None,
+            Event::Begin => Some(Told::Begun),
             Event::Line(_) => outcome.map(|(name, outcome)| Told::Test(format!("{title}::{name}"), outcome)),
         }
     }
@@ -127,6 +129,14 @@ mod tests {
         let a = "@@begin tests::a\ntest one ... ok\ntest two ... ok\ntest result: ok. 2 passed; 0 failed\n@@end tests::a\t0\n";
         let stage = verdict(&format!("{a}{B}"), "[    1.0] Linux version");
         assert_eq!((stage.passed, stage.failures.len()), (3, 0), "{:?}", stage.failures);
+    }
+
+    #[test]
+    fn an_executable_begins_after_what_the_guest_did_before() {
+        let mut reader = Reader::default();
+        let told =
+            ["the kernel boots", "@@begin tests::a", "@@end tests::a\t0"].map(|line| reader.line(line));
+        assert_eq!(told, [None, Some(Told::Begun), Some(Told::Ended("tests::a".to_owned()))]);
     }
 
     #[test]
