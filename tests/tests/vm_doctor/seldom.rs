@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{HashMap, Map, MapData};
+use nodefence_common::{Addr, MAX_PORTS, PortKey, port_flags};
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Place,
+    agent::PINNED_MAPS,
     client::{UdpConn, wait_until},
     topology::Service,
 };
+use serde_json::json;
 
 use super::common::Kernel;
 
@@ -16,8 +20,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// What it says to people has this line.
 fn says(agent: &Agent, line: &str) -> Result<()> {
-    let there = || agent.expect(&["status"]).is_ok_and(|text| text.lines().any(|found| found == line));
-    wait_until(line, LIMIT, there).map(drop).with_context(|| agent.expect(&["status"]).unwrap_or_default())
+    has(agent, line, |found| found == line)
+}
+
+/// A line of it is so.
+fn has(agent: &Agent, what: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
+    let there = || agent.expect(&["status"]).is_ok_and(|text| text.lines().any(&is_so));
+    wait_until(what, LIMIT, there).map(drop).with_context(|| agent.expect(&["status"]).unwrap_or_default())
 }
 
 #[test]
@@ -63,4 +72,63 @@ fn a_flag_of_a_node_that_left_the_file() -> Result<()> {
     let lines = agent.expect(&["status"])?;
     ensure!(!lines.contains("Flagged         none"), "{lines}");
     Ok(())
+}
+
+/// No cause of this version makes such claims; an agent that knows one may have left them.
+#[test]
+fn claims_that_no_person_made_and_are_too_many() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let mut agent = cluster.agent_with(&["--auto", "enforce"])?;
+    agent.kill();
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let claims = ["node-b", "node-c"].map(|node| {
+        json!({
+            "node": node, "source": "hung", "by": "", "reason": "it owes answers", "evidence": null,
+            "since": "2026-01-01T00:00:00Z", "raised_boot_ns": 1_000_000_000_u64, "ends_boot_ns": null, "until": null
+        })
+    });
+    let file = json!({"version": 2, "boot_id": boot_id.trim(), "claims": claims, "released": []});
+    std::fs::write(agent.socket().with_file_name("flags.json"), file.to_string())?;
+    agent.restart(&[])?;
+    says(
+        &agent,
+        "Automatic       enforce, at most 1/3 of all nodes and of each zone (claims that no person made)",
+    )?;
+    let withheld = "Withheld        problem: of all nodes 2 are claimed and 1 may be: no claim that no person made is enforced there since ";
+    has(&agent, withheld, |line| line.starts_with(withheld))
+}
+
+#[test]
+fn host_network_ports_that_do_not_fit() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent()?;
+    // Somebody else has filled the map up.
+    cluster.a.ns.run(|| -> Result<()> {
+        let map = MapData::from_pin(format!("{PINNED_MAPS}/ports")).and_then(Map::from_map_data)?;
+        let mut ports: HashMap<_, PortKey, u32> = map.try_into()?;
+        let pods = (0..=1).flat_map(|pod| (0..=u16::MAX).map(move |port| (Addr::v4([10, 99, 0, pod]), port)));
+        let full =
+            |(address, port)| ports.insert(&PortKey::kept(address, port, 6), &port_flags::KEEP, 0).is_err();
+        let before_full = pods.into_iter().position(full).context("it has room for more")?;
+        ensure!(before_full < MAX_PORTS as usize, "{before_full}");
+        Ok(())
+    })?;
+    let port = "port: 9100, protocol: tcp, hostNetwork: true }\n";
+    let line = format!("      - {{ address: \"{}\", {port}", cluster.b.address(Family::V4));
+    let file = cluster.cluster_file();
+    ensure!(file.contains(&line), "{file}");
+    agent.rewrite_cluster_file(&file.replace(&line, &format!("{line}{}", line.replace("9100", "9101"))))?;
+    says(&agent, "                problem: 1 host-network ports do not fit and pass")
+}
+
+/// A call of the thread that compares fails.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn maps_that_could_not_be_compared() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    // So long after it failed it is tried again.
+    let agent = cluster.agent_with(&["--compare-every", "5s"])?;
+    nodefence_tests::traced::refuse(agent.proc()?.pid(), "tables", &[libc::SYS_bpf])?;
+    let line = "                problem: the maps could not be compared: ";
+    has(&agent, line, |found| found.starts_with(line) && found.contains("os error 38"))
 }
