@@ -17,7 +17,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Netns, Proc, bin, client::wait_until, watch::Watch};
+use crate::{
+    Netns, Proc, bin,
+    client::wait_until,
+    emulated,
+    promises::ENDED,
+    watch::{self, Watch},
+};
 
 /// How long it may take to answer: the verifier alone takes many seconds where the machine is emulated, and so do large tables.
 const READY: Duration = Duration::from_secs(180);
@@ -384,12 +390,15 @@ impl Agent {
         self.proc = None;
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Asks it to end (SIGTERM) and waits. Where the processor is no emulated one it ends in time.
     ///
     /// # Errors
-    /// Where it does not end within 10 s.
+    /// Where it does not.
     pub fn terminate(&mut self) -> Result<()> {
-        self.ends_within(Duration::from_secs(10))
+        let began = Instant::now();
+        self.ends_within(LAST_WORDS)?;
+        let took = began.elapsed();
+        if emulated() { Ok(()) } else { watch::bounded("SIGTERM to the agent's end", ENDED, began, took) }
     }
 
     /// Waits until it has ended by itself; its exit code.

@@ -8,13 +8,17 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::{Agent, Family, client::wait_until, emulated, watch};
+use crate::{Agent, Family, emulated, watch::wait_within};
 
 /// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute. What stands at weight 0 is a fault after twice that.
 pub const FAULT_AFTER: &str = "2s";
 /// By then what differs is a fault: a reading finds it, and one after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`); each
-/// `audit` is a reading too.
-const FOUND: Duration = Duration::from_secs(3);
+/// `audit` is a reading too. Only guests have weights: twice [`FAULT_AFTER`] there, and for each of the two readings as long as an `audit` takes on an emulated
+/// processor beside others.
+fn found() -> Duration {
+    Duration::from_secs(if emulated() { 10 } else { 3 })
+}
+
 /// Both IP versions.
 pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
@@ -84,23 +88,15 @@ impl Audit {
     }
 }
 
-/// Waits until the faults are exactly these; what differs does so by now. Where the processor is no emulated one they are in time.
+/// Waits until the faults are exactly these, which they are in time; what differs does so by now.
 ///
 /// # Errors
 /// Where they are others; with all that differs, and the agent's log.
-pub fn wait_faults(agent: &Agent, faults: &[&str], limit: Duration) -> Result<Audit> {
+pub fn wait_faults(agent: &Agent, faults: &[&str]) -> Result<Audit> {
     let mut faults: Vec<String> = faults.iter().map(|&fault| fault.to_owned()).collect();
     faults.sort();
-    let found = || Audit::of(agent).is_ok_and(|audit| audit.in_state("fault") == faults);
-    let began = Instant::now();
-    let waited = if emulated() {
-        let waited = wait_until("these faults and no others", limit, found);
-        watch::figure("these faults and no others", began.elapsed().as_secs_f64() * 1e3, "ms");
-        waited
-    } else {
-        watch::wait_within("these faults and no others", FOUND, began, found)
-    };
-    waited.with_context(|| {
+    let are = || Audit::of(agent).is_ok_and(|audit| audit.in_state("fault") == faults);
+    wait_within("these faults and no others", found(), Instant::now(), are).with_context(|| {
         let last = Audit::of(agent).map(|audit| format!("{:#}", audit.report["differences"]));
         format!("expected {faults:#?}; found {}\n{}", last.unwrap_or_default(), agent.log())
     })?;

@@ -118,7 +118,7 @@ impl Fence for Agent {
 pub struct Told {
     /// Packets that had to be sent again.
     again: u32,
-    /// Whether the first one got the answer, or the machine stood still meanwhile.
+    /// Whether the first one got the answer, or the machine stood still at once for as long as it takes until it is sent again.
     at_first: bool,
     took: Duration,
     /// When the packet is sent again.
@@ -153,7 +153,7 @@ fn all_at_first(told: &[Told], how: &str) -> Result<()> {
     let late: Vec<&Told> = told.iter().filter(|one| !one.at_first).collect();
     match late.iter().map(|one| one.resent).max() {
         None => Ok(()),
-        Some(bound) => Err(watch::missed(bound, format!("told at a later packet only ({how}): {late:?}"))),
+        Some(bound) => Err(watch::overdue(bound, format!("told at a later packet only ({how}): {late:?}"))),
     }
 }
 
@@ -335,7 +335,7 @@ fn reset(conn: &mut Conn) -> Result<Told> {
     let took = began.elapsed();
     ensure!(outcome == Outcome::Reset, "established connection: {outcome:?} after {took:?}");
     let again = retransmitted(&conn.stream)?;
-    let at_first = again == 0 || watch::stood_still(began) >= FIRST_SEGMENT;
+    let at_first = again == 0 || watch::longest_gap(began) >= FIRST_SEGMENT;
     Ok(Told { again, at_first, took, resent: FIRST_SEGMENT })
 }
 

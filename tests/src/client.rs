@@ -56,7 +56,7 @@ impl Conn {
             Ok((tcp_info::retransmitted(&stream)?, stream, connected))
         });
         let took = began.elapsed();
-        let still = watch::stood_still(began);
+        let still = watch::longest_gap(began);
         match opened {
             Ok((again, stream, connected)) => {
                 let conn = connected.and_then(|()| stream.set_nodelay(true)).map(|()| Self { stream });
@@ -264,7 +264,7 @@ pub struct Attempt {
     pub again: u32,
     /// How long it took.
     pub took: Duration,
-    /// How long the machine stood still meanwhile.
+    /// The longest time that the machine stood still at once meanwhile: many short ones have no SYN sent again.
     pub still: Duration,
 }
 
@@ -275,17 +275,17 @@ impl Attempt {
     /// connection and sends its SYN again after two ticks (`tcp_rcv_synsent_state_process`, net/ipv4/tcp_input.c, since 5.6), with or without us.
     ///
     /// # Errors
-    /// Where the SYN was sent again because nobody answered it, and the machine did not stand still for as long as that takes.
+    /// Where the SYN was sent again because nobody answered it, and the machine did not stand still at once for as long as that takes.
     pub fn at_first_syn(&self) -> Result<()> {
         if self.again > 0 && self.took >= FIRST_SYN && self.still < FIRST_SYN {
             let text = format!(
-                "a SYN was sent {} times again: {:?} after {:?}; the machine stood still for {:?} meanwhile",
+                "a SYN was sent {} times again: {:?} after {:?}; the machine stood still for {:?} at once meanwhile",
                 self.again,
                 self.conn.as_ref().map(drop),
                 self.took,
                 self.still
             );
-            return Err(watch::missed(FIRST_SYN, text));
+            return Err(watch::overdue(FIRST_SYN, text));
         }
         Ok(())
     }

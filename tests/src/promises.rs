@@ -17,3 +17,5 @@ pub const UNDONE: Duration = Duration::from_millis(500);
 pub const SETTLED: Duration = Duration::from_secs(1);
 /// By when a node whose flag is taken back has its destinations in IPVS and its share of new connections again, and what a dead agent took out is back.
 pub const RESTORED: Duration = Duration::from_secs(5);
+/// An agent that is told to end waits for nothing: what it took out of IPVS is back by then, and it is gone.
+pub const ENDED: Duration = Duration::from_secs(1);

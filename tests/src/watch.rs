@@ -202,7 +202,11 @@ fn still_within(began: Instant, took: Duration) -> Duration {
     gaps(began, began + took).iter().sum()
 }
 
-fn bounded(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<()> {
+/// As [`held`], and keeps no figure: for what is looked at over and over.
+///
+/// # Errors
+/// As [`held`].
+pub fn bounded(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<()> {
     let still = still_within(began, took);
     if took > promised + still { Err(late(what, promised, took, still)) } else { Ok(()) }
 }
@@ -211,14 +215,19 @@ fn late(what: &str, promised: Duration, took: Duration, still: Duration) -> Erro
     let text = format!(
         "{what}: {took:?}; promised are {promised:?}, and the machine stood still for {still:?} meanwhile"
     );
-    anyhow!("{text} {MISSED} {} ms {COUNTED})", promised.as_millis())
+    overdue(promised, text)
 }
 
 /// The error of a test that missed a bound in which what stood still is not counted. Without a missed bound a failed test is never run again; with it, where the
-/// machine stood still at once for longer than that bound, or the agent waited for a processor. What [`held`], [`within`] and [`wait_within`] miss is run again for
-/// the agent's wait alone.
+/// machine stood still at once for longer than that bound, or the agent waited for a processor. What [`overdue`], [`held`], [`within`] and [`wait_within`] give is
+/// run again for the agent's wait alone.
 pub fn missed(bound: Duration, what: impl Display) -> Error {
     anyhow!("{what} {MISSED} {} ms)", bound.as_millis())
+}
+
+/// As [`missed`], where what stood still was taken into account: it excuses nothing once more.
+pub fn overdue(bound: Duration, what: impl Display) -> Error {
+    anyhow!("{what} {MISSED} {} ms {COUNTED})", bound.as_millis())
 }
 
 /// As [`held`], for what ends now.

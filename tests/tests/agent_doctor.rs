@@ -2,15 +2,15 @@
 
 use std::{
     net::UdpSocket,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::{Agent, Cluster, Netns, Options, kernel};
+use nodefence_tests::{
+    Agent, Cluster, Netns, Options, kernel,
+    load::{repeat, under},
+};
 use serde_json::Value;
 
 /// What only the agent was told is asked of it: where its pins are, and who forwards.
@@ -75,19 +75,10 @@ fn packets_that_conntrack_drops() -> Result<()> {
     };
     let before = drops()?;
     ensure!(before == ["ok", "none"], "{before:?}");
-    let stop = AtomicBool::new(false);
-    let during = std::thread::scope(|scope| {
-        let clashes = scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                clash(&cluster)?;
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Ok(())
-        });
-        let during = drops();
-        stop.store(true, Ordering::Relaxed);
-        clashes.join().unwrap_or_else(|_| Err(anyhow::anyhow!("panicked"))).and(during)
-    })?;
+    let clashes = |stop: &AtomicBool| repeat(stop, || clash(&cluster).map(|()| Duration::from_millis(50)));
+    let (during, clashed) = under([clashes], drops);
+    clashed.into_iter().collect::<Result<Vec<u64>>>()?;
+    let during = during?;
     ensure!(during[0] == "warn", "{during:?}\n{}", cluster.a.ns.exec("conntrack -S")?);
     ensure!(during[1].starts_with("packets are being dropped: insert_failed "), "{during:?}");
     // What is over is told, and is nothing to mend.

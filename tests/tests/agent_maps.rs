@@ -237,11 +237,7 @@ impl Renewals {
     fn look(&mut self, ns: &Netns) -> Result<()> {
         let now = until(ns, self.node)?;
         let waited = self.since.elapsed();
-        let still = watch::stood_still(self.since);
-        if waited > RENEWED + still {
-            let text = format!("{}: not for {waited:?}, {still:?} of which all stood still", self.name);
-            return Err(watch::missed(RENEWED, text));
-        }
+        watch::bounded(&format!("renewal of {}", self.name), RENEWED, self.since, waited)?;
         ensure!(now >= self.until, "{}: from {} back to {now}", self.name, self.until);
         if now > self.until {
             self.longest = self.longest.max(waited);

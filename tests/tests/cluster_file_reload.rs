@@ -20,9 +20,6 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// An agent looks at its file every 5 s where no event told it to: what is waited for after a change must have come by an event.
-const SEEN: Duration = Duration::from_secs(4);
-
 const THREE: &str = "nodes:
 - {name: node-a, address: 10.9.0.1}
 - {name: node-b, address: 10.9.0.12, backends: [{address: 10.9.1.1}, {address: 10.9.1.2}]}
@@ -38,18 +35,31 @@ fn start(file: &str) -> Result<Agent> {
     Agent::start(&ns, "node-a", &["v0"], file)
 }
 
-/// As [`wait_cluster`], for what is promised to be seen at once: a rename over the file or what it is reached by, which began then.
-fn followed(agent: &Agent, what: &str, renamed: Instant, test: impl Fn(&Value) -> bool) -> Result<()> {
-    wait_within(what, FOLLOWED, renamed, || agent.status().is_ok_and(|status| test(&status["cluster"])))
+/// Changes the file, or what it is reached by, and holds what `test` says to the time in which that is followed. It comes by an event: without one an agent looks
+/// at its file every 5 s.
+fn changed(
+    agent: &Agent,
+    what: &str,
+    change: impl FnOnce() -> Result<()>,
+    test: impl Fn() -> Result<bool>,
+) -> Result<()> {
+    let began = Instant::now();
+    change()?;
+    wait_within(what, FOLLOWED, began, || test().is_ok_and(|is_so| is_so))
         .with_context(|| agent.log())
         .map(drop)
 }
 
-/// Waits until a field of `status` below `cluster` satisfies `test`.
-fn wait_cluster(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Result<()> {
-    wait_within(what, SEEN, Instant::now(), || agent.status().is_ok_and(|status| test(&status["cluster"])))
-        .with_context(|| agent.log())
-        .map(drop)
+/// Renames another file over it; `test` is of the field `cluster` of `status`.
+fn renamed(agent: &Agent, what: &str, text: &str, test: impl Fn(&Value) -> bool) -> Result<()> {
+    let is_so = || Ok(test(&agent.status()?["cluster"]));
+    changed(agent, what, || agent.rewrite_cluster_file(text), is_so)
+}
+
+/// As [`renamed`], until what is done about a node is this.
+fn action(agent: &Agent, what: &str, text: &str, node: &str, action: &str) -> Result<()> {
+    let is_so = || Ok(agent.node(node)?["action"] == action);
+    changed(agent, what, || agent.rewrite_cluster_file(text), is_so)
 }
 
 #[test]
@@ -62,9 +72,7 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
         ("nodes: []\n", "--allow-empty"),
         ("nodes:\n- {name: node-a, address: 10.9.0.1}\n- {name: node-a, address: 10.9.0.2}\n", "line 3"),
     ] {
-        let renamed = Instant::now();
-        agent.rewrite_cluster_file(bad)?;
-        followed(&agent, says, renamed, |cluster| {
+        renamed(&agent, says, bad, |cluster| {
             cluster["error"]
                 .as_str()
                 .is_some_and(|error| error.contains(says) && error.contains("cluster.yaml"))
@@ -72,11 +80,9 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
         ensure!(agent.node("node-b")?["action"] == "refuse");
         ensure!(agent.node("node-b")?["backends"] == 2);
     }
-    let renamed = Instant::now();
-    agent.rewrite_cluster_file(THREE)?;
-    followed(&agent, "good again", renamed, |cluster| cluster["error"].is_null())?;
-    fs::remove_file(agent.cluster_file())?;
-    wait_cluster(&agent, "missing", |cluster| !cluster["error"].is_null())?;
+    renamed(&agent, "good again", THREE, |cluster| cluster["error"].is_null())?;
+    let remove = || Ok(fs::remove_file(agent.cluster_file())?);
+    changed(&agent, "missing", remove, || Ok(!agent.status()?["cluster"]["error"].is_null()))?;
     ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
 }
@@ -86,11 +92,9 @@ fn a_file_written_in_place_is_seen() -> Result<()> {
     let agent = start(THREE)?;
     let before = agent.status()?["cluster"].clone();
     let written = monotonic_ns();
-    fs::write(
-        agent.cluster_file(),
-        THREE.replace("{address: 10.9.1.2}", "{address: 10.9.1.2}, {address: 10.9.1.3}"),
-    )?;
-    wait_cluster(&agent, "four backends", |cluster| cluster["backends"] == 4)?;
+    let four = THREE.replace("{address: 10.9.1.2}", "{address: 10.9.1.2}, {address: 10.9.1.3}");
+    let write = || Ok(fs::write(agent.cluster_file(), four)?);
+    changed(&agent, "four backends", write, || Ok(agent.status()?["cluster"]["backends"] == 4))?;
     // What `cargo xtask bench scale` goes by.
     let after = agent.status()?["cluster"].clone();
     let of =
@@ -118,13 +122,13 @@ fn a_config_map_is_followed() -> Result<()> {
     generation("..one", &THREE.replace(", {address: 10.9.1.2}", ""))?;
     let link = dir.join("link");
     symlink("..data/cluster.yaml", &link)?;
-    let renamed = Instant::now();
-    fs::rename(&link, &file)?;
-    followed(&agent, "two backends", renamed, |cluster| cluster["backends"] == 2)?;
-    let renamed = Instant::now();
-    generation("..two", THREE)?;
-    fs::remove_dir_all(dir.join("..one"))?;
-    followed(&agent, "three backends", renamed, |cluster| cluster["backends"] == 3)
+    let backends = |count: u64| agent.status().map(|status| status["cluster"]["backends"] == count);
+    changed(&agent, "two backends", || Ok(fs::rename(&link, &file)?), || backends(2))?;
+    let swap = || {
+        generation("..two", THREE)?;
+        Ok(fs::remove_dir_all(dir.join("..one"))?)
+    };
+    changed(&agent, "three backends", swap, || backends(3))
 }
 
 #[test]
@@ -136,8 +140,7 @@ fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> 
 - {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
 - {name: node-a, address: 10.9.0.1}
 ";
-    agent.rewrite_cluster_file(reordered)?;
-    wait_within("node-x", SEEN, Instant::now(), || agent.node("node-x").is_ok())?;
+    changed(&agent, "node-x", || agent.rewrite_cluster_file(reordered), || Ok(agent.node("node-x").is_ok()))?;
     let x = agent.node("node-x")?;
     ensure!(agent.node("node-c")?["index"] == c["index"], "node-c moved");
     ensure!(
@@ -151,25 +154,19 @@ fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> 
 fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     let agent = start(THREE)?;
     let flagged = format!("{THREE}flags:\n- {{node: node-b, until: 2999-01-01T00:00:00Z, reason: disk}}\n");
-    let renamed = Instant::now();
-    agent.rewrite_cluster_file(&flagged)?;
-    wait_within("a flag in the file", FOLLOWED, renamed, || {
-        agent.node("node-b").is_ok_and(|node| node["action"] == "refuse")
-    })?;
+    action(&agent, "a flag in the file", &flagged, "node-b", "refuse")?;
     let b = agent.node("node-b")?;
     ensure!(b["flag"]["origin"] == "cluster-file" && b["flag"]["reason"] == "disk", "{b}");
     // The CLI cannot take the file's flag back, and says so.
     let told = agent.cli(&["unflag", "node-b"])?;
     ensure!(String::from_utf8_lossy(&told.stderr).contains("the cluster file flags it too"), "{told:?}");
-    let renamed = Instant::now();
-    agent.rewrite_cluster_file(THREE)?;
-    wait_within("the file's flag taken back", FOLLOWED, renamed, || {
-        agent.node("node-b").is_ok_and(|node| node["action"] == "pass")
-    })?;
+    action(&agent, "the file's flag taken back", THREE, "node-b", "pass")?;
     // A flag whose time is over is none.
+    let view = agent.status()?["cluster"]["view"].as_u64().context("no number of the view")?;
     let over = flagged.replace("2999", "1999");
-    agent.rewrite_cluster_file(&format!("# over\n{over}"))?;
-    wait_cluster(&agent, "read", |cluster| cluster["error"].is_null())?;
+    renamed(&agent, "read", &format!("# over\n{over}"), |cluster| {
+        cluster["error"].is_null() && cluster["view"].as_u64() > Some(view)
+    })?;
     ensure!(agent.node("node-b")?["action"] == "pass");
     Ok(())
 }
@@ -181,8 +178,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     agent.expect(&["flag", "node-b", "--reason", "disk"])?;
     let without: String =
         THREE.lines().filter(|line| !line.contains("node-b")).map(|line| format!("{line}\n")).collect();
-    agent.rewrite_cluster_file(&without)?;
-    wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
+    renamed(&agent, "two nodes", &without, |cluster| cluster["nodes"] == 2)?;
     // Longer than flags are looked through.
     std::thread::sleep(Duration::from_millis(2500));
     ensure!(agent.status()?["flagged_unknown"]["node-b"]["reason"] == "disk");
@@ -191,13 +187,9 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
             .expect(&["status"])?
             .contains("node-b (not in the cluster file): flagged until unflagged: disk")
     );
-    agent.rewrite_cluster_file(THREE)?;
-    wait_within("flagged again", SEEN, Instant::now(), || {
-        agent.node("node-b").is_ok_and(|node| node["action"] == "refuse")
-    })?;
+    action(&agent, "flagged again", THREE, "node-b", "refuse")?;
     // Nor does it need to be there for the flag to be taken back.
-    agent.rewrite_cluster_file(&without)?;
-    wait_cluster(&agent, "two nodes", |cluster| cluster["nodes"] == 2)?;
+    renamed(&agent, "two nodes", &without, |cluster| cluster["nodes"] == 2)?;
     agent.unflag("node-b")?;
     ensure!(agent.status()?["flagged_unknown"] == serde_json::json!({}));
     Ok(())
@@ -207,8 +199,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
 fn a_second_address_of_this_machine_is_no_pod() -> Result<()> {
     let agent = start(THREE)?;
     let local = THREE.replace("address: 10.9.0.1}", "address: 10.9.0.77, backends: [{address: 10.9.0.1}]}");
-    agent.rewrite_cluster_file(&local)?;
-    wait_cluster(&agent, "refused", |cluster| {
+    renamed(&agent, "refused", &local, |cluster| {
         cluster["error"].as_str().is_some_and(|error| {
             error.contains("cluster.yaml: backend 10.9.0.1 of node `node-a` is an address of this machine")
         })
@@ -247,8 +238,7 @@ fn reloads_cut_nobody_else() -> Result<()> {
         } else {
             format!("{head}\n{}{extra}", blocks.concat())
         };
-        agent.rewrite_cluster_file(&text)?;
-        wait_cluster(&agent, "this round's file", |cluster| cluster["nodes"] == 3 + round % 7)?;
+        renamed(&agent, "this round's file", &text, |cluster| cluster["nodes"] == 3 + round % 7)?;
         let outcome = try_new(&cluster.a.pod, backend, SOON).0;
         ensure!(outcome == Outcome::Refused, "round {round}: {outcome:?} from a flagged node");
         Conn::connect_to(
@@ -260,6 +250,6 @@ fn reloads_cut_nobody_else() -> Result<()> {
         .with_context(|| format!("round {round}"))?;
     }
     load.finish()?;
-    wait_cluster(&agent, "no error", |cluster| cluster["error"].is_null())?;
+    ensure!(agent.status()?["cluster"]["error"].is_null(), "{}", agent.status()?["cluster"]);
     Ok(())
 }

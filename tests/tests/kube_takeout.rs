@@ -17,7 +17,7 @@ use nodefence_tests::{
     long,
     promises::{RESTORED, SETTLED, UNDONE},
     topology::Service,
-    watch::{figure, missed, stood_still, wait_within},
+    watch::{figure, overdue, stood_still, wait_within},
 };
 use rustix::process::setpriority_process;
 
@@ -80,7 +80,7 @@ impl Weight {
             return Ok(());
         }
         let told = format!("{}\n{}", beside.status()?["ipvs"], beside.agent.log());
-        Err(missed(promised, format!("{self:?}, promised are {promised:?}"))).context(told)
+        Err(overdue(promised, format!("{self:?}, promised are {promised:?}"))).context(told)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     load::{at_intervals, repeat, under},
     tcp_info,
     topology::Service,
-    watch::{figure, missed, stood_still},
+    watch::{figure, missed, overdue, stood_still},
 };
 
 /// Clients that keep their connections, half of each IP version.
@@ -89,7 +89,7 @@ impl Wait {
     /// # Errors
     /// Where it is longer.
     pub(super) fn bounded(self, what: impl Display) -> Result<Self> {
-        if self.own() <= STALL { Ok(self) } else { Err(missed(STALL, format!("{what}: {self:?}"))) }
+        if self.own() <= STALL { Ok(self) } else { Err(overdue(STALL, format!("{what}: {self:?}"))) }
     }
 
     /// How much of it was nobody's fault but ours.
@@ -248,7 +248,7 @@ pub(super) fn hangs(
         let seen = one.outcome == Outcome::Answered || one.outcome == Outcome::Reset;
         ensure!(seen, "{} before the flag", one.text(flagged));
         if one.begun + one.wait.own() > flagged + STALL {
-            return Err(missed(STALL, format!("{} before the flag", one.text(flagged))));
+            return Err(overdue(STALL, format!("{} before the flag", one.text(flagged))));
         }
     }
     for to in watched.to {

@@ -19,7 +19,7 @@ use crate::{
     audit::BOTH,
     client::{FIRST_SYN, UdpConn, wait_until},
     load::{repeat, under},
-    promises::RESTORED,
+    promises::{FOLLOWED, RESTORED},
     tcp_info,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
     watch::{missed, wait_within},
@@ -122,8 +122,9 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
     follow(&beside, &[a, c])?;
     let by_request = || beside.agent.flag_by_socket(a.name);
     let by_file = || {
+        let renamed = Instant::now();
         beside.flag_in_file(&[a, c], &[a])?;
-        wait_until("its pods are cut off", LIMIT, || {
+        wait_within("its pods are cut off", FOLLOWED, renamed, || {
             let rows = beside
                 .agent
                 .expect(&["backends", "-o", "json"])

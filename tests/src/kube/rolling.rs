@@ -31,7 +31,7 @@ const OPEN: usize = 40;
 const PODS: usize = 4;
 /// Addresses on each of two nodes: each is used again after so many pods, with short periods longer after its pod has ended than a fault takes.
 const ADDRESSES: u8 = 24;
-/// Longest wait for the agent and kube-proxy, beside what their periods take.
+/// Longest wait for kube-proxy, beside what its periods take.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// How fast everything goes.
@@ -346,12 +346,8 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         last = Audit::of(&world.agent).map_or_else(|_| Vec::new(), |audit| audit.in_state("fault"));
         wanted.iter().all(|kind| last.iter().any(|fault| fault.starts_with(kind)))
     };
-    let waited = if emulated() {
-        wait_until("faults", world.pace.fault_after() + LIMIT, found)
-    } else {
-        wait_within("faults", FOLLOWED + world.pace.found(), told, found)
-    };
-    waited.with_context(|| format!("{last:#?}\n{}", world.agent.log()))?;
+    wait_within("faults", FOLLOWED + world.pace.found(), told, found)
+        .with_context(|| format!("{last:#?}\n{}", world.agent.log()))?;
     let new: Vec<IpAddr> = world.pods.all.iter().map(|pod| pod.address).collect();
     let about = |fault: &str, pods: &[IpAddr]| {
         pods.iter().any(|pod| fault.contains(&format!("-> {}", SocketAddr::new(*pod, 8080))))

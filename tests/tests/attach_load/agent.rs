@@ -4,7 +4,11 @@ use std::time::{Duration, Instant};
 
 use nodefence::dataplane::TcChoice;
 use nodefence_common::{PIN_VERSION, VERDICT_LIFETIME_NS};
-use nodefence_tests::{Agent, client::wait_until, watch::within};
+use nodefence_tests::{
+    Agent,
+    promises::RENEWED,
+    watch::{wait_within, within},
+};
 
 use super::support::{PEERS, Pair, load, pin_dir, sh, ways};
 
@@ -97,7 +101,7 @@ fn pins_of_another_layout_or_version_are_detached() {
                 cut.pass(20).unwrap();
                 cut.finish().unwrap().remove(0).none("to a flagged node").is_ok()
             };
-            wait_until("it is cut again", Duration::from_secs(30), cut).unwrap();
+            wait_within("it is cut again", RENEWED, began, cut).unwrap();
             let left: Vec<_> = pair.near.run(move || {
                 let folders = std::fs::read_dir(pins.parent().unwrap()).unwrap();
                 folders.map(|folder| folder.unwrap().path()).filter(|folder| *folder != pins).collect()

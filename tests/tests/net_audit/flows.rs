@@ -57,7 +57,7 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
     // Not at once: kube-proxy has its time.
     let young = || Audit::of(&agent).is_ok_and(|audit| audit.in_state("new") == faults);
     wait_until("they are seen, and are no faults yet", LIMIT, young).with_context(|| agent.log())?;
-    let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
+    let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str))?;
     let row = audit.row(&faults[0]).context("no row")?;
     ensure!(row["service"] == "default/dns" && row["count"].as_u64() >= Some(3), "{row}");
     ensure!(row["age_seconds"].as_u64() >= Some(2), "{row}");
@@ -105,7 +105,7 @@ fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
         agent.rewrite_cluster_file(&without_b(&cluster))?;
         let faults = BOTH.map(|family| format!("stale-udp {}", dns_to_b(&cluster, family)));
         wait_seen(&agent, &faults)?;
-        wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
+        wait_faults(&agent, &faults.each_ref().map(String::as_str))?;
         let before = count_to_b(&cluster)?;
         ensure!(
             repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp left", before)]),
@@ -126,7 +126,7 @@ fn flows_to_a_flagged_node_are_found() -> Result<()> {
     let _clients = dns_clients(&cluster, 2)?;
     agent.flag("node-b")?;
     let faults = BOTH.map(|family| format!("flagged-flow {}", dns_to_b(&cluster, family)));
-    let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str), LIMIT)?;
+    let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str))?;
     let row = audit.row(&faults[1]).context("no row")?;
     ensure!(
         row["detail"] == "goes to node node-b, which is flagged" && row["service"] == "default/dns",
@@ -136,7 +136,7 @@ fn flows_to_a_flagged_node_are_found() -> Result<()> {
     ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow left", before)]));
     ensure!(count_to_b(&cluster)? == before);
     agent.unflag("node-b")?;
-    wait_faults(&agent, &[], LIMIT).map(drop)
+    wait_faults(&agent, &[]).map(drop)
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_tcp_entry_to_a_flagged_node_is_let_go_where_that_does_no_harm() -> Result<(
         ))?;
     }
     let fault = "flagged-flow flow TCP 10.96.0.10:80 -> 10.244.2.2:8080";
-    let audit = wait_faults(&agent, &[fault], LIMIT)?;
+    let audit = wait_faults(&agent, &[fault])?;
     ensure!(audit.row(fault).is_some_and(|row| row["count"] == 2 && row["service"] == "default/web"));
     let ours = |from| {
         entries(&cluster, from).map(|flows| flows.iter().filter(|flow| flow.orig.protocol == 6).count())

@@ -51,7 +51,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     let v6 = [format!("TCP [{}]:80", v6[0]), format!("TCP [{}]:30080", v6[1])]
         .map(|server| format!("stale-destination {server} -> [{b6}]:8080"));
     let all: Vec<&str> = [&fault, &others[0], &v6[0], &v6[1]].map(String::as_str).into();
-    let audit = wait_faults(&agent, &all, LIMIT)?;
+    let audit = wait_faults(&agent, &all)?;
     let row = audit.row(&fault).context("no row")?;
     ensure!(row["detail"] == "is an endpoint that is not to be used; weight 1, 1 connections", "{row}");
 
@@ -60,7 +60,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     let draining = || Audit::of(&agent).is_ok_and(|audit| audit.in_state("draining") == [fault.clone()]);
     nodefence_tests::client::wait_until("it drains", LIMIT, draining).with_context(|| agent.log())?;
     weigh(&cluster, 1)?;
-    wait_faults(&agent, &all, LIMIT)?;
+    wait_faults(&agent, &all)?;
     // Gently where there are connections; "still there" is what draining is.
     let expected = outcomes([("stale-destination mended", 4)]);
     let done = repair(&agent, &["--kind", "stale-destination"])?;
@@ -69,7 +69,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     ensure!(table.contains("-a -t 10.96.0.10:80 -r 10.244.2.2:8080 -m -w 0"), "{table}");
     ensure!(table.matches("10.244.2.2:8080").count() == 1, "{table}");
     conn.echo(b"goes on")?;
-    let audit = wait_faults(&agent, &[], LIMIT)?;
+    let audit = wait_faults(&agent, &[])?;
     ensure!(audit.in_state("draining") == [fault.clone()], "{:#}", audit.report["differences"]);
     // Draining is none of repair's.
     ensure!(repair(&agent, &["--kind", "stale-destination"])? == outcomes([]));
@@ -81,7 +81,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     let missing: Vec<String> =
         all[1..].iter().map(|fault| fault.replace("stale-destination", "missing-destination")).collect();
     let faults: Vec<&str> = std::iter::once(&stray).chain(&missing).map(String::as_str).collect();
-    wait_faults(&agent, &faults, LIMIT)?;
+    wait_faults(&agent, &faults)?;
     ensure!(repair(&agent, &["--kind", "stray-weight"])? == outcomes([("stray-weight mended", 1)]));
     ensure!(
         repair(&agent, &["--kind", "missing-destination"])? == outcomes([("missing-destination mended", 3)])

@@ -64,7 +64,7 @@ fn what_the_take_out_cannot_do_is_found() -> Result<()> {
         "flagged-destination UDP 10.96.0.10:53 -> 10.244.2.2:5300",
         "flagged-flow flow UDP 10.96.0.10:53 -> 10.244.2.2:5300",
     ];
-    let audit = wait_faults(&agent, &pinned, LIMIT)?;
+    let audit = wait_faults(&agent, &pinned)?;
     let row = audit.row(pinned[0]).context("no row")?;
     ensure!(row["detail"] == "on a flagged node; weight 0, 1 connections, 0 templates", "{row}");
     // Both are the take-out's.
@@ -72,7 +72,7 @@ fn what_the_take_out_cannot_do_is_found() -> Result<()> {
     ensure!(repair(&agent, &["--kind", "flagged-destination,flagged-flow"])? == left);
     // It goes on once it can.
     ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
-    wait_faults(&agent, &[], LIMIT)?;
+    wait_faults(&agent, &[])?;
     ensure!(client.who()? == "node-c");
     nothing_for_a_while(&agent)?;
     ensure!(Audit::of(&agent)?.code == 0);

@@ -126,7 +126,7 @@ fn each_is_found_alone_and_mended_alone() -> Result<()> {
     for planted in &ALL {
         ns.exec(planted.plant)?;
         let fault = planted.fault();
-        wait_faults(&agent, &[&fault], LIMIT)?;
+        wait_faults(&agent, &[&fault])?;
         // Neither the other kinds nor a dry run.
         let changed = saved(ns)?;
         ensure!(repair(&agent, &["--kind", &others(planted.kind)])? == outcomes([]), "{fault}");
@@ -136,7 +136,7 @@ fn each_is_found_alone_and_mended_alone() -> Result<()> {
         ensure!(saved(ns)? == changed, "{fault}: changed by what is none of its");
         planted.put_right(&agent, ns)?;
         ensure!(saved(ns)? == before, "{fault}: {:#?}, before {before:#?}", saved(ns)?);
-        wait_faults(&agent, &[], LIMIT).context(fault)?;
+        wait_faults(&agent, &[]).context(fault)?;
     }
     nothing_for_a_while(&agent)?;
     for conn in &mut conns {
@@ -161,7 +161,7 @@ fn all_at_once_are_told_apart() -> Result<()> {
     let mut faults: Vec<String> = ALL.iter().map(Planted::fault).collect();
     let expect = |faults: &[String]| {
         let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
-        wait_faults(&agent, &faults, LIMIT).map(drop)
+        wait_faults(&agent, &faults).map(drop)
     };
     while let Some(planted) = left.pop() {
         expect(&faults)?;
@@ -185,7 +185,7 @@ fn the_agent_mends_what_it_is_told_to() -> Result<()> {
     let left: Vec<String> =
         ALL.iter().filter(|planted| !mended.contains(&planted.kind)).map(Planted::fault).collect();
     let left: Vec<&str> = left.iter().map(String::as_str).collect();
-    wait_faults(&agent, &left, LIMIT)?;
+    wait_faults(&agent, &left)?;
     let table = ns.exec("ipvsadm -Sn")?;
     ensure!(
         table.contains("-a -t 10.96.0.10:80 -r 10.244.3.2:8080 -m -w 1") && !table.contains("10.244.9.9"),

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Netns, Place, client::wait_until, ipvs::cluster, topology::Service,
-    watch::held,
+    Agent, Cluster, Conn, Family, Netns, Place, client::wait_until, ipvs::cluster, promises::RENEWED,
+    topology::Service, watch::held,
 };
 use serde_json::{Value, json};
 
@@ -13,8 +13,8 @@ use super::common::Kernel;
 
 /// For what is not promised.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Each second; what is later is a problem.
-const RENEWED: Duration = Duration::from_secs(2);
+/// What is later is told as a problem.
+const LATE: Duration = Duration::from_secs(2);
 /// Where a line's name ends.
 const NAME: usize = 16;
 
@@ -115,7 +115,7 @@ fn same(found: &[(String, String)], expected: &[(String, String)]) -> Result<()>
             let (age, more) = found.1.split_once(" s ago").context("no age")?;
             let age = Duration::from_secs_f64(age.parse()?);
             held("verdicts renewed", RENEWED, Instant::now() - age, age)?;
-            ensure!(more.is_empty() == (age <= RENEWED), "{found:?}");
+            ensure!(more.is_empty() == (age <= LATE), "{found:?}");
             continue;
         }
         if found.0 == "View" && expected.0 == "View" {

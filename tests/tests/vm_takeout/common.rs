@@ -8,10 +8,10 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::Pid;
 use nodefence_tests::{
-    Agent, Cluster, Family, Netns,
+    Agent, Cluster, Family, Netns, Outcome,
     client::{UdpConn, wait_until},
     ipvs,
-    promises::RESTORED,
+    promises::{FOLLOWED, RESTORED},
     topology::Service,
     watch::wait_within,
 };
@@ -66,11 +66,14 @@ pub(super) fn agent(cluster: &Cluster) -> Result<Agent> {
     agent_with(cluster, &[])
 }
 
-/// Node C answers all of them; one datagram of all may be lost, and is sent once more by whoever sends datagrams.
+/// Node C answers all of them; one datagram of all may be lost, and is sent once more by whoever sends datagrams. Whose datagram was refused has an answer.
 pub(super) fn answered_by_c(clients: &[UdpConn]) -> Result<()> {
     let mut lost = 0;
     for client in clients {
-        let who = client.who().or_else(|_| {
+        let who = client.who().or_else(|error| {
+            if Outcome::of(&error) != Outcome::TimedOut {
+                return Err(error);
+            }
             lost += 1;
             client.who()
         });
@@ -203,9 +206,9 @@ pub(super) fn with_services(cluster: &Cluster, of_b: &str) -> String {
 /// Gives the agent another cluster file, and waits until it has taken it.
 pub(super) fn rewrite(agent: &Agent, text: &str) -> Result<()> {
     let view = || agent.status()?["cluster"]["view"].as_u64().context("no number of the view");
-    let before = view()?;
+    let (before, renamed) = (view()?, Instant::now());
     agent.rewrite_cluster_file(text)?;
-    wait_until("the file is taken", LIMIT, || view().is_ok_and(|now| now > before)).map(drop)
+    wait_within("the file is taken", FOLLOWED, renamed, || view().is_ok_and(|now| now > before)).map(drop)
 }
 
 /// What the ledger says.

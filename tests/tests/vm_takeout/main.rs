@@ -1,6 +1,7 @@
 //! Flagged nodes are taken out of IPVS and come back: the real agent, `ipvsadm`, servers and clients. Runs in VMs (`cargo xtask vm-test`).
 
 mod common;
+mod end;
 mod ending;
 mod exact;
 mod life;
