@@ -4,6 +4,7 @@ mod automatic;
 mod bridged;
 mod changing;
 mod claimed;
+mod cut_objects;
 mod differing;
 mod exempted;
 mod failing;

@@ -28,6 +28,15 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) fn parse(text: &str) -> Arc<Self> {
         let view = parse(text, true).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        Self::new(view, text)
+    }
+
+    /// As a source of objects told it.
+    pub(super) fn told(view: ClusterView) -> Arc<Self> {
+        Self::new(view, "")
+    }
+
+    fn new(view: ClusterView, text: &str) -> Arc<Self> {
         let index = KeepIndex::new(&view);
         Arc::new(Self { view: Arc::new(view), text: text.to_owned(), index, known: Mutex::default() })
     }

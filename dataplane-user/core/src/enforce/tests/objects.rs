@@ -125,8 +125,16 @@ fn history(seed: u64) -> [usize; 3] {
 /// 500, 10,000 with `NODEFENCE_LONG_TESTS=1`.
 #[test]
 fn what_lies_in_the_maps_is_what_a_fresh_start_would_write() {
-    let histories = if std::env::var_os("NODEFENCE_LONG_TESTS").is_some() { 10_000 } else { 500 };
-    let mut seen = [0; 3];
+    assert!(each(500, history).iter().all(|seen| *seen > 100));
+}
+
+/// Has so many histories happen, 10,000 with `NODEFENCE_LONG_TESTS=1`, and gives the sums of what each saw.
+pub(super) fn each<const N: usize>(
+    histories: u64,
+    history: impl Fn(u64) -> [usize; N] + std::panic::RefUnwindSafe,
+) -> [usize; N] {
+    let histories = if std::env::var_os("NODEFENCE_LONG_TESTS").is_some() { 10_000 } else { histories };
+    let mut seen = [0; N];
     for seed in 0..histories {
         match std::panic::catch_unwind(|| history(seed)) {
             Ok(saw) => seen.iter_mut().zip(saw).for_each(|(seen, saw)| *seen += saw),
@@ -136,5 +144,6 @@ fn what_lies_in_the_maps_is_what_a_fresh_start_would_write() {
             }
         }
     }
-    assert!(seen.iter().all(|seen| *seen > 100), "{seen:?}");
+    println!("seen: {seen:?}");
+    seen
 }
