@@ -51,6 +51,8 @@ pub(super) enum Message {
     ForgetOld,
     /// Whoever asks is told once all that was told before is carried out.
     Settle(oneshot::Sender<()>),
+    /// Whoever asks is told once all claims are saved that were told before, or could not be.
+    Saved(oneshot::Sender<()>),
     /// All verdicts are renewed once more, and nothing is done after that.
     End,
 }
@@ -148,6 +150,13 @@ impl Inbox {
     pub(super) fn settled(&self) -> oneshot::Receiver<()> {
         let (settled, receiver) = oneshot::channel();
         self.post(Message::Settle(settled));
+        receiver
+    }
+
+    /// For whoever waits until all claims are saved, or could not be. Closed where it ends before.
+    pub(super) fn saved(&self) -> oneshot::Receiver<()> {
+        let (saved, receiver) = oneshot::channel();
+        self.post(Message::Saved(saved));
         receiver
     }
 

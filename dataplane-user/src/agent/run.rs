@@ -34,6 +34,8 @@ use crate::{
 
 /// How often it is looked whether somebody removed the socket or the run folder.
 const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
+/// How long the end waits at most until flags are saved whose folder was removed.
+const LAST_SAVE: Duration = Duration::from_secs(1);
 /// How long tasks may take to end in order.
 const WIND_UP: Duration = Duration::from_secs(1);
 
@@ -285,7 +287,7 @@ async fn write_down(settings: &Settings, verdicts: &Inbox, lock: &mut Lock) -> a
         }
     }
     verdicts.tell(Input::SaveAnew);
-    // What it gives out is given before it says that it has settled; the store ends once it lies there.
-    let _ended = verdicts.settled().await.is_err();
+    // One that is under way may lie in the folder that is gone. A disk that hangs does not hold the end up.
+    let _late = tokio::time::timeout(LAST_SAVE, verdicts.saved()).await.is_err();
     anyhow::anyhow!("the socket {} was removed, or all of its folder; start the agent anew", socket.display())
 }

@@ -71,6 +71,7 @@ impl Verdicts {
             waiting: HashMap::new(),
             tickets: 0,
             settling: Vec::new(),
+            saving: Vec::new(),
             begun: 0,
             failed: false,
             troubled: false,
@@ -123,6 +124,8 @@ struct Driver {
     tickets: u64,
     /// Who waits until all is carried out.
     settling: Vec<oneshot::Sender<()>>,
+    /// Who waits until all claims are saved.
+    saving: Vec<oneshot::Sender<()>>,
     /// When (CLOCK_MONOTONIC, ns) this pass began.
     begun: u64,
     /// A write failed since verdicts were last renewed.
@@ -173,6 +176,9 @@ impl Driver {
             self.beat.set_done(world.number);
             self.tell(&world);
         }
+        if self.enforcer.is_saved() {
+            self.settling.append(&mut self.saving);
+        }
         for settled in self.settling.drain(..) {
             let _gone = settled.send(());
         }
@@ -210,6 +216,7 @@ impl Driver {
                 }
                 Message::ForgetOld => self.writer.forget_old(),
                 Message::Settle(settled) => self.settling.push(settled),
+                Message::Saved(saved) => self.saving.push(saved),
                 Message::End => {
                     self.ending = true;
                     self.enforcer.handle(Input::Renew, now());

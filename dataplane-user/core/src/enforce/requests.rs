@@ -200,6 +200,11 @@ impl Enforcer {
         due.then(|| Output::Save(version, self.claims.to_save()))
     }
 
+    /// Whether all claims are saved, or could not be: nothing of them is under way.
+    pub fn is_saved(&self) -> bool {
+        self.requests.state(self.claims.version()).is_some()
+    }
+
     /// Answers whoever waits for nothing more, or for long enough.
     pub(super) fn answer(&mut self) {
         if self.requests.waiting.is_empty() {

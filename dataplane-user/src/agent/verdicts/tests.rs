@@ -329,6 +329,22 @@ fn what_was_left_is_renewed_before_anything_else() {
     assert!(map.lease >= begun.mono + VERDICT_LIFETIME_NS);
 }
 
+/// A save that is under way may lie in a folder that is gone.
+#[test]
+fn what_is_to_be_saved_anew_is_saved_after_what_is_under_way() {
+    let rig = Rig::new();
+    let _answer = rig.flag("b");
+    rig.settle();
+    rig.verdicts.inbox.tell(Input::SaveAnew);
+    let mut saved = rig.verdicts.inbox.saved();
+    for _ in 0..2 {
+        rig.settle();
+        assert_eq!(saved.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        rig.save();
+    }
+    saved.blocking_recv().unwrap();
+}
+
 /// What has lapsed is being put back by the guard: it does not hold again because this process goes on.
 #[test]
 fn a_lease_that_has_lapsed_is_renewed_only_where_nothing_is_taken_out() {
