@@ -1,6 +1,9 @@
 //! The first state: verdicts that an earlier agent left are renewed until the first view comes.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use nodefence_common::{NodeEntry, Verdict};
 
@@ -12,18 +15,21 @@ use super::{
     now::Now,
     output::Output,
     pending::Requests,
-    place::Place,
+    place::{Place, cuts},
     settings::Told,
     views::Views,
     world::World,
 };
-use crate::plan::{name_field, verdict_until};
+use crate::{
+    cluster::NodeName,
+    plan::{Mode, name_field, verdict_until},
+};
 
 impl Enforcer {
     /// At the start of an agent. `pinned`: every entry of the `nodes` map that has an owner; `saved`: what an earlier agent saved.
     ///
-    /// Until the first view comes, verdicts that are alive now are renewed where their node is claimed still, whatever the cause, but
-    /// none for longer than its claims last: an upgrade must not let a node go.
+    /// Until the first view comes, verdicts that are alive now are renewed where a claim on their node is to be carried out so, whatever
+    /// its cause, but none for longer than such claims last, and none that lapsed meanwhile: an upgrade must not let a node go.
     pub fn bridge(pinned: Vec<(u32, NodeEntry)>, saved: Saved, told: Told, now: Now) -> Self {
         let alive = |entry: &NodeEntry| entry.verdict == Verdict::Flagged as u32 && entry.until > now.mono;
         let bridged = pinned.iter().filter(|(_, entry)| alive(entry)).copied().collect();
@@ -77,25 +83,53 @@ impl Enforcer {
         for (index, entry) in self.bridged.iter().flatten() {
             bearers.entry(entry.name).or_default().push((*index, *entry));
         }
-        let mut claimed: BTreeMap<[u8; 28], Vec<&Claim>> = BTreeMap::new();
+        let mut claimed: BTreeMap<[u8; 28], &NodeName> = BTreeMap::new();
         let mut twice = BTreeSet::new();
         for node in self.claims.nodes() {
-            let claims = self.claims.of(node).iter().filter(|claim| !claim.ended(self.now)).collect();
-            if claimed.insert(name_field(node), claims).is_some() {
+            if claimed.insert(name_field(node), node).is_some() {
                 twice.insert(name_field(node));
             }
         }
-        for (field, claims) in claimed {
+        for (field, node) in claimed {
             // A name that two entries bear, or two claimed nodes, is believed of neither.
             let Some([(index, entry)]) = bearers.get(&field).map(|bearers| &bearers[..]) else { continue };
-            if claims.is_empty() || twice.contains(&field) {
+            if twice.contains(&field) || self.has_lapsed(*index) {
                 continue;
             }
-            let without_end = claims.iter().any(|claim| claim.remaining(self.now).is_none());
-            let longest = claims.iter().filter_map(|claim| claim.remaining(self.now)).max();
-            let until = verdict_until(self.now.mono, longest.filter(|_| !without_end));
+            let claims = self.claims.of(node).iter();
+            let holding: Vec<&Claim> = claims.filter(|claim| self.holds(node, entry, claim)).collect();
+            if holding.is_empty() {
+                continue;
+            }
+            let left: Option<Vec<Duration>> = holding.iter().map(|claim| claim.remaining(self.now)).collect();
+            let until = verdict_until(self.now.mono, left.and_then(|left| left.into_iter().max()));
             self.bridging.push_back((*index, NodeEntry { until, ..*entry }));
         }
+    }
+
+    /// Whether a claim renews an entry: only where it would be carried out so, as far as that is known without a view.
+    fn holds(&self, node: &NodeName, entry: &NodeEntry, claim: &Claim) -> bool {
+        if claim.ended(self.now) {
+            return false;
+        }
+        let mode = if claim.source.automatic() {
+            // In which scopes the node counts is not known yet: any that is released withholds the claim.
+            let withheld = self.claims.is_withheld(node, claim.raised, self.now);
+            self.told.auto.under(self.told.mode).filter(|_| !withheld)
+        } else {
+            Some(self.told.mode)
+        };
+        match mode {
+            Some(Mode::Enforce) => true,
+            Some(Mode::Observe) => !cuts(entry),
+            None => false,
+        }
+    }
+
+    /// Whether nothing that lies in a place is alive: nobody is flagged anew before the first view comes.
+    fn has_lapsed(&self, index: u32) -> bool {
+        let alive = |place: &Place| place.entry.until.max(place.may_cut.unwrap_or(0)) > self.now.mono;
+        !self.places.get(&index).is_some_and(alive)
     }
 
     /// What is to be done next, until the first view comes.

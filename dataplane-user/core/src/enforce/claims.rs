@@ -116,7 +116,7 @@ impl Claims {
 
     /// Whether an automatic claim on the node that was first raised then would be withheld. A node that the view lacks may count
     /// in any scope once it is back.
-    fn is_withheld(&self, node: &NodeName, raised: Duration, now: Now) -> bool {
+    pub(super) fn is_withheld(&self, node: &NodeName, raised: Duration, now: Now) -> bool {
         let withholds = |withheld: &Withheld| withheld.lasts(now) && raised <= withheld.since;
         match self.members.get(node) {
             Some(member) => member.scopes().any(|scope| self.limits.released(&scope).is_some_and(withholds)),

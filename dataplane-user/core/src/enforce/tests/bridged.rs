@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Input, NewClaim, Output, Saved, Source},
+    enforce::{Auto, Input, LimitScope, NewClaim, Output, Saved, Source, Told},
+    plan::Mode,
 };
 
 const SERVICES: &[&str] = &["b", "c"];
@@ -74,6 +75,61 @@ fn a_start_that_waits_holds_what_is_drained_for_a_minute() {
     assert_eq!(rig.cut(), "b");
     let last = rig.lease.unwrap() - begun;
     assert!((62 * SECOND..=63 * SECOND).contains(&last), "{last}");
+}
+
+/// A claim that is not carried out cuts nobody for longer than the one beside it that is.
+#[test]
+fn a_claim_that_enforces_nothing_renews_no_cut() {
+    for (auto, limited) in [(Auto::Observe, false), (Auto::Off, false), (Auto::Enforce, true)] {
+        let told = Told { auto, ..told() };
+        let mut rig = Rig::with(&text("abcdefghijkl", SERVICES), told.clone());
+        rig.raise("b", claim(Source::Hung), false);
+        rig.raise("b", lasting(Source::Cli, 5), false);
+        if limited {
+            rig.saved.released.push((LimitScope::Whole, rig.now.boot));
+        }
+        let mut rig = Rig::over(rig.maps, rig.saved, told, rig.now.mono + 2 * SECOND);
+        rig.run();
+        rig.pass(3 * SECOND - 1);
+        assert_eq!(rig.cut(), "b", "{auto:?}");
+        rig.pass(1);
+        assert_eq!(rig.cut(), "", "{auto:?}");
+        rig.pass(SECOND);
+        assert_eq!(rig.cut(), "", "{auto:?}");
+    }
+}
+
+/// An agent that is to cut nothing renews no cut, and goes on observing what one before it observed.
+#[test]
+fn an_agent_that_observes_renews_what_only_observes() {
+    let (rig, _) = after(&[("b", claim(Source::Cli))], SECOND);
+    let observes = Told { mode: Mode::Observe, ..told() };
+    let mut rig = Rig::over(rig.maps, rig.saved, observes.clone(), rig.now.mono);
+    rig.run();
+    assert_eq!(rig.did(), [""; 0]);
+    let mut rig = Rig::with(&text("abcdefghijkl", SERVICES), observes.clone());
+    rig.raise("b", claim(Source::Hung), false);
+    let mut rig = Rig::over(rig.maps, rig.saved, observes, rig.now.mono + SECOND);
+    rig.run();
+    assert_eq!(rig.did(), ["observe b"]);
+}
+
+/// Nobody is cut anew before the first view comes: a verdict that lapsed since the agent began is not brought back.
+#[test]
+fn a_claim_that_comes_after_a_verdict_lapsed_does_not_renew_it() {
+    let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
+    rig.run();
+    rig.pass(4 * SECOND);
+    rig.raise("e", claim(Source::External("cloud".into())), false);
+    rig.pass(SECOND);
+    assert_eq!(rig.cut(), "");
+    // One that comes in time does.
+    let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
+    rig.run();
+    rig.pass(3 * SECOND);
+    rig.raise("e", claim(Source::External("cloud".into())), false);
+    rig.pass(3 * SECOND);
+    assert_eq!(rig.cut(), "e");
 }
 
 #[test]

@@ -136,10 +136,10 @@ impl History {
     /// Whether the owner of a place may be cut by what is claimed now.
     pub(super) fn is_claimed(&self, index: u32) -> bool {
         let name = NodeName::from(self.rig.maps.name(index));
-        if !self.oracle.open {
-            return !self.oracle.living(&name, self.rig.now).is_empty();
-        }
         let members = self.members();
+        if !self.oracle.open {
+            return self.oracle.may_cut(&name, &members, self.rig.now);
+        }
         let generation = self.rig.maps.nodes[&index].generation;
         let has_it = members.get(&name).is_some_and(|its| its.slot == plan::Slot { index, generation });
         has_it && self.oracle.may_cut(&name, &members, self.rig.now)
@@ -237,10 +237,10 @@ impl History {
         }
     }
 
-    /// The claims that hold on the node that an entry names.
+    /// The claims for which the node may be cut that an entry names.
     pub(super) fn claims_of(&self, entry: &NodeEntry) -> Vec<Held> {
         let name = String::from_utf8_lossy(&entry.name).trim_end_matches('\0').to_owned();
-        self.oracle.living(&name.into(), self.rig.now)
+        self.oracle.cutting(&name.into(), &self.members(), self.rig.now)
     }
 
     /// Nothing more is to be done now.

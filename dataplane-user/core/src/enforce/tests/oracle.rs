@@ -246,9 +246,16 @@ impl Oracle {
         self.kept.claims.iter().filter(move |(key, _)| key.0 == node)
     }
 
-    /// The claims on a node that are not over.
-    pub(super) fn living(&self, node: &NodeName, now: Now) -> Vec<Held> {
-        self.on(node).map(|(_, held)| *held).filter(|held| !held.over(now)).collect()
+    /// The claims on a node for which it may be cut. Before the first view it may count in any scope.
+    pub(super) fn cutting(&self, node: &NodeName, members: &Members, now: Now) -> Vec<Held> {
+        let cuts = |(key, held): &(&Key, &Held)| {
+            let standing = match self.open {
+                true => self.standing(key, held, members, now),
+                false => self.carried_out(key, held, &Members::new(), now),
+            };
+            standing == Standing::Enforced
+        };
+        self.on(node).filter(cuts).map(|(_, held)| *held).collect()
     }
 
     /// How each claim stands.
@@ -258,11 +265,16 @@ impl Oracle {
     }
 
     fn standing(&self, key: &Key, held: &Held, members: &Members, now: Now) -> Standing {
+        if !held.over(now) && !members.contains_key(&key.0) {
+            return Standing::Unknown;
+        }
+        self.carried_out(key, held, members, now)
+    }
+
+    /// How a claim stands, whether or not somebody knows its node.
+    fn carried_out(&self, key: &Key, held: &Held, members: &Members, now: Now) -> Standing {
         if held.over(now) {
             return Standing::Over;
-        }
-        if !members.contains_key(&key.0) {
-            return Standing::Unknown;
         }
         let mut enforces = self.told.mode == Mode::Enforce;
         if is_automatic(&key.1) {
@@ -280,7 +292,7 @@ impl Oracle {
 
     /// Whether a node may be cut for one of its claims.
     pub(super) fn may_cut(&self, node: &NodeName, members: &Members, now: Now) -> bool {
-        self.on(node).any(|(key, held)| self.standing(key, held, members, now) == Standing::Enforced)
+        !self.cutting(node, members, now).is_empty()
     }
 }
 
