@@ -122,8 +122,8 @@ pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String>
         return Err("is from before the machine booted".into());
     }
     // One of the source that is over stays, as it does in memory: the source may say it still, and a wall clock that was set
-    // back must not give it new time.
-    let holds = |claim: &Claim| claim.source == Source::File || !claim.ended(now);
+    // back must not give it new time. So does an automatic one: where a limit withheld it, its cause must not raise it as new.
+    let holds = |claim: &Claim| claim.source != Source::Cli || !claim.ended(now);
     let claims = stored.claims.into_iter().map(StoredClaim::read).filter(|(_, claim)| holds(claim));
     let released = stored
         .released

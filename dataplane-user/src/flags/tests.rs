@@ -7,7 +7,14 @@ use std::{
 use jiff::Timestamp;
 
 use super::*;
-use crate::enforce::{Claim, First, LimitScope, Now, Saved, Source};
+use crate::{
+    cluster::NodeName,
+    enforce::{
+        Auto, Change, Claim, Enforcer, Event, First, Input, LimitScope, NewClaim, Now, Output, Saved, Share,
+        Source, Told,
+    },
+    plan::Mode,
+};
 
 fn at(wall: i64, boot: u64) -> Now {
     Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
@@ -138,20 +145,56 @@ fn all_claims_survive_in_their_file() {
 }
 
 #[test]
-fn what_is_over_is_left_but_for_the_source_s() {
+fn a_flag_that_is_over_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
-    store.save(&saved()).unwrap();
-    let left = |now: Now| {
-        let claims = store.adopt(now).unwrap().saved.claims;
-        claims.into_iter().map(|(node, claim)| format!("{node} {:?}", claim.source)).collect::<Vec<_>>()
+    let flag = ("z".into(), claim(Source::Cli, Some(60)));
+    let with =
+        |flags: &[(NodeName, Claim)]| Saved { claims: [&saved().claims[..], flags].concat(), ..saved() };
+    store.save(&with(std::slice::from_ref(&flag))).unwrap();
+    assert_eq!(store.adopt(at(1_000, 59)).unwrap().saved, with(&[flag]));
+    // What no person made is the next agent's to drop, and the source may say still what it said.
+    let over = at(1_000, 71);
+    let left = store.adopt(over).unwrap().saved;
+    assert_eq!(left, saved());
+    assert!(left.claims[1..].iter().all(|(_, claim)| claim.ended(over)));
+}
+
+/// While a limit withholds claims, only those count that are first raised after the release: not one that ended while no agent ran.
+#[test]
+fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    let withheld = claim(Source::Hung, Some(40));
+    let released = vec![(LimitScope::Whole, Duration::from_secs(15))];
+    let claims = vec![("b".into(), withheld.clone())];
+    store.save(&Saved { claims, released, ..Saved::default() }).unwrap();
+    let now = at(1_000, 60);
+    let told = Told {
+        own: "a".into(),
+        mode: Mode::Enforce,
+        auto: Auto::Enforce,
+        answer: crate::plan::Answer::Refuse,
+        limit: Share::default(),
     };
-    assert_eq!(left(at(1_000, 60)), ["a Cli", "a File", "c Unreachable"]);
-    assert_eq!(left(at(1_000, 61)), ["a Cli", "a File"]);
-    // Its end is kept: a wall clock that was set back does not prolong it.
-    assert_eq!(left(at(1_000, 71)), ["a Cli", "a File"]);
-    let file = store.adopt(at(1_000, 71)).unwrap().saved.claims.remove(1).1;
-    assert!(file.ended(at(1_000, 71)));
+    let mut enforcer = Enforcer::bridge(Vec::new(), store.adopt(now).unwrap().saved, told, now);
+    enforcer.handle(Input::Tick, now);
+    let raised = NewClaim {
+        source: Source::Hung,
+        by: "".into(),
+        reason: "".into(),
+        evidence: None,
+        lasts: None,
+        until: None,
+    };
+    let change = Change::Raise { claim: raised, force: false };
+    enforcer.handle(Input::Claim { node: "b".into(), change, ticket: None }, now);
+    let told_of = std::iter::from_fn(|| enforcer.poll()).find_map(|output| match output {
+        Output::Record(Event::Raised(node, claim)) => Some((node, claim)),
+        _ => None,
+    });
+    let (node, again) = told_of.unwrap();
+    assert_eq!((node.as_str(), again.raised, again.since), ("b", withheld.raised, withheld.since));
 }
 
 #[test]
