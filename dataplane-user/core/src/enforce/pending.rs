@@ -12,8 +12,8 @@ use crate::cluster::NodeName;
 /// What a request changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// A claim was raised in place of another.
-    Raise { source: Source, before: Option<Claim> },
+    /// A claim was raised in place of another. `raised`: as it is held; `None` where it was over at once.
+    Raise { source: Source, before: Option<Claim>, raised: Option<Box<Claim>> },
     /// A claim was taken back, if there was one.
     Withdraw { was: bool },
     /// Another agent takes over.

@@ -49,7 +49,8 @@ impl Enforcer {
             self.tell_raised(node, &source);
         }
         self.write_anew(node);
-        Ok(Wish::Raise { source, before })
+        let raised = self.claims.get(node, &source).cloned().map(Box::new);
+        Ok(Wish::Raise { source, before, raised })
     }
 
     /// Why a person may not flag a node.
@@ -150,17 +151,20 @@ impl Enforcer {
         self.out.push_back(Output::Reply(ticket, answer));
     }
 
-    /// Refuses the requests that raised a claim on a node and whose verdict is not written: what was held before is held again.
-    /// Whether there were any.
+    /// Refuses the requests that raised a claim on a node and whose verdict is not written: what was held before is held again, where
+    /// nobody has changed the claim since. Whether there were any.
     pub(super) fn refuse(&mut self, node: &NodeName, refusal: &Refusal) -> bool {
         let mut any = false;
         let waiting = std::mem::take(&mut self.requests.waiting);
         // The latest first, so that the claim before the first of them is what stays.
         for pending in waiting.into_iter().rev() {
             match &pending.wish {
-                Wish::Raise { source, before } if pending.node == *node && !pending.settled => {
+                Wish::Raise { source, before, raised } if pending.node == *node && !pending.settled => {
                     any = true;
-                    self.claims.put(node, source, before.clone(), self.now);
+                    let held = self.claims.get(node, source);
+                    if held.is_some() && held == raised.as_deref() {
+                        self.claims.put(node, source, before.clone(), self.now);
+                    }
                     self.reply(pending.ticket, Err(refusal.clone()));
                 }
                 _ => self.requests.waiting.insert(0, pending),

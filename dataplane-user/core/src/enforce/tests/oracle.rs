@@ -57,8 +57,8 @@ pub(super) struct Oracle {
     /// What was handed out to be saved.
     pub(super) saving: Option<Kept>,
     pub(super) saved: Kept,
-    /// Requests that raised a claim which may still be refused, and what was held before.
-    asked: BTreeMap<u64, (Key, Option<Held>)>,
+    /// Requests that raised a claim which may still be refused, what was held before, and what they raised.
+    asked: BTreeMap<u64, (Key, Option<Held>, Option<Held>)>,
     /// How often a limit was exceeded.
     pub(super) exceeded: u64,
     /// How often a claim came back that had been withheld.
@@ -89,10 +89,11 @@ impl Oracle {
                 }
                 let key = (node.clone(), claim.source.clone());
                 let before = self.live(&key, now);
+                self.raise(key.clone(), claim, members, now);
                 if let Some(ticket) = ticket {
-                    self.asked.insert(ticket.0, (key.clone(), before));
+                    let raised = self.kept.claims.get(&key).copied();
+                    self.asked.insert(ticket.0, (key, before, raised));
                 }
-                self.raise(key, claim, members, now);
             }
             Input::Claim { node, change: Change::Withdraw(source), .. } => {
                 self.put((node.clone(), source.clone()), None, members, now);
@@ -189,10 +190,12 @@ impl Oracle {
         scopes.into_iter().filter(holds).collect()
     }
 
-    /// The Enforcer answered a request. Where the verdict could not be written, what was held before is held again.
+    /// The Enforcer answered a request. Where the verdict could not be written, what was held before is held again, but for a claim
+    /// that somebody changed since.
     pub(super) fn answered(&mut self, ticket: u64, answer: &Answer, members: &Members, now: Now) {
-        let Some((key, before)) = self.asked.remove(&ticket) else { return };
-        if matches!(answer, Err(Refusal::NotWritten(_) | Refusal::NotExempt { .. })) {
+        let Some((key, before, raised)) = self.asked.remove(&ticket) else { return };
+        let refused = matches!(answer, Err(Refusal::NotWritten(_) | Refusal::NotExempt { .. }));
+        if refused && raised.is_some_and(|raised| self.kept.claims.get(&key) == Some(&raised)) {
             self.put(key, before, members, now);
         }
     }

@@ -113,6 +113,41 @@ fn a_verdict_that_cannot_be_written_is_not_held() {
     assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("c", 0));
 }
 
+/// A refusal brings no claim back that was withdrawn after the refused one had replaced it.
+#[test]
+fn a_claim_that_was_withdrawn_meanwhile_stays_withdrawn() {
+    let raise = |lasts| Change::Raise { claim: lasting(Source::Cli, lasts), force: false };
+    let fails = |output: &Output| match output {
+        Output::Node(..) => Fate::Failed,
+        _ => Fate::Done,
+    };
+    let mut rig = rig();
+    rig.flag("b").unwrap();
+    rig.fates = Box::new(fails);
+    // Both are taken before one write.
+    for (ticket, change) in [(900, raise(100)), (901, Change::Withdraw(Source::Cli))] {
+        let ask = Input::Claim { node: "b".into(), change, ticket: Some(Ticket(ticket)) };
+        rig.enforcer.handle(ask, rig.now);
+    }
+    rig.run();
+    assert_eq!(rig.answers[&900], Err(Refusal::NotWritten("no room".into())));
+    assert_eq!(rig.answers[&901], Err(Refusal::NotTakenBack("no room".into())));
+    assert!(rig.world().claims.of("b").is_empty());
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.pass(SECOND);
+    assert_eq!(rig.cut(), "");
+    // Where all of them are refused, the first that was replaced is held again.
+    rig.flag("b").unwrap();
+    rig.fates = Box::new(fails);
+    for (ticket, lasts) in [(902, 100), (903, 200)] {
+        let ask = Input::Claim { node: "b".into(), change: raise(lasts), ticket: Some(Ticket(ticket)) };
+        rig.enforcer.handle(ask, rig.now);
+    }
+    rig.run();
+    assert!(rig.answers[&902].is_err() && rig.answers[&903].is_err());
+    assert_eq!(rig.world().claims.of("b")[0].claim.ends, None);
+}
+
 /// Where a write that is said to have failed was done all the same, what is not held is taken back at once.
 #[test]
 fn a_refused_verdict_is_taken_back() {
