@@ -188,3 +188,31 @@ fn another_version_is_detached_under_load() {
         });
     }
 }
+
+/// The first look may attach nothing, and may fail to remove a pin: names are given once, and later looks end what it began.
+#[test]
+fn another_version_is_detached_by_a_later_look() {
+    for (choice, mode) in ways() {
+        Pair::new("later").near.run(move || {
+            let other = pin_dir().with_file_name("v100");
+            let pinned = Options { pin_dir: other.clone(), ..options(choice) };
+            let mut dataplane = Dataplane::open(&pinned).unwrap();
+            assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+            drop(dataplane);
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            assert!(dataplane.devices.attach(&["late0".to_owned()])[0].error.is_some());
+            assert!(other.exists(), "nothing of ours is attached");
+            sh("ip link add late0 type veth peer name late1");
+            // A mount point cannot be removed.
+            let links = other.join("links").display().to_string();
+            sh(&format!("mount --bind {links} {links}"));
+            assert_eq!(dataplane.devices.interfaces()[0].tc, Some(mode));
+            assert_eq!(attached("up0"), [""; 0]);
+            assert!(other.exists());
+            sh(&format!("umount {links}"));
+            assert_eq!(dataplane.devices.interfaces()[0].error, None);
+            assert!(!other.exists());
+            assert_eq!(attached("late0").len(), 2);
+        });
+    }
+}

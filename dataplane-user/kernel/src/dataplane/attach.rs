@@ -1,9 +1,5 @@
 //! Bringing the devices that are attached to in line with those that are wanted.
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use aya::Ebpf;
 use nodefence_common::Device;
@@ -27,7 +23,7 @@ use super::{
     rescue::Rescues,
     staging::Staged,
     tc::{self, TcMode},
-    versions,
+    versions::Other,
     xdp::{self, XdpState, XdpStatus},
 };
 
@@ -57,8 +53,8 @@ pub struct Attach {
     /// What the XDP program knows of devices.
     pub(super) devices: DeviceMap,
     pub(super) staged: Option<Staged>,
-    /// Pin folders of other versions, which go once something is attached.
-    pub(super) other_versions: Vec<PathBuf>,
+    /// What other versions have pinned, which goes once something is attached.
+    pub(super) other_versions: Vec<Other>,
     /// The names last given to [`Attach::attach`].
     pub(super) wanted: Vec<String>,
     /// Holds the maps that nobody has a handle of, and the programs that are loaded only where they are needed.
@@ -72,12 +68,7 @@ impl Attach {
     /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
     pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
         self.wanted = wanted.to_vec();
-        let statuses = reconcile(self, true);
-        if statuses.iter().any(|status| status.error.is_none()) && detach_other_versions(self) {
-            // XDP runs one program of a device, and what ran ahead of ours does not any more.
-            return reconcile(self, false);
-        }
-        statuses
+        reconcile_alone(self, true)
     }
 
     /// Indexes of the devices that programs of ours are attached to by TC, in whatever way and by whichever process.
@@ -88,7 +79,7 @@ impl Attach {
     /// The state of the interfaces last given to [`Attach::attach`], looked up anew. A device that was made again under
     /// its name, or from which our programs were taken, is attached to again.
     pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
-        reconcile(self, false)
+        reconcile_alone(self, false)
     }
 
     /// Whether devices may still read maps of another size: until all of them are switched.
@@ -116,6 +107,16 @@ impl Attach {
     pub fn injector(&self) -> Result<Injector, Error> {
         Injector::new(&self.programs.inject)
     }
+}
+
+/// As [`reconcile`]. What other versions have attached is detached once ours is, at whichever look that is.
+fn reconcile_alone(ours: &mut Attach, leave_others: bool) -> Vec<InterfaceStatus> {
+    let statuses = reconcile(ours, leave_others);
+    if statuses.iter().any(|status| status.error.is_none()) && detach_other_versions(ours) {
+        // XDP runs one program of a device, and what ran ahead of ours does not any more.
+        return reconcile(ours, false);
+    }
+    statuses
 }
 
 /// Attaches to every wanted interface. With `leave_others` also detaches from every other one, and puts staged maps in
@@ -281,26 +282,10 @@ fn commit_staged(ours: &mut Attach) {
     }
 }
 
-/// Detaches what other versions have attached, and says so; whether there was any. What cannot be detached is tried again by the next attach.
+/// Detaches what other versions have attached, and says so; whether there was any. What cannot be detached is tried again by the next look.
 fn detach_other_versions(ours: &mut Attach) -> bool {
     let pin_dir = &ours.options.pin_dir;
     let before = ours.other_versions.len();
-    ours.other_versions.retain(|other| {
-        let folder = other.display();
-        match versions::detach(pin_dir, other) {
-            Ok(()) => {
-                tracing::warn!(
-                    %folder,
-                    "what an agent of another version or layout had pinned was detached; none of its verdicts were adopted: \
-                     flagged nodes got traffic until they were cut anew"
-                );
-                false
-            }
-            Err(error) => {
-                tracing::error!(%folder, %error, "what an agent of another version or layout had pinned cannot be detached");
-                true
-            }
-        }
-    });
+    ours.other_versions.retain_mut(|other| !other.detach(pin_dir));
     ours.other_versions.len() < before
 }

@@ -26,7 +26,7 @@ use super::{
     options::{Options, XdpChoice},
     programs::Programs,
     staging::{self, Staged},
-    versions,
+    versions::{self, Other},
 };
 
 /// The usual place of the BPF filesystem; the only one that is mounted without being asked.
@@ -38,7 +38,7 @@ pub(super) struct Loaded {
     pub(super) programs: Programs,
     pub(super) maps: Maps,
     pub(super) staged: Option<Staged>,
-    pub(super) other_versions: Vec<PathBuf>,
+    pub(super) other_versions: Vec<Other>,
     pub(super) lock: PinLock,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
         versions::put_aside(&options.pin_dir)?;
     }
     let differing = differing.unwrap_or_default();
-    let other_versions = versions::others(&options.pin_dir)?;
+    let other_versions = versions::others(&options.pin_dir)?.into_iter().map(Other::new).collect();
     staging::prepare(&options.pin_dir, &differing)?;
     let mut loader = EbpfLoader::new();
     loader.default_map_pin_directory(&options.pin_dir).map_max_entries(names::BACKENDS, options.max_backends);

@@ -12,6 +12,13 @@ use super::{error::Error, folders, links, names};
 /// The folder that takes what lay in ours with another layout: no version has this number.
 const ASIDE: &str = "v0";
 
+/// What another version has pinned.
+pub(super) struct Other {
+    folder: PathBuf,
+    /// Why it could not be detached, as the log has it already.
+    error: Option<String>,
+}
+
 /// The pin folders of other versions.
 pub(super) fn others(pin_dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let Some(root) = pin_dir.parent().filter(|root| root.ends_with(PIN_ROOT)) else { return Ok(Vec::new()) };
@@ -27,6 +34,32 @@ pub(super) fn others(pin_dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(entries.flatten().map(|entry| entry.path()).filter(is_version).collect())
 }
 
+impl Other {
+    /// What lies in this folder.
+    pub(super) const fn new(folder: PathBuf) -> Self {
+        Self { folder, error: None }
+    }
+
+    /// Detaches it, and says so; whether that is done. Each look tries it, so that the log has a failure once.
+    pub(super) fn detach(&mut self, pin_dir: &Path) -> bool {
+        let folder = self.folder.display();
+        let Err(error) = detach(pin_dir, &self.folder) else {
+            tracing::warn!(
+                %folder,
+                "what an agent of another version or layout had pinned was detached; none of its verdicts were adopted: \
+                 flagged nodes got traffic until they were cut anew"
+            );
+            return true;
+        };
+        let text = error.to_string();
+        if self.error.as_ref() != Some(&text) {
+            tracing::error!(%folder, %error, "what an agent of another version or layout had pinned cannot be detached yet");
+            self.error = Some(text);
+        }
+        false
+    }
+}
+
 /// Puts our pin folder aside, whose maps have another layout: from then on it is another version's.
 pub(super) fn put_aside(pin_dir: &Path) -> Result<(), Error> {
     let aside = pin_dir.with_file_name(ASIDE);
@@ -37,7 +70,7 @@ pub(super) fn put_aside(pin_dir: &Path) -> Result<(), Error> {
 }
 
 /// Detaches what another version attached by links, and removes its pins. Its clsact filters are ours by now, or gone; so are its qdiscs.
-pub(super) fn detach(pin_dir: &Path, other: &Path) -> Result<(), Error> {
+fn detach(pin_dir: &Path, other: &Path) -> Result<(), Error> {
     for (ifindex, hook) in links::list(other)? {
         links::remove(other, ifindex, hook)?;
     }
