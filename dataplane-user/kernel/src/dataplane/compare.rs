@@ -14,10 +14,9 @@ use nodefence_common::{Addr, BackendEntry, PortKey, port_kinds};
 
 use super::{
     error::Error,
-    maps::is_full,
+    maps::{drop_key, insert, is_full},
     names, sys,
     table_maps::TableMaps,
-    write::{drop_key, insert},
 };
 use nodefence_core::plan::{Fix, LeftOut, NodeTables, Pass, Wanted};
 

@@ -5,7 +5,12 @@ use std::{collections::BTreeMap, path::Path};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use nodefence_common::{MAX_NODES, NodeEntry, PortKey, port_flags};
 
-use super::{attach::Attach, error::Error, maps::owned_nodes, names, write::insert};
+use super::{
+    attach::Attach,
+    error::Error,
+    maps::{insert, owned_nodes},
+    names,
+};
 
 /// Writes nodes' entries and kept ports. Independent of the [`Attach`] that it was made from. Only one may write at a time: it knows of
 /// no generation that another one wrote since it was made.

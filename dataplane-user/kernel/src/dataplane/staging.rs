@@ -9,10 +9,9 @@ use nodefence_common::NodeEntry;
 use super::{
     error::Error,
     folders,
-    maps::{Maps, is_full},
+    maps::{Maps, insert, is_full},
     names::{self, MAPS},
     sys::{self, MapInfo},
-    write,
 };
 
 /// New maps that wait for the devices to run the programs which use them.
@@ -129,7 +128,7 @@ fn copy_hash<K: aya::Pod, V: aya::Pod>(
 ) -> Result<(), Error> {
     for entry in old.iter() {
         let (key, value) = entry.map_err(Error::map(name))?;
-        match write::insert(new, &key, &value) {
+        match insert(new, &key, &value) {
             Ok(()) => {}
             // A smaller map: what is left out passes, and the next write reports it.
             Err(e) if is_full(&e) => return Ok(()),

@@ -13,7 +13,7 @@ use nodefence_common::port_kinds;
 
 use super::{
     error::Error,
-    maps::{each, is_full, is_passing},
+    maps::{drop_key, each, insert, is_full},
     names,
     table_maps::TableMaps,
 };
@@ -88,19 +88,6 @@ impl TableMaps {
     }
 }
 
-/// Deletes a key; one that is not there is no error. How many were deleted.
-pub(super) fn drop_key<K: Pod, V: Pod>(
-    map: &mut HashMap<MapData, K, V>,
-    key: &K,
-    name: &'static str,
-) -> Result<u64, Error> {
-    match map.remove(key) {
-        Ok(()) => Ok(1),
-        Err(MapError::KeyNotFound) => Ok(0),
-        Err(error) => Err(Error::map(name)(error)),
-    }
-}
-
 /// A map, and what finds no room in it.
 struct Room<'a, K: Pod, V: Pod> {
     map: &'a mut HashMap<MapData, K, V>,
@@ -125,28 +112,5 @@ impl<'a, K: Pod, V: Pod> Room<'a, K, V> {
             Err(error) => return Err(error),
         }
         Ok(())
-    }
-}
-
-/// How often an insert is tried that failed for the moment only, and how long each time waits.
-const TRIES: u32 = 20;
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
-
-/// Inserts; again where the kernel had no free element or no bucket lock at hand (ENOMEM, EBUSY, EAGAIN: kernel/bpf/hashtab.c
-/// from 6.1 on takes elements from a per-CPU cache that is refilled behind its back).
-pub(super) fn insert<K: Pod, V: Pod>(
-    map: &mut HashMap<MapData, K, V>,
-    key: &K,
-    value: &V,
-) -> Result<(), MapError> {
-    let mut left = TRIES;
-    loop {
-        match map.insert(key, value, 0) {
-            Err(e) if left > 0 && is_passing(&e) => {
-                left -= 1;
-                std::thread::sleep(PAUSE);
-            }
-            done => return done,
-        }
     }
 }
