@@ -3,12 +3,13 @@ use std::{fs, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use nodefence::dataplane::{self, Dataplane, NodeWriter, Options};
-use nodefence_common::{Addr, MAX_NODES, NodeEntry, PortKey, Reason, Verdict, port_flags};
+use nodefence_common::{Addr, BackendEntry, MAX_NODES, NodeEntry, PortKey, Reason, Verdict, port_flags};
 
 use super::support::{Held, PEERS, Pair, arrives, node, pin_dir, up0, wanted};
 
 type Nodes = Array<MapData, NodeEntry>;
 type Ports = HashMap<MapData, PortKey, u32>;
+type Backends = HashMap<MapData, Addr, BackendEntry>;
 
 fn open<T: TryFrom<Map, Error = MapError>>(folder: &Path, name: &str) -> T {
     MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).and_then(T::try_from).unwrap()
@@ -135,6 +136,62 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         assert_eq!(entries(1), [hung, healthy]);
         assert_eq!(has(&kept), [Some(port_flags::KEEP), None]);
     });
+}
+
+/// Has up0 run programs over maps of 64 backends: two of them, one of a flagged node.
+fn leave_old_tables(pair: &Pair) {
+    Held::open(pair, Options { max_backends: 64, ..Options::default() }).with(|dataplane| {
+        wanted(&[(node("a", 1, true), &PEERS[..1]), (node("b", 1, false), &PEERS[1..2])])
+            .write(dataplane)
+            .unwrap();
+        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+    });
+}
+
+/// A device that is not switched cuts by the old tables and today's verdicts: what is another node's by now must be gone from them.
+#[test]
+fn what_moves_to_another_node_passes_on_the_old_maps() {
+    let pair = Pair::new("moves");
+    leave_old_tables(&pair);
+    let mut held = Held::open(&pair, Options { max_backends: 128, ..Options::default() });
+    held.with(|dataplane| {
+        assert!(dataplane.devices.is_staged());
+        wanted(&[(node("a", 1, true), &PEERS[..1]), (node("b", 1, true), &PEERS[1..2])])
+            .write(dataplane)
+            .unwrap();
+    });
+    assert!(!arrives(&pair, PEERS[0]) && !arrives(&pair, PEERS[1]), "what is the same is cut");
+    let old: Backends = pair.near.run(|| open(&pin_dir(), "backends"));
+    held.with(|dataplane| {
+        let left = (node("b", 1, true), &[][..]);
+        wanted(&[(node("a", 1, true), &PEERS[..1]), left, (node("c", 1, false), &PEERS[1..2])])
+            .write(dataplane)
+            .unwrap();
+    });
+    assert!(!arrives(&pair, PEERS[0]));
+    assert!(arrives(&pair, PEERS[1]), "c is not flagged");
+    assert_eq!(old.iter().count(), 1);
+    held.with(|dataplane| {
+        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert!(!dataplane.devices.is_staged());
+        wanted(&[]).write(dataplane).unwrap();
+    });
+    assert_eq!(old.iter().count(), 1, "nobody reads it any more");
+}
+
+/// The new map may have no room for what the old one has: no change of the new one says then that it goes.
+#[test]
+fn what_a_smaller_map_has_no_room_for_passes_on_the_old_one() {
+    let pair = Pair::new("smaller");
+    leave_old_tables(&pair);
+    let mut held = Held::open(&pair, Options { max_backends: 1, ..Options::default() });
+    held.with(|dataplane| {
+        assert!(dataplane.devices.is_staged());
+        wanted(&[(node("a", 1, true), &PEERS[2..3]), (node("b", 1, true), &[])]).write(dataplane).unwrap();
+    });
+    assert!(arrives(&pair, PEERS[0]) && arrives(&pair, PEERS[1]), "neither is a backend any more");
+    held.with(|dataplane| assert_eq!(dataplane.devices.attach(&up0())[0].error, None));
+    assert!(!arrives(&pair, PEERS[2]));
 }
 
 /// What has lapsed stays so unless it begins anew, whoever goes on; and nobody makes it shorter.

@@ -52,7 +52,7 @@ pub struct Attach {
     pub(super) programs: Programs,
     /// What the XDP program knows of devices.
     pub(super) devices: DeviceMap,
-    pub(super) staged: Option<Staged>,
+    pub(super) staged: Option<Arc<Staged>>,
     /// What other versions have pinned, which goes once something is attached.
     pub(super) other_versions: Vec<Other>,
     /// The names last given to [`Attach::attach`].
@@ -276,7 +276,7 @@ fn leave(ours: &mut Attach, netlink: &mut Netlink, keep: &[u32]) -> Result<(), E
 /// Once every device was switched to them, the new maps take the old ones' place.
 fn commit_staged(ours: &mut Attach) {
     if let Some(staged) = ours.staged.take()
-        && let Err(error) = staged.commit(&ours.options.pin_dir)
+        && let Err(error) = staged.commit()
     {
         tracing::warn!(%error, "the new maps are in use but could not be pinned in the old ones' place");
     }

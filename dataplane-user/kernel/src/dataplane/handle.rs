@@ -36,13 +36,15 @@ impl Dataplane {
         let lock = Arc::new(loaded.lock);
         let Maps { backends, ports, nodes, devices, counters, mut switches } = loaded.maps;
         switches.set(&options.config)?;
+        let staged = loaded.staged.map(Arc::new);
+        let still_staged = staged.as_ref().map(Arc::downgrade).unwrap_or_default();
         Ok(Self {
-            tables: TableMaps { backends, ports, nodes, _lock: Arc::clone(&lock) },
+            tables: TableMaps { backends, ports, nodes, still_staged, _lock: Arc::clone(&lock) },
             devices: Attach {
                 options: options.clone(),
                 programs: loaded.programs,
                 devices,
-                staged: loaded.staged,
+                staged,
                 other_versions: loaded.other_versions,
                 wanted: Vec::new(),
                 ebpf: loaded.ebpf,
@@ -53,7 +55,7 @@ impl Dataplane {
         })
     }
 
-    /// Brings these tables into the maps, and into the new ones alone where maps are staged, whatever lies there. A full map is no error: what does not fit is
+    /// Brings these tables into the maps, whatever lies there ([`TableMaps::write`]). A full map is no error: what does not fit is
     /// reported and passes. Every generation that they name must lie in `nodes` before ([`super::NodeWriter`]).
     pub fn write(&mut self, tables: &Tables) -> Result<WriteReport, Error> {
         let delta = Delta::between(&self.tables.read()?, &LeftOut::default(), tables);

@@ -1,6 +1,10 @@
 //! Maps of another size. They are made and filled in a folder of their own while the old programs go on with
 //! the old maps; devices are switched one by one; then the new pins take the place of the old ones.
-use std::{fs, os::fd::AsFd, path::Path};
+use std::{
+    fs,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya_obj::Object;
@@ -16,6 +20,7 @@ use super::{
 
 /// New maps that wait for the devices to run the programs which use them.
 pub(super) struct Staged {
+    pin_dir: PathBuf,
     names: Vec<&'static str>,
 }
 
@@ -93,7 +98,7 @@ impl Staged {
             };
             copied.map_err(Error::map(name))??;
         }
-        Ok(Some(Self { names }))
+        Ok(Some(Self { pin_dir: pin_dir.to_owned(), names }))
     }
 
     /// Whether a new map of this name was made.
@@ -101,12 +106,21 @@ impl Staged {
         self.names.contains(&name)
     }
 
+    /// The map that devices read which are not switched yet, where there is another one of this name.
+    pub(super) fn old<T>(&self, name: &'static str) -> Result<Option<T>, Error>
+    where
+        T: TryFrom<Map, Error = MapError>,
+    {
+        let map = if self.has(name) { open_old(&self.pin_dir, name)? } else { None };
+        map.map(T::try_from).transpose().map_err(Error::map(name))
+    }
+
     /// Puts the new pins in the place of the old ones. Every device must run the new programs by now.
-    pub(super) fn commit(self, pin_dir: &Path) -> Result<(), Error> {
-        let dir = names::staging(pin_dir);
-        for name in self.names {
+    pub(super) fn commit(&self) -> Result<(), Error> {
+        let dir = names::staging(&self.pin_dir);
+        for &name in &self.names {
             let path = dir.join(name);
-            fs::rename(&path, pin_dir.join(name))
+            fs::rename(&path, self.pin_dir.join(name))
                 .map_err(Error::file(path, "move it over the old map's pin"))?;
         }
         folders::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder")).map(drop)

@@ -1,6 +1,6 @@
 //! For the one who writes tables: whatever is attached meanwhile does not hold it up.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use aya::maps::{Array, HashMap, MapData};
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, port_kinds};
@@ -9,7 +9,9 @@ use super::{
     error::Error,
     lock::PinLock,
     maps::{each, owned_nodes},
-    names, sys,
+    names,
+    staging::Staged,
+    sys,
 };
 
 /// The maps that tables lie in, to be written by one thread, and the other ones beside them, to be read. Where maps are staged, these are the new ones.
@@ -17,6 +19,8 @@ pub struct TableMaps {
     pub(super) backends: HashMap<MapData, Addr, BackendEntry>,
     pub(super) ports: HashMap<MapData, PortKey, u32>,
     pub(super) nodes: Array<MapData, NodeEntry>,
+    /// Devices may still read the old maps, for as long as it lives.
+    pub(super) still_staged: Weak<Staged>,
     pub(super) _lock: Arc<PinLock>,
 }
 

@@ -5,6 +5,11 @@
 //! generation once the new one is in the map, which must be so before anything is written here that names it.
 //!
 //! Entries that are equal are not written. A full map leaves entries out, which then pass.
+//!
+//! Where maps are staged, the new ones are written, and what is not the same in the old ones is deleted there: verdicts hold for both, and an address may be
+//! another node's by now.
+use std::{collections::HashMap as Entries, hash::Hash};
+
 use aya::{
     Pod,
     maps::{HashMap, MapData, MapError},
@@ -58,7 +63,7 @@ impl TableMaps {
     }
 
     /// Makes the writes in their order. A full map is no error: what does not fit is told, and passes. Every generation that is named must lie in `nodes`
-    /// before ([`super::NodeWriter`]).
+    /// before ([`super::NodeWriter`]). Where maps are staged ([`super::Attach::is_staged`]), what the old ones have otherwise passes from then on.
     ///
     /// # Errors
     /// Where a map cannot be written. What lies in the maps is not known then.
@@ -84,8 +89,46 @@ impl TableMaps {
         report.left_out = left_out.backends.len() as u64;
         report.left_out_first = left_out.backends.iter().take(NAMED).map(|addr| (*addr).into()).collect();
         report.left_out_ports = left_out.ports.len() as u64;
+        self.forget_in_old()?;
         Ok((report, left_out))
     }
+
+    /// Deletes from the old maps what does not lie in the new ones, or with another value. All of them are read: a smaller new map never had all keys of the old
+    /// one, so that no delta names them. It costs in proportion to the maps, but only until devices are switched.
+    fn forget_in_old(&self) -> Result<(), Error> {
+        let Some(staged) = self.still_staged.upgrade() else { return Ok(()) };
+        if let Some(mut old) = staged.old(names::PORTS)? {
+            // What is kept is written in both by who writes it.
+            keep_equal(&mut old, &self.ports, names::PORTS, |key| key.kind == port_kinds::ENDPOINT)?;
+        }
+        if let Some(mut old) = staged.old(names::BACKENDS)? {
+            keep_equal(&mut old, &self.backends, names::BACKENDS, |_| true)?;
+        }
+        Ok(())
+    }
+}
+
+/// Deletes from the old map every entry that does not lie in the new one, of the keys that are `ours`.
+fn keep_equal<K: Pod + Eq + Hash, V: Pod + PartialEq>(
+    old: &mut HashMap<MapData, K, V>,
+    new: &HashMap<MapData, K, V>,
+    name: &'static str,
+    ours: impl Fn(&K) -> bool,
+) -> Result<(), Error> {
+    let mut wanted = Entries::new();
+    each(new, name, |key, value| {
+        wanted.insert(key, value);
+    })?;
+    let mut stale = Vec::new();
+    each(old, name, |key, value| {
+        if ours(&key) && wanted.get(&key) != Some(&value) {
+            stale.push(key);
+        }
+    })?;
+    for key in stale {
+        drop_key(old, &key, name)?;
+    }
+    Ok(())
 }
 
 /// A map, and what finds no room in it.
