@@ -139,6 +139,17 @@ impl Claim {
         }
     }
 
+    /// Whether it does no more than go on from `before`, the claim in whose place it stands: an automatic one that ends no sooner. Whoever finds the one before in
+    /// its stead ends it too soon, and cuts nobody for longer.
+    pub(super) fn renews(&self, before: &Self, now: Now) -> bool {
+        let goes_on = self.source == before.source && self.raised == before.raised && !before.ended(now);
+        let sooner = match (self.remaining(now), before.remaining(now)) {
+            (Some(left), Some(before)) => left < before,
+            (left, _) => left.is_some(),
+        };
+        self.source.automatic() && goes_on && !sooner
+    }
+
     /// Whether it is over. An end in wall time is held against both clocks, and the first to pass it counts: a wall clock
     /// that is set back cannot prolong a claim, and one that is put right ends it in time.
     pub fn ended(&self, now: Now) -> bool {

@@ -7,9 +7,11 @@ use std::{
 };
 
 use super::{
+    changes::Changes,
     claim::{Claim, NewClaim, Saved, Source},
     decision::Decision,
     gone::Gone,
+    held::Held,
     limits::{Counted, Limits, Verdict, Withheld},
     now::Now,
     output::Event,
@@ -32,15 +34,13 @@ pub(super) struct Crossed {
 #[derive(Debug)]
 pub(super) struct Claims {
     told: Told,
-    held: BTreeMap<NodeName, Vec<Claim>>,
+    held: Held,
     limits: Limits,
     /// Claims that were withheld and are gone.
     gone: Gone,
     members: Arc<BTreeMap<NodeName, Member>>,
     decisions: BTreeMap<NodeName, Decision>,
     shown: ShownClaims,
-    /// Nodes that the file claims.
-    in_file: BTreeSet<NodeName>,
     /// A claim of the file, or how it stands, changed.
     file_changed: bool,
     /// Nodes to be decided on anew.
@@ -48,29 +48,18 @@ pub(super) struct Claims {
     all_dirty: bool,
     /// All scopes are to be held against their limits anew.
     scopes_dirty: bool,
-    /// Rises with each change of what outlives the agent.
-    version: u64,
+    changes: Changes,
     /// When the next claim ends, by what was left when that was last looked at (CLOCK_MONOTONIC, ns).
     next_end: Option<u64>,
 }
 
 impl Claims {
     pub(super) fn new(told: Told, saved: Saved) -> Self {
-        let mut held: BTreeMap<NodeName, Vec<Claim>> = BTreeMap::new();
-        for (node, claim) in saved.claims {
-            held.entry(node).or_default().push(claim);
-        }
-        for claims in held.values_mut() {
-            claims.sort_by(|one, other| one.source.cmp(&other.source));
-        }
-        let in_file =
-            held.iter().filter(|(_, claims)| by_file(claims)).map(|(node, _)| node.clone()).collect();
         Self {
             limits: Limits::new(told.limit, saved.released),
             gone: saved.gone.into_iter().collect(),
             told,
-            held,
-            in_file,
+            held: saved.claims.into_iter().collect(),
             file_changed: true,
             members: Arc::default(),
             decisions: BTreeMap::new(),
@@ -78,7 +67,7 @@ impl Claims {
             dirty: BTreeSet::new(),
             all_dirty: true,
             scopes_dirty: false,
-            version: 0,
+            changes: Changes::default(),
             // What was saved is looked through first.
             next_end: Some(0),
         }
@@ -86,7 +75,7 @@ impl Claims {
 
     /// The claim of a source on a node.
     pub(super) fn get(&self, node: &str, source: &Source) -> Option<&Claim> {
-        self.held.get(node)?.iter().find(|claim| claim.source == *source)
+        self.held.get(node, source)
     }
 
     /// Raises a claim, or renews it. Gives the one that it replaces, where that was not over.
@@ -132,25 +121,18 @@ impl Claims {
         if before == claim.as_ref() {
             return;
         }
+        let renewal = before.zip(claim.as_ref()).is_some_and(|(before, claim)| claim.renews(before, now));
         if let Some(before) = before.filter(|_| claim.is_none()).cloned() {
             self.note_gone(node, &before, now);
         }
-        self.version += 1;
+        if renewal {
+            self.changes.note_renewal();
+        } else {
+            self.changes.note();
+        }
         let ends = claim.as_ref().and_then(|claim| claim.remaining(now)).map(|left| now.later(left));
         self.next_end = self.next_end.into_iter().chain(ends).min();
-        let claims = self.held.entry(node.clone()).or_default();
-        claims.retain(|claim| claim.source != *source);
-        claims.extend(claim);
-        claims.sort_by(|one, other| one.source.cmp(&other.source));
-        let in_file = by_file(claims);
-        if claims.is_empty() {
-            self.held.remove(node);
-        }
-        if in_file {
-            self.in_file.insert(node.clone());
-        } else {
-            self.in_file.remove(node);
-        }
+        self.held.put(node, source, claim);
         self.dirty.insert(node.clone());
     }
 
@@ -170,10 +152,7 @@ impl Claims {
         new: Vec<(NodeName, NewClaim)>,
         now: Now,
     ) -> (Vec<NodeName>, Vec<NodeName>) {
-        let before: BTreeSet<NodeName> = match source {
-            Source::File => self.in_file.clone(),
-            _ => self.held.keys().filter(|node| self.get(node, source).is_some()).cloned().collect(),
-        };
+        let before = self.held.nodes_of(source);
         let mut after = BTreeSet::new();
         for (node, claim) in new {
             after.insert(node.clone());
@@ -192,22 +171,11 @@ impl Claims {
         if self.next_end.is_none_or(|end| end > now.mono) {
             return Vec::new();
         }
-        let mut over = Vec::new();
-        for (node, claims) in &mut self.held {
-            let before = over.len();
-            claims.retain(|claim| {
-                let ended = claim.ended(now) && claim.source != Source::File;
-                if ended {
-                    over.push((node.clone(), claim.clone()));
-                }
-                !ended
-            });
-            if over.len() > before || claims.iter().any(|claim| claim.ended(now)) {
-                self.dirty.insert(node.clone());
-            }
+        let (over, nodes) = self.held.expire(now);
+        self.dirty.extend(nodes);
+        if !over.is_empty() {
+            self.changes.note();
         }
-        self.held.retain(|_, claims| !claims.is_empty());
-        self.version += u64::from(!over.is_empty());
         self.find_next_end(now);
         for (node, claim) in &over {
             self.note_gone(node, claim, now);
@@ -218,7 +186,7 @@ impl Claims {
     fn find_next_end(&mut self, now: Now) {
         // One that is over is to be dropped at once, but for the file's.
         let stays = |claim: &&Claim| claim.source == Source::File && claim.ended(now);
-        let claims = self.held.values().flatten().filter(|claim| !stays(claim));
+        let claims = self.held.iter().flat_map(|(_, claims)| claims).filter(|claim| !stays(claim));
         let left = claims.filter_map(|claim| claim.remaining(now)).min();
         self.next_end = left.map(|left| now.later(left));
     }
@@ -250,7 +218,7 @@ impl Claims {
         let mut scopes: BTreeSet<LimitScope> = self.limits.over(now).cloned().collect();
         let all = std::mem::take(&mut self.all_dirty);
         if all {
-            names.extend(self.held.keys().chain(self.decisions.keys()).chain(self.shown.nodes()).cloned());
+            names.extend(self.held.nodes().chain(self.decisions.keys()).chain(self.shown.nodes()).cloned());
         }
         if std::mem::take(&mut self.scopes_dirty) || all {
             scopes.extend(self.limits.scopes().cloned());
@@ -273,14 +241,16 @@ impl Claims {
         for name in &names {
             self.decide(name, now);
         }
-        self.version += u64::from(!crossed.is_empty());
+        if !crossed.is_empty() {
+            self.changes.note();
+        }
         (names, crossed)
     }
 
     /// What counts of a node in the limits, and where.
     fn counted(&self, node: &NodeName, now: Now) -> Option<(Counted, Vec<LimitScope>)> {
         let member = self.members.get(node)?;
-        let claims = || self.held.get(node).into_iter().flatten().filter(|claim| !claim.ended(now));
+        let claims = || self.held.of(node).iter().filter(|claim| !claim.ended(now));
         let counts = self.told.auto.under(self.told.mode).is_some();
         let automatic = claims().filter(|claim| counts && claim.source.automatic());
         let counted = Counted {
@@ -293,7 +263,7 @@ impl Claims {
 
     fn decide(&mut self, node: &NodeName, now: Now) {
         let member = self.members.get(node);
-        let claims = self.held.get(node).map_or(&[][..], |claims| &claims[..]);
+        let claims = self.held.of(node);
         let shown: Arc<[ShownClaim]> = claims
             .iter()
             .map(|claim| ShownClaim { standing: self.standing(claim, member, now), claim: claim.clone() })
@@ -344,12 +314,12 @@ impl Claims {
 
     /// The claims on a node.
     pub(super) fn of(&self, node: &str) -> &[Claim] {
-        self.held.get(node).map_or(&[][..], |claims| &claims[..])
+        self.held.of(node)
     }
 
     /// The file's claims, by node.
     pub(super) fn of_file(&self) -> impl Iterator<Item = (&NodeName, &Claim)> {
-        self.in_file.iter().filter_map(|node| Some((node, self.get(node, &Source::File)?)))
+        self.held.of_file()
     }
 
     /// Whether a claim of the file, or how it stands, changed since this was last asked.
@@ -359,7 +329,7 @@ impl Claims {
 
     /// Every node that has claims.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeName> {
-        self.held.keys()
+        self.held.nodes()
     }
 
     /// How many nodes of the view a person flagged, but for `other`, as it was last settled.
@@ -386,12 +356,12 @@ impl Claims {
 
     /// What outlives the agent is to be saved once more.
     pub(super) fn bump(&mut self) {
-        self.version += 1;
+        self.changes.note();
     }
 
-    /// Rises with each change of what outlives the agent.
-    pub(super) fn version(&self) -> u64 {
-        self.version
+    /// Of what outlives the agent.
+    pub(super) fn changes(&self) -> Changes {
+        self.changes
     }
 
     /// What outlives the agent, as it was last settled.
@@ -399,8 +369,4 @@ impl Claims {
         let released = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
         ToSave { claims: self.shown.clone(), released: released.collect(), gone: self.gone.clone() }
     }
-}
-
-fn by_file(claims: &[Claim]) -> bool {
-    claims.iter().any(|claim| claim.source == Source::File)
 }

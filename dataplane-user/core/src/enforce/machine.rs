@@ -304,6 +304,7 @@ impl Enforcer {
             own.filter(|at| *at > self.now.mono),
             self.views.next_try(),
             self.requests.next_deadline(),
+            self.requests.next_save(self.claims.changes()),
         ];
         times.into_iter().flatten().min().map_or(self.next_renewal, |at| at.min(self.next_renewal))
     }

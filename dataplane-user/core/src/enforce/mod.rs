@@ -6,6 +6,7 @@
 mod bearers;
 mod bridge;
 mod build;
+mod changes;
 mod claim;
 mod claims;
 mod decision;
@@ -13,6 +14,7 @@ mod differing;
 mod exempt;
 mod failures;
 mod gone;
+mod held;
 mod in_maps;
 mod index;
 mod input;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    changes::Changes,
     claim::{Claim, Source},
     now::{SECOND, Ticket},
     output::SaveState,
@@ -42,6 +43,8 @@ pub(super) struct Requests {
     pub(super) waiting: Vec<Pending>,
     /// What was handed out to be saved, and is not known to be.
     out: Option<u64>,
+    /// When (CLOCK_MONOTONIC, ns) something was handed out last.
+    handed: u64,
     /// What is saved.
     done: u64,
     /// What could not be saved last, and why.
@@ -53,16 +56,27 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Whether this is to be saved now. It is handed out then.
-    pub(super) fn save(&mut self, version: u64) -> bool {
-        // Something new is tried at once, whatever became of what is older.
-        let waits =
-            self.again.is_some() && self.failed.as_ref().is_some_and(|(failed, _)| *failed >= version);
-        let due = !self.given && self.out.is_none() && !waits && version > self.done;
+    /// Whether all of this is to be saved now. It is handed out then.
+    pub(super) fn save(&mut self, changes: Changes, now: u64) -> bool {
+        let tried = self.failed.as_ref().map_or(self.done, |(failed, _)| *failed);
+        // What is urgent is tried at once, whatever became of what is older.
+        let due = changes.urgent > tried && self.is_unsaved(changes);
+        let due = due || self.next_save(changes).is_some_and(|at| at <= now);
         if due {
-            self.out = Some(version);
+            self.out = Some(changes.all);
+            self.handed = now;
         }
         due
+    }
+
+    fn is_unsaved(&self, changes: Changes) -> bool {
+        !self.given && self.out.is_none() && changes.all > self.done
+    }
+
+    /// When what is not urgent, or failed, is to be saved (CLOCK_MONOTONIC, ns): each makes the disk write, so that renewals are saved once a second at most.
+    pub(super) fn next_save(&self, changes: Changes) -> Option<u64> {
+        let at = self.handed.saturating_add(SECOND).max(self.again.unwrap_or_default());
+        self.is_unsaved(changes).then_some(at)
     }
 
     /// What became of it. Whether a failure is news.

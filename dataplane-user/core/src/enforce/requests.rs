@@ -143,7 +143,7 @@ impl Enforcer {
             Wish::Raise { .. } | Wish::Withdraw { .. } => self.now.mono.saturating_add(PATIENCE + attaching),
         };
         let settled = wish == Wish::HandOver;
-        let serial = self.claims.version();
+        let serial = self.claims.changes().all;
         self.requests.waiting.push(Pending { ticket, node, wish, settled, written: None, serial, by });
     }
 
@@ -199,14 +199,14 @@ impl Enforcer {
 
     /// What is to be saved now.
     pub(super) fn save(&mut self) -> Option<Output> {
-        let version = self.claims.version();
-        let due = self.requests.save(version);
-        due.then(|| Output::Save(version, self.claims.to_save()))
+        let changes = self.claims.changes();
+        let due = self.requests.save(changes, self.now.mono);
+        due.then(|| Output::Save(changes.all, self.claims.to_save()))
     }
 
     /// Whether all claims are saved, or could not be: nothing of them is under way.
     pub fn is_saved(&self) -> bool {
-        self.requests.state(self.claims.version()).is_some()
+        self.requests.state(self.claims.changes().all).is_some()
     }
 
     /// Answers whoever waits for nothing more, or for long enough.

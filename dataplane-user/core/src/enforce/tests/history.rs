@@ -266,6 +266,7 @@ impl History {
             self.saw.insert(Saw::CameBack);
         }
         self.is_shown();
+        self.is_saved_but_for_renewals();
         if self.rig.enforcer.deadline() <= now {
             self.fail(&format!(
                 "the deadline is over, and there is nothing to do: {now}, {:?}",
@@ -297,6 +298,27 @@ impl History {
         let withheld: BTreeMap<_, _> = withheld.map(|row| (row.scope.clone(), row.since)).collect();
         if withheld != self.oracle.kept.released {
             self.fail(&format!("{withheld:?} are shown as withheld, not {:?}", self.oracle.kept.released));
+        }
+    }
+
+    /// Where nothing was handed out that is not saved, a successor would miss renewals of automatic claims and nothing else.
+    fn is_saved_but_for_renewals(&self) {
+        let world = self.rig.world.as_ref();
+        let waits =
+            self.rig.saving.is_some() || world.is_none_or(|world| world.closing || world.unsaved.is_some());
+        if waits || !self.oracle.open {
+            return;
+        }
+        let saved = &self.oracle.saved.claims;
+        let held = &self.oracle.kept.claims;
+        let same = |(key, held): (&(NodeName, Source), &Held)| {
+            saved.get(key).is_some_and(|saved| {
+                saved.raised == held.raised
+                    && (saved.ends == held.ends || (key.1.automatic() && saved.ends < held.ends))
+            })
+        };
+        if saved.len() != held.len() || !held.iter().all(same) {
+            self.fail(&format!("{saved:?}\nare saved, and these held:\n{held:?}"));
         }
     }
 

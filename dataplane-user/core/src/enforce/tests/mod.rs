@@ -20,5 +20,6 @@ mod ordered;
 mod random;
 mod requested;
 mod rig;
+mod saved;
 mod texts;
 mod views;
