@@ -36,7 +36,7 @@ impl Ledgers {
         let (ledger, loaded) = Ledger::open(run_dir)?;
         let mut guard = Guard { child: None, tried: None };
         if !loaded.entries.is_empty() {
-            // An earlier agent's guard ends once it sees another holder.
+            // An earlier agent's guard ends once this one is there.
             guard.ensure(run_dir, pin_dir);
         }
         let (run_dir, pin_dir) = (run_dir.to_owned(), pin_dir.to_owned());

@@ -5,7 +5,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -23,8 +23,6 @@ use crate::{
 const TICK: Duration = Duration::from_millis(200);
 /// How long to wait after something could not be put back, and before what was put back is read once more.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long another agent must have had the ledger before the guard of a dead one leaves it to that agent's guard, which is started within that time.
-const RIVAL: Duration = Duration::from_secs(1);
 
 /// Starts a guard for the ledger in a run folder and the lease below a pin folder, from this very program.
 ///
@@ -55,15 +53,8 @@ pub fn guard(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), ledger::
     let mut ends = SigSet::empty();
     ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     let _not_blocked = ends.thread_block();
-    let mut watch = Watch {
-        run_dir,
-        pin_dir,
-        parent,
-        lock: None,
-        struck: BTreeMap::new(),
-        rival_since: None,
-        told: String::new(),
-    };
+    let mut watch =
+        Watch { run_dir, pin_dir, parent, lock: None, struck: BTreeMap::new(), told: String::new() };
     loop {
         match watch.step() {
             Ok(None) => return Ok(()),
@@ -83,7 +74,6 @@ struct Watch<'a> {
     lock: Option<Owner>,
     /// What was put back, and is not in the ledger any more. An agent that is stopped may have changes of it on their way.
     struck: BTreeMap<Pair, Entry>,
-    rival_since: Option<Instant>,
     told: String,
 }
 
@@ -106,12 +96,9 @@ impl Watch<'_> {
         // Once no agent has the ledger nobody takes it over while this one puts back.
         let owner = if orphaned { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
         if orphaned && owner.is_none() {
-            if self.rival_since.get_or_insert_with(Instant::now).elapsed() > RIVAL {
-                return Ok(None);
-            }
-            return Ok(Some(TICK));
+            // Another agent's by now, and its guard's. Until that one has this lock, which is given back for it, nobody else would put back.
+            return Ok(self.lock.take().map(|_given_back| TICK));
         }
-        self.rival_since = None;
         if holds(self.pin_dir) {
             self.struck.clear();
             return Ok(Some(TICK));
@@ -230,4 +217,44 @@ pub fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option
         tracing::warn!(changes, left, "put back into IPVS what had been taken out and has lapsed");
     }
     Ok(restored.left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ipvs::{Destination, Protocol, ServiceKey},
+        ledger::Phase,
+    };
+
+    /// Who takes over may be killed before it has a guard: the one before it is there as long as that.
+    #[test]
+    fn the_guard_of_a_dead_agent_leaves_once_the_next_one_s_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = folder.path();
+        let address = "10.96.0.1:80".parse().unwrap();
+        let destination = "10.244.2.7:8080".parse().unwrap();
+        let pair = Pair { service: ServiceKey::Address { address, protocol: Protocol::TCP }, destination };
+        let original = Destination::new(destination, 1);
+        let entry = Entry { node: "node-b".into(), phase: Phase::Lowered, original };
+        Ledger::open(run_dir).unwrap().0.append(&[Record::Own(pair, entry)]).unwrap();
+        let mut watch = Watch {
+            run_dir,
+            pin_dir: &run_dir.join("none"),
+            // Nobody's: its agent is dead.
+            parent: 0,
+            lock: None,
+            struck: BTreeMap::new(),
+            told: String::new(),
+        };
+        assert!(watch.is_orphaned());
+        let next_agent = Owner::take(run_dir, Duration::ZERO).unwrap().unwrap();
+        for look in 0..20 {
+            assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
+        }
+        // It keeps that one's guard from nothing.
+        let next_guard = Owner::take_guard(run_dir, Duration::ZERO).unwrap().unwrap();
+        assert_eq!(watch.step().unwrap(), None);
+        drop((next_agent, next_guard));
+    }
 }
