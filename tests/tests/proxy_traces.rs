@@ -3,13 +3,13 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
 };
 
 use anyhow::Result;
 use nodefence::{
     cluster::Protocol,
-    proxy::{Affinity, Answer, Endpoint, Facts, Flushed, Forget, Mode, Said, Wanted, flush, judge},
+    proxy::{self, Affinity, Answer, Endpoint, Facts, Flushed, Forget, Mode, Said, Wanted, flush, judge},
 };
 use nodefence_tests::Netns;
 
@@ -149,11 +149,9 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
         endpoint("http", Protocol::Tcp, "[fd00:244::8]:8080"),
     ];
     // Its name is cut off, so that only who knows its Service finds it.
-    let long = ["s".repeat(62), "n".repeat(62), "p".repeat(62)];
-    let service = format!("{}/{}", long[0], long[1]);
     let far = Endpoint {
-        service: &service,
-        port: &long[2],
+        service: format!("{}/{}", "s".repeat(62), "n".repeat(62)).leak(),
+        port: "p".repeat(62).leak(),
         protocol: Protocol::Sctp,
         socket: "[2001:db8:1111:2222:3333:4444:5555:6666]:65535".parse()?,
     };
@@ -184,7 +182,27 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
         |family: &str, table: &str, set: &str| ns.exec(&format!("nft list set {family} {table} {set}"));
 
     let ours = [flagged[0].socket, flagged[1].socket, flagged[2].socket];
-    let run = |known: Affinity| {
+    let read = |known: Affinity<'static>| {
+        ns.run(move || {
+            let ours = |_: Protocol, socket: SocketAddr| ours.contains(&socket);
+            let mut all = Vec::new();
+            let tell = |one: &Endpoint<'_>, client: IpAddr| all.push(format!("{client} {}", one.set()));
+            proxy::clients(Mode::Nftables, &ours, &known, tell).unwrap();
+            all.sort();
+            all
+        })
+    };
+    let pinned = |all: &[&Endpoint<'_>]| {
+        let both = |one: &&Endpoint<'_>| {
+            [1, 2].map(|at| format!("{} {}", client(one.socket.is_ipv4(), at), one.set()))
+        };
+        let mut all: Vec<String> = all.iter().flat_map(both).collect();
+        all.sort();
+        all
+    };
+    // Read as they are taken away.
+    assert_eq!(read(Affinity::default()), pinned(&flagged.each_ref()));
+    let run = |known: Affinity<'static>| {
         ns.run(move || {
             let ours = |_: Protocol, socket: SocketAddr| ours.contains(&socket);
             flush(Mode::Nftables, &ours, &known).unwrap()
@@ -201,6 +219,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
 
     let mut known = Affinity::default();
     known.add(&far);
+    assert_eq!(read(known.clone()), pinned(&[&far]), "of what was emptied nothing is left");
     // What is empty is left alone.
     assert_eq!(run(known), Flushed { emptied: 1, unknown: 0 });
     assert_eq!(clients(&list("ip6", "kube-proxy", &far.set())?), 0);
@@ -291,7 +310,15 @@ fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
         known.add(&flagged);
         // A Service that has no affinity has no list.
         known.add(&endpoint("none", Protocol::Tcp, "10.244.2.7:9090"));
-        let flushed = ns.run(move || flush(Mode::Iptables, &|_, _| true, &known).unwrap());
+        let (read, flushed) = ns.run(move || {
+            let mut read = Vec::new();
+            let tell = |one: &Endpoint<'_>, client: IpAddr| read.push((client.to_string(), one.socket));
+            proxy::clients(Mode::Iptables, &|_, _| true, &known, tell).unwrap();
+            // A list is in the order of a hash.
+            read.sort_unstable();
+            (read, flush(Mode::Iptables, &|_, _| true, &known).unwrap())
+        });
+        assert_eq!(read, ["192.0.2.1", "192.0.2.2"].map(|client| (client.to_owned(), flagged.socket)));
         assert_eq!(flushed, Flushed { emptied: 1, unknown: 0 });
         assert_eq!((count(&flagged), count(&other)), (0, 2), "{tool}");
         let by_name = other.clone();

@@ -15,7 +15,7 @@ use crate::{
     cluster::{Backends, ClusterView, NodeName, Protocol},
     conntrack::{Conntrack, Deleted, Flow, Protocols},
     plan::{self, Slot},
-    proxy::{self, Affinity, Endpoint, Mode},
+    proxy::{self, Affinity, Mode, endpoints},
     report::PinnedRow,
     sysctl,
 };
@@ -96,17 +96,12 @@ impl Flagged {
     }
 
     /// The endpoints of Services with affinity among them.
-    fn affinity(&self) -> Affinity {
+    fn affinity(&self) -> Affinity<'_> {
         let mut known = Affinity::default();
         let services = self.view.services.iter().flatten().filter(|service| service.affinity.is_some());
         for service in services {
-            for (at, port) in service.ports.iter().enumerate() {
-                let sockets = service.endpoints.iter().filter_map(|endpoint| service.socket(at, endpoint));
-                for socket in sockets.filter(|socket| self.contains(port.protocol, *socket)) {
-                    let (service, protocol) = (&*service.name, port.protocol);
-                    known.add(&Endpoint { service, port: &port.name, protocol, socket });
-                }
-            }
+            let ours = endpoints(service, |protocol, socket| self.contains(protocol, socket));
+            ours.for_each(|endpoint| known.add(&endpoint));
         }
         known
     }

@@ -184,7 +184,7 @@ pub enum Verb {
     )]
     Status,
 
-    /// Show what differs between endpoints, IPVS and conntrack, for how long, and what to do about it
+    /// Show what differs between endpoints, IPVS, conntrack and affinity, for how long, and what to do about it
     #[command(
         after_help = "A difference is a fault once it has been there for two of kube-proxy's syncs (--fault-after of the agent). Exit code 1 \
                             where there are faults.\n\nExample:\n  nodefence audit -o json"

@@ -88,6 +88,7 @@ fn others(kind: &str) -> String {
         "flagged-destination",
         "stale-udp",
         "flagged-flow",
+        "flagged-affinity",
     ];
     all.iter().filter(|other| **other != kind).copied().collect::<Vec<_>>().join(",")
 }

@@ -69,23 +69,24 @@ pub fn is_affinity(set: &str) -> bool {
 }
 
 /// Which endpoint a set is for. `None` for a name that kube-proxy would not give, and for one that it had to cut off.
-pub fn endpoint_of(set: &str) -> Option<(Protocol, SocketAddr)> {
+pub fn endpoint_of(set: &str) -> Option<Endpoint<'_>> {
     let (mark, name) = set.strip_prefix(SET_PREFIX)?.split_once('-')?;
     if hash(name, HASH_LEN) != mark {
         return None;
     }
-    let (service, endpoint) = name.rsplit_once("__")?;
-    let mut parts = service.split('/');
-    let protocol = parts.nth(2)?.parse().ok()?;
-    // The port's name, and nothing behind it.
-    parts.next()?;
-    if parts.next().is_some() {
+    let (port_of_service, endpoint) = name.rsplit_once("__")?;
+    let (rest, port) = port_of_service.rsplit_once('/')?;
+    let (service, protocol) = rest.rsplit_once('/')?;
+    let protocol = protocol.parse().ok()?;
+    // A namespace and a name, and nothing else.
+    if service.split('/').count() != 2 {
         return None;
     }
-    let (ip, port) = endpoint.split_once('/')?;
+    let (ip, number) = endpoint.split_once('/')?;
     let v6 = || ip.replace('.', ":").parse::<Ipv6Addr>().map(IpAddr::from);
     let ip = ip.parse::<IpAddr>().or_else(|_| v6()).ok()?;
-    Some((protocol, SocketAddr::new(ip, port.parse().ok()?)))
+    let socket = SocketAddr::new(ip, number.parse().ok()?);
+    Some(Endpoint { service, port, protocol, socket })
 }
 
 #[cfg(test)]
@@ -104,7 +105,7 @@ mod tests {
         let web = endpoint("ns1/svc1", "p80", Protocol::Tcp, "10.180.0.1:80");
         assert_eq!(web.set(), "affinity-5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80");
         assert_eq!(web.list(), "KUBE-SEP-SXIVWICOYRO3J4NJ");
-        assert_eq!(endpoint_of(&web.set()), Some((Protocol::Tcp, web.socket)));
+        assert_eq!(endpoint_of(&web.set()), Some(web));
     }
 
     #[test]
@@ -112,7 +113,8 @@ mod tests {
         for socket in ["10.244.2.7:53", "[fd00:244::7]:53", "[::1]:1", "[fd00:1:2:3:4:5:6:7]:65535"] {
             for (port, protocol) in [("", Protocol::Udp), ("dns", Protocol::Sctp), ("a-b", Protocol::Tcp)] {
                 let one = endpoint("kube-system/kube-dns", port, protocol, socket);
-                assert_eq!(endpoint_of(&one.set()), Some((protocol, one.socket)), "{}", one.set());
+                let set = one.set();
+                assert_eq!(endpoint_of(&set), Some(one), "{set}");
             }
         }
         let good = endpoint("ns1/svc1", "p80", Protocol::Tcp, "10.180.0.1:80").set();
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!((set.len(), &set[set.len() - 3..]), (SET_PREFIX.len() + LONGEST, "..."));
         assert!(is_affinity(&set) && endpoint_of(&set).is_none());
         let fits = endpoint(&long, &port, Protocol::Sctp, "10.1.2.3:65535");
-        assert_eq!(endpoint_of(&fits.set()), Some((Protocol::Sctp, fits.socket)));
+        assert_eq!(endpoint_of(&fits.set()), Some(fits));
     }
 
     proptest! {

@@ -1,9 +1,9 @@
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     fs,
     io::{self, Write as _},
-    net::SocketAddr,
-    path::Path,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
 };
 
 use super::{Endpoint, Error, Mode, facts::FAMILIES, nft::Nft};
@@ -14,21 +14,37 @@ use nodefence_core::{
 
 /// kube-proxy's table (`kubeProxyTable`, pkg/proxy/nftables/proxier.go).
 const TABLE: &str = "kube-proxy";
+const LIST: &str = "list of xt_recent entries";
 
 /// Names of what kube-proxy keeps for endpoints whose Services are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Affinity {
-    sets: HashSet<String>,
-    lists: Vec<String>,
+pub struct Affinity<'a> {
+    sets: HashMap<String, Endpoint<'a>>,
+    lists: HashMap<String, Endpoint<'a>>,
 }
 
-impl Affinity {
+impl<'a> Affinity<'a> {
     /// Adds an endpoint.
-    pub fn add(&mut self, endpoint: &Endpoint<'_>) {
-        self.sets.insert(endpoint.set());
-        self.lists.push(endpoint.list());
+    pub fn add(&mut self, endpoint: &Endpoint<'a>) {
+        self.sets.insert(endpoint.set(), endpoint.clone());
+        self.lists.insert(endpoint.list(), endpoint.clone());
+    }
+
+    /// The endpoint whose clients a set has, where it is one of `ours`, or one that was added.
+    fn wanted<'s>(
+        &'s self,
+        set: &'s str,
+        ours: &impl Fn(Protocol, SocketAddr) -> bool,
+    ) -> Result<Option<Endpoint<'s>>, Unknown> {
+        match endpoint_of(set) {
+            Some(one) => Ok(Some(one).filter(|one| ours(one.protocol, one.socket))),
+            None => self.sets.get(set).cloned().map(Some).ok_or(Unknown),
+        }
     }
 }
+
+/// A set's name was too long to tell the endpoint, and its Service is not known.
+struct Unknown;
 
 /// What was let go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,14 +64,48 @@ pub struct Flushed {
 pub fn flush(
     mode: Mode,
     ours: &impl Fn(Protocol, SocketAddr) -> bool,
-    known: &Affinity,
+    known: &Affinity<'_>,
 ) -> Result<Flushed, Error> {
     match mode {
         Mode::Nftables => flush_sets(ours, known),
-        Mode::Iptables => flush_lists(&known.lists),
+        Mode::Iptables => flush_lists(known.lists.keys()),
         // IPVS keeps templates of its own.
         Mode::Ipvs => Ok(Flushed::default()),
     }
+}
+
+/// Tells of each client that kube-proxy keeps for an endpoint, as [`flush`] finds it. In the calling thread's network namespace. Blocking.
+///
+/// # Errors
+/// [`Error`]; some may have been told by then.
+pub fn clients(
+    mode: Mode,
+    ours: &impl Fn(Protocol, SocketAddr) -> bool,
+    known: &Affinity<'_>,
+    mut tell: impl FnMut(&Endpoint<'_>, IpAddr),
+) -> Result<(), Error> {
+    match mode {
+        Mode::Nftables => {
+            let mut nft = Nft::open()?;
+            for family in FAMILIES {
+                for set in nft.sets(family, TABLE, is_affinity)? {
+                    let Ok(Some(endpoint)) = known.wanted(&set, ours) else { continue };
+                    nft.addresses(family, TABLE, &set)?
+                        .into_iter()
+                        .for_each(|client| tell(&endpoint, client));
+                }
+            }
+        }
+        Mode::Iptables => {
+            for (list, endpoint) in &known.lists {
+                let text = read(&file(list)).map_err(|source| Error::Io { request: LIST, source })?;
+                addresses(&text.unwrap_or_default()).for_each(|client| tell(endpoint, client));
+            }
+        }
+        // IPVS keeps templates of its own.
+        Mode::Ipvs => {}
+    }
+    Ok(())
 }
 
 /// Has kube-proxy forget the clients of one endpoint at a time. Keeps its netlink socket: for where a packet waits for it.
@@ -83,27 +133,21 @@ impl Forget {
                 self.nft = Some(nft);
                 Ok(flushed)
             }
-            Mode::Iptables => flush_lists(&[endpoint.list()]).map(|flushed| flushed.emptied != 0),
+            Mode::Iptables => flush_lists([&endpoint.list()]).map(|flushed| flushed.emptied != 0),
             // IPVS keeps templates of its own.
             Mode::Ipvs => Ok(false),
         }
     }
 }
 
-fn flush_sets(ours: &impl Fn(Protocol, SocketAddr) -> bool, known: &Affinity) -> Result<Flushed, Error> {
+fn flush_sets(ours: &impl Fn(Protocol, SocketAddr) -> bool, known: &Affinity<'_>) -> Result<Flushed, Error> {
     let mut nft = Nft::open()?;
     let mut flushed = Flushed::default();
     for family in FAMILIES {
         for set in nft.sets(family, TABLE, is_affinity)? {
-            let wanted = match endpoint_of(&set) {
-                Some((protocol, socket)) => ours(protocol, socket),
-                None if known.sets.contains(&set) => true,
-                None => {
-                    flushed.unknown += 1;
-                    false
-                }
-            };
-            if wanted && nft.flush(family, TABLE, &set)? {
+            let wanted = known.wanted(&set, ours);
+            flushed.unknown += usize::from(wanted.is_err());
+            if matches!(wanted, Ok(Some(_))) && nft.flush(family, TABLE, &set)? {
                 flushed.emptied += 1;
             }
         }
@@ -111,12 +155,11 @@ fn flush_sets(ours: &impl Fn(Protocol, SocketAddr) -> bool, known: &Affinity) ->
     Ok(flushed)
 }
 
-/// A `/` empties a list (`recent_mt_proc_write`, xt_recent.c); a file is there while a rule of that name is.
-fn flush_lists(lists: &[String]) -> Result<Flushed, Error> {
-    let folder = Path::new("/proc/thread-self/net/xt_recent");
+/// A `/` empties a list (`recent_mt_proc_write`, xt_recent.c).
+fn flush_lists<'l>(lists: impl IntoIterator<Item = &'l String>) -> Result<Flushed, Error> {
     let mut flushed = Flushed::default();
     for list in lists {
-        match empty(&folder.join(list)) {
+        match empty(&file(list)) {
             Ok(had) => flushed.emptied += usize::from(had),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(source) => return Err(Error::Io { request: "removal of xt_recent entries", source }),
@@ -125,12 +168,47 @@ fn flush_lists(lists: &[String]) -> Result<Flushed, Error> {
     Ok(flushed)
 }
 
+/// A list of xt_recent; it is there while a rule of that name is.
+fn file(list: &str) -> PathBuf {
+    Path::new("/proc/thread-self/net/xt_recent").join(list)
+}
+
+/// What is in a list; `None` where there is no such, or nothing in it.
+fn read(list: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(list) {
+        Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The addresses in a list: `src=192.0.2.1 ttl: ..`, a line for each (`recent_seq_show`, xt_recent.c).
+fn addresses(list: &str) -> impl Iterator<Item = IpAddr> {
+    let first = list.lines().filter_map(|line| line.split_whitespace().next());
+    first.filter_map(|word| word.strip_prefix("src=")?.parse().ok())
+}
+
 /// Whether there was anything in it.
 fn empty(list: &Path) -> io::Result<bool> {
-    if fs::read(list)?.is_empty() {
+    if read(list)?.is_none() {
         return Ok(false);
     }
     // Opened to write only: never made.
     fs::OpenOptions::new().write(true).open(list)?.write_all(b"/")?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As 6.12 writes them.
+    #[test]
+    fn a_list_has_an_address_in_each_line() {
+        let list = "src=192.0.2.1 ttl: 63 last_seen: 4297421561 oldest_pkt: 1 4297421561\n\
+                    src=2001:0db8:0000:0000:0000:0000:0000:0001 ttl: 0 last_seen: 4297 oldest_pkt: 2 4296, 4297\n";
+        let expected: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        assert_eq!(addresses(list).collect::<Vec<_>>(), expected);
+        assert_eq!(addresses("").count() + addresses("src=\nttl: 63\nsrc=x y\n").count(), 0);
+    }
 }

@@ -7,10 +7,10 @@ mod judge;
 mod legacy;
 mod nft;
 
-pub use affinity::{Affinity, Flushed, Forget, flush};
+pub use affinity::{Affinity, Flushed, Forget, clients, flush};
 pub use facts::{Answer, Facts};
 pub use judge::{Judgement, Said, Wanted, judge};
-pub use nodefence_core::proxy::{Endpoint, Mode};
+pub use nodefence_core::proxy::{Endpoint, Mode, endpoints};
 
 use thiserror::Error;
 
@@ -32,4 +32,11 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl Error {
+    /// Whether the kernel broke a list off again and again, since what is in it changes.
+    pub fn is_broken_off(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::Interrupted)
+    }
 }

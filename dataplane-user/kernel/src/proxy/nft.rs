@@ -1,13 +1,13 @@
 //! The few nftables requests that are needed (include/uapi/linux/netfilter/nf_tables.h): is a table or chain there, which sets has a table, and
-//! take all elements out of one set. Nothing here can delete or change a table, a chain, a rule or a set.
-use std::io;
+//! which addresses has a set, and take all elements out of one. Nothing here can delete or change a table, a chain, a rule or a set.
+use std::{io, net::IpAddr};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Error;
 use crate::{
-    netlink::{Broken, Channel, attributes, put_text, str_of},
+    netlink::{Broken, Channel, address_of, attributes, put_text, str_of},
     nfnetlink::{NFGEN_LEN, message},
     nftables::{
         DEL_SET_ELEM, GET_CHAIN, GET_SET, GET_SET_ELEM, GET_TABLE, NEW_SET, NEW_SET_ELEM, transaction,
@@ -21,8 +21,12 @@ const SET: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 /// `NFTA_SET_ELEM_LIST_ELEMENTS`.
 const ELEMENTS: u16 = 3;
+/// `NFTA_SET_ELEM_KEY`, and `NFTA_DATA_VALUE` in it.
+const KEY: u16 = 1;
+const VALUE: u16 = 1;
 /// How often a list that the kernel broke off is begun anew.
 const MAX_ATTEMPTS: usize = 5;
+const LIST_OF_ELEMENTS: &str = "list of elements";
 
 /// A netlink socket to nftables in the network namespace that it was opened in. Blocking.
 pub(super) struct Nft {
@@ -81,22 +85,24 @@ impl Nft {
 
     /// Whether a set has elements. False where it is gone.
     fn has_elements(&mut self, family: u8, table: &str, set: &str) -> Result<bool, Error> {
-        let flags = NLM_F_REQUEST | NLM_F_DUMP;
         let has = self.channel.again(MAX_ATTEMPTS, |channel| {
-            let request = message(GET_SET_ELEM, flags, family, 0, channel.next_sequence(), |out| {
-                put_text(out, TABLE, table);
-                put_text(out, SET, set);
-            });
             let mut some = false;
-            match channel.exchange(&request, |kind, body| {
-                some |= kind == NEW_SET_ELEM && lists_elements(body);
-            }) {
+            match list_elements(channel, family, table, set, |_| some = true) {
                 Err(Broken::Retry) if some => Ok(true),
-                Err(Broken::Refused(libc::ENOENT)) => Ok(false),
-                read => read.map(|_| some),
+                read => read.map(|()| some),
             }
         });
-        has.map_err(|broken| failed("list of elements", broken))
+        has.map_err(|broken| failed(LIST_OF_ELEMENTS, broken))
+    }
+
+    /// The addresses that a set has as elements. None where it is gone.
+    pub(super) fn addresses(&mut self, family: u8, table: &str, set: &str) -> Result<Vec<IpAddr>, Error> {
+        let addresses = self.channel.again(MAX_ATTEMPTS, |channel| {
+            let mut addresses = Vec::new();
+            list_elements(channel, family, table, set, |element| addresses.extend(key_of(element)))?;
+            Ok(addresses)
+        });
+        addresses.map_err(|broken| failed(LIST_OF_ELEMENTS, broken))
     }
 
     /// Takes all elements out of a set. False where there are none. An empty set is left alone: each transaction makes others that are being
@@ -147,9 +153,40 @@ pub(super) fn set_name<'a>(body: &'a [u8], table: &str) -> Option<&'a str> {
     if of? == table { name } else { None }
 }
 
-fn lists_elements(body: &[u8]) -> bool {
-    attributes(body.get(NFGEN_LEN..).unwrap_or_default())
-        .any(|(kind, elements)| kind == ELEMENTS && attributes(elements).next().is_some())
+/// Hands over each element of a set. None where it is gone.
+fn list_elements(
+    channel: &mut Channel,
+    family: u8,
+    table: &str,
+    set: &str,
+    mut each: impl FnMut(&[u8]),
+) -> Result<(), Broken> {
+    let flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let request = message(GET_SET_ELEM, flags, family, 0, channel.next_sequence(), |out| {
+        put_text(out, TABLE, table);
+        put_text(out, SET, set);
+    });
+    let listed = channel.exchange(&request, |kind, body| {
+        if kind == NEW_SET_ELEM {
+            elements(body).for_each(&mut each);
+        }
+    });
+    match listed {
+        Err(Broken::Refused(libc::ENOENT)) => Ok(()),
+        listed => listed.map(drop),
+    }
+}
+
+fn elements(body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lists = attributes(body.get(NFGEN_LEN..).unwrap_or_default()).filter(|(kind, _)| *kind == ELEMENTS);
+    lists.flat_map(|(_, list)| attributes(list)).map(|(_, element)| element)
+}
+
+/// The key of an element whose type is an address.
+fn key_of(element: &[u8]) -> Option<IpAddr> {
+    let (_, key) = attributes(element).find(|(kind, _)| *kind == KEY)?;
+    let (_, value) = attributes(key).find(|(kind, _)| *kind == VALUE)?;
+    address_of(value)
 }
 
 fn failed(request: &'static str, broken: Broken) -> Error {
@@ -181,6 +218,22 @@ mod tests {
         for (begin, kind) in [(0, 0x10), (bytes.len() - 20, 0x11)] {
             assert_eq!(bytes[begin..begin + 12], [20, 0, 0, 0, kind, 0, 1, 0, 7, 0, 0, 0]);
             assert_eq!(bytes[begin + 16..begin + 20], [0, 0, 0, 10]);
+        }
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn an_element_s_key_is_its_address() {
+        // As `nft --debug=netlink list set` shows them: a list of two, the second with what else an element may have before its key.
+        let key = [&[12, 0, 1, 0x80][..], &[8, 0, 1, 0], &[192, 0, 2, 1]].concat();
+        let first = [&[16, 0, 1, 0x80][..], &key].concat();
+        let second = [&[28, 0, 1, 0x80][..], &[12, 0, 5, 0], &[0; 8], &key].concat();
+        let list = [&[(4 + first.len() + second.len()) as u8, 0, 3, 0x80][..], &first, &second].concat();
+        let body = [&[2, 0, 0, 0][..], &[6, 0, 1, 0], b"t\0\0\0", &list].concat();
+        let of = |body: &[u8]| elements(body).filter_map(key_of).collect::<Vec<_>>();
+        assert_eq!(of(&body), [IpAddr::from([192, 0, 2, 1]); 2]);
+        for len in 0..body.len() {
+            of(&body[..len]);
         }
     }
 

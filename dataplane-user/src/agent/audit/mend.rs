@@ -18,7 +18,7 @@ use crate::{
         Mode,
         audit::{Difference, Grace, Kind, Mend, Observed, Part, State, Subject},
     },
-    proxy::Wanted,
+    proxy::{self, Endpoint, Wanted},
     report::{Outcome, RepairReport, RepairRow},
 };
 
@@ -63,7 +63,7 @@ pub(super) fn repair(
                 Err(_) => Outcome::Left,
                 Ok(()) if dry_run => Outcome::Planned,
                 // What was to be ended gently has begun to end.
-                Ok(()) => match left.get(&(difference.kind, difference.subject)) {
+                Ok(()) => match left.get(&(difference.kind, difference.subject.clone())) {
                     Some(grace) if difference.grace != Grace::Sync || *grace == Grace::Sync => {
                         Outcome::Failed
                     }
@@ -104,7 +104,7 @@ fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str
     match &difference.mend {
         None => Err(difference.kind.remedy()),
         Some(_) if ground.sight.settings.mode == Mode::Observe => Err("observe mode: nothing is changed"),
-        Some(Mend::Forget(_)) if ground.sight.settings.proxy == Wanted::None => {
+        Some(Mend::Forget(_) | Mend::ForgetClients) if ground.sight.settings.proxy == Wanted::None => {
             Err("--proxy none: what kube-proxy's tables pin stays")
         }
         Some(_) if ground.source.borrow().error.is_some() => {
@@ -120,21 +120,25 @@ fn action(mend: &Mend) -> String {
         Mend::Ipvs(Change::SetDestination(_, new)) => format!("set its weight to {}", new.weight),
         Mend::Ipvs(_) => "delete it".to_owned(),
         Mend::Forget(_) => "delete its conntrack entry".to_owned(),
+        Mend::ForgetClients => "have kube-proxy forget the endpoint's clients".to_owned(),
     }
 }
 
 /// Does what is to be done; gives what went wrong.
 fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     let (mut servers, mut flows) = (BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new(), Vec::new());
+    let mut endpoints = BTreeSet::new();
     let mut problems = Vec::new();
     for difference in differences {
         tracing::info!(kind = %difference.kind, subject = %difference.subject, service = difference.service, "audit: mends");
-        match (&difference.mend, difference.subject) {
+        match (&difference.mend, &difference.subject) {
             (Some(Mend::Ipvs(_)), Subject::Pair(pair)) => {
-                servers.entry(pair.service).or_default().insert((difference.kind, difference.subject));
+                let wanted = servers.entry(pair.service).or_default();
+                wanted.insert((difference.kind, difference.subject.clone()));
             }
             (Some(Mend::Forget(flow)), _) => flows.push(*flow),
-            (Some(Mend::Ipvs(_)) | None, _) => {}
+            (Some(Mend::ForgetClients), Subject::Client(client)) => drop(endpoints.insert(client.endpoint())),
+            (Some(Mend::Ipvs(_) | Mend::ForgetClients) | None, _) => {}
         }
     }
     if !servers.is_empty() {
@@ -142,6 +146,9 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     }
     if !flows.is_empty() {
         problems.extend(forget(&flows).err());
+    }
+    if !endpoints.is_empty() {
+        problems.extend(forget_clients(ground, &endpoints).err());
     }
     problems
 }
@@ -170,7 +177,8 @@ fn mend_servers(
             }
             let ((), found) =
                 scene.servers(ground, &ledger, |servers, found| servers.look(**key, &there.items, found));
-            let called_for = found.differences.into_iter().filter(|d| wanted.contains(&(d.kind, d.subject)));
+            let called_for =
+                found.differences.into_iter().filter(|d| wanted.contains(&(d.kind, d.subject.clone())));
             let changes: Vec<Change> = called_for
                 .filter_map(|difference| match difference.mend {
                     Some(Mend::Ipvs(change)) => Some(change),
@@ -198,4 +206,16 @@ fn forget(flows: &[Flow]) -> Result<(), String> {
         0 => Ok(()),
         count => Err(format!("the kernel would not delete {count} conntrack entries")),
     }
+}
+
+/// Of those endpoints alone whose nodes are still flagged.
+fn forget_clients(ground: &Ground, endpoints: &BTreeSet<Endpoint<'_>>) -> Result<(), String> {
+    let scene = Scene::now(ground)?;
+    let mode = scene.mode.ok_or("it is not known any more how kube-proxy forwards")?;
+    let affinities = scene.affinities();
+    let mut forget = proxy::Forget::default();
+    for endpoint in endpoints.iter().filter(|one| affinities.contains(one.protocol, one.socket)) {
+        forget.clients_of(mode, endpoint).map_err(chain)?;
+    }
+    Ok(())
 }

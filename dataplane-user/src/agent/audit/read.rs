@@ -13,13 +13,13 @@ use super::super::{
 use crate::{
     cluster::{ClusterView, NodeName, NodeSet},
     conntrack::{Conntrack, Family},
-    ipvs::{Ipvs, is_loaded},
+    ipvs::{self, Destination, Ipvs, Service, ServiceKey, flags, is_loaded},
     ledger::{Entry, Ledger, Pair},
     plan::{
         Keep, Mode, Proxy, VirtualAddresses,
-        audit::{Addresses, Cluster, Found, Kind, LetGo, Part, Pins, Servers},
+        audit::{Addresses, Affinities, Cluster, Found, Kind, LetGo, Part, Pins, Servers},
     },
-    proxy::Mode as ProxyMode,
+    proxy::{Affinity, Endpoint, Mode as ProxyMode, clients},
     sysctl,
 };
 
@@ -40,13 +40,17 @@ pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
     let found = match part {
         Part::Ipvs => ipvs(&scene, ground)?,
         Part::Conntrack => conntrack(&scene)?,
+        Part::Affinity => affinity(&scene, ground)?,
     };
     if scene.view.services.is_none() && part == Part::Conntrack {
         not_looked_at.insert(Kind::StaleUdp, no_services(&scene.view));
     }
+    if scene.view.services.is_none() && part == Part::Affinity && scene.mode == Some(ProxyMode::Iptables) {
+        not_looked_at.insert(Kind::FlaggedAffinity, no_services(&scene.view));
+    }
     if !scene.enforce {
-        let why = "observe mode: flows and destinations of flagged nodes stay as they are";
-        let flagged = [Kind::FlaggedDestination, Kind::FlaggedFlow];
+        let why = "observe mode: flows, affinity and destinations of flagged nodes stay as they are";
+        let flagged = [Kind::FlaggedDestination, Kind::FlaggedFlow, Kind::FlaggedAffinity];
         let here = flagged.into_iter().filter(|kind| kind.part() == part);
         not_looked_at.extend(here.map(|kind| (kind, why.to_owned())));
     }
@@ -98,6 +102,12 @@ impl Scene {
         Addresses::new(services, &self.virtual_addresses, &self.local)
     }
 
+    /// Judges who is kept by affinity where nftables or iptables forward.
+    pub(super) fn affinities(&self) -> Affinities<'_> {
+        let lets_go = matches!(self.mode, Some(ProxyMode::Iptables | ProxyMode::Nftables));
+        Affinities::new(&self.view, &self.flagged, &self.keep, lets_go)
+    }
+
     /// Judges virtual servers; `look` shows them one by one.
     pub(super) fn servers<T>(
         &self,
@@ -131,24 +141,71 @@ fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     }
     // Before the tables: what is taken out in between is in no ledger that was read, and seen again next time.
     let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
-    let mut ipvs = Ipvs::open().map_err(chain)?;
-    let listed = ipvs.services().map_err(chain)?;
-    let mut whole = !listed.incomplete && listed.malformed == 0;
-    let (read, found) = scene.servers(ground, &ledger, |servers, found| {
-        for service in listed.items {
-            let destinations = ipvs.destinations(&service.key)?;
-            whole &= !destinations.incomplete && destinations.malformed == 0;
-            // The kernel lists the destinations of a service that is gone as none.
-            if destinations.items.is_empty() && ipvs.service(&service.key)?.is_none() {
-                continue;
-            }
-            servers.look(service.key, &destinations.items, found);
-        }
+    let (whole, found) = scene.servers(ground, &ledger, |servers, found| {
+        let whole = walk(|_| true, |key, destinations| servers.look(key, destinations, found));
         servers.finish(found);
-        Ok(())
+        whole
     });
-    read.map_err(|error: crate::ipvs::Error| chain(error))?;
-    Ok(whole.then_some(found))
+    Ok(whole.map_err(chain)?.then_some(found))
+}
+
+/// Shows the virtual servers that are wanted, each with its destinations. Whether these are all.
+fn walk(
+    wanted: impl Fn(&Service) -> bool,
+    mut show: impl FnMut(ServiceKey, &[Destination]),
+) -> Result<bool, ipvs::Error> {
+    let mut ipvs = Ipvs::open()?;
+    let listed = ipvs.services()?;
+    let mut whole = !listed.incomplete && listed.malformed == 0;
+    for service in listed.items.into_iter().filter(wanted) {
+        let destinations = ipvs.destinations(&service.key)?;
+        whole &= !destinations.incomplete && destinations.malformed == 0;
+        // The kernel lists the destinations of a service that is gone as none.
+        if destinations.items.is_empty() && ipvs.service(&service.key)?.is_none() {
+            continue;
+        }
+        show(service.key, &destinations.items);
+    }
+    Ok(whole)
+}
+
+fn affinity(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
+    let affinities = scene.affinities();
+    let mut found = Found::default();
+    if affinities.is_empty() {
+        return Ok(Some(found));
+    }
+    let modes = match scene.mode {
+        Some(ProxyMode::Ipvs) => return templates(scene, ground),
+        Some(ProxyMode::Iptables) => &[ProxyMode::Iptables][..],
+        Some(ProxyMode::Nftables) => &[ProxyMode::Nftables],
+        // Whichever forwards: what is there is told.
+        None => &[ProxyMode::Nftables, ProxyMode::Iptables],
+    };
+    let mut known = Affinity::default();
+    affinities.endpoints().for_each(|endpoint| known.add(&endpoint));
+    let ours = |protocol, socket| affinities.contains(protocol, socket);
+    for mode in modes {
+        let tell = |endpoint: &Endpoint<'_>, client| affinities.look(endpoint, client, &mut found);
+        match clients(*mode, &ours, &known, tell) {
+            Ok(()) => {}
+            Err(error) if error.is_broken_off() => return Ok(None),
+            Err(error) => return Err(chain(error)),
+        }
+    }
+    Ok(Some(found))
+}
+
+/// Who is kept by IPVS.
+fn templates(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
+    if !is_loaded() {
+        return Err("IPVS is not loaded in this kernel".to_owned());
+    }
+    let keeps = |service: &Service| service.flags.bits & flags::PERSISTENT != 0;
+    let (whole, found) = scene.servers(ground, &BTreeMap::new(), |servers, found| {
+        walk(keeps, |key, destinations| servers.look_at_templates(key, destinations, found))
+    });
+    Ok(whole.map_err(chain)?.then_some(found))
 }
 
 fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {

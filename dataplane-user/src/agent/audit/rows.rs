@@ -69,7 +69,7 @@ fn kind_row(watch: &Watch, kind: Kind, at: Duration) -> KindRow {
     }
 }
 
-/// Rows of each kind; flows that differ in the same way in one.
+/// Rows of each kind; flows and clients that differ in the same way in one.
 fn by_kind(observed: &[Observed], at: Duration) -> BTreeMap<Kind, Vec<DifferenceRow>> {
     let mut merged: BTreeMap<(Kind, State, String), DifferenceRow> = BTreeMap::new();
     for one in observed {
@@ -95,11 +95,19 @@ fn by_kind(observed: &[Observed], at: Duration) -> BTreeMap<Kind, Vec<Difference
     rows
 }
 
-/// Of a flow only where it was sent and where it goes: there may be thousands from as many clients.
+/// Of a flow only where it was sent and where it goes, of a client only where it is kept: there may be thousands.
 pub(super) fn subject(subject: &Subject) -> String {
-    let Subject::Flow(flow) = subject else { return subject.to_string() };
     // In the words of the virtual servers beside it.
-    let protocol = Protocol(flow.orig.protocol.into());
-    let to = SocketAddr::new(IpAddr::from(flow.orig.dst), flow.orig.dst_port);
-    format!("flow {protocol} {to} -> {}", flow.backend())
+    match subject {
+        Subject::Flow(flow) => {
+            let protocol = Protocol(flow.orig.protocol.into());
+            let to = SocketAddr::new(IpAddr::from(flow.orig.dst), flow.orig.dst_port);
+            format!("flow {protocol} {to} -> {}", flow.backend())
+        }
+        Subject::Client(client) => {
+            let protocol = Protocol(client.endpoint().protocol.number().into());
+            format!("affinity {protocol} {} -> {}", client.service(), client.endpoint().socket)
+        }
+        Subject::Pair(_) | Subject::Server(_) => subject.to_string(),
+    }
 }

@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject};
+use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject, flagged::flagged_backends};
 use crate::{
     cluster::{Backends, ClusterView, NodeSet, Protocol},
     conntrack::{Flow, TcpState},
@@ -44,14 +44,8 @@ impl<'a> Pins<'a> {
     ) -> Self {
         let udp = view.services.iter().flatten().flat_map(|service| &service.ports);
         let udp = udp.into_iter().any(|port| port.protocol == Protocol::Udp);
-        let mut all = Backends::new();
-        for node in flagged.iter().filter_map(|node| view.at(node)) {
-            node.backends.iter().for_each(|backend| all.add(backend, node.name.as_str()));
-        }
-        for kept in keep.ports.keys() {
-            all.exempt(kept.address.into(), kept.port, kept.protocol.number());
-        }
-        Self { addresses, udp, serving: RefCell::default(), flagged: all, let_go }
+        let flagged = flagged_backends(view, flagged, keep);
+        Self { addresses, udp, serving: RefCell::default(), flagged, let_go }
     }
 
     /// Whether there is anything to find.

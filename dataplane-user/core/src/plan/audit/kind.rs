@@ -22,6 +22,8 @@ pub enum Kind {
     StaleUdp,
     /// A translated flow to a flagged node.
     FlaggedFlow,
+    /// A client that Service affinity keeps at a backend of a flagged node.
+    FlaggedAffinity,
 }
 
 /// What is read at once.
@@ -31,11 +33,13 @@ pub enum Part {
     Ipvs,
     /// Conntrack's entries.
     Conntrack,
+    /// Service affinity: nftables' sets, xt_recent's lists, or persistence templates of IPVS.
+    Affinity,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Ipvs, Self::Conntrack];
+    pub const ALL: [Self; 3] = [Self::Ipvs, Self::Conntrack, Self::Affinity];
 
     /// What is found in it.
     pub const fn kinds(self) -> &'static [Kind] {
@@ -49,6 +53,7 @@ impl Part {
                 Kind::FlaggedDestination,
             ],
             Self::Conntrack => &[Kind::StaleUdp, Kind::FlaggedFlow],
+            Self::Affinity => &[Kind::FlaggedAffinity],
         }
     }
 }
@@ -70,6 +75,7 @@ impl Kind {
             Self::FlaggedDestination => "flagged-destination",
             Self::StaleUdp => "stale-udp",
             Self::FlaggedFlow => "flagged-flow",
+            Self::FlaggedAffinity => "flagged-affinity",
         }
     }
 
@@ -86,12 +92,17 @@ impl Kind {
             }
             Self::StaleUdp => "A UDP flow of a Service that is pinned to what is none of its endpoints",
             Self::FlaggedFlow => "A translated flow to a flagged node",
+            Self::FlaggedAffinity => "A client that Service affinity keeps at a backend of a flagged node",
         }
     }
 
     /// Where it is found.
     pub fn part(self) -> Part {
-        if Part::Conntrack.kinds().contains(&self) { Part::Conntrack } else { Part::Ipvs }
+        match self {
+            Self::StaleUdp | Self::FlaggedFlow => Part::Conntrack,
+            Self::FlaggedAffinity => Part::Affinity,
+            _ => Part::Ipvs,
+        }
     }
 
     /// What an operator can do about it.
@@ -114,6 +125,7 @@ impl Kind {
             Self::FlaggedDestination => "see `IPVS` in nodefence status",
             Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
             Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",
+            Self::FlaggedAffinity => "nodefence repair --kind flagged-affinity; see nodefence status",
         }
     }
 }

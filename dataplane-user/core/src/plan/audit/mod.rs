@@ -4,7 +4,10 @@
 //! there. What is a fault at all is what neither kube-proxy's own way (graceful termination) nor the ledger of the take-out explains.
 
 mod addresses;
+mod affinity;
 mod cidr;
+mod client;
+mod flagged;
 mod flows;
 mod kind;
 mod servers;
@@ -15,7 +18,9 @@ mod tracker;
 use std::{collections::BTreeMap, fmt};
 
 pub use addresses::Addresses;
+pub use affinity::Affinities;
 pub use cidr::Cidr;
+pub use client::Client;
 pub use flows::{LetGo, Pins};
 pub use kind::{Kind, Part};
 pub use servers::{Cluster, Servers};
@@ -28,7 +33,7 @@ use crate::{
 };
 
 /// What a difference is about.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Subject {
     /// A destination of a virtual server, there or not.
     Pair(Pair),
@@ -36,6 +41,8 @@ pub enum Subject {
     Server(ServiceKey),
     /// A conntrack entry; only what tells it from others.
     Flow(Flow),
+    /// A client that Service affinity keeps at an endpoint.
+    Client(Client),
 }
 
 impl Subject {
@@ -51,6 +58,7 @@ impl fmt::Display for Subject {
             Self::Pair(pair) => pair.fmt(f),
             Self::Server(key) => key.fmt(f),
             Self::Flow(flow) => flow.fmt(f),
+            Self::Client(client) => client.fmt(f),
         }
     }
 }
@@ -73,6 +81,8 @@ pub enum Mend {
     Ipvs(Change),
     /// This conntrack entry is deleted.
     Forget(Flow),
+    /// kube-proxy forgets all clients of the endpoint.
+    ForgetClients,
 }
 
 /// Something that is not as it should be.

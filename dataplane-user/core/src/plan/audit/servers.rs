@@ -202,19 +202,12 @@ impl<'a> Servers<'a> {
 
     /// What the take-out ought to have taken: of any service that has somebody else.
     fn look_at_flagged(&self, key: ServiceKey, found: &[Destination], out: &mut Found) {
-        if self.flagged.is_empty() {
-            return;
-        }
-        let on_flagged =
-            |destination: &&Destination| self.flagged.of_destination(&key, destination.address).is_some();
-        if !found.iter().any(|destination| !on_flagged(&destination) && destination.weight > 0) {
-            return;
-        }
-        for destination in found.iter().filter(on_flagged) {
-            if destination.weight == 0 && !destination.is_used() {
+        for destination in self.on_flagged(key, found) {
+            let connections = destination.active + destination.inactive;
+            // Templates alone are affinity's matter.
+            if destination.weight == 0 && connections == 0 {
                 continue;
             }
-            let connections = destination.active + destination.inactive;
             let pair = Pair { service: key, destination: destination.address };
             out.add(Kind::FlaggedDestination, || Difference {
                 kind: Kind::FlaggedDestination,
@@ -228,6 +221,36 @@ impl<'a> Servers<'a> {
                 mend: None,
             });
         }
+    }
+
+    /// Looks at the persistence templates of a virtual server, in which IPVS keeps clients; they go with their destinations.
+    pub fn look_at_templates(&self, key: ServiceKey, found: &[Destination], out: &mut Found) {
+        for destination in self.on_flagged(key, found).filter(|destination| destination.persistent > 0) {
+            out.add(Kind::FlaggedAffinity, || Difference {
+                kind: Kind::FlaggedAffinity,
+                subject: Subject::Pair(Pair { service: key, destination: destination.address }),
+                service: None,
+                detail: format!(
+                    "on a flagged node; weight {}, {} templates",
+                    destination.weight, destination.persistent
+                ),
+                grace: Grace::Sync,
+                mend: None,
+            });
+        }
+    }
+
+    /// The destinations of flagged nodes; none where the virtual server has nobody else with weight.
+    fn on_flagged<'d>(
+        &self,
+        key: ServiceKey,
+        found: &'d [Destination],
+    ) -> impl Iterator<Item = &'d Destination> {
+        let on_flagged =
+            move |destination: &Destination| self.flagged.of_destination(&key, destination.address).is_some();
+        let has_others = !self.flagged.is_empty()
+            && found.iter().any(|destination| destination.weight > 0 && !on_flagged(destination));
+        found.iter().filter(move |destination| has_others && on_flagged(destination))
     }
 
     fn is_flagged(&self, endpoint: &Endpoint) -> bool {

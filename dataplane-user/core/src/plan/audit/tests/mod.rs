@@ -1,3 +1,4 @@
+mod affinity;
 mod flows;
 mod servers;
 mod tracker;

@@ -22,6 +22,15 @@ struct Beside {
 }
 
 fn judge(view: &ClusterView, table: &Table, beside: &Beside) -> Found {
+    of_servers(view, beside, |servers, out| {
+        for (key, destinations) in table {
+            servers.look(*key, destinations, out);
+        }
+        servers.finish(out);
+    })
+}
+
+fn of_servers(view: &ClusterView, beside: &Beside, look: impl FnOnce(&mut Servers<'_>, &mut Found)) -> Found {
     let (local, mut out) = (local(), Found::default());
     let services = view.services.as_deref().unwrap_or_default();
     let all = VirtualAddresses::new(services);
@@ -33,11 +42,7 @@ fn judge(view: &ClusterView, table: &Table, beside: &Beside) -> Found {
         ledger: &beside.ledger,
         excluded: &beside.excluded,
     };
-    let mut servers = Servers::new(cluster, &addresses);
-    for (key, destinations) in table {
-        servers.look(*key, destinations, &mut out);
-    }
-    servers.finish(&mut out);
+    look(&mut Servers::new(cluster, &addresses), &mut out);
     out
 }
 
@@ -213,10 +218,10 @@ fn flagged_nodes_are_out_where_there_are_others() {
         texts
     };
     assert_eq!(of_service(&table), ["flagged-destination TCP 10.96.0.1:80 -> 10.1.2.1:8080"]);
-    set(&mut table, on_b, |found| (found.weight, found.persistent) = (0, 1));
-    assert_eq!(of_service(&table).len(), 1, "a template");
-    set(&mut table, on_b, |found| found.persistent = 0);
-    assert_eq!(of_service(&table), [""; 0]);
+    set(&mut table, on_b, |found| (found.weight, found.inactive) = (0, 1));
+    assert_eq!(of_service(&table).len(), 1, "a connection");
+    set(&mut table, on_b, |found| (found.inactive, found.persistent) = (0, 1));
+    assert_eq!(of_service(&table), [""; 0], "a template is told of by itself");
     // By mark and by another's address as well; host-network ones by their port alone.
     let mark = ServiceKey::Mark { family: crate::ipvs::Family::V4, mark: 7 };
     let others = Destination::new(socket("10.7.7.7:1"), 1);
@@ -243,6 +248,36 @@ fn flagged_nodes_are_out_where_there_are_others() {
         let found = judge(&view, &table, &beside(&["c"]));
         let count = found.differences.iter().filter(|d| d.kind == Kind::FlaggedDestination).count();
         assert_eq!(count, out, "{address} {protocol}");
+    }
+}
+
+#[test]
+fn templates_of_flagged_nodes_are_found_where_there_are_others() {
+    let view = web();
+    let service = key(WEB, Protocol::TCP);
+    let [b, c] = ["10.1.2.1:8080", "10.1.3.1:8080"].map(|address| Destination {
+        persistent: 3,
+        weight: 0,
+        ..Destination::new(socket(address), 0)
+    });
+    let live = Destination { weight: 1, ..c.clone() };
+    let fault = ["flagged-affinity TCP 10.96.0.1:80 -> 10.1.2.1:8080"];
+    for (flagged, destinations, expected) in [
+        (&["b"][..], vec![b.clone(), live.clone()], &fault[..]),
+        (&["b"], vec![Destination { weight: 1, ..b.clone() }, live.clone()], &fault),
+        (&["b"], vec![Destination { persistent: 0, inactive: 1, ..b.clone() }, live.clone()], &[]),
+        (&[], vec![b.clone(), live.clone()], &[]),
+        // Nobody else has weight, or nobody else is left: they stay.
+        (&["b"], vec![b.clone(), c.clone()], &[]),
+        (&["b", "c"], vec![b.clone(), live.clone()], &[]),
+    ] {
+        let beside = Beside { flagged: nodes(&view, flagged), ..Beside::default() };
+        let found = of_servers(&view, &beside, |servers, out| {
+            servers.look_at_templates(service, &destinations, out);
+        });
+        assert_eq!(texts(&found), expected, "{flagged:?} {destinations:?}");
+        let mends = found.differences.iter().any(|difference| difference.mend.is_some());
+        assert!(!mends, "they are the take-out's");
     }
 }
 
@@ -340,7 +375,7 @@ proptest! {
         prop_assert_eq!(texts(&judge(&view, &table, &Beside::default())), [""; 0]);
         if let Some(planted) = plant(&mut table, what, &which, &destination) {
             let found = judge(&view, &table, &Beside::default());
-            let found: Vec<_> = found.differences.iter().map(|d| (d.kind, d.subject)).collect();
+            let found: Vec<_> = found.differences.iter().map(|d| (d.kind, d.subject.clone())).collect();
             prop_assert_eq!(found, [planted]);
         }
     }

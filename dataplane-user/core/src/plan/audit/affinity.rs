@@ -1,0 +1,63 @@
+//! Service affinity where kube-proxy forwards by nftables or iptables: whom it still keeps at a backend of a flagged node. What IPVS keeps stands in its
+//! destinations ([`super::Servers::look_at_templates`]).
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Client, Difference, Found, Grace, Kind, Mend, Subject, flagged::flagged_backends};
+use crate::{
+    cluster::{Backends, ClusterView, NodeSet, Protocol},
+    plan::Keep,
+    proxy::{Endpoint, endpoints},
+};
+
+/// Which clients are kept where they should not be.
+#[derive(Debug)]
+pub struct Affinities<'a> {
+    view: &'a ClusterView,
+    flagged: Backends<&'a str>,
+    lets_go: bool,
+}
+
+impl<'a> Affinities<'a> {
+    /// `flagged`: nodes whose clients are to be let go, but for what is kept. `lets_go`: whether the agent does so.
+    pub fn new(view: &'a ClusterView, flagged: &NodeSet, keep: &Keep, lets_go: bool) -> Self {
+        Self { view, flagged: flagged_backends(view, flagged, keep), lets_go }
+    }
+
+    /// Whether there is anything to find.
+    pub fn is_empty(&self) -> bool {
+        self.flagged.is_empty()
+    }
+
+    /// Whether nobody is to be kept at this endpoint.
+    pub fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
+        self.node(protocol, socket).is_some()
+    }
+
+    /// All of these that the view's Services have, also of those that have no affinity there: kube-proxy may know better.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint<'a>> {
+        let services = self.view.services.iter().flatten();
+        services.flat_map(move |service| {
+            endpoints(service, move |protocol, socket| self.contains(protocol, socket))
+        })
+    }
+
+    /// Tells of a client that is kept at an endpoint where nobody is to be.
+    pub fn look(&self, endpoint: &Endpoint<'_>, client: IpAddr, out: &mut Found) {
+        let Some(node) = self.node(endpoint.protocol, endpoint.socket) else { return };
+        out.add(Kind::FlaggedAffinity, || {
+            let client = Client::new(client, endpoint);
+            Difference {
+                kind: Kind::FlaggedAffinity,
+                service: Some(client.service()),
+                subject: Subject::Client(client),
+                detail: format!("is kept at node {node}, which is flagged"),
+                grace: Grace::Sync,
+                mend: self.lets_go.then_some(Mend::ForgetClients),
+            }
+        });
+    }
+
+    fn node(&self, protocol: Protocol, socket: SocketAddr) -> Option<&'a str> {
+        self.flagged.of(socket.ip().into(), socket.port(), protocol.number()).copied()
+    }
+}
