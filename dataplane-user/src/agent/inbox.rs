@@ -1,7 +1,10 @@
 //! What the owner of verdicts is told. Whoever tells it something waits for nobody: the lock is held for as long as a message takes to be put down.
+//!
+//! How much can wait is bounded: requests by their number, and what a newer message makes void by its [`Subject`], however often it is told. Of the rest `tables`
+//! and `store` tell one for each plan or save that they were given, and comparisons one in ten minutes.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -12,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{outlets::Outlets, writer::Writer};
 use crate::{
     cluster::NodeName,
-    enforce::{Answer, Change, Input, NewClaim, NewView},
+    enforce::{Answer, Change, Input, NewClaim, NewView, Source},
 };
 
 /// Requests that wait to be looked at, at most: a few microseconds are enough for each.
@@ -57,6 +60,35 @@ pub(super) enum Message {
     End,
 }
 
+/// What a message is the newest word on: an older one that has not been taken yet says nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Subject {
+    View,
+    /// What one source claims of a node, where nobody waits for an answer.
+    Claim(NodeName, Source),
+    /// All that one source claims.
+    Claims(Source),
+    Routes,
+}
+
+impl Subject {
+    fn of(message: &Message) -> Option<Self> {
+        match message {
+            Message::View(..) => Some(Self::View),
+            Message::Tell(Input::Claim { node, change, ticket: None }) => {
+                let source = match change {
+                    Change::Raise { claim, .. } => &claim.source,
+                    Change::Withdraw(source) => source,
+                };
+                Some(Self::Claim(node.clone(), source.clone()))
+            }
+            Message::Tell(Input::Replace { source, .. }) => Some(Self::Claims(source.clone())),
+            Message::Tell(Input::Routes { .. }) => Some(Self::Routes),
+            _ => None,
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NoAnswer {
@@ -77,9 +109,38 @@ pub(super) struct Inbox {
 
 #[derive(Default)]
 struct Queue {
-    messages: VecDeque<Message>,
+    /// By their numbers, which go up.
+    messages: BTreeMap<u64, Message>,
+    /// The number of the one on each subject.
+    newest: HashMap<Subject, u64>,
+    last: u64,
     requests: usize,
     ended: bool,
+}
+
+impl Queue {
+    /// Behind all others: what was told between an older one and this one comes before it.
+    fn push(&mut self, message: Message) {
+        self.last += 1;
+        let subject = Subject::of(&message);
+        if let Some(void) = subject.and_then(|subject| self.newest.insert(subject, self.last)) {
+            self.messages.remove(&void);
+        }
+        self.messages.insert(self.last, message);
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        let (_, message) = self.messages.pop_first()?;
+        if let Some(subject) = Subject::of(&message) {
+            self.newest.remove(&subject);
+        }
+        Some(message)
+    }
+
+    fn take_view(&mut self) -> Option<Message> {
+        let number = self.newest.remove(&Subject::View)?;
+        self.messages.remove(&number)
+    }
 }
 
 impl Inbox {
@@ -93,22 +154,19 @@ impl Inbox {
         if queue.ended {
             return;
         }
-        queue.messages.push_back(message);
+        queue.push(message);
         drop(queue);
         self.rung.notify_one();
     }
 
-    /// Tells it something that needs no answer.
+    /// Tells it something that needs no answer, in place of what that makes void.
     pub(super) fn tell(&self, input: Input) {
         self.post(Message::Tell(input));
     }
 
     /// Gives it another view, in place of one that it has not taken yet. `flags`: what its source flags, where that was read anew.
     pub(super) fn view(&self, view: Arc<NewView>, flags: Option<Vec<(NodeName, NewClaim)>>) {
-        let mut queue = self.queue();
-        let is_view = |message: &Message| matches!(message, Message::View(..));
-        let older = queue.messages.iter().position(is_view).and_then(|at| queue.messages.remove(at));
-        drop(queue);
+        let older = self.queue().take_view();
         let (view, older) = match older {
             Some(Message::View(skipped, flags)) => (view.in_place_of(&skipped), flags),
             _ => (view, None),
@@ -168,7 +226,7 @@ impl Inbox {
     /// For its thread alone: the next message.
     pub(super) fn take(&self) -> Option<Message> {
         let mut queue = self.queue();
-        let message = queue.messages.pop_front()?;
+        let message = queue.pop()?;
         queue.requests -= usize::from(matches!(message, Message::Ask(..)));
         Some(message)
     }
@@ -184,6 +242,7 @@ impl Inbox {
     pub(super) fn close(&self) {
         let mut queue = self.queue();
         queue.ended = true;
+        queue.newest.clear();
         let left = std::mem::take(&mut queue.messages);
         drop(queue);
         drop(left);
@@ -193,7 +252,65 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enforce::Source;
+
+    fn claim(node: &str, change: Change) -> Input {
+        Input::Claim { node: node.into(), change, ticket: None }
+    }
+
+    fn raise(source: Source) -> Change {
+        let claim =
+            NewClaim { source, by: "".into(), reason: "".into(), evidence: None, lasts: None, until: None };
+        Change::Raise { claim, force: false }
+    }
+
+    /// However often its thread's peers tell it the same, while it does not take anything.
+    #[test]
+    fn what_is_void_does_not_wait() {
+        let inbox = Inbox::default();
+        let hung = || Change::Withdraw(Source::Hung);
+        let replace = |source, claims| Input::Replace { source, claims };
+        let cli = |claims: usize| {
+            let Change::Raise { claim, .. } = raise(Source::Cli) else { unreachable!() };
+            replace(Source::Cli, vec![("a".into(), claim); claims])
+        };
+        for _ in 0..3 {
+            inbox.tell(claim("a", raise(Source::Hung)));
+            inbox.tell(claim("b", raise(Source::Hung)));
+            inbox.tell(cli(1));
+            inbox.tell(Input::Routes { own_attached: true });
+        }
+        inbox.tell(Input::Tick);
+        inbox.tell(claim("a", raise(Source::Unreachable)));
+        inbox.tell(replace(Source::File, Vec::new()));
+        inbox.tell(cli(2));
+        inbox.tell(claim("a", hung()));
+        inbox.tell(Input::Tick);
+        inbox.tell(Input::Routes { own_attached: false });
+        let taken = || std::iter::from_fn(|| inbox.take());
+        let told: Vec<String> = taken()
+            .map(|message| match message {
+                Message::Tell(input) => format!("{input:?}"),
+                _ => unreachable!(),
+            })
+            .collect();
+        let expected = [
+            claim("b", raise(Source::Hung)),
+            Input::Tick,
+            claim("a", raise(Source::Unreachable)),
+            replace(Source::File, Vec::new()),
+            cli(2),
+            claim("a", hung()),
+            Input::Tick,
+            Input::Routes { own_attached: false },
+        ];
+        assert_eq!(told, expected.map(|input| format!("{input:?}")));
+        // What was taken makes nothing void, nor is it made so.
+        inbox.tell(claim("a", hung()));
+        assert_eq!(taken().count(), 1);
+        inbox.tell(claim("a", hung()));
+        inbox.tell(claim("a", raise(Source::Hung)));
+        assert_eq!(taken().count(), 1);
+    }
 
     #[test]
     fn requests_are_bounded_and_learn_that_nobody_answers() {
