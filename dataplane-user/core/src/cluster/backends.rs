@@ -97,7 +97,7 @@ impl<T> Backends<T> {
     }
 
     /// Whose backend a destination of an IPVS service is.
-    pub fn of_destination(&self, service: &ServiceKey, destination: SocketAddr) -> Option<&T> {
+    pub(crate) fn of_destination(&self, service: &ServiceKey, destination: SocketAddr) -> Option<&T> {
         let by = |protocol: u8| self.of(destination.ip().into(), destination.port(), protocol);
         match service {
             ServiceKey::Address { protocol, .. } => by(u8::try_from(protocol.0).ok()?),

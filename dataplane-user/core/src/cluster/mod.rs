@@ -21,7 +21,7 @@ pub use file::{Error, MAX_FILE_BYTES, NAME as FILE, Problem, parse};
 pub use node::{NodeIx, NodeName, NodeSet};
 pub use object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject};
 pub use protocol::Protocol;
-pub use service::{DEFAULT_AFFINITY, Endpoint, Hints, Service, ServicePort, TrafficPolicy};
+pub use service::{Endpoint, Hints, Service, ServicePort, TrafficPolicy};
 pub use view::{Backend, ClusterView, FileFlag, Node, Scope, SourceName};
 
 pub use crate::Family;

@@ -17,7 +17,7 @@ use crate::Family;
 
 /// How long a client keeps its endpoint where a Service has affinity and says no time
 /// (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
-pub const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
+pub(crate) const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
 
 /// A Service: a name for endpoints, and the addresses under which they are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -73,7 +73,7 @@ impl ClusterView {
     }
 
     /// Nodes with backends that they did not have in an earlier view.
-    pub fn grown_since(&self, before: &Self) -> impl Iterator<Item = &Node> {
+    pub(crate) fn grown_since(&self, before: &Self) -> impl Iterator<Item = &Node> {
         // Most stand where they stood.
         let there = |at, node| before.nodes.get(at).is_some_and(|old| Arc::ptr_eq(old, node));
         let others = self.nodes.iter().enumerate().filter(move |(at, node)| !there(*at, *node));
@@ -187,7 +187,7 @@ impl Backend {
     }
 
     /// Its key in `ports`, where it has one.
-    pub fn port_key(&self) -> Option<PortKey> {
+    pub(crate) fn port_key(&self) -> Option<PortKey> {
         match self.scope {
             Scope::Address => None,
             Scope::Port(port, protocol) => Some(PortKey::endpoint(self.addr(), port, protocol.number())),

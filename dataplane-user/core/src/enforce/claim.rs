@@ -9,7 +9,7 @@ use super::{now::Now, scope::LimitScope};
 use crate::cluster::{FileFlag, NodeName};
 
 /// How long an automatic claim holds whose cause names no end: it lapses unless it is renewed.
-pub const AUTOMATIC_LASTS: Duration = Duration::from_secs(30);
+pub(crate) const AUTOMATIC_LASTS: Duration = Duration::from_secs(30);
 
 /// Who holds a claim. A node has at most one claim of each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,7 +69,7 @@ pub struct NewClaim {
     /// What was seen, of a hung node.
     pub evidence: Option<Arc<str>>,
     /// How long it holds from now on; `None` where nothing but its withdrawal ends it. An automatic one then lasts
-    /// [`AUTOMATIC_LASTS`].
+    /// 30 seconds.
     pub lasts: Option<Duration>,
     /// When it ends by the wall clock, where whoever wants it said so in those terms.
     pub until: Option<Timestamp>,

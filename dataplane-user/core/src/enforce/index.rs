@@ -211,7 +211,7 @@ impl ExemptIndex {
     }
 
     /// The targets of a Service, by its index, with their numbers.
-    pub fn targets_of_service(&self, service: u32) -> impl Iterator<Item = (u32, &Target)> {
+    pub(crate) fn targets_of_service(&self, service: u32) -> impl Iterator<Item = (u32, &Target)> {
         self.services
             .get(service as usize)
             .into_iter()
@@ -219,7 +219,7 @@ impl ExemptIndex {
     }
 
     /// A node's targets with their numbers, and how many of what they may use it has.
-    pub fn targets_of(&self, slot: Slot) -> impl Iterator<Item = (u32, u32, &Target)> {
+    pub(crate) fn targets_of(&self, slot: Slot) -> impl Iterator<Item = (u32, u32, &Target)> {
         self.parts_of(slot).iter().filter_map(|part| {
             let targets = self.services.get(part.service as usize)?;
             let target = targets.all().get(part.target as usize)?;
@@ -228,7 +228,7 @@ impl ExemptIndex {
     }
 
     /// A node's ports that are exempt whenever it is cut.
-    pub fn untied_of(&self, slot: Slot) -> &[(KeptPort, KeptFor)] {
+    pub(crate) fn untied_of(&self, slot: Slot) -> &[(KeptPort, KeptFor)] {
         self.untied.of(slot)
     }
 

@@ -43,7 +43,7 @@ mod world;
 mod tests;
 
 pub use bearers::{Bearer, Bearers};
-pub use claim::{AUTOMATIC_LASTS, Claim, ClaimCause, First, NewClaim, Saved, Source};
+pub use claim::{Claim, ClaimCause, First, NewClaim, Saved, Source};
 pub use differing::Differing;
 pub use gone::Gone;
 pub use in_maps::InMaps;

@@ -52,7 +52,7 @@ impl VirtualAddresses {
     }
 
     /// Whether all virtual addresses of two versions of a Service lead to the same ports under the same policies.
-    pub fn are_same(one: &Service, other: &Service) -> bool {
+    pub(crate) fn are_same(one: &Service, other: &Service) -> bool {
         (one.internal, one.external) == (other.internal, other.external)
             && one.cluster_ips == other.cluster_ips
             && one.external_ips == other.external_ips

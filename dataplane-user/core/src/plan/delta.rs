@@ -125,7 +125,7 @@ impl Delta {
     }
 
     /// The same of tables that share the parts of nodes in which nothing changed: where all fitted, it costs in proportion to the others.
-    pub fn of_nodes(before: &NodeTables, left_out: &LeftOut, after: &NodeTables) -> Self {
+    pub(crate) fn of_nodes(before: &NodeTables, left_out: &LeftOut, after: &NodeTables) -> Self {
         if !left_out.is_empty() {
             return Self::between(&before.flat(), left_out, &after.flat());
         }

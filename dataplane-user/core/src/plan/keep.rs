@@ -43,7 +43,7 @@ impl KeptPort {
     }
 
     /// The key in `ports` that says that some port of the address is kept.
-    pub fn address_key(&self) -> PortKey {
+    pub(crate) fn address_key(&self) -> PortKey {
         PortKey::kept_address(self.address.into())
     }
 

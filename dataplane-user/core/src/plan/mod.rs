@@ -30,7 +30,9 @@ pub use indices::{Full, Indices, Slot, name_field};
 pub use keep::{Keep, KeptFor, KeptPort, Why};
 #[cfg(test)]
 pub(crate) use keep_tests::{KeepIndex, keep};
-pub use node_tables::{NodePart, NodeTables, backend_tables};
+pub(crate) use node_tables::backend_tables;
+pub use node_tables::{NodePart, NodeTables};
 pub use tables::Tables;
 pub use usable::{Proxy, Target, targets, usable};
-pub use wanted::{Answer, Mode, Policy, backend_entry, node_entry, verdict_until};
+pub use wanted::{Answer, Mode, Policy};
+pub(crate) use wanted::{node_entry, verdict_until};

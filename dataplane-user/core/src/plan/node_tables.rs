@@ -87,7 +87,7 @@ impl NodeTables {
     }
 
     /// All addresses and their entries.
-    pub fn all_backends(&self) -> impl Iterator<Item = (Addr, BackendEntry)> {
+    pub(crate) fn all_backends(&self) -> impl Iterator<Item = (Addr, BackendEntry)> {
         self.parts.iter().flatten().flat_map(|part| part.backends.iter().copied())
     }
 
@@ -97,7 +97,7 @@ impl NodeTables {
     }
 
     /// The same by address. Costs in proportion to all of it.
-    pub fn flat(&self) -> Tables {
+    pub(crate) fn flat(&self) -> Tables {
         let mut backends = HashMap::with_capacity(self.backends);
         backends.extend(self.all_backends());
         Tables { backends, ports: self.all_ports().collect() }
@@ -122,7 +122,7 @@ impl NodeTables {
 
 /// What of a view must lie in the tables. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic
 /// flows.
-pub fn backend_tables(
+pub(crate) fn backend_tables(
     view: &ClusterView,
     slots: impl Fn(&str) -> Option<Slot>,
     policy: &Policy<'_>,

@@ -50,7 +50,7 @@ impl Policy<'_> {
 }
 
 /// A node's entry. `until`: up to when (CLOCK_MONOTONIC, ns) its flag holds; `None` where it bears none.
-pub fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64>) -> NodeEntry {
+pub(crate) fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64>) -> NodeEntry {
     let (verdict, action, until) = match until {
         None => (Verdict::Healthy, Action::Refuse, 0),
         Some(until) => (Verdict::Flagged, policy.action(), until),
@@ -65,13 +65,13 @@ pub fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64
 }
 
 /// Up to when (CLOCK_MONOTONIC, ns) a verdict holds that is renewed now: its lifetime, but not beyond the flag's own end.
-pub fn verdict_until(now: u64, remaining: Option<Duration>) -> u64 {
+pub(crate) fn verdict_until(now: u64, remaining: Option<Duration>) -> u64 {
     let remaining = remaining.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
     now.saturating_add(VERDICT_LIFETIME_NS.min(remaining))
 }
 
 /// The entry of a backend of node `name`.
-pub fn backend_entry(name: &str, slot: Slot, backend: &Backend, policy: &Policy<'_>) -> BackendEntry {
+pub(crate) fn backend_entry(name: &str, slot: Slot, backend: &Backend, policy: &Policy<'_>) -> BackendEntry {
     let scope = match backend.scope {
         Scope::Address => 0,
         Scope::Port(..) => backend_flags::PORT_SCOPED,

@@ -8,7 +8,7 @@ use crate::conntrack::Tuple;
 /// millisecond, but some where a set of kube-proxy's has to be emptied, and tens of them on a machine that is crowded or emulated.
 pub const TIME_LIMIT_NS: u64 = 400_000_000;
 /// How often a packet is put in again at most.
-pub const MOST_TRIES: u32 = 64;
+pub(crate) const MOST_TRIES: u32 = 64;
 /// How often it is at least, where the share says less: kube-proxy may know of other endpoints than we do just then.
 pub const LEAST_TRIES: u32 = 8;
 /// How likely all tries may meet flagged endpoints.
@@ -19,7 +19,7 @@ const SERIES_NS: u64 = 600_000_000;
 const CAPACITY: usize = 16_384;
 
 /// How many picks there must be for less than one in a million chances that each falls on one of the `flagged` among `usable`
-/// endpoints; [`MOST_TRIES`] where more were needed.
+/// endpoints; `MOST_TRIES` where more were needed.
 pub fn tries(flagged: usize, usable: usize) -> u32 {
     let share = flagged as f64 / usable as f64;
     // None usable gives no number.

@@ -37,7 +37,7 @@ impl Protocols {
     }
 
     /// Whether flows of this IP protocol are meant.
-    pub fn includes(self, protocol: u8) -> bool {
+    pub(crate) fn includes(self, protocol: u8) -> bool {
         self.numbers().contains(&protocol)
     }
 }

@@ -60,7 +60,7 @@ pub use load::check;
 pub use log::CutLog;
 pub use maps::{Counters, Switches};
 pub use node_writer::NodeWriter;
-pub use options::{Options, TcChoice, XdpChoice, default_pin_dir};
+pub use options::{Options, TcChoice, XdpChoice};
 pub use rescue::Rescues;
 pub use table_maps::TableMaps;
 pub use tc::TcMode;

@@ -64,6 +64,6 @@ impl Default for Options {
 }
 
 /// `/sys/fs/bpf/nodefence/v1`.
-pub fn default_pin_dir() -> PathBuf {
+fn default_pin_dir() -> PathBuf {
     Path::new("/sys/fs/bpf").join(PIN_ROOT).join(PIN_VERSION)
 }

@@ -12,7 +12,8 @@ use super::{
 use crate::{
     cluster::NodeName,
     enforce::{
-        AUTOMATIC_LASTS, Change, Claim, Danger, Event, Input, NewClaim, Now, Share, Source, Standing, Told,
+        Change, Claim, Danger, Event, Input, NewClaim, Now, Share, Source, Standing, Told,
+        claim::AUTOMATIC_LASTS,
     },
 };
 

@@ -103,12 +103,12 @@ pub struct Difference {
 }
 
 /// Differences of one kind that one reading keeps: where a watch has died every pair may differ.
-pub const AT_MOST: usize = 4_096;
+pub(crate) const AT_MOST: usize = 4_096;
 
 /// What a reading found.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Found {
-    /// At most [`AT_MOST`] of each kind.
+    /// At most `AT_MOST` of each kind.
     pub differences: Vec<Difference>,
     counts: BTreeMap<Kind, usize>,
 }

@@ -30,7 +30,7 @@ impl Wanted {
     }
 
     /// Whether kube-proxy has no use for the destination any more. False where the view does not know the service.
-    pub fn has_left(&self, pair: &Pair) -> bool {
+    pub(crate) fn has_left(&self, pair: &Pair) -> bool {
         let ServiceKey::Address { address, protocol } = pair.service else { return false };
         self.left(address, u8::try_from(protocol.0).unwrap_or(0), pair.destination).unwrap_or(false)
     }
