@@ -6,12 +6,14 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{claim_rows::source_name, refusals::unsaved};
 use crate::{
     cluster::{NodeName, SourceName},
-    enforce::{Claim, Danger, Event, Source},
+    enforce::{Claim, Danger, Event, Source, Withheld},
     flags::Adopted,
 };
 
 /// How many nodes a line names.
 const NAMED: usize = 10;
+/// How many it names where the log must name all of them, in several lines.
+const NAMED_OF_ALL: usize = 100;
 
 /// Tells what an earlier agent left.
 pub(super) fn adopted(adopted: &Adopted) {
@@ -69,13 +71,7 @@ pub(super) fn record(event: &Event) {
                 "the claim is over; it was not renewed"
             );
         }
-        Event::Withheld(withheld, nodes) => tracing::error!(
-            scope = withheld.scope.to_string(),
-            claimed = withheld.counted,
-            allowed = withheld.allowed,
-            nodes = names(nodes),
-            "more nodes are claimed than may be; no claim that no person made is enforced there"
-        ),
+        Event::Withheld(withheld, nodes) => withholds(withheld, nodes),
         Event::NoMoreWithheld(scope) => {
             tracing::info!(scope = scope.to_string(), "claims are withheld no more");
         }
@@ -93,6 +89,22 @@ pub(super) fn record(event: &Event) {
             "entries of nodes and kept ports were not as they should be; they are written again"
         ),
         Event::Danger(what) => tracing::error!("{}", danger(what, unknown)),
+    }
+}
+
+/// Names every node: whoever looks for why one is not cut finds it in the log.
+fn withholds(withheld: &Withheld, nodes: &[NodeName]) {
+    let scope = withheld.scope.to_string();
+    let (first, others) = nodes.split_at(nodes.len().min(NAMED_OF_ALL));
+    tracing::error!(
+        scope,
+        claimed = withheld.counted,
+        allowed = withheld.allowed,
+        nodes = joined(first),
+        "more nodes are claimed than may be; no claim that no person made is enforced there"
+    );
+    for more in others.chunks(NAMED_OF_ALL) {
+        tracing::error!(scope, nodes = joined(more), "nor are such claims enforced on these nodes");
     }
 }
 
@@ -127,11 +139,15 @@ pub(super) fn danger(danger: &Danger, source: SourceName) -> String {
 }
 
 fn names(nodes: &[NodeName]) -> String {
-    let mut text = nodes.iter().take(NAMED).map(NodeName::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = joined(&nodes[..nodes.len().min(NAMED)]);
     if nodes.len() > NAMED {
         text += &format!(" and {} more", nodes.len() - NAMED);
     }
     text
+}
+
+fn joined(nodes: &[NodeName]) -> String {
+    nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -146,7 +162,7 @@ mod tests {
     use super::*;
     use crate::{
         cluster::{Backend, Protocol, Scope},
-        enforce::{LimitScope, Saved, Withheld},
+        enforce::{LimitScope, Saved},
     };
 
     #[derive(Clone, Default)]
@@ -265,15 +281,35 @@ mod tests {
         ] {
             assert_eq!(of(event), lines);
         }
-        let withheld =
-            Withheld { scope: LimitScope::Zone("x".into()), since: Duration::ZERO, counted: 12, allowed: 4 };
+    }
+
+    /// A line stays of a length that whoever keeps the log takes.
+    #[test]
+    fn every_node_is_named_whose_claims_are_withheld() {
+        let withheld = |count: usize| {
+            let scope = LimitScope::Zone("x".into());
+            let withheld = Withheld { scope, since: Duration::ZERO, counted: count as u32, allowed: 4 };
+            of(Event::Withheld(withheld, nodes(count)))
+        };
+        let named = |nodes: &[NodeName]| format!(r#"scope="zone x" nodes="{}""#, joined(nodes));
+        let first = |count: usize, nodes: &[NodeName]| {
+            format!(
+                "ERROR more nodes are claimed than may be; no claim that no person made is enforced there \
+                 scope=\"zone x\" claimed={count} allowed=4 nodes=\"{}\"",
+                joined(nodes)
+            )
+        };
+        assert_eq!(withheld(12), [first(12, &nodes(12))]);
+        assert_eq!(withheld(100), [first(100, &nodes(100))]);
+        let all = nodes(230);
+        let more = "ERROR nor are such claims enforced on these nodes";
         assert_eq!(
-            of(Event::Withheld(withheld, nodes(12))),
-            [concat!(
-                "ERROR more nodes are claimed than may be; no claim that no person made is enforced there ",
-                r#"scope="zone x" claimed=12 allowed=4 "#,
-                r#"nodes="n01, n02, n03, n04, n05, n06, n07, n08, n09, n10 and 2 more""#
-            )]
+            withheld(230),
+            [
+                first(230, &all[..100]),
+                format!("{more} {}", named(&all[100..200])),
+                format!("{more} {}", named(&all[200..]))
+            ]
         );
     }
 

@@ -290,7 +290,7 @@ pub struct AgentArgs {
     #[arg(long, default_value = "observe")]
     pub auto: AutoArg,
 
-    /// How many nodes such claims may cut, of all and of each zone: a part, and at least one. Where more are claimed, none of these claims is enforced there
+    /// How many nodes such claims may cut, of all, of each zone and of each pool: a part, and at least one. Where more are claimed, none of these claims is enforced there
     #[arg(long, value_name = "PART/OF", default_value = "1/3", value_parser = share)]
     pub auto_limit: Share,
 

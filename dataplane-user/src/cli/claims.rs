@@ -99,7 +99,9 @@ pub(super) fn has_automatic(nodes: &[NodeRow], claims_unknown: &BTreeMap<NodeNam
 
 /// What is done about such claims.
 pub(super) fn automatic_text(auto: &str, limit: &str) -> String {
-    format!("{auto}, at most {limit} of all nodes and of each zone (claims that no person made)")
+    format!(
+        "{auto}, at most {limit} of all nodes, of each zone and of each pool (claims that no person made)"
+    )
 }
 
 pub(super) fn withheld_text(row: &WithheldRow) -> String {
@@ -269,7 +271,7 @@ mod tests {
         assert!(has_automatic(&[both], &BTreeMap::new()) && has_automatic(&[], &claims_unknown));
         assert_eq!(
             automatic_text("observe", "1/3"),
-            "observe, at most 1/3 of all nodes and of each zone (claims that no person made)"
+            "observe, at most 1/3 of all nodes, of each zone and of each pool (claims that no person made)"
         );
     }
 

@@ -331,7 +331,7 @@ pub struct Status {
     pub answer: Answer,
     /// What is done about claims that no person made: off, observe or enforce.
     pub auto: String,
-    /// How many nodes these may cut, of all and of each zone: a part, as in `1/3`, and at least one.
+    /// How many nodes these may cut, of all, of each zone and of each pool: a part, as in `1/3`, and at least one.
     pub auto_limit: String,
     /// Where they are withheld, since that is exceeded.
     pub withheld: Vec<WithheldRow>,
