@@ -122,6 +122,10 @@ impl Queue {
     /// Behind all others: what was told between an older one and this one comes before it.
     fn push(&mut self, message: Message) {
         self.last += 1;
+        // Whoever waits for an answer was promised what was told before, and a successor all claims.
+        if matches!(message, Message::Ask(..) | Message::Settle(_) | Message::Saved(_) | Message::End) {
+            self.newest.retain(|subject, _| *subject == Subject::View);
+        }
         let subject = Subject::of(&message);
         if let Some(void) = subject.and_then(|subject| self.newest.insert(subject, self.last)) {
             self.messages.remove(&void);
@@ -130,8 +134,10 @@ impl Queue {
     }
 
     fn pop(&mut self) -> Option<Message> {
-        let (_, message) = self.messages.pop_first()?;
-        if let Some(subject) = Subject::of(&message) {
+        let (number, message) = self.messages.pop_first()?;
+        if let Some(subject) = Subject::of(&message)
+            && self.newest.get(&subject) == Some(&number)
+        {
             self.newest.remove(&subject);
         }
         Some(message)
@@ -310,6 +316,13 @@ mod tests {
         inbox.tell(claim("a", hung()));
         inbox.tell(claim("a", raise(Source::Hung)));
         assert_eq!(taken().count(), 1);
+        // What was told before a hand-over is handed over.
+        inbox.tell(claim("a", raise(Source::Hung)));
+        let _answer = inbox.ask(Asked::HandOver).unwrap();
+        for _ in 0..3 {
+            inbox.tell(claim("a", raise(Source::Hung)));
+        }
+        assert_eq!(taken().count(), 3);
     }
 
     #[test]
