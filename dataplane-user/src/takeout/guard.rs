@@ -96,6 +96,8 @@ impl Watch<'_> {
         // Once no agent has the ledger nobody takes it over while this one puts back.
         let owner = if orphaned { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
         if orphaned && owner.is_none() {
+            // What was struck is this guard's matter no more: no change of a dead agent is on its way.
+            self.struck.clear();
             // Another agent's by now, and its guard's. Until that one has this lock, which is given back for it, nobody else would put back.
             return Ok(self.lock.take().map(|_given_back| TICK));
         }
