@@ -78,7 +78,8 @@ impl Nft {
             Ok(sets)
         });
         match sets {
-            Err(Broken::Refused(libc::ENOENT)) => Ok(Vec::new()),
+            // No such table; or no nf_tables in this kernel (`nfnetlink_rcv_msg`, net/netfilter/nfnetlink.c: EINVAL).
+            Err(Broken::Refused(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP)) => Ok(Vec::new()),
             other => other.map_err(|broken| failed("list of sets", broken)),
         }
     }

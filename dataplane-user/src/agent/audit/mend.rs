@@ -98,14 +98,18 @@ pub(super) fn mend(ground: &Ground, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
     look(watch, ground, parts);
 }
 
+const PROXY_NONE: &str = "--proxy none: what kube-proxy's tables pin stays";
+
 /// # Errors
 /// Why nothing is done about a fault.
 fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str> {
+    let lets_go = matches!(difference.kind, Kind::FlaggedFlow | Kind::FlaggedAffinity);
     match &difference.mend {
+        None if lets_go && ground.sight.settings.proxy == Wanted::None => Err(PROXY_NONE),
         None => Err(difference.kind.remedy()),
         Some(_) if ground.sight.settings.mode == Mode::Observe => Err("observe mode: nothing is changed"),
         Some(Mend::Forget(_) | Mend::ForgetClients) if ground.sight.settings.proxy == Wanted::None => {
-            Err("--proxy none: what kube-proxy's tables pin stays")
+            Err(PROXY_NONE)
         }
         Some(_) if ground.source.borrow().error.is_some() => {
             Err("the source of nodes cannot be read: what it said before may have changed since")

@@ -45,7 +45,10 @@ pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
     if scene.view.services.is_none() && part == Part::Conntrack {
         not_looked_at.insert(Kind::StaleUdp, no_services(&scene.view));
     }
-    if scene.view.services.is_none() && part == Part::Affinity && scene.mode == Some(ProxyMode::Iptables) {
+    if scene.view.services.is_none()
+        && part == Part::Affinity
+        && matches!(scene.mode, None | Some(ProxyMode::Iptables))
+    {
         not_looked_at.insert(Kind::FlaggedAffinity, no_services(&scene.view));
     }
     if !scene.enforce {

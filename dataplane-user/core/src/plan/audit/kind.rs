@@ -125,7 +125,9 @@ impl Kind {
             Self::FlaggedDestination => "see `IPVS` in nodefence status",
             Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
             Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",
-            Self::FlaggedAffinity => "nodefence repair --kind flagged-affinity; see nodefence status",
+            Self::FlaggedAffinity => {
+                "see nodefence status; but for IPVS, which the agent drains itself: nodefence repair --kind flagged-affinity"
+            }
         }
     }
 }
