@@ -7,7 +7,7 @@ use super::{claim_rows::source_name, refusals::unsaved};
 use crate::{
     cluster::{NodeName, SourceName},
     enforce::{Claim, Danger, Event, Source, Withheld},
-    flags::Adopted,
+    flags::{Adopted, now},
 };
 
 /// How many nodes a line names.
@@ -21,7 +21,9 @@ pub(super) fn adopted(adopted: &Adopted) {
         tracing::error!(problem, "flags were lost");
     }
     let mut others: BTreeMap<&Source, Vec<NodeName>> = BTreeMap::new();
-    for (node, claim) in &adopted.saved.claims {
+    // One that is over is kept for its own sake alone (`FlagStore::adopt`).
+    let now = now();
+    for (node, claim) in adopted.saved.claims.iter().filter(|(_, claim)| !claim.ended(now)) {
         if claim.source == Source::Cli {
             tracing::info!(node = node.as_str(), reason = &*claim.reason, "adopted a flag");
         } else {

@@ -124,8 +124,8 @@ struct Driver {
     tickets: u64,
     /// Who waits until all is carried out.
     settling: Vec<oneshot::Sender<()>>,
-    /// Who waits until all claims are saved.
-    saving: Vec<oneshot::Sender<()>>,
+    /// Who waits until all claims are saved that were held then.
+    saving: Vec<(u64, oneshot::Sender<()>)>,
     /// When (CLOCK_MONOTONIC, ns) this pass began.
     begun: u64,
     /// A write failed since verdicts were last renewed.
@@ -176,9 +176,8 @@ impl Driver {
             self.beat.set_done(world.number);
             self.tell(&world);
         }
-        if self.enforcer.is_saved() {
-            self.settling.append(&mut self.saving);
-        }
+        let saved = self.saving.extract_if(.., |(serial, _)| self.enforcer.is_saved(*serial));
+        self.settling.extend(saved.map(|(_, saved)| saved));
         for settled in self.settling.drain(..) {
             let _gone = settled.send(());
         }
@@ -216,7 +215,7 @@ impl Driver {
                 }
                 Message::ForgetOld => self.writer.forget_old(),
                 Message::Settle(settled) => self.settling.push(settled),
-                Message::Saved(saved) => self.saving.push(saved),
+                Message::Saved(saved) => self.saving.push((self.enforcer.serial(), saved)),
                 Message::End => {
                     self.ending = true;
                     self.enforcer.handle(Input::Renew, now());

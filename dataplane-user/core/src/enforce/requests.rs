@@ -143,7 +143,9 @@ impl Enforcer {
             Wish::Raise { .. } | Wish::Withdraw { .. } => self.now.mono.saturating_add(PATIENCE + attaching),
         };
         let settled = wish == Wish::HandOver;
-        let serial = self.claims.changes().all;
+        let changes = self.claims.changes();
+        // What changed nothing need not wait for renewals.
+        let serial = if wish == (Wish::Withdraw { was: false }) { changes.urgent } else { changes.all };
         self.requests.waiting.push(Pending { ticket, node, wish, settled, written: None, serial, by });
     }
 
@@ -204,9 +206,14 @@ impl Enforcer {
         due.then(|| Output::Save(changes.all, self.claims.to_save()))
     }
 
-    /// Whether all claims are saved, or could not be: nothing of them is under way.
-    pub fn is_saved(&self) -> bool {
-        self.requests.state(self.claims.changes().all).is_some()
+    /// What all claims are saved by that are held now.
+    pub fn serial(&self) -> u64 {
+        self.claims.changes().all
+    }
+
+    /// Whether that is saved, or could not be.
+    pub fn is_saved(&self, serial: u64) -> bool {
+        self.requests.state(serial).is_some()
     }
 
     /// Answers whoever waits for nothing more, or for long enough.
