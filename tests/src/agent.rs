@@ -17,13 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{
-    Netns, Proc, bin,
-    client::wait_until,
-    emulated,
-    promises::ENDED,
-    watch::{self, Watch},
-};
+use crate::{Netns, Proc, bin, client::wait_until, watch::Watch};
 
 /// How long it may take to answer: the verifier alone takes many seconds where the machine is emulated, and so do large tables.
 const READY: Duration = Duration::from_secs(180);
@@ -390,15 +384,12 @@ impl Agent {
         self.proc = None;
     }
 
-    /// Asks it to end (SIGTERM) and waits. Where the processor is no emulated one it ends in time.
+    /// Asks it to end (SIGTERM) and waits.
     ///
     /// # Errors
     /// Where it does not.
     pub fn terminate(&mut self) -> Result<()> {
-        let began = Instant::now();
-        self.ends_within(LAST_WORDS)?;
-        let took = began.elapsed();
-        if emulated() { Ok(()) } else { watch::bounded("SIGTERM to the agent's end", ENDED, began, took) }
+        self.ends_within(LAST_WORDS)
     }
 
     /// Waits until it has ended by itself; its exit code.

@@ -10,11 +10,10 @@ use serde_json::Value;
 
 use crate::{Agent, Family, emulated, watch::wait_within};
 
-/// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute. What stands at weight 0 is a fault after twice that.
+/// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute.
 pub const FAULT_AFTER: &str = "2s";
 /// By then what differs is a fault: a reading finds it, and one after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`); each
-/// `audit` is a reading too. Only guests have weights: twice [`FAULT_AFTER`] there, and for each of the two readings as long as an `audit` takes on an emulated
-/// processor beside others.
+/// `audit` is a reading too, which takes seconds on an emulated processor beside others.
 fn found() -> Duration {
     Duration::from_secs(if emulated() { 10 } else { 3 })
 }

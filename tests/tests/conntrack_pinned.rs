@@ -94,7 +94,7 @@ mod alone {
     /// What was pinned anew is looked for each second, by a pass that takes some milliseconds, or so that it takes 5 % of a processor at most: on an emulated
     /// one entries were seen 2.1 s old.
     fn let_go() -> Duration {
-        Duration::from_millis(if emulated() { 2_500 } else { 1_200 })
+        Duration::from_millis(if emulated() { 4_000 } else { 1_200 })
     }
 
     /// What new clients are pinned to is: the second one right after the first one's was let go, so that it stays until the next time.

@@ -92,7 +92,7 @@ fn claims_that_no_person_made_and_are_too_many() -> Result<()> {
     agent.restart(&[])?;
     says(
         &agent,
-        "Automatic       enforce, at most 1/3 of all nodes and of each zone (claims that no person made)",
+        "Automatic       enforce, at most 1/3 of all nodes, of each zone and of each pool (claims that no person made)",
     )?;
     let withheld = "Withheld        problem: of all nodes 2 are claimed and 1 may be: no claim that no person made is enforced there since ";
     has(&agent, withheld, |line| line.starts_with(withheld))
