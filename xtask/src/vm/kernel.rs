@@ -34,7 +34,7 @@ pub(crate) enum Kernel {
 /// Follows the newest build of the cloud flavour in its suite; smaller than the generic one, same networking.
 const PACKAGE: &str = "linux-image-cloud-amd64";
 /// Raise when what is made of a package changes, so that older results are made anew.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// How long a resolved version is taken as current.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
 
@@ -88,8 +88,10 @@ impl Kernel {
         let folder = cache::folder()?.join("kernels").join(self.label());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let current = folder.join("current");
-        let cached = fs::read_to_string(&current).ok().and_then(|build| load(&folder.join(build)));
-        if let Some(kernel) = cached.clone().filter(|_| fresh(&current)) {
+        let build = fs::read_to_string(&current).unwrap_or_default();
+        let cached = if build.is_empty() { None } else { load(&folder.join(&build)) };
+        let is_current = fresh(&current) && build.ends_with(&format!("-f{FORMAT}"));
+        if let Some(kernel) = cached.clone().filter(|_| is_current) {
             return Ok(kernel);
         }
         match self.fetch(&folder) {

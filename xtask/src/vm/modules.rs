@@ -17,6 +17,7 @@ const FOLDERS: &[&str] = &[
     "kernel/net/sched/",
     "kernel/net/sctp/",
     "kernel/net/unix/",
+    "kernel/net/xfrm/",
     "kernel/drivers/net/vxlan/",
     "kernel/drivers/net/geneve",
 ];
