@@ -387,9 +387,9 @@ impl Agent {
     /// Asks it to end (SIGTERM) and waits.
     ///
     /// # Errors
-    /// Where it does not.
+    /// Where it does not end within 10 s.
     pub fn terminate(&mut self) -> Result<()> {
-        self.ends_within(LAST_WORDS)
+        self.ends_within(Duration::from_secs(10))
     }
 
     /// Waits until it has ended by itself; its exit code.
