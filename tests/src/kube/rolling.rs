@@ -43,6 +43,9 @@ struct Pace {
     every: Duration,
     /// For how long before, between and after kube-proxy's stall and its restart.
     between: Duration,
+    /// How long kube-proxy stands still in the middle: what then differs has to be seen older than a sync, and stay short of a fault with what kube-proxy has to do
+    /// after it. The first pod that it misses is gone after two steps, an audit may find that a sixth of `fault_after` later, and the last audit may be as much before the end.
+    stall: Duration,
 }
 
 impl Pace {
@@ -51,18 +54,26 @@ impl Pace {
         sync_period: Duration::from_secs(8),
         every: Duration::from_millis(500),
         between: Duration::from_secs(5),
+        stall: Duration::from_secs(11),
     };
-    const REAL: Self =
-        Self { sync_period: SYNC_PERIOD, every: Duration::from_secs(4), between: Duration::from_secs(180) };
+    const REAL: Self = Self {
+        sync_period: SYNC_PERIOD,
+        every: Duration::from_secs(4),
+        between: Duration::from_secs(180),
+        stall: Duration::from_secs(59),
+    };
 
     fn chosen() -> Self {
         match (long(), emulated()) {
             (true, _) => Self::REAL,
             (false, false) => Self::SHORT,
             // Its syncs alone take seconds there.
-            (false, true) => {
-                Self { sync_period: Self::SHORT.sync_period * 2, every: Self::SHORT.every * 2, ..Self::SHORT }
-            }
+            (false, true) => Self {
+                sync_period: Self::SHORT.sync_period * 2,
+                every: Self::SHORT.every * 2,
+                stall: Self::SHORT.stall * 2,
+                ..Self::SHORT
+            },
         }
     }
 
@@ -73,12 +84,6 @@ impl Pace {
     /// By then what differs is a fault: the agent reads six times in the time that this takes (docs/cli.md), a reading finds it, and a later one finds it again.
     fn found(&self) -> Duration {
         self.fault_after() * 8 / 6
-    }
-
-    /// How long kube-proxy stands still in the middle. The first pod that it misses is gone after two steps, and the last audit is as much before the end:
-    /// between these is more than a sync, and short of a fault with what kube-proxy has to do then.
-    fn stall(&self) -> Duration {
-        self.sync_period * 9 / 8 + 4 * self.every
     }
 }
 
@@ -186,13 +191,12 @@ impl World {
     }
 
     /// Connections and datagrams from everywhere, some of them to pods that have just ended.
-    fn traffic(&mut self) {
+    fn traffic(&mut self, seen: &mut Seen) {
         for place in [Place::Outside, Place::Pod] {
             let to = |service| self.cluster.service(service, place, Family::V4);
-            if let Ok(conn) = Conn::connect(self.cluster.at(place), to(Service::Web), Duration::from_secs(5))
-            {
-                self.open.push_back(conn);
-            }
+            let conn = Conn::connect(self.cluster.at(place), to(Service::Web), Duration::from_secs(5));
+            seen.connected[usize::from(conn.is_err())] += 1;
+            self.open.extend(conn.ok());
             let dns = to(Service::Dns);
             self.cluster.at(place).run(move || {
                 for _ in 0..PODS {
@@ -227,7 +231,7 @@ impl World {
             let step = Instant::now();
             self.pods.replace();
             self.tell("")?;
-            self.traffic();
+            self.traffic(seen);
             let audit = self.clean()?;
             seen.drained.extend(audit.in_state("draining"));
             seen.oldest = seen.oldest.max(oldest_of_a_sync(&audit));
@@ -258,6 +262,8 @@ struct Seen {
     /// The longest that anything differed.
     oldest: Duration,
     audits: u32,
+    /// How many clients were connected, and how many were not.
+    connected: [u32; 2],
 }
 
 /// Pods are replaced beside a kube-proxy of this mode: no audit finds a fault, also while it misses a sync and after its restart. Then it stands still for
@@ -294,7 +300,7 @@ pub fn holds(mode: Mode) -> Result<()> {
     world.roll(pace.between, &mut seen)?;
     // It misses a sync, as one that is short of memory or processor does.
     kube_proxy.freeze()?;
-    world.roll(pace.stall(), &mut seen)?;
+    world.roll(pace.stall, &mut seen)?;
     kube_proxy.thaw()?;
     let stalled = seen.oldest;
     world.roll(pace.between, &mut seen)?;
@@ -310,6 +316,9 @@ pub fn holds(mode: Mode) -> Result<()> {
         seen.drained.len(),
         seen.oldest
     );
+    let [connected, failed] = seen.connected;
+    println!("{connected} clients were connected, {failed} were not");
+    ensure!(connected > failed, "{connected} clients were connected, {failed} were not");
     ensure!(mode != Mode::Ipvs || seen.drained.len() > 5, "nothing drained: {:?}", seen.drained);
     // Else nothing here tells an agent that takes it for a fault after one sync from one that takes it for one after two.
     ensure!(stalled >= pace.sync_period, "nothing differed for longer than {stalled:?}");
