@@ -58,10 +58,10 @@ pub struct ExemptIndex {
     slots: Arc<[Option<Slot>]>,
     /// By the Service's index.
     services: List<Targets>,
-    /// So many numbers were given to targets. Some belong to none any more.
-    numbers: u32,
     /// How many targets there are.
     targets: u32,
+    /// By a target's number, how many ports it may use: what is left of it while nobody is cut. Some numbers belong to no target any more.
+    sizes: Vec<u32>,
     /// By the place of a node: its generation, and what the node has.
     parts: List<Option<(u32, Arc<[Part]>)>>,
     untied: Untied,
@@ -123,7 +123,7 @@ impl ExemptIndex {
         let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
         let was = Proxy::of(before, own_node, proxy.mode);
         // Numbers that belong to no target cost memory.
-        let sparse = self.numbers > 2 * self.targets + 1024;
+        let sparse = self.sizes.len() > 2 * self.targets as usize + 1024;
         if sparse || mode != self.mode || (was.index, was.zone) != (proxy.index, proxy.zone) {
             return None;
         }
@@ -167,8 +167,11 @@ impl ExemptIndex {
         let Some(targets) = self.services.get_mut(s as usize) else { return };
         let before = targets.all().len() as u32;
         if count > before {
-            targets.first = self.numbers;
-            self.numbers += count;
+            targets.first = self.sizes.len() as u32;
+            self.sizes.resize(self.sizes.len() + all.len(), 0);
+        }
+        for (size, target) in self.sizes.iter_mut().skip(targets.first as usize).zip(&all) {
+            *size = target.usable.len() as u32;
         }
         targets.all = (count > 0).then(|| all.into());
         self.targets = self.targets + count - before;
@@ -200,9 +203,9 @@ impl ExemptIndex {
         *self.slots.get(port.node.position())?
     }
 
-    /// So many numbers targets have at most.
-    pub fn numbers(&self) -> usize {
-        self.numbers as usize
+    /// By a target's number, how many ports it may use. Some numbers belong to no target any more.
+    pub(super) fn sizes(&self) -> &[u32] {
+        &self.sizes
     }
 
     /// All targets with their numbers.

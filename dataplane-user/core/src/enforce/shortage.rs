@@ -20,11 +20,7 @@ pub(super) struct Shortage {
 impl Shortage {
     /// While nobody is cut.
     pub(super) fn new(index: Arc<ExemptIndex>) -> Self {
-        let mut left = vec![0; index.numbers()];
-        for (number, target) in index.targets() {
-            left[number as usize] = target.usable.len() as u32;
-        }
-        Self { left, index, ports: ExemptPorts::default() }
+        Self { left: index.sizes().to_vec(), index, ports: ExemptPorts::default() }
     }
 
     /// The same of the view that follows on this one's, of which this changed. `cut`: whether a node is cut.
@@ -35,7 +31,7 @@ impl Shortage {
         cut: impl Fn(Slot) -> bool,
     ) -> Self {
         let mut left = self.left.clone();
-        left.resize(index.numbers(), 0);
+        left.resize(index.sizes().len(), 0);
         let mut next = Self { left, index: Arc::clone(&index), ports: self.ports.clone() };
         for &service in &changed.services {
             for (number, target) in self.index.targets_of_service(service) {

@@ -51,7 +51,9 @@ fn of_nodes(index: &ExemptIndex, slots: &Slots) -> BTreeMap<Slot, OfNode> {
 fn numbers_are_each_one_s(index: &ExemptIndex) {
     let numbers: BTreeSet<u32> = index.targets().map(|(number, _)| number).collect();
     assert_eq!(numbers.len(), index.targets().count(), "two targets have one number");
-    assert!(numbers.iter().all(|number| (*number as usize) < index.numbers()));
+    for (number, target) in index.targets() {
+        assert_eq!(index.sizes()[number as usize] as usize, target.usable.len());
+    }
 }
 
 /// What writes make of tables.
