@@ -57,6 +57,8 @@ pub struct Attach {
     pub(super) other_versions: Vec<Other>,
     /// The names last given to [`Attach::attach`].
     pub(super) wanted: Vec<String>,
+    /// What these do not name is to be detached from; false once it is.
+    pub(super) leaves_others: bool,
     /// Holds the maps that nobody has a handle of, and the programs that are loaded only where they are needed.
     pub(super) ebpf: Ebpf,
     /// The last to go: what is above is closed by then.
@@ -68,7 +70,8 @@ impl Attach {
     /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
     pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
         self.wanted = wanted.to_vec();
-        reconcile_alone(self, true)
+        self.leaves_others = true;
+        reconcile_alone(self)
     }
 
     /// Indexes of the devices that programs of ours are attached to by TC, in whatever way and by whichever process.
@@ -79,7 +82,7 @@ impl Attach {
     /// The state of the interfaces last given to [`Attach::attach`], looked up anew. A device that was made again under
     /// its name, or from which our programs were taken, is attached to again.
     pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
-        reconcile_alone(self, false)
+        reconcile_alone(self)
     }
 
     /// Whether devices may still read maps of another size: until all of them are switched.
@@ -110,18 +113,17 @@ impl Attach {
 }
 
 /// As [`reconcile`]. What other versions have attached is detached once ours is, at whichever look that is.
-fn reconcile_alone(ours: &mut Attach, leave_others: bool) -> Vec<InterfaceStatus> {
-    let statuses = reconcile(ours, leave_others);
+fn reconcile_alone(ours: &mut Attach) -> Vec<InterfaceStatus> {
+    let statuses = reconcile(ours);
     if statuses.iter().any(|status| status.error.is_none()) && detach_other_versions(ours) {
         // XDP runs one program of a device, and what ran ahead of ours does not any more.
-        return reconcile(ours, false);
+        return reconcile(ours);
     }
     statuses
 }
 
-/// Attaches to every wanted interface. With `leave_others` also detaches from every other one, and puts staged maps in
-/// their place.
-fn reconcile(ours: &mut Attach, leave_others: bool) -> Vec<InterfaceStatus> {
+/// Attaches to every wanted interface, and puts staged maps in their place. Where others are to be left also detaches from every other one.
+fn reconcile(ours: &mut Attach) -> Vec<InterfaceStatus> {
     let wanted = ours.wanted.clone();
     let failed = |error: Error| {
         let status = |name: &String| InterfaceStatus {
@@ -145,10 +147,16 @@ fn reconcile(ours: &mut Attach, leave_others: bool) -> Vec<InterfaceStatus> {
     };
     let statuses: Vec<_> = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name)).collect();
     let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
-    let keep = if leave_others { statuses.iter().map(|s| s.ifindex).collect() } else { existing.clone() };
+    let keep = match ours.leaves_others {
+        true => statuses.iter().map(|status| status.ifindex).collect(),
+        false => existing.clone(),
+    };
     let left = leave(ours, &mut netlink, &keep);
-    if let Err(error) = left.and_then(|()| clsact::forget_qdiscs(&ours.options.pin_dir, &existing)) {
-        tracing::warn!(%error, "could not detach from every interface that is no longer wanted");
+    match left.and_then(|()| clsact::forget_qdiscs(&ours.options.pin_dir, &existing)) {
+        Ok(()) => ours.leaves_others = false,
+        Err(error) => {
+            tracing::warn!(%error, "could not detach from every interface that is no longer wanted; it is tried again");
+        }
     }
     let mut switched = true;
     for status in statuses.iter().filter(|status| status.error.is_some() && status.ifindex != 0) {

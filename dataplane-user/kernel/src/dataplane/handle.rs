@@ -47,6 +47,7 @@ impl Dataplane {
                 staged,
                 other_versions: loaded.other_versions,
                 wanted: Vec::new(),
+                leaves_others: false,
                 ebpf: loaded.ebpf,
                 _lock: lock,
             },
