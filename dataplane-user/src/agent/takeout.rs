@@ -72,7 +72,7 @@ impl Drop for TakingOut {
     fn drop(&mut self) {
         // Without it nobody goes on.
         self.crew.end();
-        let leave = self.sight.world().held.closing;
+        let leave = self.sight.world().held.handed_over;
         self.bell.end(if leave { Ending::Leave } else { Ending::Restore });
         let _panicked = self.thread.take().map(JoinHandle::join);
     }
@@ -319,6 +319,7 @@ impl Work {
             Reopened::Tables(kernel) => drive.replace_tables(kernel),
             Reopened::Gone => {
                 let _told_again = drive.book().write_all(&BTreeMap::new());
+                drive.book().dismiss_guard();
                 self.close();
             }
             Reopened::NotYet => {}

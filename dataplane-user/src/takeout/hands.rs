@@ -68,7 +68,7 @@ pub trait Book {
     /// A sign of life: what is read may take longer than the lease is renewed without one.
     fn alive(&mut self);
 
-    /// Writes all that is ours, in place of what stands there. Only while a turn is held.
+    /// Writes all that is ours, in place of what stands there. Only while a turn is held, or where that is nothing.
     ///
     /// # Errors
     /// Where that fails: the old lines stay.

@@ -20,6 +20,8 @@ const fn too_many(flagged: usize, all: usize) -> bool {
 
 /// For how long a request waits for the map, and then for the disk, in ns.
 const PATIENCE: u64 = SECOND;
+/// For how long a hand-over waits for the disk, in ns: who asks for one waits for twice as long (`agent/start.rs`).
+const HAND_OVER: u64 = 5 * SECOND;
 
 impl Enforcer {
     /// A source raises its claim on a node, or takes it back.
@@ -139,7 +141,7 @@ impl Enforcer {
     fn wait(&mut self, ticket: Ticket, node: NodeName, wish: Wish) {
         let attaching = if node == self.told.own { SECOND } else { 0 };
         let by = match wish {
-            Wish::HandOver => u64::MAX,
+            Wish::HandOver => self.now.mono.saturating_add(HAND_OVER),
             Wish::Raise { .. } | Wish::Withdraw { .. } => self.now.mono.saturating_add(PATIENCE + attaching),
         };
         let settled = wish == Wish::HandOver;
@@ -253,9 +255,14 @@ impl Enforcer {
             Wish::Raise { before, .. } => Changed::Raised { before },
             Wish::Withdraw { was } => Changed::Withdrawn { was },
             Wish::HandOver => {
-                if let SaveState::Failed(error) = saved {
+                self.publish = true;
+                let error = match &saved {
+                    SaveState::Failed(error) => Some(Arc::clone(error)),
+                    SaveState::Late => Some("the disk has not answered for 5 s".into()),
+                    SaveState::Saved => None,
+                };
+                if let Some(error) = error {
                     self.closing = false;
-                    self.publish = true;
                     return self.reply(pending.ticket, Err(Refusal::NotSaved(error)));
                 }
                 self.requests.give();

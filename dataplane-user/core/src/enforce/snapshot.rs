@@ -35,6 +35,7 @@ impl Enforcer {
             failed: self.failures(),
             unsaved: self.requests.error(),
             closing: self.closing,
+            handed_over: self.requests.is_given(),
             tables_error: self.views.error.clone(),
         };
         for index in std::mem::take(&mut self.retell) {

@@ -43,8 +43,10 @@ pub struct World {
     pub failed: Arc<BTreeMap<NodeName, Arc<str>>>,
     /// Why the claims were not saved.
     pub unsaved: Option<Arc<str>>,
-    /// Another agent is taking over.
+    /// Another agent asks to take over: nothing is changed by requests.
     pub closing: bool,
+    /// Another agent has taken over: what is held is that one's.
+    pub handed_over: bool,
     /// Why the tables could not be written.
     pub tables_error: Option<Arc<str>>,
 }

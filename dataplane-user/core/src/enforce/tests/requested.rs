@@ -233,11 +233,21 @@ fn a_hand_over_ends_all_changes_and_saves() {
     rig.run();
     assert_eq!(rig.answers[&900], Err(Refusal::NotSaved("full".into())));
     assert!(!rig.world().closing);
+    rig.tell(Input::HandOver(Ticket(902)));
+    rig.pass(4 * SECOND);
+    assert!(!rig.answers.contains_key(&902));
+    // Nor does the disk answer: whoever asked still hears of it.
+    rig.pass(SECOND);
+    assert_eq!(rig.answers[&902], Err(Refusal::NotSaved("the disk has not answered for 5 s".into())));
+    assert!(!rig.world().closing && !rig.world().handed_over);
+    rig.save(Ok(()));
+    rig.run();
+    assert!(!rig.world().handed_over);
     rig.saves = true;
     rig.pass(SECOND);
     rig.tell(Input::HandOver(Ticket(901)));
     assert_eq!(rig.answers[&901].as_ref().unwrap().changed, Changed::HandedOver);
-    assert!(rig.world().closing);
+    assert!(rig.world().closing && rig.world().handed_over);
     // What is saved is another agent's: nothing is written there any more, and verdicts are renewed until the end.
     rig.pass(2 * SECOND);
     assert!(rig.saving.is_none());
