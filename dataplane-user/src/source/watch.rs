@@ -26,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub struct Watch {
     path: PathBuf,
     stamp: Option<Stamp>,
+    /// How soon it is looked at without any event.
+    pause: Duration,
     events: mpsc::Receiver<()>,
     // Dropping it ends the watch.
     _watcher: Option<RecommendedWatcher>,
@@ -60,7 +62,14 @@ impl Watch {
             Ok(watcher) => (Some(watcher), None),
             Err(error) => (None, Some(format!("watch the folder of {}: {error}", path.display()))),
         };
-        Self { path: path.to_owned(), stamp: Stamp::of(path), events, _watcher: watcher, degraded }
+        Self {
+            path: path.to_owned(),
+            stamp: Stamp::of(path),
+            pause: LOOK_EVERY,
+            events,
+            _watcher: watcher,
+            degraded,
+        }
     }
 
     /// Returns once the file is another one than at the last return, or was written to, and has been quiet since.
@@ -68,14 +77,22 @@ impl Watch {
         loop {
             tokio::select! {
                 Some(()) = self.events.recv() => self.settle().await,
-                () = sleep(LOOK_EVERY) => {}
+                () = sleep(self.pause) => {}
             }
             let stamp = Stamp::of(&self.path);
             if stamp != self.stamp {
                 self.stamp = stamp;
+                self.pause = LOOK_EVERY;
                 return;
             }
         }
+    }
+
+    /// What it says could not be taken, which may be for a reason outside of it: it counts as changed by the next look. That comes once 19 times as long has passed
+    /// as reading it took, so that 5 % of a processor go into it at most.
+    pub fn again(&mut self, took: Duration) {
+        self.stamp = None;
+        self.pause = LOOK_EVERY.max(took * 19);
     }
 
     async fn settle(&mut self) {

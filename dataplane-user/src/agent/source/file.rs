@@ -80,6 +80,9 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
             }
             Err(error) => Err(error),
         };
+        if taken.is_err() {
+            watch.again(took);
+        }
         ground.has_taken(taken);
     }
 }
@@ -105,8 +108,7 @@ fn reader(
 
 /// What did not change since `before` is shared with that. Gives how many backends all nodes have beside it.
 fn load(source: &FileSource, before: &ClusterView) -> Result<(Arc<ClusterView>, usize), String> {
-    // Where the addresses cannot be listed, there is nothing to hold the file against.
-    let local = local_addresses().unwrap_or_default();
+    let local = local_addresses().map_err(|error| format!("list this machine's addresses: {error}"))?;
     let view = source.load().map_err(|error| error.to_string())?;
     refuse_local(&view, &local).map_err(|error| format!("{}: {error}", source.path().display()))?;
     let backends = view.backends();

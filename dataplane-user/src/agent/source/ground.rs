@@ -26,9 +26,12 @@ impl Ground {
     /// What became of it. Where it was not taken, the reason is kept for `status`.
     pub(super) fn has_taken(&self, taken: Result<(), String>) {
         let error = taken.err();
-        if let Some(error) = &error {
-            tracing::error!(error, "the last good view stays");
-        }
-        self.row.send_modify(|row| row.error = error);
+        self.row.send_modify(|row| {
+            // It is tried again now and then.
+            if let Some(error) = error.as_ref().filter(|error| row.error.as_ref() != Some(error)) {
+                tracing::error!(error, "the last good view stays");
+            }
+            row.error = error;
+        });
     }
 }
