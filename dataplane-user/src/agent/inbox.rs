@@ -98,6 +98,9 @@ pub(super) enum NoAnswer {
     /// It has ended.
     #[error("the agent is ending; try again once another one runs")]
     Ended,
+    /// Who was asked has not answered for long.
+    #[error("the thread that is to answer stands still; look at the agent's log")]
+    StandsStill,
 }
 
 /// The messages that it has not taken yet.

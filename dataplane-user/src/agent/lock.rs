@@ -1,7 +1,7 @@
 //! One agent at a time: the lock of the run folder.
 
 use std::{
-    fs::{self, DirBuilder, File, Permissions},
+    fs::{self, DirBuilder, File, Metadata, Permissions},
     io::{self, Read as _, Seek as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
@@ -127,7 +127,10 @@ impl Lock {
     /// Whether its file is still the one in that folder: who finds another one there does not find it locked.
     pub fn is_in(&self, run_dir: &Path) -> bool {
         let there = fs::metadata(run_dir.join("agent.lock"));
-        there.is_ok_and(|there| self.file.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
+        let is_ours = |there: &Metadata| {
+            self.file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        };
+        there.is_ok_and(|there| is_ours(&there))
     }
 
     /// As [`Lock::take`], but waits for the other agent to end.

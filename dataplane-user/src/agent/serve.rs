@@ -29,6 +29,8 @@ use crate::{
 const WAIT_FOR_ASKING: Duration = Duration::from_secs(45);
 /// How long a `flag` of the own node waits at most until its pods' devices are attached to: who attaches may stand still. The verdict waits for them as long again.
 const OWN_LOOK: Duration = Duration::from_secs(1);
+/// For how long an audit or a repair is waited for: who asks gives up before, and each that waits takes one of the socket's places.
+const ANSWERED: Duration = Duration::from_secs(60);
 /// How many uncovered backends a `flag` names.
 const NAMED: usize = 20;
 
@@ -157,7 +159,8 @@ impl Desk {
 /// Waits for what somebody was asked for.
 async fn answered<T>(asked: Result<oneshot::Receiver<T>, impl Display>) -> Result<T, Failure> {
     let answer = asked.map_err(Failure::failed)?;
-    answer.await.map_err(|_| Failure::failed(NoAnswer::Ended))
+    let answer = timeout(ANSWERED, answer).await.map_err(|_| Failure::failed(NoAnswer::StandsStill))?;
+    answer.map_err(|_| Failure::failed(NoAnswer::Ended))
 }
 
 impl Handler for Desk {
