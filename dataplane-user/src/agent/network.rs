@@ -7,7 +7,10 @@ use std::{
 };
 
 use nodefence_kernel::sriov;
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::{
     auto::Auto,
@@ -103,9 +106,12 @@ pub(super) async fn follow(routes: Routes, crew: Crew) -> anyhow::Result<()> {
     }
 }
 
-/// What came meanwhile is one look's matter.
+/// What came meanwhile is one look's matter. Where they go on to come, that look does not wait for them.
 async fn drain(changes: &mut route::Changes, blocks: &Blocks) {
-    while let Ok(Ok(())) = tokio::time::timeout(Duration::from_millis(1), changes.next(blocks)).await {}
+    let end = tokio::time::Instant::now() + SETTLE;
+    while tokio::time::Instant::now() < end {
+        let Ok(Ok(())) = timeout(Duration::from_millis(1), changes.next(blocks)).await else { return };
+    }
 }
 
 /// What a look was about.
@@ -150,8 +156,13 @@ impl Looking {
     /// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.
     fn look(&mut self) {
         let (number, own) = self.ours.bells.looks.begin();
-        if let Err(error) = self.try_look(own) {
-            tracing::error!(%error, "devices and routes could not be looked at");
+        let error = self.try_look(own).err().map(|error| error.to_string());
+        if error != self.before.error {
+            if let Some(error) = &error {
+                tracing::error!(error, "devices and routes could not be looked at");
+            }
+            self.before.error = error;
+            self.ours.row.send_replace(self.before.clone());
         }
         self.ours.bells.looks.over(number);
     }
@@ -162,7 +173,18 @@ impl Looking {
         let devices = interfaces::list()?;
         // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
         let skipped = world.view.index(&self.ours.sight.own_node).filter(|_| !own);
-        let mut coverage = Coverage::new(self.routing.look(&world.view, &devices)?, &devices);
+        let routes = match self.routing.look(&world.view, &devices) {
+            Ok(routes) => routes,
+            Err(error) => {
+                // A device that was made anew is attached to, whatever became of routes.
+                let before = self.before.interfaces.iter().map(|row| row.name.clone()).collect();
+                let statuses = self.attach(before, &devices)?;
+                self.before.interfaces = statuses.into_iter().map(row).collect();
+                self.ours.row.send_replace(self.before.clone());
+                return Err(error);
+            }
+        };
+        let mut coverage = Coverage::new(routes, &devices);
         let last = self.last.take();
         let same_view =
             last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.view, &world.view) && last.own == own);
@@ -194,7 +216,7 @@ impl Looking {
             count
         };
         self.last = Some(Looked { view: Arc::clone(&world.view), own, coverage });
-        let row = RoutesRow { interfaces, uncovered };
+        let row = RoutesRow { interfaces, uncovered, error: None };
         self.ours.row.send_replace(row.clone());
         let before = std::mem::replace(&mut self.before, row);
         for row in &self.before.interfaces {

@@ -328,6 +328,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         rescue: shown.rescue.row(),
         dataplane: dataplane_row(shown, &world),
         interfaces: routes.interfaces,
+        routes_problem: routes.error,
         uncovered,
         uncovered_examples,
         probe_text: findings.to_string(),

@@ -150,7 +150,12 @@ async fn start(
     // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
     let taking_out = actors::taking_out(&shared)?;
     let rescuing = actors::rescuing(&shared, rescues)?;
-    let routes = actors::routes(&shared, devices).await?;
+    let routes = tokio::select! {
+        biased;
+        routes = actors::routes(&shared, devices) => routes?,
+        fallen = crew.falls() => return Err(fallen.into()),
+        why = signals.come() => return Ok(Started::Not(why)),
+    };
     stages.enter("actors");
     let theirs = Theirs { source, present, look, switches, events, cut_log };
     let Others { source, neighbours, audit } = actors::others(&shared, theirs)?;

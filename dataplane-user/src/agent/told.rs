@@ -30,6 +30,8 @@ pub(super) struct RoutesRow {
     pub(super) interfaces: Vec<InterfaceRow>,
     /// How many backends none of them covers.
     pub(super) uncovered: usize,
+    /// Why the last look failed; the rest is of the one before.
+    pub(super) error: Option<String>,
 }
 
 /// Their ends for reading.

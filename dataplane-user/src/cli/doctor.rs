@@ -256,6 +256,7 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
     problem(source, &status.cluster.error, &edit);
     problem("flags file", &status.flags_problem, "nodefence nodes  # flag again what is missing");
     problem("maps", &status.dataplane.error, "nodefence status  # and the agent's log");
+    problem("routes", &status.routes_problem, "nodefence status  # and the agent's log");
     problem(
         "renewal",
         &status.dataplane.renew_error,

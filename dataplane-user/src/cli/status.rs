@@ -162,6 +162,12 @@ pub(super) fn status(status: &Status) -> String {
             line("", format!("runs ahead of ours: {} (id {}) at {}", ahead.name, ahead.id, ahead.place));
         }
     }
+    if let Some(error) = &status.routes_problem {
+        line(
+            "Routes",
+            format!("problem: what devices cover is of before, since they could not be looked at: {error}"),
+        );
+    }
     if status.uncovered != 0 {
         let count = status.uncovered;
         line("Not covered", format!("problem: {count} backends, whose traffic is not cut here"));

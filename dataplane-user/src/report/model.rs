@@ -357,6 +357,8 @@ pub struct Status {
     pub dataplane: DataplaneRow,
     /// The devices.
     pub interfaces: Vec<InterfaceRow>,
+    /// Why devices and routes could not be looked at last. What is told of devices and of coverage is older then.
+    pub routes_problem: Option<String>,
     /// How many backends no attached device covers.
     pub uncovered: usize,
     /// Some of them, with the reason.
