@@ -8,15 +8,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::{Agent, Family, emulated, watch::wait_within};
+use crate::{Agent, Family, watch::wait_within};
 
 /// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute.
 pub const FAULT_AFTER: &str = "2s";
-/// By then what differs is a fault: a reading finds it, and one after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`); each
-/// `audit` is a reading too, which takes seconds on an emulated processor beside others.
-fn found() -> Duration {
-    Duration::from_secs(if emulated() { 10 } else { 3 })
-}
+/// By then what differs is a fault: a reading finds it, and one after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`).
+const FOUND: Duration = Duration::from_secs(3);
+/// So many readings it takes beside that: the two, the one that is under way as each of them is due, and the one by which it is seen. An `audit` is one too.
+const READINGS: u32 = 5;
 
 /// Both IP versions.
 pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
@@ -95,7 +94,11 @@ pub fn wait_faults(agent: &Agent, faults: &[&str]) -> Result<Audit> {
     let mut faults: Vec<String> = faults.iter().map(|&fault| fault.to_owned()).collect();
     faults.sort();
     let are = || Audit::of(agent).is_ok_and(|audit| audit.in_state("fault") == faults);
-    wait_within("these faults and no others", found(), Instant::now(), are).with_context(|| {
+    let begun = Instant::now();
+    Audit::of(agent)?;
+    // It takes seconds on an emulated processor beside others.
+    let found = FOUND + begun.elapsed() * READINGS;
+    wait_within("these faults and no others", found, begun, are).with_context(|| {
         let last = Audit::of(agent).map(|audit| format!("{:#}", audit.report["differences"]));
         format!("expected {faults:#?}; found {}\n{}", last.unwrap_or_default(), agent.log())
     })?;

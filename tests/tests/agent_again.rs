@@ -182,6 +182,16 @@ fn held_neighbours_outlive_the_agent() -> Result<()> {
     for conn in &mut kept {
         reset_at_next_packet(conn).with_context(|| agent.log())?;
     }
+    // It lets go of what it held itself.
+    let held = || -> Result<usize> {
+        let status = agent.status()?;
+        let rows = status["neighbours"].as_array().context("no neighbours")?;
+        Ok(rows
+            .iter()
+            .filter(|row| row["state"].as_str().is_some_and(|state| state.starts_with("held")))
+            .count())
+    };
+    wait_until("the successor holds them", SOON, || held().is_ok_and(|held| held == 2))?;
     // Only who takes the flag back lets go.
     agent.unflag("node-b")?;
     wait_until("they are let go", SOON, || reachable().is_ok_and(|held| !held)).map(drop)

@@ -239,6 +239,11 @@ impl Renewals {
         let waited = self.since.elapsed();
         watch::bounded(&format!("renewal of {}", self.name), RENEWED, self.since, waited)?;
         ensure!(now >= self.until, "{}: from {} back to {now}", self.name, self.until);
+        let ahead = Duration::from_nanos(now.saturating_sub(monotonic_ns()));
+        let least = Duration::from_nanos(VERDICT_LIFETIME_NS) - RENEWED;
+        if ahead + watch::longest_gap(self.since) < least {
+            return Err(watch::overdue(least, format!("{}: it holds for {ahead:?} only", self.name)));
+        }
         if now > self.until {
             self.longest = self.longest.max(waited);
             self.until = now;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
 use nodefence_common::{Addr, BackendEntry};
 use nodefence_tests::{
-    Agent, Netns,
+    Agent, Netns, Outcome,
     agent::PINNED_MAPS,
     bin,
     client::{Conn, wait_until},
@@ -68,7 +68,11 @@ fn owned(ns: &Netns, agent: &Agent, address: &str, node: Option<&str>) -> Result
 
 fn is_refused(ns: &Netns, address: &str) -> Result<bool> {
     let to: SocketAddr = format!("{address}:8080").parse()?;
-    Ok(Conn::refused_at_once(ns, to, AT_ONCE).is_ok())
+    match Conn::attempt(ns, to, AT_ONCE).conn.map_err(|error| Outcome::of(&error)) {
+        // Nobody is there to answer what passes.
+        Err(Outcome::TimedOut) => Ok(false),
+        _ => Conn::refused_at_once(ns, to, AT_ONCE).map(|_| true),
+    }
 }
 
 /// Waits until the row of the source in `status` is so.

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use aya::{maps::loaded_maps, programs::loaded_programs};
 use nix::sys::signal::Signal;
-use nodefence_tests::{Netns, Proc, bin, client::wait_until, watch};
+use nodefence_tests::{Netns, Proc, bin, client::wait_until, promises::FREED, watch};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -105,6 +105,12 @@ struct Request {
 }
 
 impl Request {
+    /// When the node was flagged, so many milliseconds after the freeze.
+    fn flagged(&self, flag: f64) -> Instant {
+        let since = Duration::from_secs_f64((flag - self.start).abs() / 1e3);
+        if flag > self.start { self.began + since } else { self.began - since }
+    }
+
     fn in_time(&self, what: &str) -> Result<()> {
         let took = Duration::from_secs_f64((self.end - self.start) / 1e3);
         watch::held(what, STALL, self.began, took).map(drop)
@@ -180,9 +186,14 @@ fn freed_with(run: &Value, said: &str) -> Result<()> {
     let seconds = |column: &str| -> Result<f64> { Ok(column.split(' ').next().unwrap_or_default().parse()?) };
     let [without, with] = row(said, "stalled requests, seconds in all")?;
     ensure!(seconds(&with)? * 2.0 < seconds(&without)?, "stalled: {without} s without, {with} s with");
-    for request in
-        requests(run)?.iter().filter(|request| request.start > flag + FLAGGING && request.kind != "Idle")
-    {
+    let (after, before): (Vec<Request>, Vec<Request>) =
+        requests(run)?.into_iter().partition(|request| request.start > flag + FLAGGING);
+    for request in before {
+        let after_the_flag = Duration::from_secs_f64((request.end - flag).max(0.0) / 1e3);
+        watch::held("from the flag to the end of what stalled", FREED, request.flagged(flag), after_the_flag)
+            .with_context(|| format!("{}, {}", request.kind, request.how))?;
+    }
+    for request in after.iter().filter(|request| request.kind != "Idle") {
         request
             .in_time("a request after the flag")
             .with_context(|| format!("{}, {}", request.kind, request.how))?;

@@ -47,16 +47,19 @@ enum Verb {
     },
     /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, then the kernel matrix in VMs.
     ///
+    /// Takes 35 minutes at most once built, and 50 on a new machine beside what is downloaded, on two processors.
     /// Ends with a table of the stages, the slowest test files, the failures by name and a line `N passed, N failed`; fails if anything failed. Figures and
     /// what passing tests printed are kept in target/test/results.json.
     /// Tests run as root (sudo), in namespaces and BPF filesystems of their own. A failed test is run once more only where a watchdog measured that the machine
     /// or guest stood still, or that the agent waited for a processor, for longer than the test can bear; where it then passes, it is named with that figure.
     #[command(after_help = "Examples:\n  cargo xtask test --quick\n  cargo xtask test net_cut")]
     Test {
-        /// Everything but the VMs, real Kubernetes, the long fuzz and what is marked slow (xtask/src/test/table.rs): some minutes.
+        /// Everything but the VMs, real Kubernetes, the long fuzz and what is marked slow (xtask/src/test/table.rs): under 5 minutes once built, on two
+        /// processors.
         #[arg(long)]
         quick: bool,
-        /// All that a kernel may change on each kernel, with kube-proxy's and the kernel's own periods in place of shorter ones. Hours.
+        /// All that a kernel may change on each kernel, with kube-proxy's and the kernel's own periods in place of shorter ones. Hours. (The long fuzz stays with
+        /// this machine's kernel.)
         #[arg(long, conflicts_with = "quick")]
         all: bool,
         /// Only tests whose `file::name` contains this (one that names a file in full is about that file alone); leaves out format, lints and dependencies.

@@ -17,12 +17,12 @@ use super::{
 use crate::{
     Conn, Family, Node, Options, Overlay, Place,
     audit::BOTH,
-    client::{FIRST_SYN, UdpConn, wait_until},
+    client::{UdpConn, wait_until},
     load::{repeat, under},
     promises::{FOLLOWED, RESTORED},
     tcp_info,
     topology::{NODE_PORT_OF_ITS_OWN, Service},
-    watch::{missed, wait_within},
+    watch::wait_within,
 };
 
 /// The node is well again, and clients are sent there.
@@ -214,11 +214,9 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
         let before = tcp_info::lost(&kept.stream)?;
         let count = repeat(stop, || {
             kept.echo(&[7; 3_000]).context("an exchange")?;
-            let mut new = Conn::connect(ns, to.into(), LIMIT)?;
-            if tcp_info::retransmitted(&new.stream)? > 0 {
-                return Err(missed(FIRST_SYN, "a SYN was sent again"));
-            }
-            new.who()?;
+            let attempt = Conn::attempt(ns, to.into(), LIMIT);
+            attempt.at_first_syn()?;
+            attempt.conn?.who()?;
             done.fetch_add(1, Ordering::Relaxed);
             Ok(Duration::from_millis(10))
         })?;

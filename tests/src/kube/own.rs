@@ -1,7 +1,7 @@
 //! What `status` says of packets of the node's own sockets that meet the cut. They have come in by no device, so they are sent once more through a raw
 //! socket; whether these are balanced too depends on the kernel and on kube-proxy's mode. The agent finds it out by looking.
 
-use std::{io, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -9,7 +9,7 @@ use super::{
     Beside, Mode,
     clients::{LIMIT, Wait},
 };
-use crate::{Conn, Family, Node, Place, audit::BOTH, client::UdpConn, tcp_info, topology::Service};
+use crate::{Conn, Family, Node, Place, audit::BOTH, client::UdpConn, topology::Service};
 
 /// No own socket's packet has met the cut yet.
 pub(super) const NOT_TRIED: &str = "not tried yet";
@@ -30,15 +30,15 @@ pub(super) fn says(beside: &Beside, wanted: &str) -> Result<()> {
     Ok(())
 }
 
-/// A new client in the host network: who answered, and how often its SYN was sent again.
-fn asks(beside: &Beside, service: Service, family: Family) -> io::Result<(String, u32)> {
+/// A new client in the host network: who answered its first packet.
+fn asks(beside: &Beside, service: Service, family: Family) -> Result<String> {
     let (ns, to) = (beside.cluster.at(Place::Node), beside.cluster.service(service, Place::Node, family));
     if service == Service::Dns {
-        return Ok((UdpConn::connect(ns, to, LIMIT)?.who()?, 0));
+        return Ok(UdpConn::connect(ns, to, LIMIT)?.who()?);
     }
-    let mut conn = Conn::connect(ns, to, LIMIT)?;
-    let again = tcp_info::retransmitted(&conn.stream)?;
-    Ok((conn.who()?, again))
+    let attempt = Conn::attempt(ns, to, LIMIT);
+    attempt.at_first_syn()?;
+    Ok(attempt.conn?.who()?)
 }
 
 /// How many packets were put in again.
@@ -65,8 +65,9 @@ pub(super) fn is_balanced(beside: &Beside, service: Service, hung: &Node, live: 
             let asked = asks(beside, service, family);
             longest = longest.max(Wait::since(begun));
             let again = put_in(beside)? > before;
-            let what = format!("{service:?}, {family:?}, client {client} (met the cut: {again}): {asked:?}");
-            ensure!(asked.is_ok_and(|(who, again)| who == live.name && again == 0), "{what}");
+            let what = format!("{service:?}, {family:?}, client {client} (met the cut: {again})");
+            let who = asked.with_context(|| what.clone())?;
+            ensure!(who == live.name, "{what}: {who}");
             met += usize::from(again);
         }
         longest.held("slowest answer to a new client in the host network")?;

@@ -3,7 +3,7 @@
 
 use std::{
     io::ErrorKind,
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -168,9 +168,10 @@ fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
 /// With each flag the agent deletes what is pinned to the node, and with it entries of packets that it is about to rescue: they go elsewhere all the same.
 #[test]
 fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
-    const FLAGS: usize = 12;
+    const FLAGS: u64 = 12;
     let cluster = Cluster::new(Options::default())?;
     let agent = rescuing(&cluster, &[])?;
+    let (answered, reset) = (AtomicU64::new(0), AtomicU64::new(0));
     let connect = |place, stop: &AtomicBool| -> Result<u64> {
         let to = cluster.service(Service::Web, place, Family::V4);
         repeat(stop, || {
@@ -180,7 +181,10 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
             let mut conn = match attempt.conn {
                 Ok(conn) => conn,
                 // It reached the node before the flag, and was reset before this thread saw that it was there.
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(Duration::ZERO),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    reset.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Duration::ZERO);
+                }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {
                     return Ok(Duration::ZERO);
                 }
@@ -191,11 +195,11 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
             };
             at_first.with_context(|| format!("a connection, {place:?}"))?;
             // One that reached the node before the flag is reset; else the answer shows that the server has accepted it.
-            let outcome = conn.request();
-            ensure!(
-                matches!(outcome, Outcome::Answered | Outcome::Reset),
-                "a connection, {place:?}: its request: {outcome:?}"
-            );
+            match conn.request() {
+                Outcome::Answered => answered.fetch_add(1, Ordering::Relaxed),
+                Outcome::Reset => reset.fetch_add(1, Ordering::Relaxed),
+                outcome => bail!("a connection, {place:?}: its request: {outcome:?}"),
+            };
             Ok(Duration::ZERO)
         })
     };
@@ -213,8 +217,15 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
         .map(|place| move |stop: &AtomicBool| connect(place, stop));
     let (flipped, counts) = under(clients, flips);
     let counts = flipped.and_then(|()| counts.into_iter().collect::<Result<Vec<u64>>>())?;
-    println!("{counts:?} connections, {} packets put in again", own_counter(&agent, "rescued")?);
-    ensure!(own_counter(&agent, "rescued")? >= FLAGS as u64, "{}", agent.expect(&["counters"])?);
+    let (answered, reset) = (answered.into_inner(), reset.into_inner());
+    println!(
+        "{counts:?} connections, {answered} answered, {reset} reset, {} packets put in again",
+        own_counter(&agent, "rescued")?
+    );
+    // With each flag one of each client's at most is on its way to the node.
+    let on_their_way = FLAGS * counts.len() as u64;
+    ensure!(reset <= on_their_way && answered > on_their_way, "{answered} answered, {reset} reset");
+    ensure!(own_counter(&agent, "rescued")? >= FLAGS, "{}", agent.expect(&["counters"])?);
     Ok(())
 }
 
@@ -239,9 +250,12 @@ fn a_successor_goes_on() -> Result<()> {
 /// Who meets the cut a moment before the last other node is flagged finds its backend kept. Without another try several of these were refused.
 #[test]
 fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
+    const TURNS: u64 = 30;
     let cluster = Cluster::new(Options::default())?;
     let agent = rescuing(&cluster, &[])?;
     agent.flag("node-b")?;
+    let (reset, connected) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (was_reset, was_connected) = (&reset, &connected);
     let clients = Place::ALL.map(|place| {
         let to = cluster.service(Service::Web, place, Family::V4);
         let ns = cluster.at(place);
@@ -249,9 +263,11 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
             repeat(stop, || {
                 let begun = Instant::now();
                 match Conn::connect(ns, to, LIMIT) {
-                    Ok(_) => {}
+                    Ok(_) => drop(was_connected.fetch_add(1, Ordering::Relaxed)),
                     // It reached node B while that was kept, and was reset before this thread saw that it was there.
-                    Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                    Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                        was_reset.fetch_add(1, Ordering::Relaxed);
+                    }
                     // Who is refused by the agent is counted below.
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {}
                     Err(error) => bail!("{place:?}: {error}"),
@@ -261,7 +277,7 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
         }
     });
     let flips = || {
-        (0..30).try_for_each(|_| -> Result<()> {
+        (0..TURNS).try_for_each(|_| -> Result<()> {
             agent.expect(&["flag", "node-c", "--force"])?;
             std::thread::sleep(Duration::from_millis(50));
             agent.unflag("node-c")?;
@@ -269,11 +285,15 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
             Ok(())
         })
     };
-    let (flipped, connected) = under(clients, flips);
+    let (flipped, counts) = under(clients, flips);
     flipped?;
-    for one in connected {
+    let on_their_way = TURNS * counts.len() as u64;
+    for one in counts {
         println!("{}", one.with_context(|| agent.expect(&["counters"]).unwrap_or_default())?);
     }
+    // With each turn one of each client's at most is on its way to node B.
+    let (reset, connected) = (reset.into_inner(), connected.into_inner());
+    ensure!(reset <= on_their_way && connected > on_their_way, "{connected} connected, {reset} reset");
     ensure!(own_counter(&agent, "rescue_nothing_else")? == 0, "{}", agent.expect(&["counters"])?);
     Ok(())
 }
