@@ -27,6 +27,8 @@ use crate::{
 
 /// Connections that are open at a time; the oldest is closed when another one is opened.
 const OPEN: usize = 40;
+/// Where clients are.
+const PLACES: [Place; 2] = [Place::Outside, Place::Pod];
 /// Pods at a time.
 const PODS: usize = 4;
 /// Addresses on each of two nodes: each is used again after so many pods, with short periods longer after its pod has ended than a fault takes.
@@ -180,6 +182,9 @@ struct World {
     agent: Agent,
     pods: Pods,
     open: VecDeque<Conn>,
+    /// Clients that go on asking from one port each: what they are pinned to lies in conntrack for as long as nobody deletes it, where the entry of one question
+    /// ends after 30 s.
+    asking: Vec<(Place, UdpSocket)>,
     pace: Pace,
     begun: Instant,
 }
@@ -192,12 +197,15 @@ impl World {
 
     /// Connections and datagrams from everywhere, some of them to pods that have just ended.
     fn traffic(&mut self, seen: &mut Seen) {
-        for place in [Place::Outside, Place::Pod] {
+        for place in PLACES {
             let to = |service| self.cluster.service(service, place, Family::V4);
             let conn = Conn::connect(self.cluster.at(place), to(Service::Web), Duration::from_secs(5));
             seen.connected[usize::from(conn.is_err())] += 1;
             self.open.extend(conn.ok());
             let dns = to(Service::Dns);
+            for (_, socket) in self.asking.iter().filter(|(of, _)| *of == place) {
+                let _sent = socket.send_to(b"query", dns);
+            }
             self.cluster.at(place).run(move || {
                 for _ in 0..PODS {
                     // Nobody waits for an answer.
@@ -294,7 +302,13 @@ pub fn holds(mode: Mode) -> Result<()> {
     let options = [&["--proxy", "auto"], options].concat();
     let agent = Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &options)?;
     let begun = Instant::now();
-    let mut world = World { cluster, control, agent, pods, open: VecDeque::new(), pace, begun };
+    let mut asking = Vec::new();
+    for place in PLACES {
+        for _ in 0..PODS {
+            asking.push((place, cluster.at(place).run(|| UdpSocket::bind("0.0.0.0:0"))?));
+        }
+    }
+    let mut world = World { cluster, control, agent, pods, open: VecDeque::new(), asking, pace, begun };
 
     let mut seen = Seen::default();
     world.roll(pace.between, &mut seen)?;

@@ -87,6 +87,9 @@ impl Kernel {
     pub(crate) fn prepare(self) -> Result<Prepared> {
         let folder = cache::folder()?.join("kernels").join(self.label());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        // Two guests of one kernel boot at once.
+        let busy = format!("{}: somebody else fetches this kernel: waiting", self.label());
+        let _one = cache::lock(&folder.join("lock"), &busy)?;
         let current = folder.join("current");
         let build = fs::read_to_string(&current).unwrap_or_default();
         let cached = if build.is_empty() { None } else { load(&folder.join(&build)) };

@@ -87,8 +87,10 @@ impl Guest {
 /// The stage, or one that failed for what kept it from being run.
 pub(super) fn or_failed(name: String, stage: Result<Stage>) -> Stage {
     stage.unwrap_or_else(|error| {
+        let error = format!("{error:#}");
+        say!("{name}: {error}");
         let mut stage = Stage::new(name);
-        stage.fail(format!("{error:#}"));
+        stage.fail(error);
         stage
     })
 }
