@@ -94,6 +94,26 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
     Ok(())
 }
 
+/// What was last wrong with the file is not told any more once there is none.
+#[test]
+fn a_folder_in_its_place_that_goes_is_told_of_as_missing() -> Result<()> {
+    let agent = start(THREE)?;
+    let error = |says: &str| -> Result<bool> {
+        Ok(agent.status()?["cluster"]["error"].as_str().is_some_and(|error| error.contains(says)))
+    };
+    let file = agent.cluster_file();
+    fs::remove_file(&file)?;
+    fs::create_dir(&file)?;
+    let began = Instant::now();
+    wait_within("a folder", LOOKED_AT + FOLLOWED, began, || error("is a folder").is_ok_and(|is| is))
+        .with_context(|| agent.log())?;
+    let began = Instant::now();
+    fs::remove_dir(&file)?;
+    wait_within("missing", LOOKED_AT + FOLLOWED, began, || error("No such file").is_ok_and(|is| is))
+        .with_context(|| agent.log())
+        .map(drop)
+}
+
 #[test]
 fn a_file_written_in_place_is_seen() -> Result<()> {
     let agent = start(THREE)?;

@@ -307,6 +307,7 @@ pub(super) fn status(shown: &Shown) -> Status {
     let (flagged_unknown, claimed_unknown) = unknown(&world, now);
     let (asked, pinned) = shown.follow_up.rows();
     let routes = shown.rows.routes.borrow().clone();
+    let writing = shown.rows.writing.problem(monotonic_ns());
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id().cast_signed(),
@@ -319,7 +320,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         withheld: withheld_rows(&world.held.withheld, now),
         cluster: cluster_row(shown, &world),
         flagged: world.view.nodes.iter().filter(holds).map(|node| moment.row(node)).collect(),
-        flags_problem: shown.rows.flags_problem.borrow().clone(),
+        flags_problem: writing.or_else(|| shown.rows.flags_problem.borrow().clone()),
         flagged_unknown,
         claimed_unknown,
         kept: moment.keep.ports.len(),

@@ -121,7 +121,15 @@ async fn start(
         Some(lock) => lock,
         None => {
             stages.enter("lock");
-            take_over(&settings)?
+            let with = settings.clone();
+            let taking = crew.blocking("lock", move || take_over(&with));
+            tokio::select! {
+                biased;
+                taken = taking => taken??,
+                fallen = crew.falls() => return Err(fallen.into()),
+                // The other agent may be asked already: it hears that nobody waits any more.
+                why = signals.come() => return Ok(Started::Not(why)),
+            }
         }
     };
     let server = Arc::new(Server::bind(settings.socket.clone())?);
@@ -168,7 +176,9 @@ async fn start(
         version = env!("CARGO_PKG_VERSION"),
         "the agent runs"
     );
-    let rows = Rows { source, tables, flags_problem: store.problem.clone(), routes, neighbours };
+    let flags_problem = store.problem.clone();
+    let writing = Arc::clone(&store.writing);
+    let rows = Rows { source, tables, flags_problem, writing, routes, neighbours };
     let handed_over = CancellationToken::new();
     let desk = actors::desk(shared, counters, rows, audit, started, handed_over.clone());
     crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));

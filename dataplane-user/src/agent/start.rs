@@ -94,7 +94,9 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
     match asked {
         Ok(pid) => tracing::info!(pid, "took over"),
         // It may have been ending anyway: its lock decides.
-        Err(error @ ClientError::Failure(_)) => return Err(error.into()),
+        Err(error @ ClientError::Failure(_)) => {
+            return Err(error).context("take over: the agent that runs goes on");
+        }
         Err(error) => tracing::warn!(%error, "the other agent does not answer"),
     }
     Lock::wait(&settings.run_dir, STANDS_STILL, HAND_OVER)

@@ -4,6 +4,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
+        atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, channel},
     },
     time::Duration,
@@ -19,11 +20,14 @@ use super::{
 };
 use crate::{
     enforce::{Input, Source, ToSave},
-    flags::FlagStore,
+    flags::{FlagStore, monotonic_ns},
 };
 
 /// It comes back to nothing so often.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// A save that takes longer is told of.
+const LONG: Duration = Duration::from_secs(2);
 
 /// What it is to do.
 #[derive(Default)]
@@ -44,7 +48,26 @@ pub(super) struct Store {
     work: Arc<Slot<StoreWork>>,
     /// What is wrong with the flags file.
     pub(super) problem: watch::Receiver<Option<String>>,
+    pub(super) writing: Arc<Writing>,
     ended: Receiver<()>,
+}
+
+/// Since when (CLOCK_MONOTONIC, ns) the flags file is being written; 0 where it is not. The disk may hang.
+#[derive(Default)]
+pub(super) struct Writing(AtomicU64);
+
+impl Writing {
+    /// What is to be told where that takes long.
+    pub(super) fn problem(&self, now: u64) -> Option<String> {
+        let since = Some(self.0.load(Ordering::Relaxed)).filter(|since| *since > 0)?;
+        let writing = Duration::from_nanos(now.saturating_sub(since));
+        (writing > LONG).then(|| {
+            let seconds = writing.as_secs();
+            format!(
+                "flags file: it has been written for {seconds} s, and the disk has not answered; until then a restart of the agent does not know the latest flags"
+            )
+        })
+    }
 }
 
 impl Store {
@@ -58,15 +81,22 @@ impl Store {
     ) -> std::io::Result<Self> {
         let (told, problem_now) = watch::channel(problem.clone());
         let (ending, ended) = channel();
-        let keeper =
-            Keeper { store: FlagStore::new(run_dir), work: Arc::clone(work), inbox, lost: problem, told };
+        let writing = Arc::new(Writing::default());
+        let keeper = Keeper {
+            store: FlagStore::new(run_dir),
+            work: Arc::clone(work),
+            inbox,
+            lost: problem,
+            told,
+            writing: Arc::clone(&writing),
+        };
         crew.thread("store", Nice::Usual, move || {
             keeper.run();
             // Nobody may wait any more.
             let _gone = ending.send(());
             Ok(())
         })?;
-        Ok(Self { work: Arc::clone(work), problem: problem_now, ended })
+        Ok(Self { work: Arc::clone(work), problem: problem_now, writing, ended })
     }
 
     /// Ends it once what it was given lies on the disk; that is waited for so long at most.
@@ -83,6 +113,7 @@ struct Keeper {
     /// Flags that an earlier agent left were lost, and nobody has flagged anybody since.
     lost: Option<String>,
     told: watch::Sender<Option<String>>,
+    writing: Arc<Writing>,
 }
 
 impl Keeper {
@@ -100,7 +131,9 @@ impl Keeper {
 
     fn save(&mut self, serial: u64, to_save: &ToSave) {
         let saved = to_save.saved();
+        self.writing.0.store(monotonic_ns(), Ordering::Relaxed);
         let result = self.store.save(&saved).map_err(|error| error.to_string());
+        self.writing.0.store(0, Ordering::Relaxed);
         // What the cluster's source says comes by itself, and brings nothing back.
         if result.is_ok() && saved.claims.iter().any(|(_, claim)| claim.source != Source::File) {
             self.lost = None;
@@ -159,5 +192,15 @@ mod tests {
         let error = answer(saved(Source::Cli)).unwrap_err();
         assert_eq!(store.problem.borrow().as_deref(), Some(unsaved(&error).as_str()));
         store.end(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_disk_that_does_not_answer_is_told_of_after_two_seconds() {
+        let writing = Writing::default();
+        assert_eq!(writing.problem(u64::MAX), None);
+        writing.0.store(1_000_000_000, Ordering::Relaxed);
+        assert_eq!(writing.problem(3_000_000_000), None);
+        let told = writing.problem(8_500_000_000).unwrap();
+        assert!(told.contains("written for 7 s"), "{told}");
     }
 }

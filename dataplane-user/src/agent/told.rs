@@ -1,10 +1,10 @@
 //! Rows of `status`: each is written by one owner, and read by whoever asks.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use tokio::sync::watch;
 
-use super::tables::TablesRow;
+use super::{store::Writing, tables::TablesRow};
 use crate::report::{ConflictRow, InterfaceRow, NeighbourRow, ReadingRow};
 
 /// What becomes of the source of views.
@@ -40,6 +40,8 @@ pub(super) struct Rows {
     pub(super) tables: watch::Receiver<TablesRow>,
     /// What is wrong with the flags file.
     pub(super) flags_problem: watch::Receiver<Option<String>>,
+    /// Whether it is being written.
+    pub(super) writing: Arc<Writing>,
     pub(super) routes: watch::Receiver<RoutesRow>,
     /// What is done about the neighbour entries of flagged nodes.
     pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,

@@ -69,11 +69,11 @@ fn bpffs(facts: &Facts) -> Check {
             "mount -t bpf bpf /sys/fs/bpf  # in a container: mount the host's into it, or the pins end with the container",
         );
     }
-    let mount_at = facts.pin_dir.ancestors().nth(2).unwrap_or(&facts.pin_dir).display();
+    // Nothing is mounted over a folder that others may use.
     Check::fail(
         NAME,
         format!("{pin_dir} lies in none, and the agent mounts one at /sys/fs/bpf only"),
-        format!("mkdir -p {mount_at} && mount -t bpf bpf {mount_at}"),
+        "nodefence doctor --pin-dir /sys/fs/bpf/nodefence/v1  # and the agent likewise: it is the default",
     )
 }
 

@@ -101,7 +101,6 @@ const COMMANDS: &[&str] = &[
     "grep",
     "ip",
     "ls",
-    "mkdir",
     "modprobe",
     "mount",
     "nodefence",

@@ -26,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub struct Watch {
     path: PathBuf,
     stamp: Option<Stamp>,
+    /// It is read again whether it is another one or not.
+    again: bool,
     /// How soon it is looked at without any event.
     pause: Duration,
     events: mpsc::Receiver<()>,
@@ -65,6 +67,7 @@ impl Watch {
         Self {
             path: path.to_owned(),
             stamp: Stamp::of(path),
+            again: false,
             pause: LOOK_EVERY,
             events,
             _watcher: watcher,
@@ -80,7 +83,7 @@ impl Watch {
                 () = sleep(self.pause) => {}
             }
             let stamp = Stamp::of(&self.path);
-            if stamp != self.stamp {
+            if std::mem::take(&mut self.again) || stamp != self.stamp {
                 self.stamp = stamp;
                 self.pause = LOOK_EVERY;
                 return;
@@ -91,7 +94,7 @@ impl Watch {
     /// What it says could not be taken, which may be for a reason outside of it: it counts as changed by the next look. That comes once 19 times as long has passed
     /// as reading it took, so that 5 % of a processor go into it at most.
     pub fn again(&mut self, took: Duration) {
-        self.stamp = None;
+        self.again = true;
         self.pause = LOOK_EVERY.max(took * 19);
     }
 

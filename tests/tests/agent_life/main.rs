@@ -6,7 +6,7 @@ use std::{
     os::unix::net::UnixStream,
     process::{Command, Stdio},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,7 +15,9 @@ use nodefence::{
     cli::Exit,
     report::{Client, Request},
 };
-use nodefence_tests::{Agent, Netns, Proc, bin, client::wait_until, four_nodes, kernel, long};
+use nodefence_tests::{
+    Agent, Netns, Proc, bin, client::wait_until, four_nodes, kernel, long, promises::ENDED, watch::within,
+};
 use serde_json::Value;
 
 mod socket;
@@ -165,6 +167,32 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
     ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{text}");
     ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone");
     ensure!(agent.node("node-b")?["action"] == "refuse");
+    Ok(())
+}
+
+/// A successor that is told to end while the first one stands still ends at once; the first one goes on with what it holds.
+#[test]
+fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    let first = agent.proc()?.pid();
+    agent.flag("node-b")?;
+    agent.proc()?.freeze()?;
+    let says = agent.cluster_file().with_file_name("second");
+    let mut second = agent.command(&["--take-over"]);
+    second.stderr(fs::File::create(&says)?);
+    let mut second = Proc::spawn(&ns, second)?;
+    let said = || fs::read_to_string(&says).unwrap_or_default();
+    wait_until("it has looked at the kernel", READY, || said().contains("milliseconds="))?;
+    // Its request lies in the socket by then, or it is about to ask.
+    std::thread::sleep(Duration::from_millis(500));
+    let told = Instant::now();
+    second.signal(Signal::SIGTERM)?;
+    second.wait(READY)?;
+    within("the end of a successor that waits", ENDED, told).with_context(said)?;
+    agent.proc()?.thaw()?;
+    agent.expect(&["flag", "node-c", "--force"])?;
+    ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone: {}", agent.log());
+    ensure!(agent.node("node-b")?["action"] == "refuse", "{}", agent.log());
     Ok(())
 }
 
