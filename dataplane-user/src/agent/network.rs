@@ -156,7 +156,7 @@ impl Looking {
     /// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.
     fn look(&mut self) {
         let (number, own) = self.ours.bells.looks.begin();
-        let error = self.try_look(own).err().map(|error| error.to_string());
+        let error = self.try_look(own).err();
         if error != self.before.error {
             if let Some(error) = &error {
                 tracing::error!(error, "devices and routes could not be looked at");
@@ -167,10 +167,10 @@ impl Looking {
         self.ours.bells.looks.over(number);
     }
 
-    fn try_look(&mut self, own: bool) -> Result<(), dataplane::Error> {
+    fn try_look(&mut self, own: bool) -> Result<(), String> {
         let world = self.ours.sight.world();
         let own = own || world.is_claimed(&self.ours.sight.own_node);
-        let devices = interfaces::list()?;
+        let devices = interfaces::list().map_err(text)?;
         // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
         let skipped = world.view.index(&self.ours.sight.own_node).filter(|_| !own);
         let routes = match self.routing.look(&world.view, &devices) {
@@ -181,7 +181,7 @@ impl Looking {
                 let statuses = self.attach(before, &devices)?;
                 self.before.interfaces = statuses.into_iter().map(row).collect();
                 self.ours.row.send_replace(self.before.clone());
-                return Err(error);
+                return Err(text(error));
             }
         };
         let mut coverage = Coverage::new(routes, &devices);
@@ -230,7 +230,7 @@ impl Looking {
         &mut self,
         needed: Vec<String>,
         devices: &[interfaces::Interface],
-    ) -> Result<Vec<InterfaceStatus>, dataplane::Error> {
+    ) -> Result<Vec<InterfaceStatus>, String> {
         let Routes { devices: attach, sight, verdicts, .. } = &mut self.ours;
         let Wanted { names: named, auto } = &sight.settings.interfaces;
         if attach.is_staged() {
@@ -239,7 +239,7 @@ impl Looking {
         }
         let mut wanted = named.clone();
         if *auto {
-            let attached = attach.attached()?;
+            let attached = attach.attached().map_err(text)?;
             let names = |ifindex: &u32| devices.iter().find(|device| device.ifindex == *ifindex);
             let attached: Vec<String> =
                 attached.iter().filter_map(names).map(|device| device.name.clone()).collect();
@@ -253,8 +253,18 @@ impl Looking {
             self.staged = false;
             verdicts.forget_old();
         }
-        Ok(statuses)
+        // A device that is there and was not found could not be looked at: what is attached to it stays.
+        let is_there = |name: &str| devices.iter().any(|device| device.name == name);
+        let unseen = |status: &&InterfaceStatus| status.ifindex == 0 && is_there(&status.name);
+        match statuses.iter().find(unseen).and_then(|status| status.error.clone()) {
+            Some(error) => Err(error),
+            None => Ok(statuses),
+        }
     }
+}
+
+fn text(error: dataplane::Error) -> String {
+    error.to_string()
 }
 
 /// Nodes that are cut with backends that the cut did not reach until now: their clients have not been asked.

@@ -196,6 +196,33 @@ fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
     Ok(())
 }
 
+/// An agent that has no descriptors left says so of its devices, and not that what is attached is not.
+#[test]
+fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    let pid = agent.proc()?.pid();
+    let is_open = |number: &u64| fs::symlink_metadata(format!("/proc/{pid}/fd/{number}")).is_ok();
+    let free = (0..).find(|number| !is_open(number)).context("all are open")?;
+    let limit = |number: u64| -> Result<()> {
+        let limit = format!("--nofile={number}:");
+        let done = Command::new("prlimit").args([&limit, "--pid", &pid.to_string()]).status()?;
+        ensure!(done.success(), "prlimit {limit}: {done}");
+        Ok(())
+    };
+    // One for whoever asks, and one for the first of what a look opens.
+    limit(free + 2)?;
+    ns.ip("route add 10.9.77.0/24 via 10.9.0.77 dev v0")?;
+    let problem = || agent.status().map(|status| status["routes_problem"].clone());
+    wait_until("a look fails", READY, || problem().is_ok_and(|problem| problem.is_string()))
+        .with_context(|| agent.log())?;
+    let status = agent.status()?;
+    let told = status["routes_problem"].as_str().is_some_and(|told| told.contains("Too many open files"));
+    ensure!(told && status["interfaces"][0]["tc"].is_string() && status["uncovered"] == 0, "{status}");
+    ensure!(agent.expect(&["status"])?.contains("they could not be looked at"));
+    limit(1_024)?;
+    wait_until("a look succeeds", READY, || problem().is_ok_and(|problem| problem.is_null())).map(drop)
+}
+
 #[test]
 fn nothing_is_attached_before_what_can_be_checked_is() -> Result<()> {
     let ns = namespace()?;
