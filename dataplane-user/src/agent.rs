@@ -49,6 +49,7 @@ mod store;
 mod tables;
 mod takeout;
 mod threads;
+mod timed;
 mod told;
 mod verdicts;
 mod watched;

@@ -4,10 +4,9 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{NodeEntry, PortKey, port_flags};
 
-use super::{beat::Beat, chain::chain, inbox::Inbox, world::Published};
+use super::{beat::Beat, chain::chain, inbox::Inbox, timed::processor_time, world::Published};
 use crate::{
     dataplane::{Comparison, TableMaps},
     enforce::{Differing, InMaps, Input},
@@ -153,10 +152,4 @@ fn found(nodes: Vec<NodeEntry>, kept: Vec<(PortKey, u32)>, wanted: &BTreeSet<Por
 
 fn now() -> Duration {
     Duration::from_nanos(monotonic_ns())
-}
-
-/// What this thread has had of processors.
-fn processor_time() -> Duration {
-    // The clock exists on every kernel that can run this; an error cannot come back.
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::timed::timed;
 use crate::{
     cluster::{ClusterView, Node},
     dataplane::{self, Interface, policies, route_table},
@@ -28,11 +29,11 @@ pub(super) struct Routing {
     blocks: Arc<Blocks>,
     map: Option<Arc<RouteMap>>,
     policies: Policies,
-    /// When policies were read, and how long that took.
+    /// When policies were read, and how long a processor was needed for it.
     policies_read: Option<(Instant, Duration)>,
     /// Something changed since it was read.
     stale: bool,
-    /// When it was read, and how long that took.
+    /// When it was read, and how long a processor was needed for it.
     read: Option<(Instant, Duration)>,
 }
 
@@ -74,9 +75,8 @@ impl Routing {
         match &self.map {
             Some(map) if !self.is_due() => Ok(Arc::clone(map)),
             _ => {
-                let begun = Instant::now();
-                let map = Arc::new(route_table::read(&self.blocks, devices, self.policies.clone())?);
-                let took = begun.elapsed();
+                let (read, took) = timed(|| route_table::read(&self.blocks, devices, self.policies.clone()));
+                let map = Arc::new(read?);
                 tracing::debug!(routes = map.routes(), ?took, "routes were read");
                 self.read = Some((Instant::now(), took));
                 self.stale = false;
@@ -91,9 +91,8 @@ impl Routing {
         if self.policies_read.is_some_and(|(at, took)| at.elapsed() < pause(took)) {
             return;
         }
-        let begun = Instant::now();
-        let read = policies::read();
-        self.policies_read = Some((Instant::now(), begun.elapsed()));
+        let (read, took) = timed(policies::read);
+        self.policies_read = Some((Instant::now(), took));
         if read != self.policies {
             tracing::debug!(policies = read.list.len(), unread = read.unread, "IPsec policies changed");
             self.policies = read;

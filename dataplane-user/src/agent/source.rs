@@ -3,7 +3,6 @@
 mod file;
 mod ground;
 mod objects;
-mod timed;
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -16,10 +16,10 @@ use super::{
         own_node::{local_addresses, own_node, refuse_local},
         settings::Settings,
         threads::{Crew, Nice},
+        timed::timed,
         told::SourceRow,
     },
     ground::Ground,
-    timed::timed,
 };
 use crate::{
     cluster::{ClusterView, NodeName},

@@ -17,9 +17,9 @@ use super::{
         own_node::{local_addresses, own_node},
         settings::Settings,
         threads::{Crew, Nice},
+        timed::timed,
     },
     ground::Ground,
-    timed::timed,
 };
 use crate::{
     cluster::{Change, ClusterView, Conflict, NodeName},
