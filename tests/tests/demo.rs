@@ -105,20 +105,19 @@ struct Request {
 }
 
 impl Request {
-    /// When the node was flagged, so many milliseconds after the freeze.
-    fn flagged(&self, flag: f64) -> Instant {
-        let since = Duration::from_secs_f64((flag - self.start).abs() / 1e3);
-        if flag > self.start { self.began + since } else { self.began - since }
-    }
-
     fn in_time(&self, what: &str) -> Result<()> {
         let took = Duration::from_secs_f64((self.end - self.start) / 1e3);
         watch::held(what, STALL, self.began, took).map(drop)
     }
 }
 
-fn requests(run: &Value) -> Result<Vec<Request>> {
+/// So many milliseconds after the freeze.
+fn moment(run: &Value, after_ms: f64) -> Result<Instant> {
     let frozen = run["frozen_monotonic_ns"].as_u64().context("when the node froze")? as f64;
+    Ok(watch::moment((frozen + after_ms * 1e6) as u64))
+}
+
+fn requests(run: &Value) -> Result<Vec<Request>> {
     let one = |value: &Value| {
         let start = value["start_ms"].as_f64()?;
         let text = |key: &str| value[key].as_str().map(str::to_owned);
@@ -128,7 +127,7 @@ fn requests(run: &Value) -> Result<Vec<Request>> {
             how: text("how")?,
             start,
             end: value["end_ms"].as_f64()?,
-            began: watch::moment((frozen + start * 1e6) as u64),
+            began: moment(run, start).ok()?,
         })
     };
     let all = run["requests_not_answered_at_once"].as_array().context("requests")?;
@@ -188,9 +187,10 @@ fn freed_with(run: &Value, said: &str) -> Result<()> {
     ensure!(seconds(&with)? * 2.0 < seconds(&without)?, "stalled: {without} s without, {with} s with");
     let (after, before): (Vec<Request>, Vec<Request>) =
         requests(run)?.into_iter().partition(|request| request.start > flag + FLAGGING);
+    let flagged = moment(run, flag)?;
     for request in before {
         let after_the_flag = Duration::from_secs_f64((request.end - flag).max(0.0) / 1e3);
-        watch::held("from the flag to the end of what stalled", FREED, request.flagged(flag), after_the_flag)
+        watch::held("from the flag to the end of what stalled", FREED, flagged, after_the_flag)
             .with_context(|| format!("{}, {}", request.kind, request.how))?;
     }
     for request in after.iter().filter(|request| request.kind != "Idle") {

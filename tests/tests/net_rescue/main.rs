@@ -171,7 +171,8 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     const FLAGS: u64 = 12;
     let cluster = Cluster::new(Options::default())?;
     let agent = rescuing(&cluster, &[])?;
-    let (answered, reset) = (AtomicU64::new(0), AtomicU64::new(0));
+    let answered = AtomicU64::new(0);
+    let reset = AtomicU64::new(0);
     let connect = |place, stop: &AtomicBool| -> Result<u64> {
         let to = cluster.service(Service::Web, place, Family::V4);
         repeat(stop, || {
@@ -217,7 +218,8 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
         .map(|place| move |stop: &AtomicBool| connect(place, stop));
     let (flipped, counts) = under(clients, flips);
     let counts = flipped.and_then(|()| counts.into_iter().collect::<Result<Vec<u64>>>())?;
-    let (answered, reset) = (answered.into_inner(), reset.into_inner());
+    let answered = answered.into_inner();
+    let reset = reset.into_inner();
     println!(
         "{counts:?} connections, {answered} answered, {reset} reset, {} packets put in again",
         own_counter(&agent, "rescued")?
@@ -254,8 +256,10 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = rescuing(&cluster, &[])?;
     agent.flag("node-b")?;
-    let (reset, connected) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (was_reset, was_connected) = (&reset, &connected);
+    let reset = AtomicU64::new(0);
+    let connected = AtomicU64::new(0);
+    let was_reset = &reset;
+    let was_connected = &connected;
     let clients = Place::ALL.map(|place| {
         let to = cluster.service(Service::Web, place, Family::V4);
         let ns = cluster.at(place);
@@ -292,7 +296,8 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
         println!("{}", one.with_context(|| agent.expect(&["counters"]).unwrap_or_default())?);
     }
     // With each turn one of each client's at most is on its way to node B.
-    let (reset, connected) = (reset.into_inner(), connected.into_inner());
+    let reset = reset.into_inner();
+    let connected = connected.into_inner();
     ensure!(reset <= on_their_way && connected > on_their_way, "{connected} connected, {reset} reset");
     ensure!(own_counter(&agent, "rescue_nothing_else")? == 0, "{}", agent.expect(&["counters"])?);
     Ok(())
