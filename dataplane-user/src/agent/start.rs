@@ -91,16 +91,21 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
         other.set_patience(HAND_OVER)?;
         other.ask::<i32>(&Request::HandOver)
     });
-    match asked {
-        Ok(pid) => tracing::info!(pid, "took over"),
+    let before = match asked {
+        Ok(pid) => Some(pid),
         // It may have been ending anyway: its lock decides.
         Err(error @ ClientError::Failure(_)) => {
             return Err(error).context("take over: the agent that runs goes on");
         }
-        Err(error) => tracing::warn!(%error, "the other agent does not answer"),
-    }
-    Lock::wait(&settings.run_dir, STANDS_STILL, HAND_OVER)
-        .context("take over: the other agent did not end; it goes on, if it does not stand still")
+        Err(error) => {
+            tracing::warn!(%error, "the other agent does not answer");
+            None
+        }
+    };
+    let lock = Lock::wait(&settings.run_dir, STANDS_STILL, HAND_OVER)
+        .context("take over: the other agent did not end; it goes on, if it does not stand still")?;
+    tracing::info!(before, "took over");
+    Ok(lock)
 }
 
 /// What was found out before anything was opened.

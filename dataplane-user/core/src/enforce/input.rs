@@ -80,6 +80,8 @@ pub enum Input {
     SaveAnew,
     /// Another agent takes over: all is saved, and nothing is changed by requests any more.
     HandOver(Ticket),
+    /// Whoever was told that this agent ends had gone: it goes on.
+    HandOverUnheard,
     /// Every verdict is to be renewed now: whoever takes over has their whole lifetime.
     Renew,
     /// [`super::Enforcer::deadline`] has come.

@@ -108,6 +108,7 @@ impl Enforcer {
             Input::Saved { serial, result } => self.saved(serial, result),
             Input::SaveAnew => self.claims.bump(),
             Input::HandOver(ticket) => self.hand_over(ticket),
+            Input::HandOverUnheard => self.go_on(),
             Input::Renew => self.next_renewal = now.mono,
             Input::Tick => {}
         }

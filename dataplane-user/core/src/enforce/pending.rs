@@ -105,9 +105,9 @@ impl Requests {
         self.again = self.again.filter(|again| *again > now);
     }
 
-    /// What was saved is another agent's from now on.
-    pub(super) fn give(&mut self) {
-        self.given = true;
+    /// Whether what was saved is another agent's from now on.
+    pub(super) fn give(&mut self, given: bool) {
+        self.given = given;
     }
 
     /// Whether it is.

@@ -131,11 +131,11 @@ impl Enforcer {
             let done = Done { changed: Changed::HandedOver, written: None, saved: SaveState::Saved };
             return self.reply(ticket, Ok(done));
         }
-        self.closing = true;
         self.publish = true;
         self.next_renewal = self.now.mono;
         self.claims.bump();
         self.wait(ticket, NodeName::default(), Wish::HandOver);
+        self.close();
     }
 
     fn wait(&mut self, ticket: Ticket, node: NodeName, wish: Wish) {
@@ -239,6 +239,21 @@ impl Enforcer {
                 self.requests.waiting.push(pending);
             }
         }
+        self.close();
+    }
+
+    /// Nothing is changed by requests while another agent takes over, or waits to.
+    fn close(&mut self) {
+        let waits = self.requests.waiting.iter().any(|pending| pending.wish == Wish::HandOver);
+        self.closing = waits || self.requests.is_given();
+    }
+
+    /// The agent that was to take over has gone. It is not known what became of the file meanwhile.
+    pub(super) fn go_on(&mut self) {
+        self.requests.give(false);
+        self.close();
+        self.publish = true;
+        self.claims.bump();
     }
 
     /// Whether nothing is to be written any more for a request.
@@ -262,10 +277,9 @@ impl Enforcer {
                     SaveState::Saved => None,
                 };
                 if let Some(error) = error {
-                    self.closing = false;
                     return self.reply(pending.ticket, Err(Refusal::NotSaved(error)));
                 }
-                self.requests.give();
+                self.requests.give(true);
                 Changed::HandedOver
             }
         };

@@ -216,6 +216,35 @@ fn a_verdict_that_waits_for_its_tables_is_answered_after_a_second() {
     assert_eq!(rig.cut(), "g");
 }
 
+/// Who was to take over may have been ended while the disk let it wait.
+#[test]
+fn an_agent_whose_successor_has_gone_goes_on() {
+    let mut rig = rig();
+    rig.flag("b").unwrap();
+    rig.tell(Input::HandOver(Ticket(900)));
+    assert!(rig.world().closing && rig.world().handed_over);
+    rig.tell(Input::HandOverUnheard);
+    assert!(!rig.world().closing && !rig.world().handed_over);
+    rig.flag("c").unwrap();
+    rig.pass(SECOND);
+    assert_eq!(rig.cut(), "b,c");
+}
+
+#[test]
+fn of_two_hand_overs_one_that_fails_does_not_open_the_other() {
+    let mut rig = rig();
+    rig.saves = false;
+    rig.tell(Input::HandOver(Ticket(900)));
+    rig.pass(4 * SECOND);
+    rig.tell(Input::HandOver(Ticket(901)));
+    rig.pass(SECOND);
+    assert!(matches!(rig.answers[&900], Err(Refusal::NotSaved(_))));
+    assert_eq!(rig.flag("c"), Err(Refusal::HandingOver));
+    rig.pass(4 * SECOND);
+    assert!(matches!(rig.answers[&901], Err(Refusal::NotSaved(_))));
+    assert!(!rig.world().closing);
+}
+
 #[test]
 fn a_hand_over_ends_all_changes_and_saves() {
     let mut rig = rig();
