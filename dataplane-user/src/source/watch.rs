@@ -26,10 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub struct Watch {
     path: PathBuf,
     stamp: Option<Stamp>,
-    /// It is read again whether it is another one or not.
-    again: bool,
-    /// How soon it is looked at without any event.
-    pause: Duration,
+    /// From then on it is read again whether it is another one or not.
+    again: Option<Instant>,
     events: mpsc::Receiver<()>,
     // Dropping it ends the watch.
     _watcher: Option<RecommendedWatcher>,
@@ -67,8 +65,7 @@ impl Watch {
         Self {
             path: path.to_owned(),
             stamp: Stamp::of(path),
-            again: false,
-            pause: LOOK_EVERY,
+            again: None,
             events,
             _watcher: watcher,
             degraded,
@@ -80,22 +77,21 @@ impl Watch {
         loop {
             tokio::select! {
                 Some(()) = self.events.recv() => self.settle().await,
-                () = sleep(self.pause) => {}
+                () = sleep(LOOK_EVERY) => {}
             }
             let stamp = Stamp::of(&self.path);
-            if std::mem::take(&mut self.again) || stamp != self.stamp {
+            if self.again.is_some_and(|again| again <= Instant::now()) || stamp != self.stamp {
                 self.stamp = stamp;
-                self.pause = LOOK_EVERY;
+                self.again = None;
                 return;
             }
         }
     }
 
-    /// What it says could not be taken, which may be for a reason outside of it: it counts as changed by the next look. That comes once 19 times as long has passed
-    /// as reading it took, so that 5 % of a processor go into it at most.
+    /// What it says could not be taken, which may be for a reason outside of it: it counts as changed once 19 times as long has passed as reading it took, so that
+    /// 5 % of a processor go into it at most.
     pub fn again(&mut self, took: Duration) {
-        self.again = true;
-        self.pause = LOOK_EVERY.max(took * 19);
+        self.again = Some(Instant::now() + took * 19);
     }
 
     async fn settle(&mut self) {
