@@ -36,10 +36,11 @@ impl Cut {
         let (dataplane, attached) = cluster.a.ns.run(move || {
             let mut dataplane = Dataplane::open(&Options::default()).expect("open the dataplane");
             wanted.write(&mut dataplane).expect("write the tables and the verdict");
-            let attached = dataplane.devices.attach(&devices).into_iter().map(|status| {
-                assert_eq!(status.error, None, "{}", status.name);
-                status.ifindex
-            });
+            let attached =
+                dataplane.devices.attach(&devices).expect("look at devices").into_iter().map(|status| {
+                    assert_eq!(status.error, None, "{}", status.name);
+                    status.ifindex
+                });
             let attached = attached.collect();
             (dataplane, attached)
         });

@@ -179,8 +179,8 @@ impl Looking {
                 // A device that was made anew is attached to, whatever became of routes.
                 let before = self.before.interfaces.iter().map(|row| row.name.clone()).collect();
                 let statuses = self.attach(before, &devices)?;
-                self.before.interfaces = statuses.into_iter().map(row).collect();
-                self.ours.row.send_replace(self.before.clone());
+                let interfaces = statuses.into_iter().map(row).collect();
+                self.make_known(RoutesRow { interfaces, ..self.before.clone() });
                 return Err(text(error));
             }
         };
@@ -216,13 +216,17 @@ impl Looking {
             count
         };
         self.last = Some(Looked { view: Arc::clone(&world.view), own, coverage });
-        let row = RoutesRow { interfaces, uncovered, error: None };
+        self.make_known(RoutesRow { interfaces, uncovered, error: None });
+        Ok(())
+    }
+
+    /// Puts what was found into `status`, and what is new about devices into the log.
+    fn make_known(&mut self, row: RoutesRow) {
         self.ours.row.send_replace(row.clone());
         let before = std::mem::replace(&mut self.before, row);
         for row in &self.before.interfaces {
             tell(row, before.interfaces.iter().find(|before| before.name == row.name));
         }
-        Ok(())
     }
 
     /// Attaches to the devices that are wanted now.
@@ -249,17 +253,12 @@ impl Looking {
         }
         let same = self.before.interfaces.iter().map(|row| &row.name).eq(&wanted);
         let statuses = if same && !wanted.is_empty() { attach.interfaces() } else { attach.attach(&wanted) };
+        let statuses = statuses.map_err(text)?;
         if self.staged && !attach.is_staged() {
             self.staged = false;
             verdicts.forget_old();
         }
-        // A device that is there and was not found could not be looked at: what is attached to it stays.
-        let is_there = |name: &str| devices.iter().any(|device| device.name == name);
-        let unseen = |status: &&InterfaceStatus| status.ifindex == 0 && is_there(&status.name);
-        match statuses.iter().find(unseen).and_then(|status| status.error.clone()) {
-            Some(error) => Err(error),
-            None => Ok(statuses),
-        }
+        Ok(statuses)
     }
 }
 

@@ -20,7 +20,7 @@ fn a_dataplane_stays_until_it_is_detached() {
     for (choice, mode) in ways() {
         Pair::new("stays").near.run(move || {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            let status = dataplane.devices.attach(&up0());
+            let status = dataplane.devices.attach(&up0()).unwrap();
             assert_eq!(status.len(), 1);
             assert_eq!(status[0].error, None);
             assert_eq!((status[0].tc, status[0].link_layer), (Some(mode), Some(LinkLayer::L2)));
@@ -51,7 +51,7 @@ fn a_detach_works_on_what_a_crash_left() {
         Pair::new("crash").near.run(move || {
             sh("ip link add gone0 type veth peer name gone1");
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            dataplane.devices.attach(&["up0".into(), "gone0".into()]);
+            dataplane.devices.attach(&["up0".into(), "gone0".into()]).unwrap();
             drop(dataplane);
             sh("ip link del gone0");
             fs::remove_file(pin_dir().join("nodes")).unwrap();
@@ -73,7 +73,7 @@ fn a_detach_works_on_what_a_crash_left() {
 fn a_detach_without_a_bpf_filesystem_still_removes_filters() {
     Pair::new("nobpffs").near.run(|| {
         let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         drop(dataplane);
         sh("umount /sys/fs/bpf");
         assert_eq!(dataplane::detach(&pin_dir()).unwrap().filters, 2);
@@ -85,7 +85,7 @@ fn a_detach_without_a_bpf_filesystem_still_removes_filters() {
 fn an_interface_that_does_not_exist_stops_no_other() {
     Pair::new("missing").near.run(|| {
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
-        let status = dataplane.devices.attach(&["nope0".into(), "up0".into()]);
+        let status = dataplane.devices.attach(&["nope0".into(), "up0".into()]).unwrap();
         assert_eq!((status[0].ifindex, status[0].tc), (0, None));
         let error = status[0].error.clone().unwrap();
         assert!(error.contains("nope0"), "{error}");
@@ -100,7 +100,7 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
         netns.ip("tuntap add dev up0 mode tun\nlink set up0 up").unwrap();
         netns.run(move || {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            let status = dataplane.devices.attach(&up0());
+            let status = dataplane.devices.attach(&up0()).unwrap();
             assert_eq!((status[0].error.clone(), status[0].link_layer), (None, Some(LinkLayer::L3)));
             assert_eq!(attached("up0"), ["nf_egress_l3", "nf_ingress_l3"]);
         });
@@ -116,7 +116,7 @@ fn a_second_start_stages_nothing() {
         let ids = || MAPS.map(|name| MapData::from_pin(pin_dir().join(name)).unwrap().info().unwrap().id());
         let staging = || pin_dir().join("staging").exists();
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         let first = ids();
         drop(dataplane);
         let dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
@@ -127,7 +127,7 @@ fn a_second_start_stages_nothing() {
         let larger = Options { max_backends: 2048, ..options(TcChoice::Auto) };
         let mut dataplane = Dataplane::open(&larger).unwrap();
         assert!(staging());
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         let differing: Vec<&str> = MAPS
             .into_iter()
             .zip(ids().iter().zip(first))
@@ -144,13 +144,13 @@ fn interfaces_no_longer_wanted_are_left() {
         Pair::new("left").near.run(move || {
             sh("ip link add other0 type veth peer name other1");
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            dataplane.devices.attach(&up0());
-            dataplane.devices.attach(&["other0".into()]);
+            dataplane.devices.attach(&up0()).unwrap();
+            dataplane.devices.attach(&["other0".into()]).unwrap();
             assert_eq!((attached("up0").len(), attached("other0").len()), (0, 2));
             // The same by a later process.
             drop(dataplane);
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            dataplane.devices.attach(&up0());
+            dataplane.devices.attach(&up0()).unwrap();
             assert_eq!((attached("up0").len(), attached("other0").len()), (2, 0));
             // Packets are lost while a qdisc is removed: it stays, and is known as ours, until a detach.
             let qdiscs = if mode == TcMode::Clsact { 2 } else { 0 };
@@ -168,11 +168,11 @@ fn a_device_that_is_made_again_is_attached_to_again() {
         Pair::new("again").near.run(move || {
             sh("ip link add it0 type veth peer name it1");
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            let before = dataplane.devices.attach(&["it0".into()]);
+            let before = dataplane.devices.attach(&["it0".into()]).unwrap();
             sh("ip link del it0");
-            assert!(dataplane.devices.interfaces()[0].error.is_some());
+            assert!(dataplane.devices.interfaces().unwrap()[0].error.is_some());
             sh("ip link add it0 type veth peer name it1");
-            let after = dataplane.devices.interfaces();
+            let after = dataplane.devices.interfaces().unwrap();
             assert_ne!(after[0].ifindex, before[0].ifindex);
             assert_eq!((after[0].error.clone(), after[0].tc), (None, Some(mode)));
             assert_eq!(attached("it0"), OURS);
@@ -193,7 +193,7 @@ fn a_device_of_the_same_index_elsewhere_is_another() {
             let make = || sh("ip link add same0 index 50 type veth peer name same1");
             let start = || {
                 let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-                let status = dataplane.devices.attach(&["same0".into()]).remove(0);
+                let status = dataplane.devices.attach(&["same0".into()]).unwrap().remove(0);
                 assert_eq!((status.error, status.tc), (None, Some(mode)));
             };
             make();
@@ -212,10 +212,10 @@ fn a_device_of_the_same_index_elsewhere_is_another() {
 fn programs_that_were_taken_away_come_back() {
     Pair::new("taken").near.run(|| {
         let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         sh("tc qdisc del dev up0 clsact");
         assert_eq!(attached("up0"), [""; 0]);
-        assert_eq!(dataplane.devices.interfaces()[0].error, None);
+        assert_eq!(dataplane.devices.interfaces().unwrap()[0].error, None);
         assert_eq!(attached("up0"), OURS);
     });
 }
@@ -226,7 +226,7 @@ fn the_way_of_attaching_can_change() {
         let mut clsact = false;
         for (choice, mode) in ways().into_iter().chain(ways()) {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            let status = dataplane.devices.attach(&up0());
+            let status = dataplane.devices.attach(&up0()).unwrap();
             assert_eq!((status[0].error.clone(), status[0].tc), (None, Some(mode)));
             assert_eq!(attached("up0"), OURS);
             // It stays once it was needed (see `interfaces_no_longer_wanted_are_left`).

@@ -17,7 +17,7 @@ fn start(pair: &Pair, choice: TcChoice) -> (Held<'_>, Vec<ProgramAhead>) {
     let mut held = Held::open(pair, options(choice));
     let status = held.with(|dataplane| {
         one_flagged().write(dataplane).unwrap();
-        dataplane.devices.attach(&up0()).remove(0)
+        dataplane.devices.attach(&up0()).unwrap().remove(0)
     });
     assert_eq!(status.error, None);
     (held, status.programs_ahead)
@@ -25,7 +25,7 @@ fn start(pair: &Pair, choice: TcChoice) -> (Held<'_>, Vec<ProgramAhead>) {
 
 /// What a later look says.
 fn look_again(held: &mut Held<'_>) -> Vec<ProgramAhead> {
-    let status = held.with(|dataplane| dataplane.devices.interfaces().remove(0));
+    let status = held.with(|dataplane| dataplane.devices.interfaces().unwrap().remove(0));
     assert_eq!(status.error, None);
     status.programs_ahead
 }
@@ -220,7 +220,7 @@ fn an_ingress_qdisc_leaves_no_room_for_clsact() {
     pair.near.run(|| {
         sh("tc qdisc add dev up0 ingress");
         let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
-        let status = dataplane.devices.attach(&up0()).remove(0);
+        let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
         assert!(status.error.is_some_and(|e| e.contains("clsact")));
         drop(dataplane);
         dataplane::detach(&pin_dir()).unwrap();
@@ -230,7 +230,7 @@ fn an_ingress_qdisc_leaves_no_room_for_clsact() {
         }
         // tcx needs no qdisc.
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
-        let status = dataplane.devices.attach(&up0()).remove(0);
+        let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
         assert_eq!((status.error, status.tc), (None, Some(TcMode::Tcx)));
     });
 }

@@ -13,7 +13,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
     Pair::new("owner").near.run(|| {
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
         one_flagged().write(&mut dataplane).unwrap();
-        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
         let before = attached("up0");
         for refused in [
             Dataplane::open(&options(TcChoice::Auto)).err().unwrap(),
@@ -56,7 +56,7 @@ fn folders_that_were_removed_below_us_are_made_again() {
     for (choice, _) in ways() {
         Pair::new("folders").near.run(move || {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+            assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
             for folder in ["links", "qdiscs"].map(|name| pin_dir().join(name)) {
                 for entry in fs::read_dir(&folder).unwrap() {
                     let path = entry.unwrap().path();
@@ -66,10 +66,10 @@ fn folders_that_were_removed_below_us_are_made_again() {
             }
             // A link whose pin was removed goes when the kernel's worker gets to it; before that no other of the same program fits in.
             let patience = Instant::now() + Duration::from_secs(20);
-            while dataplane.devices.interfaces()[0].error.is_some() && Instant::now() < patience {
+            while dataplane.devices.interfaces().unwrap()[0].error.is_some() && Instant::now() < patience {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            assert_eq!(dataplane.devices.interfaces()[0].error, None);
+            assert_eq!(dataplane.devices.interfaces().unwrap()[0].error, None);
             assert_eq!(attached("up0"), ["nf_egress_l2", "nf_ingress_l2"]);
             for folder in ["links", "qdiscs"] {
                 assert!(pin_dir().join(folder).exists(), "{folder}");
@@ -84,7 +84,7 @@ fn filters_beside_a_link_are_removed_at_the_next_start() {
     Pair::new("beside").near.run(|| {
         let attach = |options: Options| {
             let mut dataplane = Dataplane::open(&options).unwrap();
-            assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+            assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
         };
         attach(options(TcChoice::Auto));
         // Another pin folder knows nothing of the links in this one.
@@ -107,7 +107,7 @@ fn a_qdisc_is_ours_only_if_we_made_it() {
             } else {
                 fs::create_dir(&mark).unwrap();
             }
-            assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+            assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
             assert_eq!(mark.exists(), !others);
             drop(dataplane);
             assert_eq!(dataplane::detach(&pin_dir()).unwrap().qdiscs, u32::from(!others));
@@ -117,7 +117,7 @@ fn a_qdisc_is_ours_only_if_we_made_it() {
     Pair::new("markingress").near.run(|| {
         sh("tc qdisc add dev up0 ingress");
         let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
-        assert!(dataplane.devices.attach(&up0())[0].error.is_some());
+        assert!(dataplane.devices.attach(&up0()).unwrap()[0].error.is_some());
         assert!(!pin_dir().join(format!("qdiscs/{}", ifindex("up0"))).exists());
     });
 }

@@ -19,7 +19,7 @@ fn a_cut_is_told() {
     Pair::new("events").near.run(|| {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
         one_flagged().write(&mut dataplane).unwrap();
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         runtime().block_on(async {
             let mut events = dataplane.devices.events().unwrap();
             let socket = UdpSocket::bind("10.77.0.1:0").unwrap();

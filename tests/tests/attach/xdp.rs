@@ -19,7 +19,7 @@ fn with(xdp: XdpChoice) -> Options {
 
 /// Attaches; TC must work whatever becomes of XDP.
 fn start(xdp: XdpChoice) -> XdpStatus {
-    let status = Dataplane::open(&with(xdp)).unwrap().devices.attach(&up0()).remove(0);
+    let status = Dataplane::open(&with(xdp)).unwrap().devices.attach(&up0()).unwrap().remove(0);
     assert_eq!((status.error, status.tc), (None, Some(auto())));
     status.xdp
 }
@@ -92,12 +92,12 @@ fn an_occupied_hook_is_left_alone() {
 fn nobody_takes_the_hook_from_us() {
     Pair::new("xdpheld").near.run(|| {
         let mut dataplane = Dataplane::open(&with(XdpChoice::Generic)).unwrap();
-        assert_eq!(dataplane.devices.attach(&up0())[0].xdp.state, XdpState::Generic);
+        assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].xdp.state, XdpState::Generic);
         let program = others::program(others::XDP, "theirs", XDP_PASS);
         let refused = others::try_attach(&program, ifindex("up0"), ATTACH_XDP, GENERIC).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{refused}");
         assert_eq!(
-            dataplane.devices.interfaces()[0].xdp,
+            dataplane.devices.interfaces().unwrap()[0].xdp,
             XdpStatus { state: XdpState::Generic, reason: None }
         );
         assert!(shown().contains("xdpgeneric"));
@@ -123,7 +123,7 @@ fn a_device_without_ethernet_header_has_no_xdp() {
     Pair::new("xdptun").near.run(|| {
         sh("ip tuntap add dev tun0 mode tun");
         let mut dataplane = Dataplane::open(&with(XdpChoice::Generic)).unwrap();
-        let status = dataplane.devices.attach(&["tun0".into()]).remove(0);
+        let status = dataplane.devices.attach(&["tun0".into()]).unwrap().remove(0);
         assert_eq!((status.error, status.xdp.state), (None, XdpState::Off));
         assert!(status.xdp.reason.unwrap().contains("Ethernet"));
     });
@@ -141,7 +141,7 @@ fn an_observed_packet_is_counted_once() {
     held.with(move |dataplane| {
         let entry = NodeEntry { action: Action::Observe as u32, ..node("hung", 1, true) };
         wanted(&[(entry, &[backend])]).write(dataplane).unwrap();
-        assert_eq!(dataplane.devices.attach(&up0())[0].xdp.state, XdpState::Generic);
+        assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].xdp.state, XdpState::Generic);
     });
     pair.far.run(move || {
         let socket = UdpSocket::bind("10.77.0.2:0").unwrap();
@@ -164,9 +164,9 @@ fn an_observed_packet_is_counted_once() {
 fn a_changed_mac_address_is_followed() {
     Pair::new("xdpmac").near.run(|| {
         let mut dataplane = Dataplane::open(&with(XdpChoice::Native)).unwrap();
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         sh("ip link set up0 address 02:77:00:00:00:99");
-        dataplane.devices.interfaces();
+        dataplane.devices.interfaces().unwrap();
         assert_eq!(device(), Some([2, 0x77, 0, 0, 0, 0x99]));
     });
 }

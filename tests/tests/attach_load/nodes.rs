@@ -27,7 +27,7 @@ fn one_write_flips_a_node() {
     let pair = Pair::new("flip");
     let mut held = Held::open(&pair, Options::default());
     let mut writer = held.with(|dataplane| {
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         wanted(&[(node("a", 1, false), &PEERS[..1])]).write(dataplane).unwrap();
         NodeWriter::new(&dataplane.devices).unwrap()
     });
@@ -128,7 +128,7 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         writer.write_node(1_000, &hung).unwrap();
         assert_eq!(nodes[1].get(&1_000, 0).unwrap(), hung);
 
-        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
         assert!(!dataplane.devices.is_staged());
         writer.forget_old();
         writer.write_node(1, &healthy).unwrap();
@@ -144,7 +144,7 @@ fn leave_old_tables(pair: &Pair) {
         wanted(&[(node("a", 1, true), &PEERS[..1]), (node("b", 1, false), &PEERS[1..2])])
             .write(dataplane)
             .unwrap();
-        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
     });
 }
 
@@ -172,7 +172,7 @@ fn what_moves_to_another_node_passes_on_the_old_maps() {
     assert!(arrives(&pair, PEERS[1]), "c is not flagged");
     assert_eq!(old.iter().count(), 1);
     held.with(|dataplane| {
-        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
         assert!(!dataplane.devices.is_staged());
         wanted(&[]).write(dataplane).unwrap();
     });
@@ -190,7 +190,7 @@ fn what_a_smaller_map_has_no_room_for_passes_on_the_old_one() {
         wanted(&[(node("a", 1, true), &PEERS[2..3]), (node("b", 1, true), &[])]).write(dataplane).unwrap();
     });
     assert!(arrives(&pair, PEERS[0]) && arrives(&pair, PEERS[1]), "neither is a backend any more");
-    held.with(|dataplane| assert_eq!(dataplane.devices.attach(&up0())[0].error, None));
+    held.with(|dataplane| assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None));
     assert!(!arrives(&pair, PEERS[2]));
 }
 
@@ -262,7 +262,7 @@ fn an_old_map_of_another_layout_is_put_aside() {
         let there = dataplane.tables.owned().unwrap();
         assert_eq!(there.len(), 1);
         assert_eq!((there[0].0, there[0].1.verdict), (1, Verdict::Flagged as u32));
-        assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+        assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
         assert!(!aside.exists());
     });
 }

@@ -58,7 +58,7 @@ fn a_restart_replaces_in_place() {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             let adopted = dataplane.tables.owned().unwrap();
             one_flagged().write(&mut dataplane).unwrap();
-            let status = dataplane.devices.attach(&up0()).remove(0);
+            let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
             assert_eq!((status.error, status.tc), (None, Some(mode)));
             adopted.len()
         };
@@ -88,7 +88,7 @@ fn a_changed_map_size_is_switched_under_load() {
             let options = Options { max_backends, ..options(choice) };
             let mut dataplane = Dataplane::open(&options).unwrap();
             let report = one_flagged().write(&mut dataplane).unwrap();
-            let status = dataplane.devices.attach(&up0()).remove(0);
+            let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
             assert_eq!((status.error, status.tc), (None, Some(mode)));
             report
         };
@@ -120,7 +120,7 @@ fn devices_are_switched_to_one_set_of_maps() {
         for max_backends in [64, 128] {
             let mut dataplane = Dataplane::open(&Options { max_backends, ..Options::default() }).unwrap();
             one_flagged().write(&mut dataplane).unwrap();
-            for status in dataplane.devices.attach(&devices) {
+            for status in dataplane.devices.attach(&devices).unwrap() {
                 assert_eq!((status.error, status.tc), (None, Some(auto())));
             }
             let pinned =
@@ -149,7 +149,7 @@ fn another_version_is_detached_under_load() {
         pair.near.run(move || {
             let mut dataplane = Dataplane::open(&open(100)).unwrap();
             one_flagged().write(&mut dataplane).unwrap();
-            assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+            assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
         });
         let load = load(&pair, &TO);
         let mut newest = 100;
@@ -162,7 +162,7 @@ fn another_version_is_detached_under_load() {
                 // Until ours are attached its programs go on.
                 assert!(version(number - 1).exists());
                 assert_eq!(attached("up0").len(), 2);
-                let status = dataplane.devices.attach(&up0()).remove(0);
+                let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
                 assert_eq!((status.error, status.tc), (None, Some(mode)));
                 assert!(status.programs_ahead.is_empty(), "{:?}", status.programs_ahead);
                 assert!(!version(number - 1).exists());
@@ -197,20 +197,20 @@ fn another_version_is_detached_by_a_later_look() {
             let other = pin_dir().with_file_name("v100");
             let pinned = Options { pin_dir: other.clone(), ..options(choice) };
             let mut dataplane = Dataplane::open(&pinned).unwrap();
-            assert_eq!(dataplane.devices.attach(&up0())[0].error, None);
+            assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
             drop(dataplane);
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
-            assert!(dataplane.devices.attach(&["late0".to_owned()])[0].error.is_some());
+            assert!(dataplane.devices.attach(&["late0".to_owned()]).unwrap()[0].error.is_some());
             assert!(other.exists(), "nothing of ours is attached");
             sh("ip link add late0 type veth peer name late1");
             // A mount point cannot be removed.
             let links = other.join("links").display().to_string();
             sh(&format!("mount --bind {links} {links}"));
-            assert_eq!(dataplane.devices.interfaces()[0].tc, Some(mode));
+            assert_eq!(dataplane.devices.interfaces().unwrap()[0].tc, Some(mode));
             assert_eq!(attached("up0"), [""; 0]);
             assert!(other.exists());
             sh(&format!("umount {links}"));
-            assert_eq!(dataplane.devices.interfaces()[0].error, None);
+            assert_eq!(dataplane.devices.interfaces().unwrap()[0].error, None);
             assert!(!other.exists());
             assert_eq!(attached("late0").len(), 2);
         });

@@ -18,7 +18,7 @@ fn a_full_map_leaves_entries_out_and_they_pass() {
     let pair = Pair::new("full");
     pair.near.run(|| {
         let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
         // Fill it with others first; then the flagged one finds no room.
         let many: Vec<Ipv4Addr> = (10..14).map(|i| Ipv4Addr::new(10, 78, 0, i)).collect();
         let report = wanted(&[(node("a", 1, false), &many)]).write(&mut dataplane).unwrap();
@@ -34,7 +34,7 @@ fn a_full_map_leaves_entries_out_and_they_pass() {
         let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
         let report = one_flagged().write(&mut dataplane).unwrap();
         assert_eq!((report.deleted, report.inserted, report.left_out), (4, 2, 0), "room is made first");
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
     });
     assert!(!arrives(&pair, PEERS[1]));
 }
@@ -96,7 +96,7 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
     let healthy = [PEERS[0], PEERS[2]];
     pair.near.run(|| {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
-        dataplane.devices.attach(&up0());
+        dataplane.devices.attach(&up0()).unwrap();
     });
     let load = load(&pair, &healthy);
     let load = pair.near.run(move || {

@@ -68,7 +68,10 @@ pub struct Attach {
 impl Attach {
     /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
     /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
-    pub fn attach(&mut self, wanted: &[String]) -> Vec<InterfaceStatus> {
+    ///
+    /// # Errors
+    /// Where devices cannot be looked at, or nothing can be pinned. What is attached stays.
+    pub fn attach(&mut self, wanted: &[String]) -> Result<Vec<InterfaceStatus>, Error> {
         self.wanted = wanted.to_vec();
         self.leaves_others = true;
         reconcile_alone(self)
@@ -81,7 +84,10 @@ impl Attach {
 
     /// The state of the interfaces last given to [`Attach::attach`], looked up anew. A device that was made again under
     /// its name, or from which our programs were taken, is attached to again.
-    pub fn interfaces(&mut self) -> Vec<InterfaceStatus> {
+    ///
+    /// # Errors
+    /// As [`Attach::attach`].
+    pub fn interfaces(&mut self) -> Result<Vec<InterfaceStatus>, Error> {
         reconcile_alone(self)
     }
 
@@ -113,38 +119,22 @@ impl Attach {
 }
 
 /// As [`reconcile`]. What other versions have attached is detached once ours is, at whichever look that is.
-fn reconcile_alone(ours: &mut Attach) -> Vec<InterfaceStatus> {
-    let statuses = reconcile(ours);
+fn reconcile_alone(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
+    let statuses = reconcile(ours)?;
     if statuses.iter().any(|status| status.error.is_none()) && detach_other_versions(ours) {
         // XDP runs one program of a device, and what ran ahead of ours does not any more.
         return reconcile(ours);
     }
-    statuses
+    Ok(statuses)
 }
 
 /// Attaches to every wanted interface, and puts staged maps in their place. Where others are to be left also detaches from every other one.
-fn reconcile(ours: &mut Attach) -> Vec<InterfaceStatus> {
+fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     let wanted = ours.wanted.clone();
-    let failed = |error: Error| {
-        let status = |name: &String| InterfaceStatus {
-            name: name.clone(),
-            error: Some(error.to_string()),
-            ..InterfaceStatus::default()
-        };
-        wanted.iter().map(status).collect()
-    };
-    let mut netlink = match Netlink::open() {
-        Ok(netlink) => netlink,
-        Err(e) => return failed(e),
-    };
+    let mut netlink = Netlink::open()?;
     // Somebody may have removed them below us; without them nothing can be pinned.
-    if let Err(e) = folders::make_folders(&ours.options.pin_dir) {
-        return failed(e);
-    }
-    let interfaces = match interfaces::list() {
-        Ok(interfaces) => interfaces,
-        Err(e) => return failed(e),
-    };
+    folders::make_folders(&ours.options.pin_dir)?;
+    let interfaces = interfaces::list()?;
     let statuses: Vec<_> = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name)).collect();
     let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
     let keep = match ours.leaves_others {
@@ -168,7 +158,7 @@ fn reconcile(ours: &mut Attach) -> Vec<InterfaceStatus> {
     if switched {
         commit_staged(ours);
     }
-    statuses
+    Ok(statuses)
 }
 
 fn one(ours: &mut Attach, netlink: &mut Netlink, interfaces: &[Interface], name: &str) -> InterfaceStatus {

@@ -58,7 +58,7 @@ pub(super) fn probe() -> Result<bool, String> {
     let mut writer = NodeWriter::new(&dataplane.devices).map_err(|error| error.to_string())?;
     writer.write_node(NODE, &flagged()?).map_err(|error| error.to_string())?;
     dataplane.write(&tables()).map_err(|error| error.to_string())?;
-    let status = dataplane.devices.attach(&[DEVICE.to_owned()]);
+    let status = dataplane.devices.attach(&[DEVICE.to_owned()]).map_err(|error| error.to_string())?;
     if let Some(error) = status.into_iter().find_map(|status| status.error) {
         return Err(error);
     }
