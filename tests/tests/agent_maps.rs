@@ -241,7 +241,7 @@ impl Renewals {
         ensure!(now >= self.until, "{}: from {} back to {now}", self.name, self.until);
         let ahead = Duration::from_nanos(now.saturating_sub(monotonic_ns()));
         let least = Duration::from_nanos(VERDICT_LIFETIME_NS) - RENEWED;
-        if ahead + watch::longest_gap(self.since) < least {
+        if ahead + watch::stood_still(self.since) < least {
             return Err(watch::overdue(least, format!("{}: it holds for {ahead:?} only", self.name)));
         }
         if now > self.until {

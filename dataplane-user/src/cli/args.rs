@@ -7,7 +7,7 @@ use clap::{
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
 
 use super::values::{
-    AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, lasting, patience, share,
+    AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, lasting, patience, reason, share,
 };
 use crate::{
     enforce::Share,
@@ -129,7 +129,7 @@ pub enum Verb {
         #[arg(long = "for", value_name = "TIME", value_parser = lasting)]
         lasts: Option<Duration>,
         /// Why, for whoever reads `nodes`
-        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, value_parser = reason)]
         reason: String,
         /// Flag it even if it is this very node, or more than a third of all nodes would bear a flag
         #[arg(long)]

@@ -254,7 +254,11 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
         None => "nodefence status  # the last good view holds meanwhile".to_owned(),
     };
     problem(source, &status.cluster.error, &edit);
-    problem("flags file", &status.flags_problem, "nodefence nodes  # flag again what is missing");
+    problem(
+        "flags file",
+        &status.flags_problem,
+        "nodefence nodes  # flag again what is missing there; mend the disk if it is full or does not answer",
+    );
     problem("maps", &status.dataplane.error, "nodefence status  # and the agent's log");
     problem("routes", &status.routes_problem, "nodefence status  # and the agent's log");
     problem(

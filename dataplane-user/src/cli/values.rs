@@ -115,6 +115,18 @@ pub(super) fn lasting(text: &str) -> Result<Duration, String> {
     Ok(lasts)
 }
 
+/// Longest reason of a flag, in characters.
+const LONGEST_REASON: usize = 1_000;
+
+/// Why somebody flags: it stands in one row of a table.
+pub(super) fn reason(text: &str) -> Result<String, String> {
+    let length = text.chars().count();
+    if length > LONGEST_REASON {
+        return Err(format!("{LONGEST_REASON} characters at most, and these are {length}"));
+    }
+    Ok(text.to_owned())
+}
+
 /// A part of the nodes.
 pub(super) fn share(text: &str) -> Result<Share, String> {
     let number = |text: &str| text.parse::<u32>().ok();
@@ -153,6 +165,17 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_reason_is_short_and_its_flag_is_named() {
+        let flag = |reason: &str| {
+            let args = ["nodefence", "flag", "node-b", "--reason", reason];
+            Cli::try_parse_from(args).map(drop).map_err(|error| error.to_string())
+        };
+        flag(&"ä".repeat(1_000)).unwrap();
+        let error = flag(&"a".repeat(1_001)).unwrap_err();
+        assert!(error.contains("--reason <TEXT>") && error.contains("1000 characters at most"), "{error}");
     }
 
     #[test]
