@@ -18,6 +18,7 @@ use nodefence::{
 use nodefence_tests::{
     Agent, Netns, Proc, bin, client::wait_until, four_nodes, kernel, long, promises::ENDED, watch::within,
 };
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 mod socket;
@@ -204,14 +205,14 @@ fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
     let is_open = |number: &u64| fs::symlink_metadata(format!("/proc/{pid}/fd/{number}")).is_ok();
     // The kernel gives the lowest that is free.
     let second_free = (0..).filter(|number| !is_open(number)).nth(1).context("all are open")?;
-    let limit = |number: u64| -> Result<()> {
-        let limit = format!("--nofile={number}:");
-        let done = Command::new("prlimit").args([&limit, "--pid", &pid.to_string()]).status()?;
-        ensure!(done.success(), "prlimit {limit}: {done}");
-        Ok(())
+    // The agent has inherited it from here.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let limit = |current: Option<u64>| -> Result<Rlimit> {
+        let agent = Pid::from_raw(i32::try_from(pid)?);
+        Ok(prlimit(agent, Resource::Nofile, Rlimit { current, maximum })?)
     };
     // One for whoever asks, and one for the first of what a look opens.
-    limit(second_free + 1)?;
+    let before = limit(Some(second_free + 1))?;
     ns.ip("route add 10.9.77.0/24 via 10.9.0.77 dev v0")?;
     let problem = || agent.status().map(|status| status["routes_problem"].clone());
     wait_until("a look fails", READY, || problem().is_ok_and(|problem| problem.is_string()))
@@ -220,7 +221,7 @@ fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
     let told = status["routes_problem"].as_str().is_some_and(|told| told.contains("Too many open files"));
     ensure!(told && status["interfaces"][0]["tc"].is_string() && status["uncovered"] == 0, "{status}");
     ensure!(agent.expect(&["status"])?.contains("they could not be looked at"));
-    limit(1_024)?;
+    limit(before.current)?;
     wait_until("a look succeeds", READY, || problem().is_ok_and(|problem| problem.is_null())).map(drop)
 }
 
