@@ -6,7 +6,7 @@ use nodefence_tests::{
     Agent, Cluster, Conn, Family, Outcome, Place,
     client::wait_until,
     topology::{Node, Service},
-    watch::longest_gap,
+    watch::{longest_gap, missed},
 };
 use serde_json::Value;
 
@@ -45,8 +45,27 @@ pub(crate) fn lease_lapsed(began: Instant) -> bool {
     longest_gap(began.checked_sub(LEASE).unwrap_or(began)) >= LEASE_LEFT
 }
 
+/// What failed, run again where the lease may have lapsed since `began`.
+pub(crate) fn with_lease<T>(began: Instant, result: Result<T>) -> Result<T> {
+    result.map_err(|error| match lease_lapsed(began) {
+        true => missed(LEASE_LEFT, format!("{error:#}; the lease may have lapsed")),
+        false => error,
+    })
+}
+
 /// One new connection, which must be answered by `name`, and its first SYN.
 pub(crate) fn connect(
+    cluster: &Cluster,
+    service: Service,
+    place: Place,
+    family: Family,
+    name: &Node,
+) -> Result<Duration> {
+    let began = Instant::now();
+    with_lease(began, connect_once(cluster, service, place, family, name))
+}
+
+fn connect_once(
     cluster: &Cluster,
     service: Service,
     place: Place,

@@ -24,7 +24,7 @@ mod own;
 mod refused;
 mod stopped;
 
-use common::{BOTH, LIMIT, armed, connect, lease_lapsed, own_counter, rescuing};
+use common::{BOTH, LIMIT, armed, connect, lease_lapsed, own_counter, rescuing, with_lease};
 
 /// `count` connections from everywhere, and half as many UDP sockets.
 fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
@@ -58,6 +58,11 @@ fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
 fn hung(options: Options, count: usize) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let agent = rescuing(&cluster, &[])?;
+    let began = Instant::now();
+    with_lease(began, clients_of_a_hung_node(&cluster, &agent, count))
+}
+
+fn clients_of_a_hung_node(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
     // Flows that are pinned to node B from before.
     let mut pinned = Vec::new();
     for place in Place::ALL {
@@ -72,8 +77,8 @@ fn hung(options: Options, count: usize) -> Result<()> {
         let who = conn.who().with_context(|| format!("pinned, {place:?}, {family:?}"))?;
         ensure!(who == "node-c", "pinned, {place:?}, {family:?}: answered by {who}");
     }
-    everywhere(&cluster, &agent, count)?;
-    let put_in = own_counter(&agent, "rescued")?;
+    everywhere(cluster, agent, count)?;
+    let put_in = own_counter(agent, "rescued")?;
     // Each one in two meets node B.
     ensure!(put_in as usize > count * 3, "{put_in} were put in again");
     for reason in [Reason::Refused, Reason::Unreachable] {
@@ -81,7 +86,7 @@ fn hung(options: Options, count: usize) -> Result<()> {
     }
     for name in ["rescue_tries", "rescue_untranslated", "rescue_not_put_in", "rescue_repeated", "rescue_late"]
     {
-        ensure!(own_counter(&agent, name)? == 0, "{}", agent.expect(&["counters"])?);
+        ensure!(own_counter(agent, name)? == 0, "{}", agent.expect(&["counters"])?);
     }
     let told = agent.status()?;
     ensure!(told["rescue"]["own"] == "balanced anew", "{told}");
@@ -117,6 +122,11 @@ fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
     let agent = rescuing(&cluster, &[])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
+    let began = Instant::now();
+    with_lease(began, at_once(&cluster, &agent))
+}
+
+fn at_once(cluster: &Cluster, agent: &Agent) -> Result<()> {
     let at_once = if emulated() { 12 } else { 60 };
     for place in [Place::Outside, Place::Node] {
         let to = cluster.service(Service::Web, place, Family::V4);
@@ -140,7 +150,7 @@ fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
             }
         }
     }
-    ensure!(agent.counter(Reason::Refused)? == 0 && own_counter(&agent, "rescue_tries")? == 0);
+    ensure!(agent.counter(Reason::Refused)? == 0 && own_counter(agent, "rescue_tries")? == 0);
     Ok(())
 }
 
