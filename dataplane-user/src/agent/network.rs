@@ -101,7 +101,7 @@ pub(super) async fn follow(routes: Routes, crew: Crew) -> anyhow::Result<()> {
             () = looks.asked() => continue,
             change = changes.next(&blocks) => change?,
             () = bells.view_changed.notified() => {}
-            () = sleep(LOOK_EVERY) => {}
+            () = sleep(looking.at_the_latest()) => {}
         }
     }
 }
@@ -151,6 +151,13 @@ impl Looking {
             before: RoutesRow::default(),
             own_attached: false,
         }
+    }
+
+    /// How long without any event until the next look.
+    fn at_the_latest(&self) -> Duration {
+        // What could not be read is not read again any sooner.
+        let change = self.routing.wait().filter(|_| self.before.error.is_none());
+        change.map_or(LOOK_EVERY, |wait| wait.min(LOOK_EVERY))
     }
 
     /// Attaches to the devices that are wanted now, and looks up where backends' packets leave. Blocking.

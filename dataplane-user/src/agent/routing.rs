@@ -101,9 +101,19 @@ impl Routing {
     }
 
     fn is_due(&self) -> bool {
-        let Some((at, took)) = self.read else { return true };
+        self.rest().is_zero()
+    }
+
+    /// How long until it is read anew.
+    fn rest(&self) -> Duration {
+        let Some((at, took)) = self.read else { return Duration::ZERO };
         let pause = if self.stale { took * SHARE } else { AGAIN.max(took * AT_REST) };
-        at.elapsed() >= pause
+        pause.saturating_sub(at.elapsed())
+    }
+
+    /// How long until a change is read that came too soon after the last reading.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        self.stale.then(|| self.rest())
     }
 }
 
