@@ -147,11 +147,9 @@ fn a_route_that_comes_after_the_flag() -> Result<()> {
     let report: Value = serde_json::from_str(&report)?;
     ensure!(report["asked"]["unreachable"].as_u64().is_some_and(|flows| flows >= 2), "{report}");
     idle.still_wait()?;
+    let del = |(family, bits)| format!("route del {}/{bits} dev aside0\n", cluster.b.pod_address(family));
     let came = Instant::now();
-    for (family, bits) in pods {
-        let pod = cluster.b.pod_address(family);
-        cluster.a.ns.ip(&format!("route del {pod}/{bits} dev aside0"))?;
-    }
+    cluster.a.ns.ip(&pods.map(del).concat())?;
     idle.are_told(&agent, FREED, came)
 }
 

@@ -15,13 +15,21 @@ use nodefence::{
     dataplane::{interfaces, route_table},
     routes::{Blocks, Policies, RouteMap},
 };
-use nodefence_tests::{Agent, Cluster, Family, Netns, Options, Place, checks::Case, watch::wait_within};
+use nodefence_tests::{
+    Agent, Cluster, Family, Netns, Options, Place, checks::Case, emulated, watch::wait_within,
+};
 use serde_json::Value;
 
-/// Without an event routes are looked at every 5 s: a change that is seen sooner was told.
-const TOLD: Duration = Duration::from_secs(4);
-/// Policies are looked at every 5 s, and behind the pauses between two looks.
-const LOOKED_AT: Duration = Duration::from_secs(25);
+/// Without an event routes are looked at every 5 s: a change that is seen sooner was told. After a look there is a pause 20 times as long, of 5 s at most,
+/// which it is on an emulated processor.
+fn told() -> Duration {
+    Duration::from_secs(if emulated() { 15 } else { 4 })
+}
+
+/// Policies are read every 5 s, or after 2,000 times as long as a processor was needed for it, of 60 s at most, and behind the pauses between two looks.
+fn looked_at() -> Duration {
+    Duration::from_secs(if emulated() { 75 } else { 25 })
+}
 
 /// A second way from node A to node B's backends, in a table of its own that nobody asks yet.
 fn with_second_way() -> Result<Cluster> {
@@ -117,7 +125,7 @@ fn a_rule_for_a_mark() -> Result<()> {
 fn rules_and_routes_are_followed() -> Result<()> {
     let cluster = with_second_way()?;
     let agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &cluster.cluster_file())?;
-    let becomes = |what: &str, is: fn(u64) -> bool| becomes(&agent, TOLD, what, is);
+    let becomes = |what: &str, is: fn(u64) -> bool| becomes(&agent, told(), what, is);
     ensure!(uncovered(&agent) == Some(0), "{}", agent.log());
     cluster.a.ns.ip("rule add from 10.244.1.2 lookup 100")?;
     becomes("the rule is seen", |count| count > 0)?;
@@ -146,7 +154,7 @@ fn ipsec_policies_are_followed() -> Result<()> {
     let agent = Agent::start(a, "node-a", &["eth0"], &cluster.cluster_file())?;
     ensure!(uncovered(&agent) == Some(0), "{}", agent.log());
     a.ip(&format!("xfrm policy add {policy} {by}"))?;
-    becomes(&agent, LOOKED_AT, "the policy is seen", |count| count > 0)?;
+    becomes(&agent, looked_at(), "the policy is seen", |count| count > 0)?;
     let status = agent.json(&["status"])?;
     let examples = status["uncovered_examples"].as_array().context("no examples")?;
     for row in examples {
@@ -157,7 +165,7 @@ fn ipsec_policies_are_followed() -> Result<()> {
     }
     ensure!(agent.expect(&["doctor"])?.contains("leaves by IPsec"), "{}", agent.log());
     a.ip(&format!("xfrm policy del {policy}"))?;
-    becomes(&agent, LOOKED_AT, "the policy is gone", |count| count == 0)
+    becomes(&agent, looked_at(), "the policy is gone", |count| count == 0)
 }
 
 /// Numbers that look random, the same in each run (xorshift64).
