@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Netns, Place, client::wait_until, ipvs::cluster, promises::RENEWED,
+    Agent, Cluster, Conn, Family, Netns, Place, client::wait_until, ipvs::cluster, promises::LAPSED,
     topology::Service, watch::held,
 };
 use serde_json::{Value, json};
@@ -114,7 +114,8 @@ fn same(found: &[(String, String)], expected: &[(String, String)]) -> Result<()>
         if found.0 == "Renewed" && expected.0 == "Renewed" {
             let (age, more) = found.1.split_once(" s ago").context("no age")?;
             let age = Duration::from_secs_f64(age.parse()?);
-            held("verdicts renewed", RENEWED, Instant::now() - age, age)?;
+            // Another guest runs beside: `agent_maps` holds it to the second.
+            held("verdicts renewed", LAPSED, Instant::now() - age, age)?;
             ensure!(more.is_empty() == (age <= LATE), "{found:?}");
             continue;
         }

@@ -167,7 +167,7 @@ pub(crate) const FILES: &[File] = &[
     file("vm_late_ipvs", GUEST_ENDS, 5),
     file("vm_takeout", GUEST_ENDS, 15).needs(&[Ipvs]),
     file("vm_takeout::end", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_takeout::ending", GUEST_OLDEST, 10).needs(&[Ipvs]),
+    file("vm_takeout::ending", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed]),
     file("vm_takeout::exact", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_takeout::life", GUEST_OLDEST, 10).needs(&[Ipvs]),
     file("vm_takeout::steps", GUEST_OLDEST, 10).needs(&[Ipvs]),
