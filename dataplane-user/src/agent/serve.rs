@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Change, Changed, Done, NewClaim, SaveState, Source},
+    enforce::{Change, Changed, Done, Input, NewClaim, SaveState, Source},
     flags::monotonic_ns,
     report::{Failure, FlagReport, Handler, Reply, Request, UnflagReport},
 };
@@ -188,17 +188,18 @@ impl Handler for Desk {
                 answered(self.audit.repair(kinds, dry_run)).await.into()
             }
             Request::HandOver => {
-                if let Err(failure) = self.ask(Asked::HandOver, &self.shown.sight.own_node).await {
-                    return Reply::Error(failure);
-                }
-                // The answer is on its way before anything ends.
-                let handed_over = self.handed_over.clone();
-                self.crew.errand("hand-over", async move {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    handed_over.cancel();
-                });
-                Reply::ok(&std::process::id())
+                let asked = self.ask(Asked::HandOver, &self.shown.sight.own_node).await;
+                asked.map(|_| std::process::id()).into()
             }
+        }
+    }
+
+    /// The agent ends once the answer is on its way, and goes on where nobody takes over.
+    fn handed_over(&self, heard: bool) {
+        if heard {
+            self.handed_over.cancel();
+        } else {
+            self.verdicts.tell(Input::HandOverUnheard);
         }
     }
 }

@@ -41,7 +41,7 @@ const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent after an answer, and how long its peer may take to read one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether a successor is still there; where all connections are taken, whether a silent one may go.
+/// Where all connections are taken: how often to look for a silent one that may go.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long one may be silent without being sent away: a command that has just connected is about to ask.
 const SPARED: Duration = Duration::from_secs(1);
@@ -52,6 +52,9 @@ const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request.
     fn handle(&self, request: Request) -> impl Future<Output = Reply> + Send;
+
+    /// A hand-over was granted, and whoever asked for it was told so, or had gone.
+    fn handed_over(&self, _heard: bool) {}
 }
 
 /// Why the socket cannot be served.
@@ -257,11 +260,14 @@ async fn talk(
         }
         let reply = match line {
             Ok(line) => match serde_json::from_str::<Request>(&line) {
-                Ok(request @ Request::HandOver) => tokio::select! {
-                    reply = handler.handle(request) => reply,
-                    // There is nobody who would take over.
-                    () = closed(lines.get_ref()) => return Ok(()),
-                },
+                Ok(request @ Request::HandOver) => {
+                    let reply = handler.handle(request).await;
+                    let sent = !gone(lines.get_ref()) && send(&mut lines, &reply).await.is_ok();
+                    if matches!(reply, Reply::Ok(_)) {
+                        handler.handed_over(sent);
+                    }
+                    continue;
+                }
                 Ok(request) => handler.handle(request).await,
                 Err(error) => Reply::Error(Failure::new(ErrorKind::Invalid, format!("no request: {error}"))),
             },
@@ -275,13 +281,6 @@ async fn talk(
             Err(error) => return Err(error),
         };
         send(&mut lines, &reply).await?;
-    }
-}
-
-/// Returns once it has.
-async fn closed(stream: &UnixStream) {
-    while !gone(stream) {
-        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

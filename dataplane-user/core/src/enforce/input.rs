@@ -80,7 +80,7 @@ pub enum Input {
     SaveAnew,
     /// Another agent takes over: all is saved, and nothing is changed by requests any more.
     HandOver(Ticket),
-    /// Whoever was told that this agent ends had gone: it goes on.
+    /// Whoever was told that this agent ends had gone: it goes on, unless another one heard it.
     HandOverUnheard,
     /// Every verdict is to be renewed now: whoever takes over has their whole lifetime.
     Renew,

@@ -51,8 +51,8 @@ pub(super) struct Requests {
     failed: Option<(u64, Arc<str>)>,
     /// It is tried again then (CLOCK_MONOTONIC, ns).
     again: Option<u64>,
-    /// Another agent has what was saved: nothing is saved any more.
-    given: bool,
+    /// To so many agents what was saved was given that nobody said had gone: nothing is saved any more.
+    given: u32,
 }
 
 impl Requests {
@@ -70,7 +70,7 @@ impl Requests {
     }
 
     fn is_unsaved(&self, changes: Changes) -> bool {
-        !self.given && self.out.is_none() && changes.all > self.done
+        !self.is_given() && self.out.is_none() && changes.all > self.done
     }
 
     /// When what is not urgent, or failed, is to be saved (CLOCK_MONOTONIC, ns): each makes the disk write, so that renewals are saved once a second at most.
@@ -105,14 +105,19 @@ impl Requests {
         self.again = self.again.filter(|again| *again > now);
     }
 
-    /// Whether what was saved is another agent's from now on.
-    pub(super) fn give(&mut self, given: bool) {
-        self.given = given;
+    /// What was saved is another agent's from now on.
+    pub(super) fn give(&mut self) {
+        self.given += 1;
+    }
+
+    /// One of those to whom it was given has gone.
+    pub(super) fn take_back(&mut self) {
+        self.given = self.given.saturating_sub(1);
     }
 
     /// Whether it is.
     pub(super) fn is_given(&self) -> bool {
-        self.given
+        self.given > 0
     }
 
     /// How far the saving of this is; `None` while it goes on.

@@ -128,6 +128,7 @@ impl Enforcer {
     pub(super) fn hand_over(&mut self, ticket: Ticket) {
         if self.requests.is_given() {
             // It was asked for before, and the file is another agent's.
+            self.requests.give();
             let done = Done { changed: Changed::HandedOver, written: None, saved: SaveState::Saved };
             return self.reply(ticket, Ok(done));
         }
@@ -250,7 +251,7 @@ impl Enforcer {
 
     /// The agent that was to take over has gone. It is not known what became of the file meanwhile.
     pub(super) fn go_on(&mut self) {
-        self.requests.give(false);
+        self.requests.take_back();
         self.close();
         self.publish = true;
         self.claims.bump();
@@ -279,7 +280,7 @@ impl Enforcer {
                 if let Some(error) = error {
                     return self.reply(pending.ticket, Err(Refusal::NotSaved(error)));
                 }
-                self.requests.give(true);
+                self.requests.give();
                 Changed::HandedOver
             }
         };

@@ -91,38 +91,37 @@ fn a_request_whose_sender_has_left_is_not_carried_out() {
     assert_eq!(Client::connect(&path).unwrap().ask::<u64>(&Request::Nodes).unwrap(), 1);
 }
 
-/// Never answers, and says when nobody waits for it any more.
-struct Waits(std::sync::mpsc::Sender<()>);
+/// Grants hand-overs after a while, and says whether they were heard.
+struct Grants(std::sync::mpsc::Sender<bool>);
 
-struct GivenUp(std::sync::mpsc::Sender<()>);
-
-impl Drop for GivenUp {
-    fn drop(&mut self) {
-        self.0.send(()).unwrap();
-    }
-}
-
-impl Handler for Waits {
+impl Handler for Grants {
     async fn handle(&self, _: Request) -> Reply {
-        let _given_up = GivenUp(self.0.clone());
-        std::future::pending().await
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        Reply::ok(&1)
+    }
+
+    fn handed_over(&self, heard: bool) {
+        self.0.send(heard).unwrap();
     }
 }
 
 #[test]
-fn a_hand_over_whose_sender_leaves_is_given_up() {
+fn a_hand_over_is_heard_by_who_is_still_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
-    let (gives_up, given_up) = std::sync::mpsc::channel();
-    std::thread::spawn(move || runtime.block_on(server.serve(Arc::new(Waits(gives_up)), begin)));
+    let (says, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || runtime.block_on(server.serve(Arc::new(Grants(says)), begin)));
+    assert_eq!(Client::connect(&path).unwrap().ask::<i32>(&Request::HandOver).unwrap(), 1);
+    assert_eq!(said.recv_timeout(Duration::from_secs(5)), Ok(true));
     let mut stream = UnixStream::connect(&path).unwrap();
     let request = serde_json::to_string(&Request::HandOver).unwrap();
     stream.write_all(format!("{request}\n").as_bytes()).unwrap();
-    assert!(given_up.recv_timeout(Duration::from_millis(200)).is_err(), "its sender waits");
+    // Taken by then, and not answered yet.
+    std::thread::sleep(Duration::from_millis(50));
     drop(stream);
-    given_up.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(said.recv_timeout(Duration::from_secs(5)), Ok(false));
 }
 
 #[test]

@@ -223,6 +223,11 @@ fn an_agent_whose_successor_has_gone_goes_on() {
     rig.flag("b").unwrap();
     rig.tell(Input::HandOver(Ticket(900)));
     assert!(rig.world().closing && rig.world().handed_over);
+    // Another one asks, and goes: the first one has heard it.
+    rig.tell(Input::HandOver(Ticket(901)));
+    rig.tell(Input::HandOverUnheard);
+    assert!(rig.world().closing && rig.world().handed_over);
+    assert_eq!(rig.flag("c"), Err(Refusal::HandingOver));
     rig.tell(Input::HandOverUnheard);
     assert!(!rig.world().closing && !rig.world().handed_over);
     rig.flag("c").unwrap();
