@@ -79,8 +79,8 @@ pub(super) async fn follow(routes: Routes, crew: Crew) -> anyhow::Result<()> {
     let mut changes = route::Changes::open()?;
     let mut looking = Looking::new(routes);
     loop {
-        let begun = Instant::now();
         drain(&mut changes, &looking.routing.blocks()).await;
+        let begun = Instant::now();
         if changes.take_routes() {
             looking.routing.changed();
         }
@@ -136,6 +136,8 @@ struct Looking {
     own_attached: bool,
     /// Devices may still read maps of another size.
     staged: bool,
+    /// The names of those that were attached to last; none where that failed.
+    wanted: Option<Vec<String>>,
 }
 
 impl Looking {
@@ -150,6 +152,7 @@ impl Looking {
             uncovered: Uncovered::default(),
             before: RoutesRow::default(),
             own_attached: false,
+            wanted: None,
         }
     }
 
@@ -258,9 +261,10 @@ impl Looking {
             let found = self.auto.wanted(needed, &attached, exists, Instant::now());
             wanted.extend(found.into_iter().filter(|name| !named.contains(name)));
         }
-        let same = self.before.interfaces.iter().map(|row| &row.name).eq(&wanted);
+        let same = self.wanted.take().is_some_and(|before| before == wanted);
         let statuses = if same && !wanted.is_empty() { attach.interfaces() } else { attach.attach(&wanted) };
         let statuses = statuses.map_err(text)?;
+        self.wanted = Some(wanted);
         if self.staged && !attach.is_staged() {
             self.staged = false;
             verdicts.forget_old();

@@ -135,7 +135,8 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     // Somebody may have removed them below us; without them nothing can be pinned.
     folders::make_folders(&ours.options.pin_dir)?;
     let interfaces = interfaces::list()?;
-    let statuses: Vec<_> = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name)).collect();
+    let statuses = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name));
+    let statuses = statuses.collect::<Result<Vec<_>, Error>>()?;
     let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
     let keep = match ours.leaves_others {
         true => statuses.iter().map(|status| status.ifindex).collect(),
@@ -161,25 +162,33 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     Ok(statuses)
 }
 
-fn one(ours: &mut Attach, netlink: &mut Netlink, interfaces: &[Interface], name: &str) -> InterfaceStatus {
+/// Attaches to one. An error where this process has no descriptor or memory left: that says nothing about the device.
+fn one(
+    ours: &mut Attach,
+    netlink: &mut Netlink,
+    interfaces: &[Interface],
+    name: &str,
+) -> Result<InterfaceStatus, Error> {
     let mut status = InterfaceStatus { name: name.to_owned(), ..InterfaceStatus::default() };
     let Some(interface) = interfaces.iter().find(|i| i.name == name) else {
         status.error = Some(format!("there is no interface named {name} in this network namespace"));
-        return status;
+        return Ok(status);
     };
     status.ifindex = interface.ifindex;
     let layer = match interface.link_layer() {
         Ok(layer) => layer,
         Err(reason) => {
             status.error = Some(reason);
-            return status;
+            return Ok(status);
         }
     };
     status.link_layer = Some(layer);
-    if let Err(error) = attach(ours, netlink, interface, layer, &mut status) {
-        status.error = Some(error.to_string());
+    match attach(ours, netlink, interface, layer, &mut status) {
+        Err(error) if error.is_shortage() => return Err(error),
+        Err(error) => status.error = Some(error.to_string()),
+        Ok(()) => {}
     }
-    status
+    Ok(status)
 }
 
 /// Devices on which a TC program of ours runs.

@@ -139,4 +139,31 @@ impl Error {
     pub(super) fn program(name: &'static str) -> impl Fn(aya::programs::ProgramError) -> Self {
         move |source| Self::Program { name, source: Box::new(source) }
     }
+
+    /// Whether this process or the machine lacks descriptors or memory.
+    pub(super) fn is_shortage(&self) -> bool {
+        let first: &(dyn std::error::Error + 'static) = self;
+        let mut causes = std::iter::successors(Some(first), |error| error.source());
+        causes.any(|error| {
+            let code = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+            matches!(code, Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_told_from_what_is_wrong_with_a_device() {
+        let error =
+            |code| Error::Call { what: "open a socket".into(), source: io::Error::from_raw_os_error(code) };
+        assert!(
+            [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS]
+                .iter()
+                .all(|code| error(*code).is_shortage())
+        );
+        assert!(!error(libc::ENODEV).is_shortage());
+    }
 }
