@@ -88,10 +88,10 @@ impl Watch {
         }
     }
 
-    /// What it says could not be taken, which may be for a reason outside of it: it counts as changed once 19 times as long has passed as reading it took, so that
-    /// 5 % of a processor go into it at most.
+    /// What it says could not be taken, which may be for a reason outside of it: it counts as changed once 199 times as long has passed as reading it took, so that
+    /// 0.5 % of a processor go into it at most.
     pub fn again(&mut self, took: Duration) {
-        self.again = Some(Instant::now() + took * 19);
+        self.again = Some(Instant::now() + took * 199);
     }
 
     async fn settle(&mut self) {
