@@ -202,7 +202,8 @@ fn freed_with(run: &Value, said: &str) -> Result<()> {
     }
     for request in told {
         let after_the_flag = Duration::from_secs_f64((request.end - flag).max(0.0) / 1e3);
-        watch::held("from the flag to the end of what stalled", FREED, flagged, after_the_flag)
+        let by = FREED + Duration::from_secs_f64(FLAGGING / 1e3);
+        watch::held("from the flag command's start to the end of what stalled", by, flagged, after_the_flag)
             .with_context(|| format!("{}, {}", request.kind, request.how))?;
     }
     for request in after.iter().filter(|request| request.kind != "Idle") {

@@ -34,6 +34,8 @@ use super::common::{
 const AT_ONCE: Duration = Duration::from_millis(200);
 /// Weight 0, what has no connection any more is deleted, the rest after the asking, and one that finds nothing left.
 const ROUNDS: u32 = 4;
+/// The kernel's part counts for so much at most: 46 ms were measured on 5.10, and 96 on 7.3.
+const KERNEL: Duration = Duration::from_millis(300);
 /// What a client was told is there to be read.
 const TOLD: Duration = Duration::from_millis(50);
 /// What a round of asking may take here.
@@ -246,7 +248,7 @@ fn in_time_and_nothing_else() -> Result<()> {
     let asked = agent.status()?["asked"]["node-b"].clone();
     let asking = Duration::from_secs_f64(asked["seconds"].as_f64().context("nobody was asked")?);
     held("clients asked", ASKING, flagged, asking).with_context(|| asked.to_string())?;
-    let at_once = if emulated() { AT_ONCE + kernel } else { AT_ONCE };
+    let at_once = if emulated() { AT_ONCE + kernel.min(KERNEL) } else { AT_ONCE };
     for (table, name) in [(IPVS, "IPVS"), (CONNTRACK, "conntrack")] {
         let (datagrams, all) = (since(seen.datagrams[table]), since(seen.all[table]));
         held(&format!("UDP and SCTP gone from {name}"), at_once, flagged, datagrams)?;
