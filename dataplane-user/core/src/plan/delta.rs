@@ -109,9 +109,9 @@ pub enum Step {
     DropPort(PortKey),
     /// This key must not lie in `backends`.
     DropBackend(Addr),
-    /// This must lie in `backends`; whether the key lies there with another value.
-    PutBackend(Addr, BackendEntry, bool),
-    /// The same for `ports`.
+    /// This must lie in `backends`, where the key does not lie by then.
+    PutBackend(Addr, BackendEntry),
+    /// This must lie in `ports`; whether the key lies there with another value.
     PutPort(PortKey, u32, bool),
 }
 
@@ -140,12 +140,17 @@ impl Delta {
         Self { backends: backends.changes(), ports: ports.changes() }
     }
 
-    /// The writes in the order in which they must be made ([`Tables`]): what is not wanted any more is to pass, and makes room.
+    /// The writes in the order in which they must be made ([`Tables`]): what is not wanted any more is to pass, and makes room. What changes its node passes until
+    /// all that do so have left their old ones: of two addresses of a Service that change nodes with each other both would be cut where one is written first. They
+    /// find the room that they made before anything new takes it.
     pub fn steps(&self) -> impl Iterator<Item = Step> {
         let Self { backends, ports } = self;
         let gone = ports.gone.iter().map(|key| Step::DropPort(*key));
-        let gone = gone.chain(backends.gone.iter().map(|addr| Step::DropBackend(*addr)));
-        let put = backends.put.iter().map(|(addr, entry, there)| Step::PutBackend(*addr, *entry, *there));
+        let moved = || backends.put.iter().filter(|(.., there)| *there);
+        let leaving = backends.gone.iter().chain(moved().map(|(addr, ..)| addr));
+        let gone = gone.chain(leaving.map(|addr| Step::DropBackend(*addr)));
+        let new = backends.put.iter().filter(|(.., there)| !there);
+        let put = moved().chain(new).map(|(addr, entry, _)| Step::PutBackend(*addr, *entry));
         let put = put.chain(ports.put.iter().map(|(key, flags, there)| Step::PutPort(*key, *flags, *there)));
         gone.chain(put)
     }

@@ -4,8 +4,8 @@ use nodefence_common::{Addr, BackendEntry, PortKey};
 
 /// What lies in the dataplane's tables, or must ([`super::NodeTables`]), by address. Entries of nodes and what is kept ([`super::Keep`]) are not in it: they follow verdicts.
 ///
-/// The order in which a writer must bring it in: deletes from `ports` and `backends` first, which make room; then inserts and updates of
-/// `backends`, and of `ports` after them. Before that every generation that is named here must lie in `nodes`, healthy where it is new, so that
+/// The order in which a writer must bring it in: deletes from `ports` and `backends` first, which make room, those of backends that change nodes among them; then
+/// inserts into `backends`, and inserts and updates of `ports` after them. Before that every generation that is named here must lie in `nodes`, healthy where it is new, so that
 /// no packet ever meets the verdict of another node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {

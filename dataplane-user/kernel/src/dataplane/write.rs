@@ -27,11 +27,11 @@ use nodefence_core::plan::{Delta, LeftOut, Step, Tables};
 /// What a write changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct WriteReport {
-    /// Backends and ports that were not there before.
+    /// Backends and ports that were not there before, and backends that are another node's.
     pub inserted: u64,
-    /// Backends and ports whose entry was another.
+    /// Ports whose entry was another.
     pub updated: u64,
-    /// Backends and ports that are no longer wanted.
+    /// Backends and ports that are no longer wanted, and backends that were another node's.
     pub deleted: u64,
     /// Backends that did not fit: their packets pass.
     pub left_out: u64,
@@ -74,8 +74,8 @@ impl TableMaps {
             match step {
                 Step::DropPort(key) => report.deleted += drop_key(ports.map, &key, names::PORTS)?,
                 Step::DropBackend(addr) => report.deleted += drop_key(backends.map, &addr, names::BACKENDS)?,
-                Step::PutBackend(addr, entry, there) => {
-                    backends.put(addr, entry, there, &mut report).map_err(Error::map(names::BACKENDS))?;
+                Step::PutBackend(addr, entry) => {
+                    backends.put(addr, entry, false, &mut report).map_err(Error::map(names::BACKENDS))?;
                 }
                 Step::PutPort(key, flags, there) => {
                     ports.put(key, flags, there, &mut report).map_err(Error::map(names::PORTS))?;
