@@ -310,8 +310,10 @@ impl Enforcer {
         times.into_iter().flatten().min().map_or(self.next_renewal, |at| at.min(self.next_renewal))
     }
 
-    /// Whether a source may change its claims now.
-    pub(super) fn takes(&self, source: &Source) -> bool {
-        !self.closing || *source == Source::File
+    /// Whether a source may change its claims now: where it asks and hears a refusal, or where it tells and hears none. What is told is not told again: it counts
+    /// until another agent has what was saved.
+    pub(super) fn takes(&self, source: &Source, asks: bool) -> bool {
+        let closed = if asks { self.closing } else { self.requests.is_given() };
+        !closed || *source == Source::File
     }
 }

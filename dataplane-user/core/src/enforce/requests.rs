@@ -26,7 +26,9 @@ const HAND_OVER: u64 = 5 * SECOND;
 impl Enforcer {
     /// A source raises its claim on a node, or takes it back.
     pub(super) fn claim(&mut self, node: NodeName, change: Change, ticket: Option<Ticket>) {
+        let (Change::Raise { claim: NewClaim { source, .. }, .. } | Change::Withdraw(source)) = &change;
         let done = match change {
+            _ if !self.takes(source, ticket.is_some()) => Err(Refusal::HandingOver),
             Change::Raise { claim, force } => self.raise(&node, claim, force),
             Change::Withdraw(source) => self.withdraw(&node, &source),
         };
@@ -38,9 +40,6 @@ impl Enforcer {
     }
 
     fn raise(&mut self, node: &NodeName, claim: NewClaim, force: bool) -> Result<Wish, Refusal> {
-        if !self.takes(&claim.source) {
-            return Err(Refusal::HandingOver);
-        }
         // An automatic claim may come before its node: it is shown as one on an unknown node, and limits hold for it.
         if !claim.source.automatic() {
             self.may_raise(node, force)?;
@@ -73,9 +72,6 @@ impl Enforcer {
     }
 
     fn withdraw(&mut self, node: &NodeName, source: &Source) -> Result<Wish, Refusal> {
-        if !self.takes(source) {
-            return Err(Refusal::HandingOver);
-        }
         let known = self.views.latest().is_some_and(|latest| latest.view.node(node).is_some());
         let was = self.claims.withdraw(node, source, self.now);
         if !was && !known {
@@ -102,7 +98,7 @@ impl Enforcer {
 
     /// These are all claims of a source.
     pub(super) fn replace(&mut self, source: Source, claims: Vec<(NodeName, NewClaim)>) {
-        if !self.takes(&source) {
+        if !self.takes(&source, false) {
             return;
         }
         let (came, went) = self.claims.replace(&source, claims, self.now);

@@ -245,6 +245,10 @@ fn of_two_hand_overs_one_that_fails_does_not_open_the_other() {
     rig.pass(SECOND);
     assert!(matches!(rig.answers[&900], Err(Refusal::NotSaved(_))));
     assert_eq!(rig.flag("c"), Err(Refusal::HandingOver));
+    // Who tells hears no refusal, and does not tell it again.
+    let told = Change::Raise { claim: lasting(Source::External("npd".into()), 60), force: false };
+    rig.tell(Input::Claim { node: "d".into(), change: told, ticket: None });
+    assert_eq!(rig.world().claims.of("d").len(), 1);
     rig.pass(4 * SECOND);
     assert!(matches!(rig.answers[&901], Err(Refusal::NotSaved(_))));
     assert!(!rig.world().closing);
