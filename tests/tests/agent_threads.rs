@@ -106,7 +106,7 @@ fn who_is_waited_for_has_precedence_and_nobody_else() -> Result<()> {
     Ok(())
 }
 
-/// Verdicts are renewed, and flags are carried out and taken back, for as long as somebody stands still.
+/// Verdicts are renewed, flags are carried out and taken back, and one of the others does its work, for as long as somebody stands still.
 fn nobody_is_held_up(ns: &Netns, agent: &Agent, index: u32, name: &str) -> Result<()> {
     let since = Instant::now();
     agent.flag_by_socket("node-c").with_context(|| format!("{name} stands still"))?;
@@ -115,6 +115,7 @@ fn nobody_is_held_up(ns: &Netns, agent: &Agent, index: u32, name: &str) -> Resul
     ensure!(flagged(agent)? == ["node-b"], "{name} stands still: the flag is not taken back");
     let promised = if name == "store" { ANSWERED + 2 * SAVED } else { ANSWERED };
     watch::within(&format!("answers while {name} stands still"), promised, since)?;
+    others_go_on(agent, name).with_context(|| format!("{name} stands still"))?;
     while since.elapsed() < STILL {
         let ahead = Duration::from_nanos(until(ns, index)?.saturating_sub(monotonic_ns()));
         if ahead + watch::longest_gap(since) < AHEAD {
@@ -126,16 +127,33 @@ fn nobody_is_held_up(ns: &Netns, agent: &Agent, index: u32, name: &str) -> Resul
     Ok(())
 }
 
-/// Whoever stood still goes on: the file is followed, and the audit answers.
-fn all_go_on(agent: &Agent) -> Result<()> {
+/// The file is followed where those work who do so, and else the audit answers.
+fn others_go_on(agent: &Agent, name: &str) -> Result<()> {
+    const FOLLOWERS: [&str; 3] = ["source", "builder", "tables"];
+    if FOLLOWERS.contains(&name) { audit_answers(agent) } else { file_is_followed(agent) }
+}
+
+fn file_is_followed(agent: &Agent) -> Result<()> {
+    let rows = agent.expect(&["backends"])?;
+    let [old, new] = ["10.9.3.1", "10.9.3.2"];
+    let other = if rows.contains(new) { old } else { new };
     let renamed = Instant::now();
-    agent.rewrite_cluster_file(&format!("{}{SERVICES}", four_nodes::FILE.replace("10.9.3.1", "10.9.3.2")))?;
-    let follows = || agent.expect(&["backends"]).is_ok_and(|rows| rows.contains("10.9.3.2"));
-    watch::wait_within("the file is followed", FOLLOWED, renamed, follows)?;
-    // Faults are exit code 1: its answer is what counts.
+    agent.rewrite_cluster_file(&format!("{}{SERVICES}", four_nodes::FILE.replace(old, other)))?;
+    let follows = || agent.expect(&["backends"]).is_ok_and(|rows| rows.contains(other));
+    watch::wait_within("the file is followed", FOLLOWED, renamed, follows).map(drop)
+}
+
+/// Faults are exit code 1: its answer is what counts.
+fn audit_answers(agent: &Agent) -> Result<()> {
     let audit: Value = serde_json::from_slice(&agent.cli(&["audit", "-o", "json"])?.stdout)?;
     ensure!(audit["node"] == "node-a", "{audit}");
     Ok(())
+}
+
+/// Whoever stood still goes on.
+fn all_go_on(agent: &Agent) -> Result<()> {
+    file_is_followed(agent)?;
+    audit_answers(agent)
 }
 
 #[test]
