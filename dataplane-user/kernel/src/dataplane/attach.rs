@@ -162,7 +162,7 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     Ok(statuses)
 }
 
-/// Attaches to one. An error where this process has no descriptor or memory left: that says nothing about the device.
+/// Attaches to one. An error where no descriptor is left: that says nothing about the device.
 fn one(
     ours: &mut Attach,
     netlink: &mut Netlink,
@@ -184,7 +184,7 @@ fn one(
     };
     status.link_layer = Some(layer);
     match attach(ours, netlink, interface, layer, &mut status) {
-        Err(error) if error.is_shortage() => return Err(error),
+        Err(error) if error.lacks_descriptors() => return Err(error),
         Err(error) => status.error = Some(error.to_string()),
         Ok(()) => {}
     }

@@ -140,13 +140,13 @@ impl Error {
         move |source| Self::Program { name, source: Box::new(source) }
     }
 
-    /// Whether this process or the machine lacks descriptors or memory.
-    pub(super) fn is_shortage(&self) -> bool {
+    /// Whether this process or the machine has no descriptor left. A want of memory may be one device's own, and must stop no other.
+    pub(super) fn lacks_descriptors(&self) -> bool {
         let first: &(dyn std::error::Error + 'static) = self;
         let mut causes = std::iter::successors(Some(first), |error| error.source());
         causes.any(|error| {
             let code = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-            matches!(code, Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+            matches!(code, Some(libc::EMFILE | libc::ENFILE))
         })
     }
 }
@@ -156,14 +156,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_is_told_from_what_is_wrong_with_a_device() {
+    fn a_want_of_descriptors_is_told_from_what_is_wrong_with_a_device() {
         let error =
             |code| Error::Call { what: "open a socket".into(), source: io::Error::from_raw_os_error(code) };
-        assert!(
-            [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS]
-                .iter()
-                .all(|code| error(*code).is_shortage())
-        );
-        assert!(!error(libc::ENODEV).is_shortage());
+        for (code, lacks) in
+            [(libc::EMFILE, true), (libc::ENFILE, true), (libc::ENOMEM, false), (libc::ENODEV, false)]
+        {
+            assert_eq!(error(code).lacks_descriptors(), lacks, "{code}");
+        }
     }
 }
