@@ -136,7 +136,7 @@ fn clients_are_told(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Resul
     let mut kept = Kept::new(cluster)?;
     if flag_first {
         agent.flag("node-b")?;
-        is_held(agent)?;
+        wait_held(agent)?;
         link_down(cluster)?;
         // An entry that nobody holds fails within 3 s, hurried as here.
         stay_valid(&[cluster], Duration::from_secs(5))?;
@@ -144,13 +144,13 @@ fn clients_are_told(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Resul
         link_down(cluster)?;
         wait_failed(cluster)?;
         agent.flag("node-b")?;
-        is_held(agent)?;
+        wait_held(agent)?;
     }
     kept.are_told(cluster)
 }
 
 /// An agent looks each second at what a link that goes down would take from it.
-fn is_held(agent: &Agent) -> Result<()> {
+fn wait_held(agent: &Agent) -> Result<()> {
     wait_until("the entries are held", SOON, || held(agent).is_ok_and(|held| held == 2)).map(drop)
 }
 
@@ -194,7 +194,7 @@ fn down_for_long() -> Result<()> {
         let agent = cluster.agent()?;
         let kept = Kept::new(&cluster)?;
         agent.flag("node-b")?;
-        is_held(&agent)?;
+        wait_held(&agent)?;
         link_down(&cluster)?;
         runs.push((cluster, agent, kept));
     }

@@ -231,6 +231,9 @@ fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
     let told = status()?;
     let why = told["routes_problem"].as_str().is_some_and(|why| why.contains("Too many open files"));
     ensure!(why && told["interfaces"][0]["tc"].is_string() && told["uncovered"] == 0, "{told}");
+    // One for the command. A look needs two.
+    limit(Some(free + 1))?;
+    ensure!(agent.expect(&["status"])?.contains("they could not be looked at"));
     limit(before.current)?;
     wait_until("a look succeeds", READY, || status().is_ok_and(|status| status["routes_problem"].is_null()))
         .map(drop)

@@ -18,6 +18,23 @@ fn begin(talk: BoxFuture<'static, ()>) {
     tokio::spawn(talk);
 }
 
+/// One that nobody serves yet.
+fn bound() -> (tempfile::TempDir, PathBuf, tokio::runtime::Runtime, Server) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
+    (dir, path, runtime, server)
+}
+
+/// Asks for a hand-over, and waits for no answer.
+fn ask_to_hand_over(path: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(path).unwrap();
+    let request = serde_json::to_string(&Request::HandOver).unwrap();
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    stream
+}
+
 fn serve() -> (tempfile::TempDir, PathBuf, tokio::runtime::Runtime) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");
@@ -77,15 +94,9 @@ impl Handler for Counted {
 
 #[test]
 fn a_request_whose_sender_has_left_is_not_carried_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("agent.sock");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
+    let (_dir, path, runtime, server) = bound();
     // Nobody serves yet: the process stands still.
-    let mut stream = UnixStream::connect(&path).unwrap();
-    let request = serde_json::to_string(&Request::HandOver).unwrap();
-    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
-    drop(stream);
+    drop(ask_to_hand_over(&path));
     let counted = Arc::new(Counted(AtomicU64::new(0)));
     std::thread::spawn(move || runtime.block_on(server.serve(counted, begin)));
     assert_eq!(Client::connect(&path).unwrap().ask::<u64>(&Request::Nodes).unwrap(), 1);
@@ -107,17 +118,12 @@ impl Handler for Grants {
 
 #[test]
 fn a_hand_over_is_heard_by_who_is_still_there() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("agent.sock");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
+    let (_dir, path, runtime, server) = bound();
     let (says, said) = std::sync::mpsc::channel();
     std::thread::spawn(move || runtime.block_on(server.serve(Arc::new(Grants(says)), begin)));
     assert_eq!(Client::connect(&path).unwrap().ask::<i32>(&Request::HandOver).unwrap(), 1);
     assert_eq!(said.recv_timeout(Duration::from_secs(5)), Ok(true));
-    let mut stream = UnixStream::connect(&path).unwrap();
-    let request = serde_json::to_string(&Request::HandOver).unwrap();
-    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let stream = ask_to_hand_over(&path);
     // Taken by then, and not answered yet.
     std::thread::sleep(Duration::from_millis(50));
     drop(stream);
