@@ -221,7 +221,12 @@ impl Enforcer {
             return;
         }
         let now = self.now.mono;
+        let urgent = self.claims.changes().urgent;
         for mut pending in std::mem::take(&mut self.requests.waiting) {
+            // What sources tell meanwhile goes with the rest, since they tell it to nobody else; for a second, so that no stream of it puts the hand-over off.
+            if pending.wish == Wish::HandOver && now < pending.by.saturating_sub(HAND_OVER - PATIENCE) {
+                pending.serial = pending.serial.max(urgent);
+            }
             if !pending.settled && self.is_settled(&pending) {
                 pending.settled = true;
                 let bears = self.place_of(&pending.node).is_some_and(|(_, place)| place.want.is_some());

@@ -8,13 +8,13 @@ use std::{
 use super::{
     history::{History, Saw, any_told},
     model::Cluster,
-    oracle::Oracle,
+    oracle::{Kept, Oracle},
     random::{NODES, Seeded, cluster, without_one},
     rig::{Fate, Rig, SECOND, claim, now},
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Change, Input, NewClaim, Source, Ticket},
+    enforce::{Change, Input, NewClaim, Saved, Source, Ticket},
 };
 
 /// Clusters to choose from, each with some that lack an endpoint of it; reading each anew would take the most of the time.
@@ -46,7 +46,9 @@ impl History {
                 self.tell(Input::Routes { own_attached });
             }
             83..86 => self.take_over(),
-            86..88 => {
+            86 => self.any_hand_over(),
+            87 => self.any_sign(),
+            88 => {
                 let percent = self.random.pick(&[0, 5, 20, 60, 100]);
                 self.note(format!("failing {percent}"));
                 self.failing.borrow_mut().0 = percent;
@@ -174,6 +176,33 @@ impl History {
         self.tell(Input::Found { nodes: self.rig.maps.pinned(), exempt, whole });
     }
 
+    /// Another agent asks for what is saved, or has gone.
+    fn any_hand_over(&mut self) {
+        if self.oracle.given > 0 && self.random.percent(60) {
+            self.note("a hand-over that nobody heard");
+            self.saw.insert(Saw::WentOn);
+            return self.tell(Input::HandOverUnheard);
+        }
+        self.note("hand-over");
+        self.rig.tickets += 1;
+        self.asked.insert(self.rig.tickets, NodeName::default());
+        self.tell(Input::HandOver(Ticket(self.rig.tickets)));
+    }
+
+    /// The file on the disk is gone, or the drain shows that it lives.
+    fn any_sign(&mut self) {
+        if self.random.percent(50) {
+            self.note("what was saved is gone");
+            self.saw.insert(Saw::Lost);
+            self.oracle.saved = Kept::default();
+            self.rig.saved = Saved::default();
+            return self.tell(Input::SaveAnew);
+        }
+        let at = self.rig.now.mono - self.random.below(100 * SECOND);
+        self.note("the drain lives");
+        self.tell(Input::DrainAlive(at));
+    }
+
     /// Another agent takes over, with what was saved.
     fn take_over(&mut self) {
         let told = if self.random.percent(70) { self.rig.told.clone() } else { any_told(&mut self.random) };
@@ -184,7 +213,7 @@ impl History {
         let saved = self.rig.saved.clone();
         self.is_saved();
         let (exceeded, came_back) = (self.oracle.exceeded, self.oracle.came_back);
-        self.oracle = Oracle::over(self.oracle.saved.clone(), told.clone());
+        self.oracle = Oracle::over(self.oracle.saved.clone(), told.clone(), now(self.rig.now.mono + later));
         self.oracle.exceeded = exceeded;
         self.oracle.came_back = came_back;
         let fates = std::mem::replace(&mut self.rig.fates, Box::new(|_| Fate::Done));
@@ -235,6 +264,9 @@ impl History {
         }
         if !self.asked.is_empty() {
             self.fail(&format!("{:?} are not answered", self.asked));
+        }
+        if self.oracle.lost && self.oracle.given == 0 {
+            self.fail("what was gone is not saved anew");
         }
         self.excused.clear();
         self.any_failed = false;

@@ -22,6 +22,9 @@ struct Seen {
     lapsed: u64,
     live: u64,
     came_back: u64,
+    handed_over: u64,
+    went_on: u64,
+    lost: u64,
 }
 
 impl Seen {
@@ -43,6 +46,9 @@ impl Seen {
                 Saw::Lapsed => &mut self.lapsed,
                 Saw::Live => &mut self.live,
                 Saw::CameBack => &mut self.came_back,
+                Saw::HandedOver => &mut self.handed_over,
+                Saw::WentOn => &mut self.went_on,
+                Saw::Lost => &mut self.lost,
             };
             *count += 1;
         }
@@ -111,5 +117,8 @@ fn never_a_wrong_cut() {
         assert!(at_least(seen.observed, 10), "{seen:?}");
         assert!(at_least(seen.live, 30), "{seen:?}");
         assert!(at_least(seen.came_back, 3), "{seen:?}");
+        assert!(at_least(seen.handed_over, 10), "{seen:?}");
+        assert!(at_least(seen.went_on, 1), "{seen:?}");
+        assert!(at_least(seen.lost, 5), "{seen:?}");
     }
 }

@@ -14,7 +14,7 @@ use super::{
     model::OWN,
     oracle::{Held, Kept, Members, Oracle},
     random::Seeded,
-    rig::{Fate, Rig, now},
+    rig::{BEGIN, Fate, Rig, SECOND, now},
 };
 use crate::{
     cluster::NodeName,
@@ -42,6 +42,9 @@ pub(super) enum Saw {
     Lapsed,
     Live,
     CameBack,
+    HandedOver,
+    WentOn,
+    Lost,
 }
 
 /// A history and what must hold in it.
@@ -69,7 +72,7 @@ impl History {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Seeded::new(seed);
         let told = any_told(&mut random);
-        let oracle = Oracle::over(Kept::default(), told.clone());
+        let oracle = Oracle::over(Kept::default(), told.clone(), now(BEGIN));
         let mut rig = Rig::new(told);
         let failing = Rc::new(RefCell::new((0, Seeded::new(seed ^ 0x5555))));
         let fates = Rc::clone(&failing);
@@ -159,9 +162,14 @@ impl History {
     pub(super) fn save(&mut self, result: Result<(), Arc<str>>) {
         let own = self.oracle.saving.take();
         if let Some(own) = own.filter(|_| result.is_ok()) {
-            self.oracle.saved = own;
+            self.lies_on_disk(own);
         }
         self.rig.save(result);
+    }
+
+    fn lies_on_disk(&mut self, saved: Kept) {
+        self.oracle.saved = saved;
+        self.oracle.lost = false;
     }
 
     /// Does what is to be done, and holds each write against what is claimed.
@@ -176,7 +184,7 @@ impl History {
             if self.rig.saving.is_none()
                 && let Some(own) = self.oracle.saving.take()
             {
-                self.oracle.saved = own;
+                self.lies_on_disk(own);
             }
             let failed = self.rig.log[failures..].iter().any(|line| line.starts_with("failed: "));
             if failed {
@@ -191,6 +199,13 @@ impl History {
             }
             if let Output::Reply(ticket, answer) = &output {
                 self.asked.remove(&ticket.0);
+                if let Some(asked) = self.oracle.handed_over(ticket.0, answer) {
+                    self.saw.insert(Saw::HandedOver);
+                    // Later what sources tell is not waited for.
+                    if self.rig.now.mono < asked + SECOND {
+                        self.is_saved_but_for_renewals();
+                    }
+                }
                 if matches!(answer, Err(Refusal::NotWritten(_) | Refusal::NotExempt { .. })) {
                     self.saw.insert(Saw::Refused);
                 }
@@ -224,6 +239,9 @@ impl History {
             }
             Output::Node(_, entry) if entry.verdict != 0 => drop(self.saw.insert(Saw::Observed)),
             Output::Exempt(_) => drop(self.saw.insert(Saw::Exempted)),
+            Output::Lease(_) if self.rig.now.mono - self.oracle.drain_alive >= 60 * SECOND => {
+                self.fail("the lease is renewed, and the drain has been silent for a minute");
+            }
             Output::Tables(plan) => {
                 let known = &self.rig.known[&plan.epoch];
                 for member in known.new.members.values() {
@@ -266,7 +284,7 @@ impl History {
             self.saw.insert(Saw::CameBack);
         }
         self.is_shown();
-        self.is_saved_but_for_renewals();
+        self.is_all_saved();
         if self.rig.enforcer.deadline() <= now {
             self.fail(&format!(
                 "the deadline is over, and there is nothing to do: {now}, {:?}",
@@ -301,14 +319,19 @@ impl History {
         }
     }
 
-    /// Where nothing was handed out that is not saved, a successor would miss renewals of automatic claims and nothing else.
-    fn is_saved_but_for_renewals(&self) {
+    /// Where nothing was handed out that is not saved, a successor misses nothing.
+    fn is_all_saved(&self) {
         let world = self.rig.world.as_ref();
-        let waits =
-            self.rig.saving.is_some() || world.is_none_or(|world| world.closing || world.unsaved.is_some());
-        if waits || !self.oracle.open {
-            return;
+        let waits = self.rig.saving.is_some()
+            || world.is_none_or(|world| world.closing || world.unsaved.is_some())
+            || self.oracle.lost;
+        if !waits && self.oracle.open {
+            self.is_saved_but_for_renewals();
         }
+    }
+
+    /// A successor would miss renewals of automatic claims and nothing else.
+    fn is_saved_but_for_renewals(&self) {
         let saved = &self.oracle.saved.claims;
         let held = &self.oracle.kept.claims;
         let same = |(key, held): (&(NodeName, Source), &Held)| {

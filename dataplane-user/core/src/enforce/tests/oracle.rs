@@ -59,6 +59,14 @@ pub(super) struct Oracle {
     pub(super) saved: Kept,
     /// Requests that raised a claim which may still be refused, what was held before, and what they raised.
     asked: BTreeMap<u64, (Key, Option<Held>, Option<Held>)>,
+    /// Hand-overs that are not answered, and when (CLOCK_MONOTONIC, ns) each was asked for.
+    handing_over: BTreeMap<u64, u64>,
+    /// To so many agents what was saved was given, that nobody said had gone.
+    pub(super) given: u32,
+    /// What was saved is gone from the disk.
+    pub(super) lost: bool,
+    /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
+    pub(super) drain_alive: u64,
     /// How often a limit was exceeded.
     pub(super) exceeded: u64,
     /// How often a claim came back that had been withheld.
@@ -67,7 +75,7 @@ pub(super) struct Oracle {
 
 impl Oracle {
     /// Of an agent that finds what was saved.
-    pub(super) fn over(saved: Kept, told: Told) -> Self {
+    pub(super) fn over(saved: Kept, told: Told, now: Now) -> Self {
         Self {
             told,
             open: false,
@@ -75,6 +83,10 @@ impl Oracle {
             saving: None,
             saved,
             asked: BTreeMap::new(),
+            handing_over: BTreeMap::new(),
+            given: 0,
+            lost: false,
+            drain_alive: now.mono,
             exceeded: 0,
             came_back: 0,
         }
@@ -83,6 +95,13 @@ impl Oracle {
     /// Takes note of what the Enforcer is about to be told. `members`: of the view that it has.
     pub(super) fn tell(&mut self, input: &Input, members: &Members, now: Now) {
         match input {
+            Input::Claim { ticket, .. } if self.is_closed(ticket.is_some()) => {}
+            Input::Replace { source, .. } if *source != Source::File && self.is_closed(false) => {}
+            Input::HandOver(_) if self.given > 0 => self.given += 1,
+            Input::HandOver(ticket) => drop(self.handing_over.insert(ticket.0, now.mono)),
+            Input::HandOverUnheard => self.given = self.given.saturating_sub(1),
+            Input::SaveAnew => self.lost = true,
+            Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(*at),
             Input::Claim { node, change: Change::Raise { claim, force }, ticket } => {
                 if claim.source == Source::Cli && self.refuses(node, *force, members, now) {
                     return;
@@ -110,6 +129,11 @@ impl Oracle {
             }
             _ => {}
         }
+    }
+
+    /// Whether nothing is taken any more: of who asks, once another agent wants to take over; of who tells, once one has what was saved.
+    fn is_closed(&self, asks: bool) -> bool {
+        self.given > 0 || asks && !self.handing_over.is_empty()
     }
 
     /// Whether a person is refused a flag.
@@ -188,6 +212,13 @@ impl Oracle {
             None => self.kept.released.keys().cloned().collect(),
         };
         scopes.into_iter().filter(holds).collect()
+    }
+
+    /// The Enforcer answered a hand-over; when it was asked for, where what was saved is another agent's since.
+    pub(super) fn handed_over(&mut self, ticket: u64, answer: &Answer) -> Option<u64> {
+        let asked = self.handing_over.remove(&ticket).filter(|_| answer.is_ok());
+        self.given += u32::from(asked.is_some());
+        asked
     }
 
     /// The Enforcer answered a request. Where the verdict could not be written, what was held before is held again, but for a claim

@@ -254,6 +254,46 @@ fn of_two_hand_overs_one_that_fails_does_not_open_the_other() {
     assert!(!rig.world().closing);
 }
 
+/// Sources tell it to nobody else.
+#[test]
+fn what_is_told_while_a_hand_over_waits_goes_with_it() {
+    let mut rig = rig();
+    rig.saves = false;
+    rig.tell(Input::HandOver(Ticket(900)));
+    let told = Change::Raise { claim: lasting(Source::External("npd".into()), 60), force: false };
+    rig.tell(Input::Claim { node: "d".into(), change: told, ticket: None });
+    rig.save(Ok(()));
+    rig.run();
+    assert!(!rig.answers.contains_key(&900));
+    rig.save(Ok(()));
+    rig.run();
+    assert_eq!(rig.answers[&900].as_ref().unwrap().changed, Changed::HandedOver);
+    assert_eq!(rig.saved.claims.iter().filter(|(node, _)| node.as_str() == "d").count(), 1);
+}
+
+#[test]
+fn no_stream_of_what_is_told_puts_a_hand_over_off() {
+    let mut rig = rig();
+    rig.saves = false;
+    rig.tell(Input::HandOver(Ticket(900)));
+    // The disk takes a fifth of a second, in which a cause always tells something.
+    let mut saves = 0;
+    while !rig.answers.contains_key(&900) {
+        let source = Source::External("npd".into());
+        let raise = Change::Raise { claim: lasting(source.clone(), 60), force: false };
+        for change in [raise, Change::Withdraw(source)] {
+            rig.tell(Input::Claim { node: "d".into(), change, ticket: None });
+        }
+        rig.pass(SECOND / 5);
+        rig.save(Ok(()));
+        rig.run();
+        saves += 1;
+        assert!(saves < 10, "it waits still");
+    }
+    assert!(saves > 4, "what was told in the first second is left");
+    assert_eq!(rig.answers[&900].as_ref().unwrap().changed, Changed::HandedOver);
+}
+
 #[test]
 fn a_hand_over_ends_all_changes_and_saves() {
     let mut rig = rig();
