@@ -36,8 +36,11 @@ use crate::{
     report::{Client, ClientError, Request},
 };
 
-/// How long an agent that was asked to hand over may take to end.
+/// How long an agent that was asked to hand over may take to answer, or to end where it did not.
 const HAND_OVER: Duration = Duration::from_secs(10);
+/// How long one that handed over may take to end: it ends in any case, and renews its verdicts until its drain is through with what it reads. Large IPVS tables
+/// are read for longer than a minute where others want the processor.
+const ENDS: Duration = Duration::from_secs(180);
 
 /// What an earlier agent left, and who renews it from the first moment on.
 pub(super) struct Inherited {
@@ -102,8 +105,11 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
             None
         }
     };
-    let lock = Lock::wait(&settings.run_dir, STANDS_STILL, HAND_OVER)
-        .context("take over: the other agent did not end; it goes on, if it does not stand still")?;
+    let (patience, trouble) = match before {
+        Some(_) => (ENDS, "take over: the other agent handed over, and has not ended yet"),
+        None => (HAND_OVER, "take over: the other agent did not end; it goes on, if it does not stand still"),
+    };
+    let lock = Lock::wait(&settings.run_dir, STANDS_STILL, patience).context(trouble)?;
     tracing::info!(before, "took over");
     Ok(lock)
 }
