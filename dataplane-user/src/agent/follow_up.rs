@@ -82,9 +82,10 @@ impl FollowUp {
         nodes.extend(reached.iter().cloned());
         nodes.extend(requests.keys().cloned());
         *cut = now.clone();
-        // Whoever asked has gone, and the flag with it, or it was refused.
+        // Whoever asked has gone, and the flag with it, or it was refused. Of those who have gone one is enough for a round.
         requests.retain(|node, waiting| {
-            waiting.retain(|outcome| !outcome.is_closed() || world.is_claimed(node));
+            let mut keeps_closed = world.is_claimed(node);
+            waiting.retain(|outcome| !outcome.is_closed() || std::mem::take(&mut keeps_closed));
             !waiting.is_empty()
         });
         let mut rounds = Vec::new();
