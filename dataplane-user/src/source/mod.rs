@@ -4,9 +4,11 @@ mod file;
 #[cfg(test)]
 mod file_tests;
 mod objects;
+mod waiting;
 mod watch;
 
 pub use file::FileSource;
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
+pub use waiting::{Changes, Teller, changes};
 pub use watch::Watch;

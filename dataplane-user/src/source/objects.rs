@@ -1,17 +1,9 @@
 //! Objects that another part of the process delivers: what of them waits, and what they come to.
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    net::IpAddr,
-    sync::mpsc::{Receiver, RecvTimeoutError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt, net::IpAddr, time::Duration};
 
+use super::waiting::Changes;
 use crate::cluster::{Builder, Change, ClusterView, Conflict, NodeName, Rules, SourceName};
-
-/// So many changes are taken together at most: whoever says more than can be taken does not hold views up for ever.
-const TOGETHER: usize = 65_536;
 
 /// Where single objects come from.
 #[derive(Debug)]
@@ -20,9 +12,8 @@ pub struct Objects {
     pub name: SourceName,
     /// Whether it tells of Services and slices.
     pub services: bool,
-    /// What it says: of each kind a list first, then single changes, and another list whenever it may have missed some. Nobody waits at its other end, and once all of
-    /// these are gone the source has ended.
-    pub changes: Receiver<Change>,
+    /// What it says: of each kind a list first, then single changes, and another list whenever it may have missed some.
+    pub changes: Changes,
 }
 
 /// A source has ended.
@@ -73,27 +64,18 @@ impl Gathered {
         (nodes || services || slices).then_some(self.missing)
     }
 
-    /// Waits until a change has come, for so long at most; the change is not taken yet.
+    /// Waits until something has come, for so long at most; it is not taken yet. Whether there is something.
     ///
     /// # Errors
-    /// Where none can come any more.
-    pub(crate) fn wait(&self, longest: Option<Duration>) -> Result<Option<Change>, Ended> {
-        let ended = Ended(self.objects.name);
-        match longest {
-            None => self.objects.changes.recv().map(Some).map_err(|_| ended),
-            Some(longest) => match self.objects.changes.recv_timeout(longest) {
-                Ok(change) => Ok(Some(change)),
-                Err(RecvTimeoutError::Timeout) => Ok(None),
-                Err(RecvTimeoutError::Disconnected) => Err(ended),
-            },
-        }
+    /// Where nothing can come any more.
+    pub(crate) fn wait(&self, longest: Option<Duration>) -> Result<bool, Ended> {
+        self.objects.changes.wait(longest).map_err(|_| Ended(self.objects.name))
     }
 
-    /// Takes that change and all that wait behind it. Gives the conflicts that are there since.
-    pub(crate) fn take(&mut self, first: Change) -> Vec<Conflict> {
+    /// Takes all that waits. Gives the conflicts that are there since.
+    pub(crate) fn take(&mut self) -> Vec<Conflict> {
         let Self { objects, builder, missing } = self;
-        let waiting = objects.changes.try_iter().take(TOGETHER);
-        builder.apply_all(std::iter::once(first).chain(waiting).inspect(|change| match change {
+        builder.apply_all(objects.changes.take().into_iter().inspect(|change| match change {
             Change::Nodes(_) => missing.nodes = false,
             Change::Services(_) => missing.services = false,
             Change::Slices(_) => missing.slices = false,
@@ -124,31 +106,32 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use super::*;
-    use crate::cluster::{NodeObject, ObjectName};
+    use crate::{
+        cluster::{NodeObject, ObjectName},
+        source::{Teller, changes},
+    };
 
     fn node(name: &str, address: &str) -> NodeObject {
         let addresses = vec![address.parse().expect("an address")];
         NodeObject::new(name, addresses)
     }
 
-    fn gathered(services: bool) -> (mpsc::Sender<Change>, Gathered) {
-        let (says, changes) = mpsc::channel();
-        (says, Gathered::new(Objects { name: SourceName::new("the test", "test"), services, changes }))
+    fn gathered(services: bool) -> (Teller, Gathered) {
+        let (teller, changes) = changes();
+        (teller, Gathered::new(Objects { name: SourceName::new("the test", "test"), services, changes }))
     }
 
     fn take(gathered: &mut Gathered) -> usize {
-        let first = gathered.wait(Some(Duration::ZERO)).expect("it goes on").expect("a change");
-        gathered.take(first).len()
+        assert_eq!(gathered.wait(Some(Duration::ZERO)), Ok(true));
+        gathered.take().len()
     }
 
     #[test]
     fn single_objects_are_no_list() {
-        let (says, mut gathered) = gathered(true);
+        let (teller, mut gathered) = gathered(true);
         let mut tell = |change, missing: Option<&str>| {
-            says.send(change).expect("it is taken");
+            teller.tell(change);
             take(&mut gathered);
             assert_eq!(gathered.missing().map(|missing| missing.to_string()).as_deref(), missing);
         };
@@ -161,26 +144,26 @@ mod tests {
 
     #[test]
     fn who_tells_of_no_services_need_not_list_any() {
-        let (says, mut gathered) = gathered(false);
-        says.send(Change::Nodes(Vec::new())).expect("it is taken");
+        let (teller, mut gathered) = gathered(false);
+        teller.tell(Change::Nodes(Vec::new()));
         take(&mut gathered);
         assert_eq!((gathered.missing(), gathered.view().services), (None, None));
     }
 
     #[test]
     fn all_that_wait_are_taken_together() {
-        let (says, mut gathered) = gathered(false);
+        let (teller, mut gathered) = gathered(false);
         let changes = [node("a", "10.0.0.1"), node("b", "10.0.0.1"), node("b", "10.0.0.2")];
         for change in changes {
-            says.send(Change::Node(change)).expect("it is taken");
+            teller.tell(Change::Node(change));
         }
         assert_eq!(take(&mut gathered), 0, "what conflicts meanwhile is not told");
         assert!(gathered.is_changed() && gathered.view().nodes.len() == 2 && !gathered.is_changed());
-        says.send(Change::Node(node("a", "10.0.0.1"))).expect("it is taken");
+        teller.tell(Change::Node(node("a", "10.0.0.1")));
         take(&mut gathered);
         assert!(!gathered.is_changed(), "it alters nothing");
-        assert_eq!(gathered.wait(Some(Duration::ZERO)), Ok(None));
-        drop(says);
+        assert_eq!(gathered.wait(Some(Duration::ZERO)), Ok(false));
+        drop(teller);
         let ended = gathered.wait(None).expect_err("it has ended");
         assert_eq!(ended.to_string(), "the test has ended");
     }

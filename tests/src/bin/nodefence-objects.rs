@@ -5,11 +5,7 @@
 //! `gone node NAME`, and so on: it is there no more.
 //! NODE is `NAME=ADDRESS,...`, SERVICE `NAME=ADDRESS:PORT` (target port 8080, TCP; IPv4), SLICE `NAME=SERVICE:ADDRESS@NODE,...`.
 
-use std::{
-    collections::HashSet,
-    io::BufRead as _,
-    sync::{Arc, mpsc},
-};
+use std::{collections::HashSet, io::BufRead as _, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use nodefence::{
@@ -18,7 +14,7 @@ use nodefence::{
         Change, EndpointObject, NodeObject, ObjectName, Protocol, ServiceObject, ServicePort, SliceObject,
         SourceName,
     },
-    source::Objects,
+    source::{Objects, Teller, changes},
 };
 
 /// As of `nodefence`, whose memory is measured.
@@ -28,9 +24,9 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> std::process::ExitCode {
     let _refused = nix::sys::prctl::set_thp_disable(true);
     give_back_at_once();
-    let (says, changes) = mpsc::channel();
+    let (teller, changes) = changes();
     std::thread::spawn(move || {
-        if let Err(error) = read(&says) {
+        if let Err(error) = read(&teller) {
             eprintln!("nodefence-objects: {error:#}");
         }
     });
@@ -38,15 +34,11 @@ fn main() -> std::process::ExitCode {
     nodefence::cli::main_with(Some(Objects { name, services: true, changes }))
 }
 
-fn read(says: &mpsc::Sender<Change>) -> Result<()> {
+fn read(teller: &Teller) -> Result<()> {
     let mut reader = Reader::default();
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        let change = reader.change(&line).with_context(|| format!("in `{line:.80}`"))?;
-        // An agent that ends takes no more.
-        if says.send(change).is_err() {
-            break;
-        }
+        teller.tell(reader.change(&line).with_context(|| format!("in `{line:.80}`"))?);
     }
     Ok(())
 }

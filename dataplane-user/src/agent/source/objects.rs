@@ -22,7 +22,7 @@ use super::{
     ground::Ground,
 };
 use crate::{
-    cluster::{Change, ClusterView, Conflict, NodeName},
+    cluster::{ClusterView, Conflict, NodeName},
     report::ConflictRow,
     source::{Gathered, Objects},
 };
@@ -104,9 +104,9 @@ impl Taking {
             }
             // After a while it is said again.
             said = match self.objects.wait(Some(REMIND))? {
-                None => None,
-                Some(change) => {
-                    self.objects.take(change);
+                false => None,
+                true => {
+                    self.objects.take();
                     Some(waits)
                 }
             };
@@ -134,16 +134,15 @@ impl Taking {
         let mut is_there = true;
         let mut last = Instant::now();
         loop {
-            let first = match self.objects.wait(None) {
-                Ok(first) => first,
+            match self.objects.wait(None) {
+                Ok(_) => {}
                 // Whoever says it may end with the agent.
                 Err(_) if stop.is_cancelled() => return Ok(()),
                 Err(ended) => return Err(ended.into()),
-            };
+            }
             // No view would be taken sooner. What comes meanwhile is taken with it.
             std::thread::sleep(APART.saturating_sub(last.elapsed()));
-            let Some(first) = first else { continue };
-            let (view, took) = timed(|| self.take(first, own));
+            let (view, took) = timed(|| self.take(own));
             ground.has_read(took);
             self.tell_conflicts(ground);
             let Some(view) = view else { continue };
@@ -162,8 +161,8 @@ impl Taking {
     }
 
     /// Takes what waits. Gives the view where it is another one.
-    fn take(&mut self, first: Change, own: &NodeName) -> Option<Arc<ClusterView>> {
-        let mut brought = self.objects.take(first);
+    fn take(&mut self, own: &NodeName) -> Option<Arc<ClusterView>> {
+        let mut brought = self.objects.take();
         if self.listed.is_none_or(|listed| listed.elapsed() >= LOCAL)
             && let Ok(local) = local_addresses()
         {

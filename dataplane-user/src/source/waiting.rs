@@ -1,0 +1,179 @@
+//! Changes that wait to be taken: of each object the newest alone, so that they are never more than there are objects.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::cluster::{Change, ObjectName};
+
+/// What waits. All of it is one change: what single ones come to does not depend on their order, and lists come first.
+#[derive(Debug, Default)]
+struct Waiting {
+    nodes: Option<Change>,
+    services: Option<Change>,
+    slices: Option<Change>,
+    single: BTreeMap<ObjectName, Change>,
+    /// How many can still tell.
+    tellers: usize,
+}
+
+impl Waiting {
+    fn add(&mut self, change: Change) {
+        let name = match &change {
+            Change::Nodes(_) => {
+                self.single.retain(|name, _| !matches!(name, ObjectName::Node(_)));
+                return self.nodes = Some(change);
+            }
+            Change::Services(_) => {
+                self.single.retain(|name, _| !matches!(name, ObjectName::Service(_)));
+                return self.services = Some(change);
+            }
+            Change::Slices(_) => {
+                self.single.retain(|name, _| !matches!(name, ObjectName::Slice(_)));
+                return self.slices = Some(change);
+            }
+            Change::Node(node) => ObjectName::Node(node.name.clone()),
+            Change::Service(service) => ObjectName::Service(Arc::clone(&service.name)),
+            Change::Slice(slice) => ObjectName::Slice(Arc::clone(&slice.name)),
+            Change::Gone(name) => name.clone(),
+        };
+        self.single.insert(name, change);
+    }
+
+    fn is_something(&self) -> bool {
+        [&self.nodes, &self.services, &self.slices].into_iter().any(Option::is_some)
+            || !self.single.is_empty()
+    }
+
+    fn take(&mut self) -> Vec<Change> {
+        let lists = [self.nodes.take(), self.services.take(), self.slices.take()];
+        let single = std::mem::take(&mut self.single);
+        lists.into_iter().flatten().chain(single.into_values()).collect()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    told: Condvar,
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a source tells. Once all of these are gone the source has ended.
+#[derive(Debug)]
+pub struct Teller(Arc<Shared>);
+
+impl Teller {
+    /// Takes the place of what waits of the same object, or of all of that kind. Never waits.
+    pub fn tell(&self, change: Change) {
+        self.0.waiting().add(change);
+        self.0.told.notify_one();
+    }
+}
+
+impl Clone for Teller {
+    fn clone(&self) -> Self {
+        self.0.waiting().tellers += 1;
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.0.waiting().tellers -= 1;
+        self.0.told.notify_one();
+    }
+}
+
+/// Who takes what was told.
+#[derive(Debug)]
+pub struct Changes(Arc<Shared>);
+
+/// Nobody can tell any more.
+pub(super) struct NoTeller;
+
+impl Changes {
+    /// Waits until there is something, for so long at most; it is not taken yet. Whether there is.
+    pub(super) fn wait(&self, longest: Option<Duration>) -> Result<bool, NoTeller> {
+        let waiting = self.0.waiting();
+        let nothing = |waiting: &mut Waiting| !waiting.is_something() && waiting.tellers > 0;
+        let waiting = match longest {
+            None => self.0.told.wait_while(waiting, nothing).unwrap_or_else(PoisonError::into_inner),
+            Some(longest) => {
+                let waited = self.0.told.wait_timeout_while(waiting, longest, nothing);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        match waiting.is_something() {
+            false if waiting.tellers == 0 => Err(NoTeller),
+            is_something => Ok(is_something),
+        }
+    }
+
+    /// All that waits.
+    pub(super) fn take(&self) -> Vec<Change> {
+        self.0.waiting().take()
+    }
+}
+
+/// Both ends.
+pub fn changes() -> (Teller, Changes) {
+    let shared = Arc::new(Shared::default());
+    shared.waiting().tellers = 1;
+    (Teller(Arc::clone(&shared)), Changes(shared))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::NodeObject;
+
+    fn node(name: &str, address: &str) -> Change {
+        Change::Node(NodeObject::new(name, vec![address.parse().expect("an address")]))
+    }
+
+    #[test]
+    fn of_each_object_the_newest_waits_alone() {
+        let (teller, changes) = changes();
+        for round in 0..1_000 {
+            teller.tell(node("a", &format!("10.0.{}.{}", round / 250, round % 250)));
+            teller.tell(node("b", "10.0.9.9"));
+        }
+        teller.tell(Change::Gone(ObjectName::Node("b".into())));
+        let taken = changes.take();
+        assert_eq!(taken, [node("a", "10.0.3.249"), Change::Gone(ObjectName::Node("b".into()))]);
+        assert!(matches!(changes.wait(Some(Duration::ZERO)), Ok(false)));
+    }
+
+    #[test]
+    fn a_list_takes_the_place_of_its_kind_alone() {
+        let (teller, changes) = changes();
+        let gone = Change::Gone(ObjectName::Service("x/a".into()));
+        for change in [Change::Nodes(Vec::new()), node("a", "10.0.0.1"), gone.clone()] {
+            teller.tell(change);
+        }
+        teller.tell(Change::Nodes(Vec::new()));
+        teller.tell(node("b", "10.0.0.2"));
+        assert_eq!(changes.take(), [Change::Nodes(Vec::new()), node("b", "10.0.0.2"), gone]);
+    }
+
+    #[test]
+    fn what_was_told_before_the_end_is_taken_before_it() {
+        let (teller, changes) = changes();
+        let other = teller.clone();
+        drop(teller);
+        assert!(matches!(changes.wait(Some(Duration::ZERO)), Ok(false)));
+        let telling = std::thread::spawn(move || other.tell(node("a", "10.0.0.1")));
+        assert!(matches!(changes.wait(None), Ok(true)));
+        telling.join().expect("it told");
+        assert_eq!(changes.take().len(), 1);
+        assert!(matches!(changes.wait(None), Err(NoTeller)));
+    }
+}
