@@ -238,13 +238,5 @@ pub(super) fn status(status: &Status) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_refused_in_observe_mode() {
-        let row = RescueRow { idle: Some("why".to_owned()), ..RescueRow::default() };
-        assert!(rescue(&row, Mode::Observe).starts_with("none: why; "));
-        assert!(rescue(&row, Mode::Enforce).starts_with("none, new connections are refused: why; "));
-    }
-}
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Of an agent of two nodes where all is well.
+fn well() -> Value {
+    json!({
+        "version": "0.1.0", "pid": 7, "started": "2026-01-01T00:00:00Z", "node": "node-a",
+        "mode": "enforce", "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
+        "cluster": {
+            "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
+            "nodes": 2, "backends": 1, "services": 0, "endpoints": 0, "error": null, "conflicts": 0,
+            "conflict_examples": [], "flags": [], "watch": null, "view": 1,
+            "reading": {"times": 0, "processor_micros": 0, "ended_ns": 0}
+        },
+        "flagged": [], "flagged_unknown": {}, "claimed_unknown": {}, "kept": 0, "kept_examples": [], "would_keep": 0,
+        "rescue": {"idle": null, "own": "not tried yet", "put_in": 0, "tries": 0, "not": {}},
+        "flags_problem": null,
+        "dataplane": {
+            "pin_dir": "/sys/fs/bpf/nodefence/v1", "max_backends": 8, "left_out": 0, "left_out_ports": 0,
+            "left_out_first": [], "error": null, "compared": 0, "compared_last": null, "differed": 0,
+            "compare_error": null, "renewed_seconds_ago": 0.5, "renew_error": null
+        },
+        "interfaces": [{
+            "name": "eth0", "ifindex": 3, "link_layer": "l2", "tc": "tcx", "xdp": "off", "programs_ahead": [],
+            "virtual_functions": 0, "error": null
+        }],
+        "routes_problem": null, "uncovered": 0, "uncovered_examples": [],
+        "probe": {
+            "conntrack": {"found": {"syn_ack": true, "far_past": true, "liberal": true}},
+            "ipvs_translates": {"not_needed": "no IPVS"},
+            "deletes_by_filter": {"found": {"v4": true, "v6": true}}, "milliseconds": 1
+        },
+        "probe_text": "as it is", "cannot_ask": [], "asked": {}, "proxy": {"mode": null, "why": "--proxy says so"},
+        "pinned": {}, "neighbours": [],
+        "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "nodes": {}}
+    })
+}
+
+/// The lines that are there once `change` is made, and not before.
+fn new_lines(change: impl FnOnce(&mut Value)) -> Vec<String> {
+    let text = |of: Value| status(&serde_json::from_value(of).expect("a status"));
+    let before = text(well());
+    let mut changed = well();
+    change(&mut changed);
+    let now = text(changed);
+    now.lines().filter(|line| !before.lines().any(|was| was == *line)).map(str::to_owned).collect()
+}
+
+#[test]
+fn nothing_is_refused_in_observe_mode() {
+    let row = RescueRow { idle: Some("why".to_owned()), ..RescueRow::default() };
+    assert!(rescue(&row, Mode::Observe).starts_with("none: why; "));
+    assert!(rescue(&row, Mode::Enforce).starts_with("none, new connections are refused: why; "));
+}
+
+#[test]
+fn devices_with_virtual_functions_are_a_problem() {
+    let lines = new_lines(|status| status["interfaces"][0]["virtual_functions"] = json!(2));
+    let line = "                problem: has 2 virtual functions; what is sent by these is not cut here";
+    assert_eq!(lines, [line]);
+}
+
+#[test]
+fn verdicts_that_are_not_renewed_are_a_problem() {
+    let lines = new_lines(|status| {
+        status["dataplane"]["renewed_seconds_ago"] = json!(2.6);
+        status["dataplane"]["renew_error"] = json!("node-b: no room");
+    });
+    let late = "Renewed         2.6 s ago (problem: verdicts lapse 3 s after it)";
+    assert_eq!(lines, [late, "                problem: node-b: no room"]);
+}
+
+#[test]
+fn routes_that_could_not_be_looked_at_are_a_problem() {
+    let lines = new_lines(|status| status["routes_problem"] = json!("no buffer space"));
+    let line = "Routes          problem: what devices cover is of before, since they could not be looked at: no buffer space";
+    assert_eq!(lines, [line]);
+}
+
+#[test]
+fn what_is_more_than_its_examples_is_counted() {
+    let lines = new_lines(|status| {
+        status["cluster"]["conflicts"] = json!(3);
+        status["cluster"]["conflict_examples"] =
+            json!([{"object": "node `b`", "field": "addresses[0]", "message": "is no address"}]);
+        status["uncovered"] = json!(4);
+    });
+    let expected = [
+        "Conflicts       problem: 3 conflicts in the cluster file; what conflicts is left out and not cut",
+        "                node `b`, addresses[0]: is no address",
+        "                and 2 more",
+        "Not covered     problem: 4 backends, whose traffic is not cut here",
+        "                and 4 more: see `nodefence backends`",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn what_no_person_claimed_is_told_with_how_it_is_treated() {
+    let lines = new_lines(|status| {
+        status["flagged"] = json!([{
+            "name": "node-b", "address": "10.0.0.2", "addresses": ["10.0.0.2"], "zone": null, "pool": null, "index": 1,
+            "generation": 1, "backends": 1, "own": false, "action": "pass", "kept": 0, "flag": null,
+            "claims": [{
+                "source": "hung", "cause": "hung", "by": "", "reason": "it owes answers", "evidence": null,
+                "since": "2026-01-01T00:00:00Z", "until": null, "standing": "observed", "withheld_by": []
+            }]
+        }]);
+    });
+    assert!(
+        lines.iter().any(|line| line.starts_with("Automatic       observe, at most 1/3 of all nodes")),
+        "{lines:?}"
+    );
+    assert!(
+        lines.iter().any(|line| line == "Claimed         node-b (pass): hung (observed): it owes answers"),
+        "{lines:?}"
+    );
+}
