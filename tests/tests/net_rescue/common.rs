@@ -1,7 +1,10 @@
 //! An agent that rescues, and clients that see it.
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Outcome, Place,
     client::wait_until,
@@ -45,12 +48,30 @@ pub(crate) fn lease_lapsed(began: Instant) -> bool {
     longest_gap(began.checked_sub(LEASE).unwrap_or(began)) >= LEASE_LEFT
 }
 
-/// What failed, run again where the lease may have lapsed since `began`.
-pub(crate) fn with_lease<T>(began: Instant, result: Result<T>) -> Result<T> {
-    result.map_err(|error| match lease_lapsed(began) {
-        true => missed(LEASE_LEFT, format!("{error:#}; the lease may have lapsed")),
-        false => error,
+/// Whose answer came. A refusal is run again where the lease may have lapsed since `began`; nothing else is excused by that.
+pub(crate) fn answered_by(began: Instant, answer: io::Result<String>) -> Result<String> {
+    answer.map_err(|error| match Outcome::of(&error) {
+        Outcome::Refused if lease_lapsed(began) => {
+            missed(LEASE_LEFT, format!("{error}; the lease may have lapsed"))
+        }
+        outcome => anyhow!("{outcome:?}: {error}"),
     })
+}
+
+/// Of many clients few were refused because the lease may have lapsed.
+pub(crate) fn excused(served: u64, refused: u64) -> Result<()> {
+    ensure!(refused * 4 <= served, "{refused} refused while the lease may have lapsed, {served} served");
+    Ok(())
+}
+
+/// No packet came to the agent too late. Run again where the lease may have lapsed since `began`.
+pub(crate) fn none_was_late(began: Instant, late: u64) -> Result<()> {
+    let text = format!("{late} packets came to the agent too late");
+    match late {
+        0 => Ok(()),
+        _ if lease_lapsed(began) => Err(missed(LEASE_LEFT, text)),
+        _ => bail!(text),
+    }
 }
 
 /// One new connection, which must be answered by `name`, and its first SYN.
@@ -62,22 +83,12 @@ pub(crate) fn connect(
     name: &Node,
 ) -> Result<Duration> {
     let began = Instant::now();
-    with_lease(began, connect_once(cluster, service, place, family, name))
-}
-
-fn connect_once(
-    cluster: &Cluster,
-    service: Service,
-    place: Place,
-    family: Family,
-    name: &Node,
-) -> Result<Duration> {
     let to = cluster.service(service, place, family);
     let attempt = Conn::attempt(cluster.at(place), to, LIMIT);
     attempt.at_first_syn()?;
     let took = attempt.took;
-    let (outcome, who) = attempt.request();
-    ensure!(outcome == Outcome::Answered, "{outcome:?}, connected after {took:?}");
-    ensure!(who.as_deref() == Some(name.name), "answered by {who:?}");
+    let who = answered_by(began, attempt.conn.and_then(|mut conn| conn.who()))
+        .with_context(|| format!("connected after {took:?}"))?;
+    ensure!(who == name.name, "answered by {who}");
     Ok(took)
 }

@@ -24,7 +24,9 @@ mod own;
 mod refused;
 mod stopped;
 
-use common::{BOTH, LIMIT, armed, connect, lease_lapsed, own_counter, rescuing, with_lease};
+use common::{
+    BOTH, LIMIT, answered_by, armed, connect, excused, lease_lapsed, none_was_late, own_counter, rescuing,
+};
 
 /// `count` connections from everywhere, and half as many UDP sockets.
 fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
@@ -44,8 +46,10 @@ fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
             }
             let to = cluster.service(Service::Dns, place, family);
             for at in 0..count / 2 {
+                let began = Instant::now();
                 let conn = UdpConn::connect(cluster.at(place), to, LIMIT)?;
-                let who = conn.who().with_context(|| format!("socket {at}, {place:?}, {family:?}"))?;
+                let who = answered_by(began, conn.who());
+                let who = who.with_context(|| format!("socket {at}, {place:?}, {family:?}"))?;
                 ensure!(who == "node-c", "socket {at}, {place:?}, {family:?}: answered by {who}");
             }
         }
@@ -58,11 +62,6 @@ fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
 fn hung(options: Options, count: usize) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let agent = rescuing(&cluster, &[])?;
-    let began = Instant::now();
-    with_lease(began, clients_of_a_hung_node(&cluster, &agent, count))
-}
-
-fn clients_of_a_hung_node(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
     // Flows that are pinned to node B from before.
     let mut pinned = Vec::new();
     for place in Place::ALL {
@@ -73,21 +72,22 @@ fn clients_of_a_hung_node(cluster: &Cluster, agent: &Agent, count: usize) -> Res
     }
     cluster.b.freeze()?;
     agent.flag("node-b")?;
+    let began = Instant::now();
     for (place, family, conn) in &pinned {
-        let who = conn.who().with_context(|| format!("pinned, {place:?}, {family:?}"))?;
+        let who = answered_by(began, conn.who()).with_context(|| format!("pinned, {place:?}, {family:?}"))?;
         ensure!(who == "node-c", "pinned, {place:?}, {family:?}: answered by {who}");
     }
-    everywhere(cluster, agent, count)?;
-    let put_in = own_counter(agent, "rescued")?;
+    everywhere(&cluster, &agent, count)?;
+    let put_in = own_counter(&agent, "rescued")?;
     // Each one in two meets node B.
     ensure!(put_in as usize > count * 3, "{put_in} were put in again");
     for reason in [Reason::Refused, Reason::Unreachable] {
         ensure!(agent.counter(reason)? == 0, "{reason:?}: {}", agent.expect(&["counters"])?);
     }
-    for name in ["rescue_tries", "rescue_untranslated", "rescue_not_put_in", "rescue_repeated", "rescue_late"]
-    {
-        ensure!(own_counter(agent, name)? == 0, "{}", agent.expect(&["counters"])?);
+    for name in ["rescue_tries", "rescue_untranslated", "rescue_not_put_in", "rescue_repeated"] {
+        ensure!(own_counter(&agent, name)? == 0, "{}", agent.expect(&["counters"])?);
     }
+    none_was_late(began, own_counter(&agent, "rescue_late")?)?;
     let told = agent.status()?;
     ensure!(told["rescue"]["own"] == "balanced anew", "{told}");
     ensure!(agent.expect(&["status"])?.contains("are balanced anew (of own sockets: balanced anew)"));
@@ -122,21 +122,17 @@ fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
     let agent = rescuing(&cluster, &[])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
-    let began = Instant::now();
-    with_lease(began, at_once(&cluster, &agent))
-}
-
-fn at_once(cluster: &Cluster, agent: &Agent) -> Result<()> {
     let at_once = if emulated() { 12 } else { 60 };
     for place in [Place::Outside, Place::Node] {
         let to = cluster.service(Service::Web, place, Family::V4);
         for round in 0..5 {
             let answers: Vec<_> = std::thread::scope(|scope| {
                 let connect = || -> Result<String> {
+                    let began = Instant::now();
                     let attempt = Conn::attempt(cluster.at(place), to, LIMIT);
                     attempt.at_first_syn()?;
                     // The answer says that the server has accepted it: the next round meets an empty queue.
-                    Ok(attempt.conn?.who()?)
+                    answered_by(began, attempt.conn.and_then(|mut conn| conn.who()))
                 };
                 let running: Vec<_> = (0..at_once).map(|_| scope.spawn(connect)).collect();
                 running.into_iter().map(|thread| thread.join()).collect()
@@ -150,7 +146,7 @@ fn at_once(cluster: &Cluster, agent: &Agent) -> Result<()> {
             }
         }
     }
-    ensure!(agent.counter(Reason::Refused)? == 0 && own_counter(agent, "rescue_tries")? == 0);
+    ensure!(agent.counter(Reason::Refused)? == 0 && own_counter(&agent, "rescue_tries")? == 0);
     Ok(())
 }
 
@@ -183,6 +179,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     let agent = rescuing(&cluster, &[])?;
     let answered = AtomicU64::new(0);
     let reset = AtomicU64::new(0);
+    let lapsed = AtomicU64::new(0);
     let connect = |place, stop: &AtomicBool| -> Result<u64> {
         let to = cluster.service(Service::Web, place, Family::V4);
         repeat(stop, || {
@@ -197,6 +194,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
                     return Ok(Duration::ZERO);
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {
+                    lapsed.fetch_add(1, Ordering::Relaxed);
                     return Ok(Duration::ZERO);
                 }
                 Err(error) => {
@@ -237,6 +235,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     // With each flag one of each client's at most is on its way to the node.
     let on_their_way = FLAGS * counts.len() as u64;
     ensure!(reset <= on_their_way && answered > on_their_way, "{answered} answered, {reset} reset");
+    excused(answered, lapsed.into_inner())?;
     ensure!(own_counter(&agent, "rescued")? >= FLAGS, "{}", agent.expect(&["counters"])?);
     Ok(())
 }
@@ -268,8 +267,10 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
     agent.flag("node-b")?;
     let reset = AtomicU64::new(0);
     let connected = AtomicU64::new(0);
+    let lapsed = AtomicU64::new(0);
     let was_reset = &reset;
     let was_connected = &connected;
+    let was_lapsed = &lapsed;
     let clients = Place::ALL.map(|place| {
         let to = cluster.service(Service::Web, place, Family::V4);
         let ns = cluster.at(place);
@@ -283,7 +284,9 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
                         was_reset.fetch_add(1, Ordering::Relaxed);
                     }
                     // Who is refused by the agent is counted below.
-                    Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {}
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {
+                        was_lapsed.fetch_add(1, Ordering::Relaxed);
+                    }
                     Err(error) => bail!("{place:?}: {error}"),
                 }
                 Ok(Duration::ZERO)
@@ -309,6 +312,7 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
     let reset = reset.into_inner();
     let connected = connected.into_inner();
     ensure!(reset <= on_their_way && connected > on_their_way, "{connected} connected, {reset} reset");
+    excused(connected, lapsed.into_inner())?;
     ensure!(own_counter(&agent, "rescue_nothing_else")? == 0, "{}", agent.expect(&["counters"])?);
     Ok(())
 }

@@ -11,7 +11,7 @@ use nodefence_tests::{
     watch::{bounded, figure, longest_gap},
 };
 
-use super::common::{LIMIT, connect, lease_lapsed, rescuing};
+use super::common::{LIMIT, connect, rescuing};
 
 /// Promised: a SYN that was handed over just before the agent stopped waits for its repetition, a second later, and for nothing else.
 const LONGEST: Duration = Duration::from_millis(1_200);
@@ -95,9 +95,7 @@ fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     ensure!(seen.repeated > 0, "no SYN was handed to the agent that had just stopped");
     std::thread::sleep(Duration::from_millis(500));
     for _ in 0..30 {
-        let began = Instant::now();
-        let connected = connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c);
-        ensure!(connected.is_ok() || lease_lapsed(began), "{connected:?}");
+        connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)?;
     }
     Ok(())
 }
