@@ -6,7 +6,7 @@ use std::{
     os::unix::net::UnixStream,
     process::{Command, Stdio},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,6 +19,7 @@ use nodefence_tests::{Agent, Netns, Proc, bin, client::wait_until, four_nodes, k
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
+mod ends;
 mod socket;
 
 /// Generous: the machine may be busy.
@@ -51,27 +52,6 @@ fn a_second_agent_ends_with_a_message() -> Result<()> {
     ensure!(output.status.code() == Some(6), "{}: {text}", output.status);
     ensure!(text.contains(&format!("(process {pid})")) && text.contains("--take-over"), "{text}");
     ensure!(agent.json(&["status"])?["pid"] == pid.as_raw(), "the first one is gone");
-    Ok(())
-}
-
-#[test]
-fn a_take_over_ends_the_first() -> Result<()> {
-    let (ns, agent) = start(&[])?;
-    let first = agent.proc()?.pid();
-    agent.expect(&["flag", "node-b", "--for", "1h", "--reason", "disk"])?;
-    let mut second = agent.command(&["--take-over"]);
-    second.stderr(Stdio::null());
-    let second = Proc::spawn(&ns, second)?;
-    wait_until("the second answers", Duration::from_secs(20), || {
-        agent.json(&["status"]).is_ok_and(|status| status["pid"] == second.pid().as_raw())
-    })?;
-    let b = agent.node("node-b")?;
-    ensure!(b["action"] == "refuse" && b["flag"]["reason"] == "disk", "{b}");
-    // Ended; its parent (this test) has not waited for it yet.
-    let ended =
-        || fs::read_to_string(format!("/proc/{first}/stat")).map_or(true, |stat| stat.contains(") Z "));
-    wait_until("the first one's end", READY, ended)?;
-    ensure!(agent.log().contains("another agent takes over"), "{}", agent.log());
     Ok(())
 }
 
@@ -167,33 +147,6 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
     ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{text}");
     ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone");
     ensure!(agent.node("node-b")?["action"] == "refuse");
-    Ok(())
-}
-
-/// A successor that is told to end while the first one stands still ends at once; the first one goes on with what it holds.
-#[test]
-fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
-    let (ns, agent) = start(&[])?;
-    let first = agent.proc()?.pid();
-    agent.flag("node-b")?;
-    agent.proc()?.freeze()?;
-    let says = agent.cluster_file().with_file_name("second");
-    let mut second = agent.command(&["--take-over"]);
-    second.stderr(fs::File::create(&says)?);
-    let mut second = Proc::spawn(&ns, second)?;
-    let said = || fs::read_to_string(&says).unwrap_or_default();
-    wait_until("it has looked at the kernel", READY, || said().contains("milliseconds="))?;
-    // Its request lies in the socket by then, or it is about to ask.
-    std::thread::sleep(Duration::from_millis(500));
-    let told = Instant::now();
-    second.signal(Signal::SIGTERM)?;
-    second.wait(READY)?;
-    // Otherwise it waits for 20 s.
-    ensure!(told.elapsed() < Duration::from_secs(10), "{}", said());
-    agent.proc()?.thaw()?;
-    agent.expect(&["flag", "node-c", "--force"])?;
-    ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone: {}", agent.log());
-    ensure!(agent.node("node-b")?["action"] == "refuse", "{}", agent.log());
     Ok(())
 }
 
@@ -338,15 +291,6 @@ fn without_privilege() -> Result<()> {
     let counted = kernel::version()? < kernel::UNCOUNTED;
     ensure!(text.contains("RLIMIT_MEMLOCK") == counted, "{text}");
     Ok(())
-}
-
-#[test]
-fn ctrl_c_ends_it_too() -> Result<()> {
-    let (ns, agent) = start(&[])?;
-    drop(agent);
-    let again = Agent::start(&ns, "node-a", &["v0"], FOUR)?;
-    again.proc()?.signal(Signal::SIGINT)?;
-    wait_until("the end", Duration::from_secs(10), || again.log().contains("SIGINT")).map(drop)
 }
 
 /// In a container an agent is the first process, which gets no signal that it has no handler for.

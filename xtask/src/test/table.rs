@@ -101,8 +101,9 @@ pub(crate) const FILES: &[File] = &[
     file("agent_flags", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_flows", NATIVE_REST_IN_ALL, 5),
     file("agent_life", NATIVE_REST_IN_ALL, 5),
+    file("agent_life::ends", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
-    file("agent_objects", NATIVE_REST_IN_ALL, 5),
+    file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("attach", ENDS, 10).is(&[MakesLoad]),
     file("attach_load", ENDS, 10).is(&[Slow, MakesLoad]),
@@ -130,7 +131,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_proxy::namespaces", NATIVE, 5).needs(&[KubeProxy]),
     file("kube_proxy::nftables", NATIVE_AND_OLDEST, 5).needs(&[KubeProxy]),
     file("kube_takeout", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
-    file("kube_takeout::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[MakesLoad]),
+    file("kube_takeout::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_usable", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
@@ -157,22 +158,22 @@ pub(crate) const FILES: &[File] = &[
     file("sweep_idle", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("sweep_probe", ENDS, 5),
     file("vm_audit", GUEST_NEWEST, 10).needs(&[Ipvs]),
+    file("vm_audit::flagged", GUEST_NEWEST, 5).needs(&[Ipvs]).is(&[Timed]),
     file("vm_devices", GUEST_ENDS, 10).is(&[MakesLoad]),
     file("vm_doctor", GUEST_ENDS, 10).needs(&[Ipvs]),
     // It lowers a maximum of the whole machine, which the doctor tells to all.
     file("vm_doctor::full", GUEST_ENDS, 5).needs(&[Ipvs]),
+    file("vm_doctor::status", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed]),
     file("vm_ipvs", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_ipvs::alone", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_late_ipvs", GUEST_ENDS, 5),
-    file("vm_takeout", GUEST_ENDS, 15).needs(&[Ipvs]),
+    file("vm_takeout", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed]),
     file("vm_takeout::end", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_takeout::ending", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed]),
     file("vm_takeout::exact", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_takeout::life", GUEST_OLDEST, 10).needs(&[Ipvs]),
-    file("vm_takeout::steps", GUEST_OLDEST, 10).needs(&[Ipvs]),
+    file("vm_takeout::schedulers", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_takeout::steps", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_takeout::tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_takeout::vanish", GUEST_OLDEST, 10).needs(&[Ipvs]),
     file("vm_takeout_many", GUEST_ENDS, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("watchdog", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
 ];
@@ -350,6 +351,24 @@ mod tests {
         }
         let users = FILES.iter().filter(|file| uses_load(&source(file))).count();
         assert!(users > 15, "{users} rows use the load generator");
+    }
+
+    /// Holds at each step, beside others, what `vm_takeout` holds with nothing beside.
+    const BESIDE: [&str; 1] = ["vm_takeout::steps"];
+
+    /// What holds a time that is promised runs with nothing beside.
+    #[test]
+    fn what_holds_a_promise_says_so() {
+        // `wait_same` is a helper of `vm_takeout`.
+        let holds = |file: &&File| {
+            let source = source(file);
+            !BESIDE.contains(&file.name) && (source.contains("promises::") || source.contains("wait_same("))
+        };
+        for file in FILES.iter().filter(holds) {
+            assert!(file.is_timed(), "{}: its tests hold what is promised", file.name);
+        }
+        let holding = FILES.iter().filter(holds).count();
+        assert!(holding > 20, "{holding} rows hold what is promised");
     }
 
     #[test]

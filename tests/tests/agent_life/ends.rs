@@ -1,0 +1,81 @@
+//! An agent that is told to end, by whatever, is gone at once.
+
+use std::{
+    fs,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{sys::signal::Signal, unistd::Pid};
+use nodefence_tests::{
+    Agent, Proc,
+    client::wait_until,
+    promises::ENDED,
+    watch::{wait_within, within},
+};
+
+use super::{FOUR, READY, start};
+
+/// Its parent (this test) has not waited for it yet.
+fn has_ended(pid: Pid) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
+}
+
+#[test]
+fn a_take_over_ends_the_first() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    let first = agent.proc()?.pid();
+    agent.expect(&["flag", "node-b", "--for", "1h", "--reason", "disk"])?;
+    let mut second = agent.command(&["--take-over"]);
+    second.stderr(Stdio::null());
+    let second = Proc::spawn(&ns, second)?;
+    wait_until("the second answers", Duration::from_secs(20), || {
+        agent.json(&["status"]).is_ok_and(|status| status["pid"] == second.pid().as_raw())
+    })?;
+    let b = agent.node("node-b")?;
+    ensure!(b["action"] == "refuse" && b["flag"]["reason"] == "disk", "{b}");
+    wait_within("the first one's end", ENDED, Instant::now(), || has_ended(first))?;
+    ensure!(agent.log().contains("another agent takes over"), "{}", agent.log());
+    Ok(())
+}
+
+/// A successor that is told to end while the first one stands still ends at once; the first one goes on with what it holds.
+#[test]
+fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    let first = agent.proc()?.pid();
+    agent.flag("node-b")?;
+    agent.proc()?.freeze()?;
+    let says = agent.cluster_file().with_file_name("second");
+    let mut second = agent.command(&["--take-over"]);
+    second.stderr(fs::File::create(&says)?);
+    let mut second = Proc::spawn(&ns, second)?;
+    let said = || fs::read_to_string(&says).unwrap_or_default();
+    wait_until("it has looked at the kernel", READY, || said().contains("milliseconds="))?;
+    // Its request lies in the socket by then, or it is about to ask.
+    std::thread::sleep(Duration::from_millis(500));
+    let told = Instant::now();
+    second.signal(Signal::SIGTERM)?;
+    second.wait(READY)?;
+    // Otherwise it waits for 20 s.
+    within("a successor's end", ENDED, told).with_context(said)?;
+    agent.proc()?.thaw()?;
+    agent.expect(&["flag", "node-c", "--force"])?;
+    ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone: {}", agent.log());
+    ensure!(agent.node("node-b")?["action"] == "refuse", "{}", agent.log());
+    Ok(())
+}
+
+#[test]
+fn ctrl_c_ends_it_too() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    drop(agent);
+    let again = Agent::start(&ns, "node-a", &["v0"], FOUR)?;
+    let pid = again.proc()?.pid();
+    let told = Instant::now();
+    again.proc()?.signal(Signal::SIGINT)?;
+    wait_within("the end by SIGINT", ENDED, told, || has_ended(pid))?;
+    ensure!(again.log().contains("SIGINT"), "{}", again.log());
+    Ok(())
+}
