@@ -198,6 +198,31 @@ fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     Ok(())
 }
 
+/// What `nodefence flag` asks `--force` for holds where the file says it, and is told as a problem.
+#[test]
+fn dangerous_flags_of_the_file_are_told() -> Result<()> {
+    let agent = start(THREE)?;
+    let row = || anyhow::Ok(agent.status()?["cluster"]["flags"].clone());
+    ensure!(row()? == serde_json::json!([]));
+    let flagged = format!(
+        "{THREE}flags:\n- {{node: node-a}}\n- {{node: node-b}}\n- {{node: node-c, until: 1999-01-01T00:00:00Z}}\n"
+    );
+    action(&agent, "two flags in the file", &flagged, "node-b", "refuse")?;
+    let told = [
+        "the cluster file flags 2 of 3 nodes, more than a third: the rest may not carry the load",
+        "the cluster file flags `node-a`, the node this agent runs on: whoever enters here is cut off from its pods",
+        "1 flags in the cluster file ended in the past and mean nothing: node-c",
+    ];
+    ensure!(row()? == serde_json::json!(told), "{}", row()?);
+    let status = agent.expect(&["status"])?;
+    for line in told {
+        ensure!(status.contains(&format!("problem: {line}\n")), "{status}");
+    }
+    action(&agent, "the file's flags taken back", THREE, "node-b", "pass")?;
+    ensure!(row()? == serde_json::json!([]));
+    Ok(())
+}
+
 /// A file that lacks a node may be half written by whoever makes it; the node hangs all the same.
 #[test]
 fn a_flag_outlives_a_file_without_its_node() -> Result<()> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
-use nodefence_common::{Addr, MAX_PORTS, PortKey, port_flags};
+use nodefence_common::{Addr, BackendEntry, MAX_PORTS, PortKey, port_flags};
 use nodefence_tests::{
     Agent, Cluster, Family, Options, Place,
     agent::PINNED_MAPS,
@@ -119,6 +119,33 @@ fn host_network_ports_that_do_not_fit() -> Result<()> {
     ensure!(file.contains(&line), "{file}");
     agent.rewrite_cluster_file(&file.replace(&line, &format!("{line}{}", line.replace("9100", "9101"))))?;
     says(&agent, "                problem: 1 host-network ports do not fit and pass")
+}
+
+/// Somebody else deletes a backend. After each step of the comparison the agent rests some 600 times as long as it took.
+#[test]
+fn an_entry_that_somebody_else_deleted() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(&["--compare-every", "1s"])?;
+    let pod = Addr::from(cluster.b.pod_address(Family::V4));
+    cluster.a.ns.run(move || -> Result<()> {
+        let map = MapData::from_pin(format!("{PINNED_MAPS}/backends")).and_then(Map::from_map_data)?;
+        let mut backends: HashMap<_, Addr, BackendEntry> = map.try_into()?;
+        Ok(backends.remove(&pod)?)
+    })?;
+    says(&agent, "                problem: 1 entries were changed by somebody else, and mended (see the log)")
+}
+
+/// An observed node exempts nothing.
+#[test]
+fn ports_that_would_be_kept() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let last = cluster.services_file_with(|_, node| (node.name == "node-b").then_some(""));
+    let observe = ["--mode", "observe", "--proxy", "nftables"];
+    let agent = Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &last, &observe)?;
+    let line = "Would keep      6 more ports, were what is observed enforced";
+    ensure!(!agent.expect(&["status"])?.contains("Would keep"));
+    agent.flag("node-b")?;
+    says(&agent, line)
 }
 
 /// A call of the thread that compares fails.
