@@ -1,4 +1,4 @@
-//! Waits for a process at the n-th of the steps that one of its threads takes, and stops or kills it there.
+//! Waits for a process at the n-th of the steps that one of its threads takes, and stops or kills it, or holds the thread there.
 #![expect(unsafe_code, reason = "nix hands out what the kernel says of a system call as a union")]
 
 use std::{
@@ -10,6 +10,7 @@ use std::{
         mpsc::{Sender, channel},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -23,6 +24,9 @@ use nix::{
     unistd::Pid,
 };
 
+/// How often who holds a thread looks whether it may go on.
+const LIFTED: Duration = Duration::from_millis(5);
+
 /// What becomes of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blow {
@@ -30,6 +34,8 @@ pub enum Blow {
     Kill,
     /// SIGSTOP: the step is done, and no other.
     Stop,
+    /// This thread alone: the step is done once the ambush is lifted.
+    Hold,
 }
 
 /// Somebody who waits for a step. A step is a system call that others can see the effect of: lines in a file, a file put in another's place,
@@ -55,10 +61,8 @@ impl Ambush {
         let thread = std::thread::Builder::new().name("ambush".into()).spawn(move || {
             let mut watch =
                 Watch { pid, tid, left: nth, blow, memory: File::open(format!("/proc/{pid}/mem"))? };
-            let struck = watch.run(&watched_lifted, &ready);
             // A thread that is not there any more was killed by others.
-            watched_hit.store(struck?, Ordering::Release);
-            Ok(())
+            watch.run(&watched_lifted, &watched_hit, &ready)
         })?;
         let this = Self { thread: Some(thread), lifted, hit };
         match laid.recv() {
@@ -119,8 +123,8 @@ struct Watch {
 }
 
 impl Watch {
-    /// Whether it came to the step.
-    fn run(&mut self, lifted: &AtomicBool, ready: &Sender<()>) -> Result<bool> {
+    /// Says by `hit` that it came to the step.
+    fn run(&mut self, lifted: &AtomicBool, hit: &AtomicBool, ready: &Sender<()>) -> Result<()> {
         ptrace::seize(self.tid, Options::PTRACE_O_TRACESYSGOOD)?;
         ptrace::interrupt(self.tid)?;
         loop {
@@ -129,8 +133,7 @@ impl Watch {
                     if self.is_step()? {
                         self.left -= 1;
                         if self.left == 0 {
-                            self.strike()?;
-                            return Ok(true);
+                            return self.strike(lifted, hit);
                         }
                     }
                     None
@@ -140,29 +143,35 @@ impl Watch {
                     let _told_before = ready.send(());
                     None
                 }
-                Ok(_) | Err(Errno::ECHILD) => return Ok(false),
+                Ok(_) | Err(Errno::ECHILD) => return Ok(()),
                 Err(Errno::EINTR) => continue,
                 Err(error) => return Err(error.into()),
             };
             if lifted.load(Ordering::Acquire) {
-                ptrace::detach(self.tid, pass_on)?;
-                return Ok(false);
+                return Ok(ptrace::detach(self.tid, pass_on)?);
             }
             ptrace::syscall(self.tid, pass_on)?;
         }
     }
 
-    fn strike(&self) -> Result<()> {
-        let signal = match self.blow {
-            Blow::Kill => Signal::SIGKILL,
-            Blow::Stop => Signal::SIGSTOP,
-        };
-        kill(self.pid, signal)?;
+    fn strike(&self, lifted: &AtomicBool, hit: &AtomicBool) -> Result<()> {
+        match self.blow {
+            Blow::Kill => kill(self.pid, Signal::SIGKILL)?,
+            Blow::Stop => kill(self.pid, Signal::SIGSTOP)?,
+            Blow::Hold => {
+                hit.store(true, Ordering::Release);
+                while !lifted.load(Ordering::Acquire) {
+                    std::thread::sleep(LIFTED);
+                }
+            }
+        }
         match ptrace::detach(self.tid, None) {
             // Dead already.
-            Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => return Err(error.into()),
         }
+        hit.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Whether the thread is about to take a step.

@@ -1,26 +1,38 @@
-//! The agent is killed, or stopped, at every step of the take-out and of the way back.
+//! The agent is killed, stopped or upgraded at every step of the take-out and of the way back.
 
-use std::{process::Child, time::Instant};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::Child,
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nodefence::report::{Client, Request};
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Place,
     ambush::{Ambush, Blow},
-    client::UdpConn,
+    client::{UdpConn, wait_until},
+    load::{repeat, under},
     topology::Service,
 };
+use serde_json::Value;
 
-use super::common::{LIMIT, agent, cluster, is_out, saved, untouched, wait_out, wait_same};
+use super::common::{LIMIT, agent, cluster, is_out, saved, untouched, wait_out, wait_same, weighted_on_b};
 
-/// Gives the agent a command and waits until the blow has fallen at the `nth` step of what follows, or until all of it is done. Whether
-/// it has fallen, and the command, which may wait for its answer.
+/// An agent that goes on answers within this.
+const ANSWERED: Duration = Duration::from_secs(1);
+
+/// Gives the agent a command and waits until the blow has fallen at the `nth` step of what follows, or until all of it is done. The ambush, and the command,
+/// which may wait for its answer.
 fn struck(
     agent: &Agent,
     nth: usize,
     blow: Blow,
     verb: &str,
     done: impl Fn() -> bool,
-) -> Result<(bool, Child)> {
+) -> Result<(Ambush, Child)> {
     let ambush = Ambush::lay(agent.proc()?.pid(), "takeout", nth, blow)?;
     let told = agent.begin(&[verb, "node-b"])?;
     let begun = Instant::now();
@@ -28,7 +40,49 @@ fn struck(
         ensure!(begun.elapsed() < LIMIT, "step {nth}: neither reached nor passed\n{}", agent.log());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    Ok((ambush.lift()?, told))
+    Ok((ambush, told))
+}
+
+/// Whether an agent answers there.
+fn answers(socket: &Path) -> bool {
+    let asked = Client::connect(socket).and_then(|mut client| {
+        client.set_patience(ANSWERED)?;
+        client.ask::<Value>(&Request::Nodes)
+    });
+    asked.is_ok()
+}
+
+/// Another agent takes over while the thread that takes out is held at a step. It goes on once the agent that it belongs to has heard the hand-over, and ends:
+/// it answers nobody any more.
+fn upgraded(cluster: &Cluster, agent: &mut Agent, ambush: Ambush, flags: bool) -> Result<()> {
+    let socket = agent.socket();
+    let lifting = std::thread::spawn(move || {
+        let heard = wait_until("the hand-over", LIMIT, || !answers(&socket));
+        ambush.lift().and(heard)
+    });
+    let weighted = || weighted_on_b(&cluster.a.ns).map(BTreeSet::from_iter);
+    let first = weighted()?;
+    // What is out stays out meanwhile.
+    let watch = |stop: &AtomicBool| {
+        let mut before = first.clone();
+        repeat(stop, || {
+            let now = weighted()?;
+            ensure!(
+                !flags || now.is_subset(&before),
+                "let go between two agents: {now:?}, before {before:?}"
+            );
+            before = now;
+            Ok(Duration::ZERO)
+        })
+    };
+    let (restarted, watched) = under([watch], || agent.restart(&["--take-over"]));
+    lifting.join().map_err(|_| anyhow!("who lifts the ambush panicked"))??;
+    restarted?;
+    for looks in watched {
+        let looks = looks.with_context(|| agent.log())?;
+        ensure!(looks > 0, "nobody looked");
+    }
+    Ok(())
 }
 
 fn flows_to_b(cluster: &Cluster) -> Result<(Conn, UdpConn)> {
@@ -59,7 +113,13 @@ fn at_every_step(blow: Blow) -> Result<()> {
                 asked = Instant::now();
                 agent.expect(&[verb, "node-b"])?;
             } else {
-                let (hit, mut told) = struck(&agent, nth, blow, verb, settled)?;
+                let (ambush, mut told) = struck(&agent, nth, blow, verb, settled)?;
+                let mut hit = ambush.hit();
+                if hit && blow == Blow::Hold {
+                    upgraded(&cluster, &mut agent, ambush, flags)?;
+                } else {
+                    hit = ambush.lift()?;
+                }
                 let guarded = |began: Instant, log: &str| -> Result<()> {
                     let took = wait_same(&cluster, &before, began, log);
                     println!("{what}: put back {:?} later", took.with_context(|| what.clone())?);
@@ -67,6 +127,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
                 };
                 match blow {
                     _ if !hit => *steps = Some(nth - 1),
+                    Blow::Hold => {}
                     Blow::Kill => {
                         let began = Instant::now();
                         agent.kill();
@@ -116,4 +177,9 @@ fn killed_at_every_step() -> Result<()> {
 #[test]
 fn stopped_at_every_step() -> Result<()> {
     at_every_step(Blow::Stop)
+}
+
+#[test]
+fn upgraded_at_every_step() -> Result<()> {
+    at_every_step(Blow::Hold)
 }
