@@ -73,6 +73,8 @@ fn entries(ns: &Netns, from: &[IpAddr]) -> Result<BTreeSet<String>> {
 struct Left {
     datagrams: [Option<u64>; 2],
     all: [Option<u64>; 2],
+    /// When each look at both tables began, and how long it took.
+    looks: Vec<(u64, Duration)>,
 }
 
 /// Place of a table in [`Left`].
@@ -80,11 +82,18 @@ const IPVS: usize = 0;
 const CONNTRACK: usize = 1;
 
 impl Left {
-    fn look(&mut self, table: usize, datagrams: usize, all: usize) {
-        let now = monotonic_ns();
+    /// How long a look took since then, on average.
+    fn look_took(&self, since: u64) -> Duration {
+        let looks = self.looks.iter().filter(|(began, _)| *began >= since);
+        let looks: Vec<Duration> = looks.map(|(_, took)| *took).collect();
+        looks.iter().sum::<Duration>() / u32::try_from(looks.len().max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// A look counts by when it began, as those of [`nodefence_tests::watch::wait_within`] do.
+    fn look(&mut self, table: usize, began: u64, datagrams: usize, all: usize) {
         for (at, left) in [(&mut self.datagrams[table], datagrams), (&mut self.all[table], all)] {
             if left == 0 {
-                at.get_or_insert(now);
+                at.get_or_insert(began);
             }
         }
     }
@@ -98,10 +107,13 @@ fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
             let mut conntrack = Conntrack::open()?;
             let (begun, mut seen) = (Instant::now(), Left::default());
             while begun.elapsed() < LIMIT {
+                let both = seen.all[IPVS].is_none().then(monotonic_ns);
                 if seen.all[IPVS].is_none() {
+                    let looked = monotonic_ns();
                     let left = open(&fs::read_to_string(CONNECTIONS)?, &from)?;
-                    seen.look(IPVS, left.len() - of(&left, "TCP"), left.len());
+                    seen.look(IPVS, looked, left.len() - of(&left, "TCP"), left.len());
                 }
+                let looked = monotonic_ns();
                 let mut left = Vec::new();
                 for family in [Half::V4, Half::V6] {
                     let is_left = |flow: &Flow| {
@@ -111,7 +123,9 @@ fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
                     };
                     left.extend(conntrack.dump(family, is_left)?.flows);
                 }
-                seen.look(CONNTRACK, left.iter().filter(|flow| flow.tcp.is_none()).count(), left.len());
+                let datagrams = left.iter().filter(|flow| flow.tcp.is_none()).count();
+                seen.look(CONNTRACK, looked, datagrams, left.len());
+                seen.looks.extend(both.map(|began| (began, Duration::from_nanos(monotonic_ns() - began))));
                 if seen.all.iter().all(Option::is_some) {
                     return Ok(seen);
                 }
@@ -122,9 +136,9 @@ fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
     })
 }
 
-/// What an emulated processor takes for the kernel's part of it, before there is any: to read all tables, which the agent does in each of its rounds and whoever
-/// looks does all the time, and to delete so many entries of conntrack.
-fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<Duration> {
+/// What an emulated processor takes for the kernel's part of it, before there is any and beside whoever looks all the time: to read all tables, which the agent
+/// does in each of its rounds, and to delete so many entries of conntrack.
+fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2]> {
     let from = from.to_vec();
     ns.run(move || {
         let mut conntrack = Conntrack::open()?;
@@ -147,7 +161,7 @@ fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<Duration> {
         ensure!(ours.len() == entries, "{} of {entries} entries", ours.len());
         let begun = Instant::now();
         conntrack.delete(&ours)?;
-        Ok(read + begun.elapsed())
+        Ok([read, begun.elapsed()])
     })
 }
 
@@ -235,9 +249,8 @@ fn in_time_and_nothing_else() -> Result<()> {
     let kept = entries(ns, &to_c)?;
     ensure!(entries(ns, &to_b)?.len() >= 15 && kept.len() >= 15, "{kept:?}");
 
-    let kernel = yardstick(ns, &to_b, mine.len())?;
-    figure("the kernel reads and deletes so much", kernel.as_secs_f64() * 1e3, "ms");
     let watch = look_all_the_time(ns, &to_b);
+    let [reads, deletes] = yardstick(ns, &to_b, mine.len())?;
     let report: Value = serde_json::from_str(&agent.expect(&["flag", "node-b", "-o", "json"])?)?;
     let received = report["received_ns"].as_u64().context("when it was asked")?;
     let flagged = moment(received);
@@ -248,6 +261,9 @@ fn in_time_and_nothing_else() -> Result<()> {
     let asked = agent.status()?["asked"]["node-b"].clone();
     let asking = Duration::from_secs_f64(asked["seconds"].as_f64().context("nobody was asked")?);
     held("clients asked", ASKING, flagged, asking).with_context(|| asked.to_string())?;
+    // Who looks reads what the agent reads: the processors may be slower now than before.
+    let kernel = reads.max(seen.look_took(received) * ROUNDS) + deletes;
+    figure("the kernel reads and deletes so much", kernel.as_secs_f64() * 1e3, "ms");
     let at_once = if emulated() { AT_ONCE + kernel.min(KERNEL) } else { AT_ONCE };
     for (table, name) in [(IPVS, "IPVS"), (CONNTRACK, "conntrack")] {
         let (datagrams, all) = (since(seen.datagrams[table]), since(seen.all[table]));
