@@ -9,7 +9,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::Ipvs;
 use nodefence_tests::{
-    Conn, Family, Netns, Node, Outcome, Place,
+    Conn, Family, Netns, Node, Place,
+    checks::reset_by_now,
     client::wait_until,
     ipvs::{Snapshot, saved},
     kube::{Beside, Mode, Setup, forwards::V4, proxy::SYNC_PERIOD},
@@ -307,7 +308,7 @@ fn ends(first: bool) -> Result<()> {
     b.freeze()?;
     beside.agent.flag("node-b")?;
     wait_out(&beside)?;
-    ensure!(open.request() == Outcome::Reset, "its client was not told");
+    reset_by_now(&mut open).context("its client was not told")?;
     if !first {
         ending()?;
     }
@@ -331,7 +332,7 @@ fn a_pod_that_ends_during_the_flag() -> Result<()> {
     ends(false)
 }
 
-/// What waits for kube-proxy's look at what it drains: others run beside it.
+/// On the oldest kernel.
 mod seldom {
     use super::*;
 

@@ -10,8 +10,9 @@ use super::{
     hang::{follow, recovers, rescues},
 };
 use crate::{
-    Conn, Family, Outcome, Place,
+    Conn, Family, Place,
     audit::BOTH,
+    checks::reset_by_now,
     client::wait_until,
     ipvs::saved,
     promises::RESTORED,
@@ -71,8 +72,7 @@ fn falls_back(beside: &Beside) -> Result<()> {
     cluster.b.freeze()?;
     beside.agent.flag(cluster.b.name)?;
     for (conn, family) in kept.iter_mut().zip(BOTH) {
-        let outcome = conn.request();
-        ensure!(outcome == Outcome::Reset, "{family:?}: an established connection: {outcome:?}");
+        reset_by_now(conn).with_context(|| format!("{family:?}: an established connection"))?;
         answered_by(beside, Place::Outside, family, cluster.c.name)?;
     }
     recovers(beside, &cluster.b)

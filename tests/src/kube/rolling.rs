@@ -318,10 +318,10 @@ pub fn holds(mode: Mode) -> Result<()> {
     kube_proxy.thaw()?;
     let stalled = seen.oldest;
     world.roll(pace.between, &mut seen)?;
-    // What it was ending gently it does not know any more.
+    // What it was ending gently it does not know any more. A fault that is none would show by then.
     kube_proxy.stop()?;
     let kube_proxy = start(&world.control, &world.cluster)?;
-    world.roll(pace.between, &mut seen)?;
+    world.roll(pace.between.max(pace.found()), &mut seen)?;
     println!(
         "{mode}: {} pods replaced in {:?}, {} audits without a fault; {} pairs drained, the oldest other difference was {:?} old",
         world.pods.made - PODS,
