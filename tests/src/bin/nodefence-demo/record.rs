@@ -128,6 +128,7 @@ pub(crate) fn json(run: &Run) -> Value {
         "first_bucket_ms": run.first_bucket() * BUCKET_MS,
         "frozen_monotonic_ns": run.frozen_ns,
         "flag_ms": run.flagged,
+        "flag_holds_ms": run.flag_holds,
         "ended_ms": run.ended,
         "clients_of_the_healthy_node": run.on_healthy,
         "columns": ["served", "reset_or_refused", "stalled"],

@@ -78,6 +78,8 @@ pub(crate) struct Run {
     pub(crate) frozen_ns: u64,
     /// When `nodefence flag` was started, in milliseconds after the freeze.
     pub(crate) flagged: Option<f64>,
+    /// When it said that the flag holds.
+    pub(crate) flag_holds: Option<f64>,
     /// When the run was ended, in milliseconds after the freeze. Whoever waited then waits no more.
     pub(crate) ended: f64,
     pub(crate) requests: Vec<Request>,
@@ -116,7 +118,16 @@ pub(crate) fn run(plan: Plan, times: Times, stop: &Arc<AtomicBool>) -> Result<Ru
     live::head();
     let begin = Instant::now();
     let zero = begin + Duration::from_secs(times.before);
-    let mut stage = Stage { times, begin, zero, frozen: false, flagged: None, cells: Vec::new(), usual: 1 };
+    let mut stage = Stage {
+        times,
+        begin,
+        zero,
+        frozen: false,
+        flagged: None,
+        flag_holds: None,
+        cells: Vec::new(),
+        usual: 1,
+    };
     let watched = stage.watch(&cluster, agent.as_ref(), &shared, stop);
     let ended = Instant::now();
     // Those that wait look every 50 ms whether it is over.
@@ -137,6 +148,7 @@ pub(crate) fn run(plan: Plan, times: Times, stop: &Arc<AtomicBool>) -> Result<Ru
         on_healthy,
         frozen_ns: monotonic_ns().saturating_sub(zero.elapsed().as_nanos() as u64),
         flagged: stage.flagged.map(|at| (at - zero).as_secs_f64() * 1e3),
+        flag_holds: stage.flag_holds.map(|at| (at - zero).as_secs_f64() * 1e3),
         ended: (ended - zero).as_secs_f64() * 1e3,
         requests: notes.iter().map(|note| note.request(zero)).collect(),
     })
@@ -148,6 +160,7 @@ struct Stage {
     zero: Instant,
     frozen: bool,
     flagged: Option<Instant>,
+    flag_holds: Option<Instant>,
     cells: Vec<live::Counts>,
     usual: u64,
 }
@@ -180,7 +193,7 @@ impl Stage {
                 {
                     println!("  -- nodefence flag node-b --");
                     self.flagged = Some(Instant::now());
-                    flag = Some(scope.spawn(move || agent.flag("node-b")));
+                    flag = Some(scope.spawn(move || agent.flag("node-b").map(|()| Instant::now())));
                 }
                 sleep(
                     (at + Duration::from_millis(BUCKET_MS as u64)).saturating_duration_since(Instant::now()),
@@ -196,7 +209,10 @@ impl Stage {
                 }
             }
             match flag.map(std::thread::ScopedJoinHandle::join) {
-                Some(Ok(done)) => done.context("nodefence flag node-b"),
+                Some(Ok(done)) => {
+                    self.flag_holds = Some(done.context("nodefence flag node-b")?);
+                    Ok(())
+                }
                 Some(Err(_)) => bail!("the thread that flags panicked"),
                 None => Ok(()),
             }
