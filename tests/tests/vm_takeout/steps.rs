@@ -136,6 +136,10 @@ fn at_every_step(blow: Blow) -> Result<()> {
                             guarded(began, &agent.log())?;
                         }
                         agent.restart(&[])?;
+                        // What was not answered may not be in its flags file.
+                        if !told.wait()?.success() {
+                            agent.expect(&[verb, "node-b"])?;
+                        }
                     }
                     Blow::Stop => {
                         // Until each thread has noticed.
