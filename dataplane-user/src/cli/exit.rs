@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use crate::{
     agent, dataplane,
-    report::{ClientError, ErrorKind},
+    report::{ClientError, ErrorKind, ServerError},
 };
 
 /// What the binary's exit code says. `docs/cli.md` and `--help` list them.
@@ -35,6 +35,9 @@ impl Exit {
             _ => {}
         }
         if let Some(dataplane::Error::Busy { .. }) = error.downcast_ref() {
+            return Self::Busy;
+        }
+        if error.downcast_ref::<ServerError>().is_some_and(ServerError::is_busy) {
             return Self::Busy;
         }
         match error.downcast_ref::<ClientError>() {

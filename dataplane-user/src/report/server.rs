@@ -66,6 +66,13 @@ pub struct ServerError {
     source: io::Error,
 }
 
+impl ServerError {
+    /// Whether another agent listens there.
+    pub fn is_busy(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
 /// The agent's end of the socket. Dropping it removes the socket's file, where it is still its own.
 #[derive(Debug)]
 pub struct Server {
@@ -75,20 +82,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. A file that lies there is removed: only the holder of the agent's lock may call this, so it is one that
-    /// an earlier agent left.
+    /// Listens. A socket that nobody listens on is one that an earlier agent left, and removed.
     ///
     /// # Errors
-    /// Where the socket cannot be made, or what lies there is no socket.
+    /// Where the socket cannot be made, somebody listens there (an agent with another run folder), or what lies there is no socket.
     pub fn bind(path: PathBuf) -> Result<Self, ServerError> {
         let wrong = |what| {
             let path = path.clone();
             move |source| ServerError { path, what, source }
         };
-        if Self::check(&path)? {
-            std::fs::remove_file(&path).map_err(wrong("cannot remove the stale one"))?;
-        }
-        let listener = UnixListener::bind(&path).map_err(wrong("cannot listen"))?;
+        Self::check(&path)?;
+        Self::remove_stale(&path)?;
+        let listener = UnixListener::bind(&path).map_err(|source| {
+            let what = match source.kind() {
+                io::ErrorKind::AddrInUse => "another agent listens there (--socket gives this one its own)",
+                _ => "cannot listen",
+            };
+            wrong(what)(source)
+        })?;
         let meta = std::fs::symlink_metadata(&path).map_err(wrong("cannot look at it"))?;
         let this = Self { listener, path: path.clone(), inode: meta.ino() };
         // The folder is 0700 before anything lies in it; this is the second lock on the same door.

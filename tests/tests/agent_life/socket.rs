@@ -40,6 +40,21 @@ fn something_else_in_the_sockets_place_is_left() -> Result<()> {
     Ok(())
 }
 
+/// Another run folder, and the same socket: the agent that serves there goes on.
+#[test]
+fn a_socket_that_another_agent_serves_is_left() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    agent.flag("node-b")?;
+    let other = agent.cluster_file().with_file_name("other");
+    let mut command = agent.command(&["--run-dir", other.to_str().context("a path")?]);
+    let output = ns.run(move || command.output())?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(6), "{}: {text}", output.status);
+    ensure!(text.contains("agent.sock: another agent listens there"), "{text}");
+    ensure!(agent.node("node-b")?["action"] == "refuse", "{}", agent.log());
+    Ok(())
+}
+
 #[test]
 fn the_socket_is_the_agents_own() -> Result<()> {
     let (_ns, agent) = start(&[])?;
