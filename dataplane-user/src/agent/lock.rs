@@ -133,15 +133,21 @@ impl Lock {
         there.is_ok_and(|there| is_ours(&there))
     }
 
-    /// As [`Lock::take`], but waits for the other agent to end.
+    /// As [`Lock::take`], but waits for the other agent to end. `of`: its process id, where that is known.
     ///
     /// # Errors
-    /// [`LockError::Busy`] where it has not ended in that time.
-    pub fn wait(run_dir: &Path, advice: &'static str, patience: Duration) -> Result<Self, LockError> {
+    /// [`LockError::Busy`] where it has not ended in that time, or a third one has the lock.
+    pub fn wait(
+        run_dir: &Path,
+        advice: &'static str,
+        patience: Duration,
+        of: Option<i32>,
+    ) -> Result<Self, LockError> {
         let end = Instant::now() + patience;
+        let is_third = |pid: Option<i32>| of.is_some() && pid.is_some() && pid != of;
         loop {
             match Self::take(run_dir, advice) {
-                Err(LockError::Busy { .. }) if Instant::now() < end => {
+                Err(LockError::Busy { pid, .. }) if !is_third(pid) && Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 done => return done,
@@ -163,14 +169,20 @@ mod tests {
         let error = Lock::take(&run, "end it").unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         assert!(error.to_string().ends_with("; end it"), "{error}");
-        assert!(Lock::wait(&run, "", Duration::from_millis(20)).is_err());
+        assert!(Lock::wait(&run, "", Duration::from_millis(20), None).is_err());
+        let begun = Instant::now();
+        let third = Lock::wait(&run, "", Duration::from_secs(60), Some(1)).unwrap_err();
+        assert!(
+            matches!(third, LockError::Busy { .. }) && begun.elapsed() < Duration::from_secs(30),
+            "{third}"
+        );
         assert!(lock.is_in(&run));
         fs::remove_dir_all(&run).unwrap();
         assert!(!lock.is_in(&run));
         let other = Lock::take(&run, "").unwrap();
         assert!(!lock.is_in(&run) && other.is_in(&run));
         drop((lock, other));
-        let _lock = Lock::wait(&run, "", Duration::from_millis(20)).unwrap();
+        let _lock = Lock::wait(&run, "", Duration::from_millis(20), None).unwrap();
     }
 
     #[test]

@@ -105,11 +105,17 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
             None
         }
     };
-    let (patience, trouble) = match before {
-        Some(_) => (ENDS, "take over: the other agent handed over, and has not ended yet"),
-        None => (HAND_OVER, "take over: the other agent did not end; it goes on, if it does not stand still"),
-    };
-    let lock = Lock::wait(&settings.run_dir, STANDS_STILL, patience).context(trouble)?;
+    let patience = if before.is_some() { ENDS } else { HAND_OVER };
+    let lock = Lock::wait(&settings.run_dir, STANDS_STILL, patience, before).map_err(|error| {
+        let trouble = match (&error, before) {
+            (LockError::Busy { pid: Some(pid), .. }, Some(before)) if *pid != before => {
+                "take over: another one took over first"
+            }
+            (_, Some(_)) => "take over: the other agent handed over, and has not ended yet",
+            (_, None) => "take over: the other agent did not end; it goes on, if it does not stand still",
+        };
+        anyhow::Error::new(error).context(trouble)
+    })?;
     tracing::info!(before, "took over");
     Ok(lock)
 }
