@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use crate::{enforce::Share, plan::audit::Kind};
+use crate::{cluster::LONGEST_REASON, enforce::Share, plan::audit::Kind};
 
 /// Whether the datapath cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -114,9 +114,6 @@ pub(super) fn lasting(text: &str) -> Result<Duration, String> {
     }
     Ok(lasts)
 }
-
-/// Longest reason of a flag, in characters.
-const LONGEST_REASON: usize = 1_000;
 
 /// Why somebody flags: it stands in one row of a table.
 pub(super) fn reason(text: &str) -> Result<String, String> {

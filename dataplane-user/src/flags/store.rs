@@ -53,7 +53,9 @@ impl FlagStore {
     /// Where something else lies in its place, or it cannot be opened.
     pub fn check(&self) -> Result<(), StoreError> {
         match self.open() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed(error)),
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
+                Err(self.failed(error))
+            }
             _ => Ok(()),
         }
     }
@@ -120,7 +122,8 @@ impl FlagStore {
             return Err(io::Error::other("is not a regular file; move it away"));
         }
         if meta.len() > MAX_BYTES {
-            return Err(io::Error::other(format!("{} bytes; the limit is {MAX_BYTES}", meta.len())));
+            let text = format!("{} bytes; the limit is {MAX_BYTES}", meta.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(file)
     }

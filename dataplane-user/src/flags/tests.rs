@@ -261,7 +261,22 @@ fn a_file_that_cannot_be_written_is_an_error_with_its_name() {
     assert!(error.contains("missing/flags.json"), "{error}");
 }
 
-/// An agent would not start with it.
+#[test]
+fn a_file_of_more_than_an_agent_writes_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FlagStore::new(dir.path());
+    std::fs::write(store.path(), " ".repeat((16 << 20) + 1)).unwrap();
+    store.check().unwrap();
+    let adopted = store.adopt(at(1_000, 20)).unwrap();
+    let problem = adopted.problem.unwrap();
+    assert!(
+        problem.contains("is damaged: 16777217 bytes; the limit is 16777216; its flags are gone"),
+        "{problem}"
+    );
+    assert!(dir.path().join("flags.json.bad").exists() && adopted.saved == Saved::default());
+}
+
+/// It would be taken for damaged.
 #[test]
 fn what_could_not_be_read_again_is_not_written() {
     let dir = tempfile::tempdir().unwrap();

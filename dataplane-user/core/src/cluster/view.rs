@@ -205,6 +205,9 @@ impl fmt::Display for Backend {
     }
 }
 
+/// Longest reason of a flag, in characters: it stands in one row of a table, and in the file that outlives the agent.
+pub const LONGEST_REASON: usize = 1_000;
+
 /// A flag that comes with the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFlag {

@@ -12,7 +12,7 @@ use super::{
         object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
         protocol::Protocol,
         service::{DEFAULT_AFFINITY, Hints, ServicePort},
-        view::{Backend, FileFlag, Scope},
+        view::{Backend, FileFlag, LONGEST_REASON, Scope},
     },
     raw::{RawBackend, RawEndpoint, RawFlag, RawNode, RawPort, RawService},
     values::{Address, Affinity, ClusterIp},
@@ -143,11 +143,13 @@ impl Reader {
         if let Some(other) = before.iter().position(|flag| flag.node == *name) {
             return refused(format!("`{name}` is flagged by flags[{other}] already"));
         }
-        Ok(FileFlag {
-            node: name.clone(),
-            until: raw.until.map(|until| until.0),
-            reason: raw.reason.unwrap_or_default(),
-        })
+        let reason = raw.reason.unwrap_or_default();
+        let length = reason.chars().count();
+        if length > LONGEST_REASON {
+            let message = format!("{LONGEST_REASON} characters at most, and these are {length}");
+            return Err(Refused::new(format!("flags[{f}].reason"), message));
+        }
+        Ok(FileFlag { node: name.clone(), until: raw.until.map(|until| until.0), reason })
     }
 
     /// The field of the file that a conflict is about.

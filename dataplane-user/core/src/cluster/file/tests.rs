@@ -220,6 +220,13 @@ fn says_line_and_field() {
             "nodes:\n  - {name: a, address: 10.0.0.1}\nflags:\n  - {node: a, until: tomorrow}\n".into(),
             "flags[0].until: `tomorrow` is no time",
         ),
+        (
+            format!(
+                "nodes:\n  - {{name: a, address: 10.0.0.1}}\nflags:\n  - {{node: a, reason: {}}}\n",
+                "x".repeat(1_001)
+            ),
+            "flags[0].reason: 1000 characters at most, and these are 1001",
+        ),
         ("nodes:\n  - {name: a, address: 10.0.0.1}\nnodes: []\n".into(), "line 3"),
         ("nodes: [\n".into(), "line"),
         ("nodes: 7\n".into(), "line 1"),
