@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use crate::{cluster::LONGEST_REASON, enforce::Share, plan::audit::Kind};
+use crate::{cluster::reason_fits, enforce::Share, plan::audit::Kind};
 
 /// Whether the datapath cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -117,11 +117,7 @@ pub(super) fn lasting(text: &str) -> Result<Duration, String> {
 
 /// Why somebody flags: it stands in one row of a table.
 pub(super) fn reason(text: &str) -> Result<String, String> {
-    let length = text.chars().count();
-    if length > LONGEST_REASON {
-        return Err(format!("{LONGEST_REASON} characters at most, and these are {length}"));
-    }
-    Ok(text.to_owned())
+    reason_fits(text).map(|()| text.to_owned())
 }
 
 /// A part of the nodes.

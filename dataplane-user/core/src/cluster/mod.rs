@@ -22,6 +22,6 @@ pub use node::{NodeIx, NodeName, NodeSet};
 pub use object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject};
 pub use protocol::Protocol;
 pub use service::{Endpoint, Hints, Service, ServicePort, TrafficPolicy};
-pub use view::{Backend, ClusterView, FileFlag, LONGEST_REASON, Node, Scope, SourceName};
+pub use view::{Backend, ClusterView, FileFlag, Node, Scope, SourceName, reason_fits};
 
 pub use crate::Family;

@@ -206,7 +206,19 @@ impl fmt::Display for Backend {
 }
 
 /// Longest reason of a flag, in characters: it stands in one row of a table, and in the file that outlives the agent.
-pub const LONGEST_REASON: usize = 1_000;
+const LONGEST_REASON: usize = 1_000;
+
+/// Whether the reason of a flag is short enough.
+///
+/// # Errors
+/// Where it is not: what was expected, and how long it is.
+pub fn reason_fits(reason: &str) -> Result<(), String> {
+    let length = reason.chars().count();
+    if length > LONGEST_REASON {
+        return Err(format!("{LONGEST_REASON} characters at most, and these are {length}"));
+    }
+    Ok(())
+}
 
 /// A flag that comes with the view.
 #[derive(Clone, Debug, PartialEq, Eq)]

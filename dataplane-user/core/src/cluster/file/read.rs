@@ -12,7 +12,7 @@ use super::{
         object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
         protocol::Protocol,
         service::{DEFAULT_AFFINITY, Hints, ServicePort},
-        view::{Backend, FileFlag, LONGEST_REASON, Scope},
+        view::{Backend, FileFlag, Scope, reason_fits},
     },
     raw::{RawBackend, RawEndpoint, RawFlag, RawNode, RawPort, RawService},
     values::{Address, Affinity, ClusterIp},
@@ -144,11 +144,7 @@ impl Reader {
             return refused(format!("`{name}` is flagged by flags[{other}] already"));
         }
         let reason = raw.reason.unwrap_or_default();
-        let length = reason.chars().count();
-        if length > LONGEST_REASON {
-            let message = format!("{LONGEST_REASON} characters at most, and these are {length}");
-            return Err(Refused::new(format!("flags[{f}].reason"), message));
-        }
+        reason_fits(&reason).map_err(|message| Refused::new(format!("flags[{f}].reason"), message))?;
         Ok(FileFlag { node: name.clone(), until: raw.until.map(|until| until.0), reason })
     }
 
