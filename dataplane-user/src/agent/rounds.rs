@@ -1,8 +1,15 @@
 //! Rounds of asking idle clients that wait for their turn.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 
 use super::follow_up::Round;
 
@@ -10,8 +17,12 @@ use super::follow_up::Round;
 /// carries the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
 pub(super) const AT_ONCE: usize = 2;
 
+/// Those of one kind begin so far apart at least. Nodes that are flagged one by one meanwhile are asked about together: a round has the kernel walk
+/// its whole table, 36 ms of a processor where that has 262,144 buckets and no entry.
+const APART: Duration = Duration::from_millis(200);
+
 /// Whose turn it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Of {
     /// Somebody waits for what comes of it.
     Requests,
@@ -22,13 +33,27 @@ pub(super) enum Of {
 /// Of each node one at most: what a newer one is to ask is found out when it begins, and so it takes the place of the older.
 #[derive(Default)]
 pub(super) struct Rounds {
-    waiting: Mutex<Vec<Round>>,
+    waiting: Mutex<Waiting>,
     requests: Notify,
     others: Notify,
 }
 
+#[derive(Default)]
+struct Waiting {
+    rounds: Vec<Round>,
+    /// Not before then the next ones begin.
+    next: BTreeMap<Of, Instant>,
+}
+
+/// What is to be done.
+enum Turn {
+    Begin(Vec<Round>),
+    WaitUntil(Instant),
+    WaitForRounds,
+}
+
 impl Rounds {
-    fn waiting(&self) -> MutexGuard<'_, Vec<Round>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -42,14 +67,14 @@ impl Rounds {
     /// Another one waits.
     pub(super) fn put(&self, round: Round) {
         let mut waiting = self.waiting();
-        let of = match waiting.iter_mut().find(|older| older.node == round.node) {
+        let of = match waiting.rounds.iter_mut().find(|older| older.node == round.node) {
             Some(older) => {
                 older.requests.extend(round.requests);
                 kind(older)
             }
             None => {
                 let of = kind(&round);
-                waiting.push(round);
+                waiting.rounds.push(round);
                 of
             }
         };
@@ -57,19 +82,30 @@ impl Rounds {
         self.rung(of).notify_one();
     }
 
-    /// All of these that wait, as soon as there are any: they are asked together, and conntrack is listed as often for all as for one.
+    /// All of these that wait, as soon as there are any and the last ones began [`APART`] ago: they are asked together, and conntrack is listed as often for
+    /// all as for one.
     pub(super) async fn next(&self, of: Of) -> Vec<Round> {
         loop {
-            let rounds = self.take(of);
-            if !rounds.is_empty() {
-                return rounds;
+            match self.turn(of, Instant::now()) {
+                Turn::Begin(rounds) => return rounds,
+                Turn::WaitUntil(next) => sleep_until(next).await,
+                Turn::WaitForRounds => self.rung(of).notified().await,
             }
-            self.rung(of).notified().await;
         }
     }
 
-    fn take(&self, of: Of) -> Vec<Round> {
-        self.waiting().extract_if(.., |round| kind(round) == of).collect()
+    fn turn(&self, of: Of, now: Instant) -> Turn {
+        let mut waiting = self.waiting();
+        if !waiting.rounds.iter().any(|round| kind(round) == of) {
+            return Turn::WaitForRounds;
+        }
+        match waiting.next.get(&of) {
+            Some(next) if now < *next => Turn::WaitUntil(*next),
+            _ => {
+                waiting.next.insert(of, now + APART);
+                Turn::Begin(waiting.rounds.extract_if(.., |round| kind(round) == of).collect())
+            }
+        }
     }
 }
 
@@ -79,7 +115,7 @@ fn kind(round: &Round) -> Of {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
 
     use tokio::{sync::oneshot, time::timeout};
 
@@ -89,8 +125,14 @@ mod tests {
         Round { node: node.into(), requests: (0..requests).map(|_| oneshot::channel().0).collect() }
     }
 
-    fn taken(rounds: &Rounds, of: Of) -> Vec<(String, usize)> {
-        rounds.take(of).into_iter().map(|round| (round.node.to_string(), round.requests.len())).collect()
+    /// What begins then; `None` where something waits and may not.
+    fn begins(rounds: &Rounds, of: Of, at: Instant) -> Option<Vec<(String, usize)>> {
+        let begun = match rounds.turn(of, at) {
+            Turn::Begin(rounds) => rounds,
+            Turn::WaitForRounds => Vec::new(),
+            Turn::WaitUntil(_) => return None,
+        };
+        Some(begun.into_iter().map(|round| (round.node.to_string(), round.requests.len())).collect())
     }
 
     fn named(names: &[(&str, usize)]) -> Vec<(String, usize)> {
@@ -100,17 +142,40 @@ mod tests {
     #[test]
     fn a_node_waits_once_and_with_all_who_want_it() {
         let rounds = Rounds::default();
+        let now = Instant::now();
         for (node, requests) in [("b", 0), ("c", 0), ("b", 0), ("d", 1), ("b", 2)] {
             rounds.put(round(node, requests));
         }
         // One that somebody waits for by now has its turn with those.
-        assert_eq!(taken(&rounds, Of::Requests), named(&[("b", 2), ("d", 1)]));
-        assert_eq!(taken(&rounds, Of::Requests), named(&[]));
-        assert_eq!(taken(&rounds, Of::Others), named(&[("c", 0)]));
-        assert_eq!(taken(&rounds, Of::Others), named(&[]));
+        assert_eq!(begins(&rounds, Of::Requests, now), Some(named(&[("b", 2), ("d", 1)])));
+        assert_eq!(begins(&rounds, Of::Requests, now), Some(named(&[])));
+        assert_eq!(begins(&rounds, Of::Others, now), Some(named(&[("c", 0)])));
+        assert_eq!(begins(&rounds, Of::Others, now), Some(named(&[])));
         // One that has begun is none that waits.
         rounds.put(round("b", 0));
-        assert_eq!(taken(&rounds, Of::Others), named(&[("b", 0)]));
+        assert_eq!(begins(&rounds, Of::Others, now + APART), Some(named(&[("b", 0)])));
+    }
+
+    #[test]
+    fn those_that_come_soon_after_others_wait_for_more() {
+        let rounds = Rounds::default();
+        let first = Instant::now();
+        rounds.put(round("b", 1));
+        assert_eq!(begins(&rounds, Of::Requests, first), Some(named(&[("b", 1)])));
+        rounds.put(round("c", 1));
+        rounds.put(round("d", 0));
+        let soon = first + APART - Duration::from_millis(1);
+        assert_eq!(begins(&rounds, Of::Requests, soon), None);
+        assert_eq!(
+            begins(&rounds, Of::Others, soon),
+            Some(named(&[("d", 0)])),
+            "the other kind does not wait"
+        );
+        rounds.put(round("e", 1));
+        assert_eq!(begins(&rounds, Of::Requests, first + APART), Some(named(&[("c", 1), ("e", 1)])));
+        // After a pause the next one begins at once.
+        rounds.put(round("f", 1));
+        assert_eq!(begins(&rounds, Of::Requests, first + 2 * APART), Some(named(&[("f", 1)])));
     }
 
     #[tokio::test]
