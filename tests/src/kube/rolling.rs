@@ -45,8 +45,8 @@ struct Pace {
     every: Duration,
     /// For how long before, between and after kube-proxy's stall and its restart.
     between: Duration,
-    /// How long kube-proxy stands still in the middle: what then differs has to be seen older than a sync, and stay short of a fault with what kube-proxy has to do
-    /// after it. The first pod that it misses is gone after two steps, an audit may find that a sixth of `fault_after` later, and the last audit may be as much before the end.
+    /// How long kube-proxy stands still in the middle at most: what then differs has to be seen older than a sync, and stay short of a fault with what kube-proxy has
+    /// to do after it. So it goes on as soon as that was seen. The first pod that it misses is gone after two steps, an audit may find that a sixth of `fault_after` later, and the last audit may be as much before the end.
     stall: Duration,
 }
 
@@ -234,8 +234,18 @@ impl World {
 
     /// Replaces one pod after the other, with clients: no audit finds a fault.
     fn roll(&mut self, length: Duration, seen: &mut Seen) -> Result<()> {
+        self.roll_until(length, seen, |_| false)
+    }
+
+    /// The same until enough was seen, for so long at most.
+    fn roll_until(
+        &mut self,
+        longest: Duration,
+        seen: &mut Seen,
+        is_enough: impl Fn(&Seen) -> bool,
+    ) -> Result<()> {
         let begun = Instant::now();
-        while begun.elapsed() + self.pace.every <= length {
+        while begun.elapsed() + self.pace.every <= longest && !is_enough(seen) {
             let step = Instant::now();
             self.pods.replace();
             self.tell("")?;
@@ -314,9 +324,11 @@ pub fn holds(mode: Mode) -> Result<()> {
     world.roll(pace.between, &mut seen)?;
     // It misses a sync, as one that is short of memory or processor does.
     kube_proxy.freeze()?;
-    world.roll(pace.stall, &mut seen)?;
+    let before = std::mem::take(&mut seen.oldest);
+    world.roll_until(pace.stall, &mut seen, |seen| seen.oldest >= pace.sync_period)?;
     kube_proxy.thaw()?;
     let stalled = seen.oldest;
+    seen.oldest = stalled.max(before);
     world.roll(pace.between, &mut seen)?;
     // What it was ending gently it does not know any more. A fault that is none would show by then.
     kube_proxy.stop()?;
