@@ -245,13 +245,14 @@ impl Agent {
             Some(fallen) if ended.is_ok() => Err(fallen.into()),
             _ => ended,
         };
+        // Before the last lines: whoever reads the log may stand still, and another agent waits for this.
+        drop(lock);
         match &ended {
             Ok(why) => tracing::info!(why, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
             Err(error) => {
                 tracing::error!(%error, "the agent ends; the dataplane stays, verdicts lapse in 3 s");
             }
         }
-        drop(lock);
         ended.map(drop)
     }
 }

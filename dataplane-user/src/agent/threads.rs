@@ -188,10 +188,10 @@ impl Crew {
     }
 
     fn falls_by(&self, fallen: Fallen) {
-        tracing::error!("{fallen}; the agent ends");
-        // Others may fall because this one did.
-        let _later = self.0.first.set(fallen);
+        // Others may fall because this one did. Whoever reads the log may stand still: the agent ends all the same.
+        let _later = self.0.first.set(fallen.clone());
         self.0.fell.cancel();
+        tracing::error!("{fallen}; the agent ends");
     }
 }
 

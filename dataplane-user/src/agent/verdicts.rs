@@ -157,6 +157,9 @@ impl Driver {
             self.enforcer.handle(Input::Tick, now());
         }
         self.inbox.close();
+        if let Some(last) = self.enforcer.last_save() {
+            self.store.post(|work| work.save = Some(last));
+        }
     }
 
     /// Does all that is to be done now.

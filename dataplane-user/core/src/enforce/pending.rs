@@ -70,7 +70,12 @@ impl Requests {
     }
 
     fn is_unsaved(&self, changes: Changes) -> bool {
-        !self.is_given() && self.out.is_none() && changes.all > self.done
+        self.out.is_none() && self.is_behind(changes)
+    }
+
+    /// Whether there is more than was handed out, also where that is not known to be saved.
+    pub(super) fn is_behind(&self, changes: Changes) -> bool {
+        !self.is_given() && changes.all > self.out.unwrap_or(self.done)
     }
 
     /// When what is not urgent, or failed, is to be saved (CLOCK_MONOTONIC, ns): each makes the disk write, so that renewals are saved once a second at most.

@@ -9,6 +9,7 @@ use super::{
     now::{SECOND, Ticket},
     output::{Answer, Changed, Done, Event, Output, Refusal, SaveState},
     pending::{Pending, Wish},
+    shown::ToSave,
     world::Danger,
 };
 use crate::cluster::NodeName;
@@ -203,6 +204,13 @@ impl Enforcer {
         let changes = self.claims.changes();
         let due = self.requests.save(changes, self.now.mono);
         due.then(|| Output::Save(changes.all, self.claims.to_save()))
+    }
+
+    /// What is to be saved before the end, whatever else is being saved and however soon after the last time; nothing where all that is held was handed out, or
+    /// another agent has it.
+    pub fn last_save(&self) -> Option<(u64, ToSave)> {
+        let changes = self.claims.changes();
+        self.requests.is_behind(changes).then(|| (changes.all, self.claims.to_save()))
     }
 
     /// What all claims are saved by that are held now.

@@ -228,6 +228,39 @@ fn a_flag_is_answered_once_it_is_in_the_map_and_on_the_disk() {
     assert!(!rig.world.now().enforces("b"));
 }
 
+/// What waited for the disk while an older save was under way is saved before the end.
+#[test]
+fn the_end_saves_what_waits() {
+    let rig = Rig::new();
+    let _late = rig.flag("b");
+    rig.settle();
+    let work = rig.store.take(Duration::from_secs(60), |work| work.save.is_some());
+    let (first, _) = work.save.unwrap();
+    let second = rig.ask("c", Change::Raise { claim: claim(), force: true });
+    assert_eq!(second.blocking_recv().unwrap().unwrap().saved, SaveState::Late);
+    let Rig { verdicts, store, .. } = rig;
+    drop(verdicts);
+    let (last, saved) = store.take(Duration::ZERO, |_| true).save.expect("the newer state");
+    let flagged: Vec<&str> = saved.claims.by_name().into_keys().map(|node| node.as_str()).collect();
+    assert!(last > first && flagged == ["b", "c"], "{flagged:?}");
+}
+
+/// Another agent has it from the hand-over on: this one saves nothing any more.
+#[test]
+fn the_end_after_a_hand_over_saves_nothing() {
+    let rig = Rig::new();
+    let handed = rig.verdicts.inbox.ask(Asked::HandOver).unwrap();
+    rig.save();
+    handed.blocking_recv().unwrap().unwrap();
+    rig.verdicts.inbox.tell(Input::Replace {
+        source: Source::File,
+        claims: vec![("b".into(), NewClaim { source: Source::File, ..claim() })],
+    });
+    let Rig { verdicts, store, .. } = rig;
+    drop(verdicts);
+    assert!(store.take(Duration::ZERO, |_| true).save.is_none());
+}
+
 #[test]
 fn what_cannot_be_written_is_refused_with_the_reason() {
     let rig = Rig::new();
