@@ -10,9 +10,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence::flags::monotonic_ns;
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
+    Agent, Cluster, Conn, Family, Netns, Options, Place,
     checks::{Case, SOON, reset_by_now},
-    client::try_new,
     load::steady::Load,
     promises::FOLLOWED,
     topology::Service,
@@ -301,8 +300,7 @@ fn reloads_cut_nobody_else() -> Result<()> {
             format!("{head}\n{}{extra}", blocks.concat())
         };
         renamed(&agent, "this round's file", &text, |cluster| cluster["nodes"] == 3 + round % 7)?;
-        let outcome = try_new(&cluster.a.pod, backend, SOON).0;
-        ensure!(outcome == Outcome::Refused, "round {round}: {outcome:?} from a flagged node");
+        Conn::refused_at_once(&cluster.a.pod, backend, SOON).with_context(|| format!("round {round}"))?;
         Conn::connect_to(
             &cluster.a.pod,
             (cluster.c.pod_address(Family::V4), Service::Web.ports().1).into(),

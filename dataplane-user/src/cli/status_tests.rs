@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::report::AskRow;
 
 /// Of an agent of two nodes where all is well.
 fn well() -> Value {
@@ -116,4 +117,60 @@ fn what_no_person_claimed_is_told_with_how_it_is_treated() {
         lines.iter().any(|line| line == "Claimed         node-b (pass): hung (observed): it owes answers"),
         "{lines:?}"
     );
+}
+
+#[test]
+fn what_was_let_go_is_counted_by_kind() {
+    let lines = new_lines(|status| {
+        let row = PinnedRow {
+            nodes: 2,
+            affinity: 3,
+            affinity_unknown: 4,
+            datagrams: 5,
+            tcp: 6,
+            by_filter: 7,
+            refused: 8,
+            problem: Some("no answer".to_owned()),
+        };
+        status["pinned"] = json!({"node-b": row});
+    });
+    let expected = [
+        "Let go          node-b: 5 conntrack entries of UDP and SCTP, 6 of TCP, 7 requests by filter, 3 sets or lists of affinity, 4 sets of unknown Services left alone, 8 refused by the kernel, of 2 nodes together",
+        "                problem: no answer",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn what_is_taken_out_of_ipvs_and_what_would_be() {
+    let row =
+        TakeOutRow { taken: 2, waiting: 3, planned: 0, kept_services: 5, failed: 6, ..TakeOutRow::default() };
+    let observed = TakeOutRow { planned: 4, ..row.clone() };
+    let failed = TakeOutRow { problems: vec!["no answer".to_owned()], ..row };
+    let lines = new_lines(|status| {
+        status["ipvs"]["nodes"] = json!({"node-b": observed, "node-c": failed});
+    });
+    let expected = [
+        "IPVS            node-b: would take out 4 destinations, keeps 5 services",
+        "IPVS            node-c: 2 destinations taken out, 3 with connections left, 5 services kept, 6 failed",
+        "                problem: no answer",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn what_is_wrong_with_a_source_a_device_and_a_round_is_told() {
+    let lines = new_lines(|status| {
+        status["cluster"]["error"] = json!("one");
+        status["cluster"]["watch"] = json!("two");
+        status["cluster"]["flags"] = json!(["three"]);
+        status["flags_problem"] = json!("four");
+        status["interfaces"][0]["error"] = json!("five");
+        let asked = AskRow { asked: 1, problem: Some("six".to_owned()), ..AskRow::default() };
+        status["asked"] = json!({"node-b": asked});
+        status["ipvs"]["note"] = json!("seven");
+    });
+    let problems: Vec<&str> =
+        lines.iter().filter_map(|line| line.split_once("problem: ")).map(|(_, why)| why).collect();
+    assert_eq!(problems, ["one", "two", "three", "four", "five", "six", "seven"], "{lines:#?}");
 }

@@ -11,7 +11,7 @@ use nodefence_tests::{
     watch::{bounded, figure, longest_gap},
 };
 
-use super::common::{LIMIT, connect, rescuing};
+use super::common::{LIMIT, connect, own_counter, rescuing};
 
 /// Promised: a SYN that was handed over just before the agent stopped waits for its repetition, a second later, and for nothing else.
 const LONGEST: Duration = Duration::from_millis(1_200);
@@ -94,6 +94,8 @@ fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     ensure!(seen.at_once > 5, "{} were refused at once", seen.at_once);
     ensure!(seen.repeated > 0, "no SYN was handed to the agent that had just stopped");
     std::thread::sleep(Duration::from_millis(500));
+    // What had been handed to it is too old by now: whoever sent it has been refused.
+    ensure!(own_counter(&agent, "rescue_late")? > 0, "{}", agent.expect(&["counters"])?);
     for _ in 0..30 {
         connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)?;
     }
