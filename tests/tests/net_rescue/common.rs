@@ -60,8 +60,9 @@ pub(crate) fn answered_by(began: Instant, answer: io::Result<String>) -> Result<
 
 /// Of many clients few were refused because the lease may have lapsed.
 pub(crate) fn excused(served: u64, refused: u64) -> Result<()> {
-    println!("{refused} refused while the lease may have lapsed, {served} served");
-    ensure!(refused * 4 <= served, "{refused} refused while the lease may have lapsed, {served} served");
+    let text = format!("{refused} refused while the lease may have lapsed, {served} served");
+    println!("{text}");
+    ensure!(refused * 4 <= served, text);
     Ok(())
 }
 
