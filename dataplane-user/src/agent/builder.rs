@@ -242,7 +242,7 @@ mod tests {
     use nodefence_common::MAX_NODES;
 
     use super::*;
-    use crate::{agent::inbox::Message, cluster::parse, plan::Slot};
+    use crate::{agent::inbox::Message, cluster::parse, enforce::Input, plan::Slot};
 
     const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
 
@@ -255,7 +255,7 @@ mod tests {
 
     fn delivered(inbox: &Inbox) -> Option<(Arc<NewView>, Option<usize>)> {
         match inbox.take() {
-            Some(Message::View(view, flags)) => Some((view, flags.map(|flags| flags.len()))),
+            Some(Message::Tell(Input::View { view, flags })) => Some((view, flags.map(|flags| flags.len()))),
             Some(_) => panic!("something else"),
             None => None,
         }

@@ -44,8 +44,6 @@ pub(super) struct Opened {
 pub(super) enum Message {
     /// What needs no answer.
     Tell(Input),
-    /// Another view, and what its source flags where that was read anew.
-    View(Arc<NewView>, Option<Vec<(NodeName, NewClaim)>>),
     /// What does.
     Ask(Asked, oneshot::Sender<Answer>),
     /// From now on there is more to write than renewals.
@@ -74,7 +72,7 @@ enum Subject {
 impl Subject {
     fn of(message: &Message) -> Option<Self> {
         match message {
-            Message::View(..) => Some(Self::View),
+            Message::Tell(Input::View { .. }) => Some(Self::View),
             Message::Tell(Input::Claim { node, change, ticket: None }) => {
                 let source = match change {
                     Change::Raise { claim, .. } => &claim.source,
@@ -177,10 +175,10 @@ impl Inbox {
     pub(super) fn view(&self, view: Arc<NewView>, flags: Option<Vec<(NodeName, NewClaim)>>) {
         let older = self.queue().take_view();
         let (view, older) = match older {
-            Some(Message::View(skipped, flags)) => (view.in_place_of(&skipped), flags),
+            Some(Message::Tell(Input::View { view: skipped, flags })) => (view.in_place_of(&skipped), flags),
             _ => (view, None),
         };
-        self.post(Message::View(view, flags.or(older)));
+        self.tell(Input::View { view, flags: flags.or(older) });
     }
 
     /// Asks it for something.

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{self, Answer, Enforcer, Epoch, Input, Output, Source, Ticket},
+    enforce::{self, Answer, Enforcer, Epoch, Input, Output, Ticket},
     flags::now,
 };
 
@@ -190,12 +190,6 @@ impl Driver {
         while let Some(message) = self.inbox.take() {
             match message {
                 Message::Tell(input) => self.enforcer.handle(input, now()),
-                Message::View(view, flags) => {
-                    if let Some(claims) = flags {
-                        self.enforcer.handle(Input::Replace { source: Source::File, claims }, now());
-                    }
-                    self.enforcer.handle(Input::View(view), now());
-                }
                 Message::Ask(asked, answer) => {
                     self.tickets += 1;
                     let ticket = Ticket(self.tickets);
@@ -319,7 +313,7 @@ impl Driver {
         }
     }
 
-    /// Whoever reads the log may stand still: then lines are lost.
+    /// Where there are more lines than can be put into words, some are lost.
     fn record(&mut self, line: Line) {
         if self.lost > 0 && self.lines.try_send(Line::Lost(self.lost)).is_ok() {
             self.lost = 0;

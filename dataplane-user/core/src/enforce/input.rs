@@ -29,7 +29,12 @@ pub enum Change {
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Another view. What changed may be given against the one before.
-    View(Arc<NewView>),
+    View {
+        /// The view.
+        view: Arc<NewView>,
+        /// What its source flags ([`Source::File`]), where that was read anew. The limits of the view hold for both.
+        flags: Option<Vec<(NodeName, NewClaim)>>,
+    },
     /// A claim on a node.
     Claim {
         /// The node.

@@ -95,7 +95,12 @@ impl Enforcer {
         self.confirm();
         self.now = now;
         match input {
-            Input::View(view) => self.view(view),
+            Input::View { view, flags } => {
+                if let Some(claims) = flags {
+                    self.replace(Source::File, claims);
+                }
+                self.view(view);
+            }
             Input::Claim { node, change, ticket } => self.claim(node, change, ticket),
             Input::Replace { source, claims } => self.replace(source, claims),
             Input::Routes { own_attached } => {

@@ -25,7 +25,7 @@ use crate::{
         self,
         probe::{Finding, Findings},
     },
-    enforce::{Auto, Change, Claim, NewClaim, Refusal, SaveState, Saved, Share, Told},
+    enforce::{Auto, Change, Claim, NewClaim, Refusal, SaveState, Saved, Share, Source, Told},
     plan::{Indices, Mode, Policy, name_field},
     proxy::Judgement,
 };

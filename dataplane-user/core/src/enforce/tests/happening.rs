@@ -81,7 +81,8 @@ impl History {
         self.note(format!("view {} {of}", self.at));
         let cluster = Arc::clone(&CLUSTERS[self.at][of]);
         let view = self.rig.deliver(&cluster);
-        self.tell(Input::View(view));
+        let flags = self.random.percent(30).then(|| self.any_flags());
+        self.tell(Input::View { view, flags });
     }
 
     fn any_source(&mut self) -> Source {
@@ -123,13 +124,17 @@ impl History {
     }
 
     fn any_file(&mut self) {
+        let claims = self.any_flags();
+        self.tell(Input::Replace { source: Source::File, claims });
+    }
+
+    fn any_flags(&mut self) -> Vec<(NodeName, NewClaim)> {
         let nodes: Vec<&str> = NODES.into_iter().filter(|_| self.random.percent(15)).collect();
         self.note(format!("file {nodes:?}"));
         let until = self.random.below(SECOND * 20);
         let until = self.random.percent(25).then(|| now(self.rig.now.mono + until).wall);
         let new = || NewClaim { until, ..claim(Source::File) };
-        let claims = nodes.into_iter().map(|node| (NodeName::from(node), new()));
-        self.tell(Input::Replace { source: Source::File, claims: claims.collect() });
+        nodes.into_iter().map(|node| (NodeName::from(node), new())).collect()
     }
 
     fn any_tables(&mut self) {

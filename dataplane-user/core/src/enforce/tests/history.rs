@@ -151,7 +151,7 @@ impl History {
     pub(super) fn tell(&mut self, input: Input) {
         self.forget();
         self.oracle.tell(&input, &self.members(), self.rig.now);
-        self.oracle.open |= matches!(input, Input::View(_));
+        self.oracle.open |= matches!(input, Input::View { .. });
         self.rig.enforcer.handle(input, self.rig.now);
         self.oracle.lapse(&self.members(), self.rig.now);
         self.look();

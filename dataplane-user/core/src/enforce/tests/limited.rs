@@ -160,6 +160,19 @@ fn a_smaller_view_lowers_the_limit() {
     assert!(at("healthy h") < at("tables 2"), "{did:?}");
 }
 
+/// Two of three nodes would be too many, and are not of eleven.
+#[test]
+fn what_a_source_flags_counts_in_the_view_that_it_comes_with() {
+    let cluster = |names| text(names, &[]).replace(", zone: y", "");
+    let mut rig = Rig::with(&cluster("efg"), told());
+    detect(&mut rig, "e");
+    assert_eq!(rig.cut(), "e");
+    let view = rig.deliver(&Cluster::parse(&cluster("efghijklmno")));
+    let flags = vec![("f".into(), claim(Source::File))];
+    rig.tell(Input::View { view, flags: Some(flags) });
+    assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("e,f", ""));
+}
+
 #[test]
 fn observed_claims_are_withheld_as_enforced_ones_are() {
     for (mode, auto) in [(Mode::Observe, Auto::Enforce), (Mode::Enforce, Auto::Observe)] {

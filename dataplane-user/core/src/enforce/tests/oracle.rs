@@ -117,17 +117,20 @@ impl Oracle {
             Input::Claim { node, change: Change::Withdraw(source), .. } => {
                 self.put((node.clone(), source.clone()), None, members, now);
             }
-            Input::Replace { source, claims } => {
-                let is_its = |key: &&Key| key.1 == *source && !claims.iter().any(|(node, _)| *node == key.0);
-                let went: Vec<Key> = self.kept.claims.keys().filter(is_its).cloned().collect();
-                for (node, claim) in claims {
-                    self.raise((node.clone(), source.clone()), claim, members, now);
-                }
-                for key in went {
-                    self.put(key, None, members, now);
-                }
-            }
+            Input::Replace { source, claims } => self.replace(source, claims, members, now),
+            Input::View { flags: Some(flags), .. } => self.replace(&Source::File, flags, members, now),
             _ => {}
+        }
+    }
+
+    fn replace(&mut self, source: &Source, claims: &[(NodeName, NewClaim)], members: &Members, now: Now) {
+        let is_its = |key: &&Key| key.1 == *source && !claims.iter().any(|(node, _)| *node == key.0);
+        let went: Vec<Key> = self.kept.claims.keys().filter(is_its).cloned().collect();
+        for (node, claim) in claims {
+            self.raise((node.clone(), source.clone()), claim, members, now);
+        }
+        for key in went {
+            self.put(key, None, members, now);
         }
     }
 

@@ -151,7 +151,7 @@ impl Rig {
     pub(super) fn view(&mut self, cluster: &Arc<Cluster>) -> Epoch {
         let view = self.deliver(cluster);
         let epoch = view.epoch;
-        self.tell(Input::View(view));
+        self.tell(Input::View { view, flags: None });
         epoch
     }
 
