@@ -280,12 +280,14 @@ fn leave(ours: &mut Attach, netlink: &mut Netlink, keep: &[u32]) -> Result<(), E
     Ok(())
 }
 
-/// Once every device was switched to them, the new maps take the old ones' place.
+/// Once every device was switched to them, the new maps take the old ones' place. Until they all have, each look tries again.
 fn commit_staged(ours: &mut Attach) {
-    if let Some(staged) = ours.staged.take()
-        && let Err(error) = staged.commit()
-    {
-        tracing::warn!(%error, "the new maps are in use but could not be pinned in the old ones' place");
+    let Some(staged) = &ours.staged else { return };
+    match staged.commit() {
+        Ok(()) => ours.staged = None,
+        Err(error) => {
+            tracing::warn!(%error, "the new maps are in use, and cannot be pinned in the old ones' place; it is tried again");
+        }
     }
 }
 

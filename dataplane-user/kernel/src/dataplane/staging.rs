@@ -115,12 +115,13 @@ impl Staged {
         map.map(T::try_from).transpose().map_err(Error::map(name))
     }
 
-    /// Puts the new pins in the place of the old ones. Every device must run the new programs by now.
+    /// Puts the new pins in the place of the old ones. Every device must run the new programs by now. What failed may be tried again.
     pub(super) fn commit(&self) -> Result<(), Error> {
         let dir = names::staging(&self.pin_dir);
         for &name in &self.names {
             let path = dir.join(name);
-            fs::rename(&path, self.pin_dir.join(name))
+            // One that is gone was moved by an earlier try.
+            folders::gone(fs::rename(&path, self.pin_dir.join(name)))
                 .map_err(Error::file(path, "move it over the old map's pin"))?;
         }
         folders::gone(fs::remove_dir(&dir)).map_err(Error::file(dir, "remove the folder")).map(drop)
@@ -164,4 +165,36 @@ fn copy_array(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_that_failed_is_finished_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let pin_dir = folder.path().to_owned();
+        let names = vec![names::BACKENDS, names::NODES, names::PORTS];
+        let staging = names::staging(&pin_dir);
+        fs::create_dir(&staging).unwrap();
+        for name in &names {
+            fs::write(pin_dir.join(name), "old").unwrap();
+            fs::write(staging.join(name), "new").unwrap();
+        }
+        // No file takes a folder's place.
+        let blocked = pin_dir.join(names::NODES);
+        fs::remove_file(&blocked).unwrap();
+        fs::create_dir(&blocked).unwrap();
+        let staged = Staged { pin_dir: pin_dir.clone(), names: names.clone() };
+        let refused = staged.commit().unwrap_err().to_string();
+        assert!(refused.contains("nodes"), "{refused}");
+        assert!(staging.join(names::PORTS).exists() && !staging.join(names::BACKENDS).exists());
+        fs::remove_dir(&blocked).unwrap();
+        staged.commit().unwrap();
+        for name in names {
+            assert_eq!(fs::read_to_string(pin_dir.join(name)).unwrap(), "new", "{name}");
+        }
+        assert!(!staging.exists());
+    }
 }
