@@ -10,9 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use aya::maps::{Array, Map, MapData};
 use nix::sys::signal::Signal;
 use nodefence::report::{Client, FlagReport, Request};
-use nodefence_common::Reason;
+use nodefence_common::{NodeEntry, Reason};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -27,6 +28,18 @@ const LAST_WORDS: Duration = Duration::from_secs(30);
 const PINS: &str = "/sys/fs/bpf/nodefence";
 /// Its maps, by their names.
 pub const PINNED_MAPS: &str = "/sys/fs/bpf/nodefence/v1";
+
+/// Up to when (CLOCK_MONOTONIC, ns) the verdict at this place holds.
+///
+/// # Errors
+/// Where no map is pinned in the namespace, or it has no such place.
+pub fn verdict_until(ns: &Netns, index: u32) -> Result<u64> {
+    ns.run(move || {
+        let map = MapData::from_pin(format!("{PINNED_MAPS}/nodes")).and_then(Map::from_map_data)?;
+        let nodes: Array<_, NodeEntry> = map.try_into()?;
+        Ok(nodes.get(&index, 0)?.until)
+    })
+}
 
 /// An agent with folders of its own: run folder, socket, cluster file; pins in the namespace's own BPF filesystem.
 #[derive(Debug)]
@@ -242,6 +255,15 @@ impl Agent {
     /// All it has written.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Waits until the log has this: the agent waits for nobody who reads it.
+    ///
+    /// # Errors
+    /// Where it does not come; with the log.
+    pub fn logs(&self, text: &str) -> Result<()> {
+        let told = wait_until(&format!("`{text}` in the log"), READY, || self.log().contains(text));
+        told.map(drop).with_context(|| self.log())
     }
 
     /// The running process.

@@ -27,6 +27,7 @@ pub mod packet_wire;
 pub mod packet_world;
 pub mod proc;
 pub mod promises;
+pub mod still;
 pub mod tcp_info;
 pub mod topology;
 pub mod traced;

@@ -220,7 +220,7 @@ fn a_full_map_is_counted_and_the_rest_is_written() -> Result<()> {
         "{status}"
     );
     ensure!(maps(&ns)?.backends.len() == 2);
-    ensure!(agent.log().contains("the maps are full"), "{}", agent.log());
+    agent.logs("the maps are full")?;
     ensure!(agent.expect(&["status"])?.contains("3 backends do not fit and pass"));
     Ok(())
 }
@@ -235,8 +235,7 @@ fn an_interface_that_does_not_exist_stops_no_other() -> Result<()> {
         "{status}"
     );
     ensure!(interfaces[1]["error"].is_null() && !interfaces[1]["tc"].is_null(), "{status}");
-    ensure!(agent.log().contains("no interface named nope0"), "{}", agent.log());
-    Ok(())
+    agent.logs("no interface named nope0")
 }
 
 #[test]

@@ -88,21 +88,16 @@ fn logged(agent: &Agent, text: &str) -> usize {
     agent.log().matches(text).count()
 }
 
-/// Waits until the log has that.
-fn waits(agent: &Agent, what: &str) -> Result<()> {
-    wait_until(what, READY, || logged(agent, what) > 0).with_context(|| agent.log()).map(drop)
-}
-
 #[test]
 fn what_comes_in_any_order_is_cut() -> Result<()> {
     let (ns, mut agent) = begin()?;
     // Slices first, and single objects, which are no list: they may not be all.
     agent.tell(&format!("{SLICES}service default/web=10.96.0.10:80\n"))?;
-    waits(&agent, "the start waits for the list of objects: the first list of nodes, Services\n")?;
+    agent.logs("the start waits for the list of objects: the first list of nodes, Services\n")?;
     agent.tell("nodes\n")?;
-    waits(&agent, "the first list of Services")?;
+    agent.logs("the first list of Services")?;
     agent.tell(SERVICES)?;
-    waits(&agent, "there are no nodes; if that is meant, start the agent with --allow-empty")?;
+    agent.logs("there are no nodes; if that is meant, start the agent with --allow-empty")?;
     ensure!(!agent.socket().exists(), "it serves, and does not know who exists");
     agent.tell(NODES)?;
     agent.ready()?;
@@ -161,6 +156,8 @@ fn what_two_nodes_claim_is_cut_for_neither() -> Result<()> {
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     let found = format!("2 conflicts, the first: node `node-d`, addresses[1]: {why}");
     ensure!(doctor.contains("warn  list of objects") && doctor.contains(&found), "{doctor}");
+    let both = || logged(&agent, why) >= 2;
+    wait_until("both are told", READY, both).with_context(|| agent.log())?;
     ensure!(logged(&agent, why) == 2, "each is told once: {}", agent.log());
     agent.tell("node node-d=10.9.0.14\n")?;
     told(&agent, "no conflicts", |row| row["conflicts"] == 0 && row["conflict_examples"] == json!([]))?;
@@ -210,7 +207,7 @@ fn an_agent_whose_source_has_ended_ends_in_order() -> Result<()> {
 #[test]
 fn a_signal_ends_a_start_that_waits() -> Result<()> {
     let (_ns, mut agent) = begin()?;
-    waits(&agent, "the start waits for the list of objects")?;
+    agent.logs("the start waits for the list of objects")?;
     agent.terminate()?;
     let log = agent.log();
     ensure!(log.contains("SIGTERM") && !log.contains("has ended"), "{log}");

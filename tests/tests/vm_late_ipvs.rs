@@ -1,11 +1,20 @@
 //! IPVS that is loaded while the agent runs. Runs in VMs (`cargo xtask vm-test`), by itself: while another test uses IPVS it cannot be unloaded.
 
-use std::{process::Command, sync::Arc, time::Duration};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, Map, MapData};
 use nodefence_common::{Config, config_flags};
-use nodefence_tests::{Agent, Netns, client::wait_until};
+use nodefence_tests::{
+    Agent,
+    client::wait_until,
+    four_nodes,
+    still::{flags_are_answered, verdicts_are_renewed},
+    traced::Still,
+};
 
 /// In the order in which they can be loaded.
 const MODULES: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
@@ -58,18 +67,26 @@ impl Drop for Unloaded {
 }
 
 /// At boot the agent is up before kube-proxy loads IPVS: what it found without holds no more.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn ipvs_that_comes_late_is_probed() -> Result<()> {
     let unloaded = Unloaded::new()?;
-    let ns = Arc::new(Netns::new("late")?);
-    ns.ip("link add v0 type veth peer name v1
-         link set v0 up
-         link set v1 up
-         addr add 10.9.0.1/24 dev v0")?;
-    let agent = Agent::start(&ns, "node-a", &["v0"], "nodes:\n- {name: node-a, address: 10.9.0.1}\n")?;
+    let ns = four_nodes::namespace("late")?;
+    let agent = Agent::start(&ns, "node-a", &["v0"], four_nodes::FILE)?;
+    agent.flag("node-b")?;
+    let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
     let finding = || agent.status().map(|status| status["probe"]["ipvs_translates"].clone());
     ensure!(finding()?["not_needed"].is_string(), "without IPVS: {}", finding()?);
-    drop(unloaded);
+    // Probes may take long, or never end: nobody waits for them.
+    let still = Still::of_next(agent.proc()?.pid(), "findings", || {
+        drop(unloaded);
+        Ok(())
+    })?;
+    let since = Instant::now();
+    flags_are_answered(&agent, "findings")?;
+    verdicts_are_renewed(&ns, u32::try_from(index)?, "findings", since)?;
+    ensure!(finding()?["not_needed"].is_string(), "probed by one that stands still: {}", finding()?);
+    still.lift()?;
     let found = || finding().is_ok_and(|finding| finding["found"].is_boolean());
     wait_until("IPVS is probed", Duration::from_secs(120), found).with_context(|| agent.log())?;
     let translates = finding()?["found"] == true;

@@ -1,4 +1,4 @@
-//! The thread that writes what the owner of verdicts has to say to the log: whoever reads the log may stand still.
+//! The thread that puts into words what the owner of verdicts has to say to the log: flags do not wait for that.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -17,7 +17,7 @@ pub(super) enum Line {
     Event(Event),
     /// What is taken out of IPVS cannot be held, and why.
     Lease(String),
-    /// So many lines were lost: nobody read those before.
+    /// So many lines were lost: there were more than could be put into words.
     Lost(u64),
 }
 
@@ -35,7 +35,7 @@ pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
                     );
                 }
                 Line::Lost(count) => {
-                    tracing::warn!(count, "lines of the log were lost: nobody read those before");
+                    tracing::warn!(count, "lines of the log were lost: there were too many at once");
                 }
             }
         }

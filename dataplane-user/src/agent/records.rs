@@ -1,5 +1,4 @@
-//! What the log says of claims, and of what became of writes. Never on the thread that writes verdicts: whoever reads the log may
-//! stand still.
+//! What the log says of claims, and of what became of writes. Never on the thread that writes verdicts, which flags wait for.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -340,6 +340,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         pinned,
         neighbours: shown.rows.neighbours.borrow().clone(),
         ipvs: shown.takeout.row(),
+        log_lines_lost: sight.settings.log_lines_lost.dropped_lines(),
     }
 }
 

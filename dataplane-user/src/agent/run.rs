@@ -245,7 +245,6 @@ impl Agent {
             Some(fallen) if ended.is_ok() => Err(fallen.into()),
             _ => ended,
         };
-        // Before the last lines: whoever reads the log may stand still, and another agent waits for this.
         drop(lock);
         match &ended {
             Ok(why) => tracing::info!(why, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use nodefence_common::{Config, config_flags};
+use tracing_appender::non_blocking::ErrorCounter;
 
 use crate::{
     cluster::NodeName,
@@ -73,6 +74,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Whether to take over from an agent that runs.
     pub take_over: bool,
+    /// How many lines of the log were lost, since nobody read those before.
+    pub log_lines_lost: ErrorCounter,
 }
 
 impl Settings {

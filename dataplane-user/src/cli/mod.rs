@@ -5,6 +5,7 @@ mod audit;
 mod claims;
 mod doctor;
 mod exit;
+mod log;
 mod output;
 mod status;
 mod tables;
@@ -43,17 +44,8 @@ pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
     match verbs::run(cli, objects) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            output::say(&format!("nodefence: {}", causes(&error)));
+            output::say(&format!("nodefence: {}", output::causes(&error)));
             Exit::of(&error).into()
         }
     }
-}
-
-/// The error and its causes in one line; a cause that the text before it has already said is left out.
-fn causes(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said {
-        said if said.contains(&cause) => said,
-        said if said.is_empty() => cause,
-        said => format!("{said}: {cause}"),
-    })
 }

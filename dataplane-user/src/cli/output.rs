@@ -32,6 +32,15 @@ pub(super) fn say(line: &str) {
     let _nobody_listens = writeln!(io::stderr(), "{line}");
 }
 
+/// The error and its causes in one line; a cause that the text before it has already said is left out.
+pub(super) fn causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said {
+        said if said.contains(&cause) => said,
+        said if said.is_empty() => cause,
+        said => format!("{said}: {cause}"),
+    })
+}
+
 /// Columns as kubectl prints them: a head in capitals, no lines, two spaces between.
 pub(super) fn columns<const N: usize>(
     head: [&str; N],

@@ -34,7 +34,8 @@ fn well() -> Value {
         },
         "probe_text": "as it is", "cannot_ask": [], "asked": {}, "proxy": {"mode": null, "why": "--proxy says so"},
         "pinned": {}, "neighbours": [],
-        "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "nodes": {}}
+        "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "nodes": {}},
+        "log_lines_lost": 0
     })
 }
 
@@ -169,8 +170,10 @@ fn what_is_wrong_with_a_source_a_device_and_a_round_is_told() {
         let asked = AskRow { asked: 1, problem: Some("six".to_owned()), ..AskRow::default() };
         status["asked"] = json!({"node-b": asked});
         status["ipvs"]["note"] = json!("seven");
+        status["log_lines_lost"] = json!(8);
     });
     let problems: Vec<&str> =
         lines.iter().filter_map(|line| line.split_once("problem: ")).map(|(_, why)| why).collect();
-    assert_eq!(problems, ["one", "two", "three", "four", "five", "six", "seven"], "{lines:#?}");
+    let lost = "8 lines were lost: nobody reads the agent's standard error";
+    assert_eq!(problems, ["one", "two", "three", "four", "five", "six", "seven", lost], "{lines:#?}");
 }

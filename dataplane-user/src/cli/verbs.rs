@@ -7,11 +7,13 @@ use std::{
 use anyhow::Context as _;
 use clap::CommandFactory as _;
 use serde::{Serialize, de::DeserializeOwned};
+use tracing_appender::non_blocking::ErrorCounter;
 
 use super::{
     args::{AgentArgs, Cli, Format, Verb},
     audit, doctor,
     exit::Exit,
+    log::Log,
     output::{print, say},
     status::status,
     tables,
@@ -43,13 +45,9 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 (None, Some(file)) => Source::File(file.clone()),
                 (None, None) => anyhow::bail!("--cluster-file is missing"),
             };
-            let settings = settings(args, &cli);
-            init_log(args.log_format);
-            let runtime = agent::runtime().context("start the agent's threads")?;
-            let ended = runtime.block_on(agent::run(settings, source));
-            // A slow write in the background must not hold the end up.
-            runtime.shutdown_background();
-            ended?;
+            let log = Log::begin(args.log_format);
+            let settings = settings(args, &cli, log.lost());
+            return Ok(agent(settings, source).map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
         Verb::Flag { node, lasts, reason, force, wait } => {
             let for_ms = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
@@ -108,8 +106,9 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             }
         }
         Verb::Guard { parent, ref pin_dir } => {
-            init_log(LogFormat::Text);
-            takeout::guard(&cli.run_dir, pin_dir, parent)?;
+            let log = Log::begin(LogFormat::Text);
+            let ended = takeout::guard(&cli.run_dir, pin_dir, parent);
+            return Ok(ended.map_or_else(|error| log.fails(&error.into()), |()| Exit::Ok));
         }
         Verb::Doctor { ref interface, ref pin_dir } => {
             return doctor::run(cli.output, interface, pin_dir.as_deref(), &cli.socket());
@@ -122,6 +121,14 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         Verb::Man { dir } => man(dir.as_deref())?,
     }
     Ok(Exit::Ok)
+}
+
+fn agent(settings: Settings, source: Source) -> anyhow::Result<()> {
+    let runtime = agent::runtime().context("start the agent's threads")?;
+    let ended = runtime.block_on(agent::run(settings, source));
+    // A slow write in the background must not hold the end up.
+    runtime.shutdown_background();
+    ended
 }
 
 struct Desk {
@@ -167,7 +174,7 @@ fn warn(warnings: &[String]) {
     }
 }
 
-fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
+fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settings {
     let mut interfaces = Wanted::default();
     for name in &args.interfaces {
         if name == "auto" {
@@ -227,25 +234,7 @@ fn settings(args: &AgentArgs, cli: &Cli) -> Settings {
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),
         take_over: args.take_over,
-    }
-}
-
-fn init_log(format: LogFormat) {
-    use tracing_subscriber::{EnvFilter, fmt};
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // What cannot be written is lost: to tell of it there, as is the default, panics where standard error takes nothing.
-    let log = fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .log_internal_errors(false);
-    match format {
-        LogFormat::Json => log.json().flatten_event(true).init(),
-        LogFormat::Text => {
-            use std::io::IsTerminal as _;
-            let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            log.with_ansi(std::io::stderr().is_terminal() && !plain).init();
-        }
+        log_lines_lost,
     }
 }
 

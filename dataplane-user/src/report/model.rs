@@ -379,4 +379,6 @@ pub struct Status {
     pub neighbours: Vec<NeighbourRow>,
     /// What is taken out of IPVS.
     pub ipvs: IpvsRow,
+    /// How many lines of the log were lost, since nobody read those before.
+    pub log_lines_lost: usize,
 }

@@ -21,6 +21,7 @@ use serde_json::Value;
 
 mod ends;
 mod socket;
+mod unread;
 
 /// Generous: the machine may be busy.
 const READY: Duration = Duration::from_secs(60);
@@ -333,30 +334,4 @@ fn a_run_folder_that_is_removed_ends_the_agent_which_writes_its_flags_first() ->
     let node = agent.node("node-b")?;
     ensure!(!node["flag"].is_null(), "{node}");
     agent.unflag("node-b")
-}
-
-/// A log file on a full disk, a reader that has died: lines are lost, and nothing else.
-#[test]
-fn nobody_needs_to_read_the_log() -> Result<()> {
-    let (ns, mut agent) = start(&[])?;
-    agent.terminate()?;
-    let mut command = agent.command(&[]);
-    command.stderr(Stdio::piped());
-    let mut unread = ns.run(move || command.spawn())?;
-    let answers = wait_until("it answers", Duration::from_secs(20), || agent.status().is_ok());
-    drop(unread.stderr.take());
-    let flagged = agent.expect(&["flag", "node-b"]).and_then(|_| agent.expect(&["unflag", "node-b"]));
-    let alive = unread.try_wait()?.is_none();
-    let mut command = Command::new(bin("nodefence")?);
-    command.arg("--run-dir").arg(agent.socket().parent().context("no folder")?).args(["flag", "nobody"]);
-    let (reader, writer) = std::io::pipe()?;
-    drop(reader);
-    let code = command.stderr(writer).status()?.code();
-    unread.kill()?;
-    unread.wait()?;
-    answers?;
-    flagged?;
-    ensure!(alive, "the agent ended with its log");
-    ensure!(code == Some(1), "{code:?} instead of the error's own exit code");
-    Ok(())
 }

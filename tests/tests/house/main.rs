@@ -260,7 +260,7 @@ const ROOTS: [&str; 4] = [
 const CREW: &str = "dataplane-user/src/agent/threads.rs";
 
 /// Files that begin threads besides, and why those need nobody to watch them.
-const BESIDES: [(&str, &str); 2] = [
+const BESIDES: [(&str, &str); 3] = [
     (
         "dataplane-user/kernel/src/dataplane/sweep/inject.rs",
         "scoped: whoever begins them waits for them; what one of them did not inject is counted so",
@@ -268,6 +268,10 @@ const BESIDES: [(&str, &str); 2] = [
     (
         "dataplane-user/kernel/src/dataplane/probe.rs",
         "each needs a network namespace of its own; whoever begins it waits for it, and its panic is a finding that failed",
+    ),
+    (
+        "dataplane-user/src/cli/log.rs",
+        "after the agent's end: what waits for the last lines of the log may wait for ever, and the process ends without it",
     ),
 ];
 

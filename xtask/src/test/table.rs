@@ -102,6 +102,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_flows", NATIVE_REST_IN_ALL, 5),
     file("agent_life", NATIVE_REST_IN_ALL, 5),
     file("agent_life::ends", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
+    file("agent_life::unread", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
@@ -162,12 +163,12 @@ pub(crate) const FILES: &[File] = &[
     file("vm_devices", GUEST_ENDS, 10).is(&[MakesLoad]),
     file("vm_doctor", GUEST_ENDS, 10).needs(&[Ipvs]),
     // It lowers a maximum of the whole machine, which the doctor tells to all.
-    file("vm_doctor::full", GUEST_ENDS, 5).needs(&[Ipvs]),
+    file("vm_doctor::full", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_doctor::status", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed]),
     file("vm_ipvs", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_ipvs::alone", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
-    file("vm_late_ipvs", GUEST_ENDS, 5),
+    file("vm_late_ipvs", GUEST_ENDS, 5).is(&[Timed]),
     file("vm_takeout", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed]),
     file("vm_takeout::end", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_takeout::exact", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
@@ -362,7 +363,8 @@ mod tests {
         // `wait_same` is a helper of `vm_takeout`.
         let holds = |file: &&File| {
             let source = source(file);
-            !BESIDE.contains(&file.name) && (source.contains("promises::") || source.contains("wait_same("))
+            let words = ["promises::", "still::", "wait_same("];
+            !BESIDE.contains(&file.name) && words.iter().any(|word| source.contains(word))
         };
         for file in FILES.iter().filter(holds) {
             assert!(file.is_timed(), "{}: its tests hold what is promised", file.name);

@@ -1,0 +1,90 @@
+//! The log of `agent` and `guard`, at standard error. A thread of its own writes it: no other one waits for whoever reads it. Where lines come faster than they are
+//! read, those are lost that do not fit, and `status` says how many.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    panic::{self, PanicHookInfo},
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::Duration,
+};
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::{EnvFilter, fmt};
+
+use super::{exit::Exit, output::causes, values::LogFormat};
+
+/// Lines that wait to be written at most.
+const MOST: usize = 4096;
+/// How long the end waits at most until they are: the library's own limits (1.1 s) and a little more.
+const LAST_LINES: Duration = Duration::from_millis(1300);
+
+/// The log, for as long as the process has something to say.
+pub(super) struct Log {
+    writer: NonBlocking,
+    /// Has what waits written where it is dropped.
+    worker: Option<WorkerGuard>,
+}
+
+impl Log {
+    /// Begins it.
+    pub(super) fn begin(format: LogFormat) -> Self {
+        let (writer, worker) = NonBlockingBuilder::default()
+            .buffered_lines_limit(MOST)
+            .lossy(true)
+            .thread_name("log-writer")
+            .finish(io::stderr());
+        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        // What cannot be written is lost. By default that is told at standard error, which is what cannot be written to.
+        let log = fmt()
+            .with_env_filter(filter)
+            .with_writer(writer.clone())
+            .with_target(false)
+            .log_internal_errors(false);
+        match format {
+            LogFormat::Json => log.json().flatten_event(true).init(),
+            LogFormat::Text => {
+                let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+                log.with_ansi(io::stderr().is_terminal() && !plain).init();
+            }
+        }
+        // The default hook writes to standard error itself, and a thread that waits there never falls.
+        panic::set_hook(Box::new(panicked));
+        Self { writer, worker: Some(worker) }
+    }
+
+    /// How many lines were lost so far.
+    pub(super) fn lost(&self) -> ErrorCounter {
+        self.writer.error_counter()
+    }
+
+    /// Says what the process ends with, after all other lines, and gives its exit code.
+    pub(super) fn fails(mut self, error: &anyhow::Error) -> Exit {
+        let _never_fails = self.writer.write_all(format!("nodefence: {}\n", causes(error)).as_bytes());
+        Exit::of(error)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let (done, over) = channel::<()>();
+        let worker = self.worker.take();
+        // The library tells at standard output that it has waited in vain, and nobody may read that either.
+        let flushing = thread::Builder::new().name("log-end".to_owned()).spawn(move || {
+            drop(worker);
+            drop(done);
+        });
+        if flushing.is_ok() {
+            let _late = over.recv_timeout(LAST_LINES) == Err(RecvTimeoutError::Timeout);
+        }
+    }
+}
+
+fn panicked(panic: &PanicHookInfo<'_>) {
+    tracing::error!(
+        thread = thread::current().name(),
+        place = panic.location().map(tracing::field::display),
+        "panicked: {}",
+        panic.payload_as_str().unwrap_or("without a message")
+    );
+}

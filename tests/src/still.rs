@@ -1,0 +1,58 @@
+//! What an agent promises while one of its threads stands still: flags are answered, verdicts are renewed. The cluster is that of [`four_nodes`](crate::four_nodes).
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence::{flags::monotonic_ns, report::Request};
+use serde_json::Value;
+
+use crate::{Agent, Netns, agent::verdict_until, watch};
+
+/// Longer than a verdict holds that nobody renews (3 s).
+pub const STILL: Duration = Duration::from_secs(5);
+/// A verdict lies so far ahead at least, whoever stands still.
+const AHEAD: Duration = Duration::from_secs(1);
+/// A flag and its end are carried out and told by then, whoever stands still but for who saves flags.
+const ANSWERED: Duration = Duration::from_millis(500);
+/// So long each of them waits at most until it is saved.
+const SAVED: Duration = Duration::from_secs(1);
+
+/// Who is cut, by name.
+fn flagged(agent: &Agent) -> Result<Vec<String>> {
+    let nodes: Vec<Value> = agent.ask(&Request::Nodes)?;
+    let cut = nodes.iter().filter(|node| node["action"] == "refuse");
+    Ok(cut.filter_map(|node| node["name"].as_str()).map(str::to_owned).collect())
+}
+
+/// Beside `node-b`, `node-c` is flagged and its flag taken back.
+///
+/// # Errors
+/// Where that is not carried out, or late.
+pub fn flags_are_answered(agent: &Agent, name: &str) -> Result<()> {
+    let since = Instant::now();
+    agent.flag_by_socket("node-c").with_context(|| format!("{name} stands still"))?;
+    ensure!(flagged(agent)? == ["node-b", "node-c"], "{name} stands still: the flag is not carried out");
+    agent.ask::<Value>(&Request::Unflag { node: "node-c".into() })?;
+    ensure!(flagged(agent)? == ["node-b"], "{name} stands still: the flag is not taken back");
+    let promised = if name == "store" { ANSWERED + 2 * SAVED } else { ANSWERED };
+    watch::within(&format!("answers while {name} stands still"), promised, since).map(drop)
+}
+
+/// The verdict at this place is renewed until [`STILL`] has passed.
+///
+/// # Errors
+/// Where it is about to lapse.
+pub fn verdicts_are_renewed(ns: &Netns, index: u32, name: &str, since: Instant) -> Result<()> {
+    while since.elapsed() < STILL {
+        let ahead = Duration::from_nanos(verdict_until(ns, index)?.saturating_sub(monotonic_ns()));
+        if ahead + watch::longest_gap(since) < AHEAD {
+            let text = format!("{name} stands still: the verdict holds for {ahead:?} only");
+            return Err(watch::overdue(AHEAD, text));
+        }
+        sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
