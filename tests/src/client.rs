@@ -79,6 +79,23 @@ impl Conn {
         }
     }
 
+    /// A new connection is answered, and nothing was sent again for that; by whom.
+    ///
+    /// # Errors
+    /// Where it is not, or something was.
+    pub fn answered_at_once(ns: &Netns, to: SocketAddr, limit: Duration) -> Result<String> {
+        let begun = Instant::now();
+        let mut conn = Self::connect(ns, to, limit)?;
+        let name = conn.who()?;
+        let again = tcp_info::retransmitted(&conn.stream)?;
+        if again > 0 {
+            let took = begun.elapsed();
+            let text = format!("{to}: answered by {name} after {took:?}, with {again} segments sent again");
+            return Err(watch::missed(tcp_info::FIRST_SEGMENT, text));
+        }
+        Ok(name)
+    }
+
     /// Connects until the balancer has picked the backend `name`.
     ///
     /// # Errors

@@ -14,7 +14,14 @@ use aya::{
 };
 use nodefence::flags::monotonic_ns;
 use nodefence_common::{Action, Reason, VERDICT_LIFETIME_NS, Verdict};
-use nodefence_tests::{Agent, Netns, agent::PINNED_MAPS, four_nodes, promises::RENEWED, watch};
+use nodefence_tests::{
+    Agent, Netns,
+    agent::{PINNED_MAPS, verdict_until},
+    client::wait_until,
+    four_nodes,
+    promises::RENEWED,
+    watch,
+};
 use serde_json::Value;
 
 fn start() -> Result<(Arc<Netns>, Agent)> {
@@ -117,18 +124,11 @@ fn entry(pinned: &Pinned, node: u32) -> Result<(u32, u32, u64)> {
     Ok((word(0)?, word(4)?, u64::from_ne_bytes(bytes[8..16].try_into()?)))
 }
 
-fn until(ns: &Netns, node: u32) -> Result<u64> {
-    ns.run(move || {
-        let nodes: Array<_, [u8; 48]> = open("nodes")?.try_into()?;
-        Ok(u64::from_ne_bytes(nodes.get(&node, 0)?[8..16].try_into()?))
-    })
-}
-
 /// Waits until a verdict that nobody renews has lapsed.
 fn lapse(ns: &Netns, node: u32) -> Result<()> {
     let limit = Duration::from_nanos(VERDICT_LIFETIME_NS);
     watch::wait_within("lapse of a verdict", limit, Instant::now(), || {
-        until(ns, node).is_ok_and(|until| until < monotonic_ns())
+        verdict_until(ns, node).is_ok_and(|until| until < monotonic_ns())
     })
     .map(drop)
 }
@@ -201,12 +201,47 @@ fn a_lapse_leaves_nothing_behind() -> Result<()> {
             thawed
         };
         watch::wait_within("the verdict holds again", RENEWED, goes_on, || {
-            until(&ns, b).is_ok_and(|until| until > monotonic_ns())
+            verdict_until(&ns, b).is_ok_and(|until| until > monotonic_ns())
         })?;
         agent.unflag("node-b")?;
         let after = pinned(&ns)?;
         before.insert(counter.clone(), passed[&counter].clone());
         ensure!(after == before, "{killed}: {:?}", changed(&before, &after));
+    }
+    Ok(())
+}
+
+/// The last endpoint of a Service is exempt for as long as its node is flagged, also by the next agent.
+#[test]
+fn an_exempt_port_leaves_nothing_behind() -> Result<()> {
+    const LAST_ENDPOINT: &str = "services:
+- name: default/only
+  clusterIPs: [10.96.0.9]
+  ports: [{port: 80, targetPort: 8080, protocol: tcp}]
+  endpoints: [{address: 10.9.1.1, node: node-b}]
+";
+    let ns = four_nodes::namespace("exempt")?;
+    let file = [four_nodes::FILE, LAST_ENDPOINT].concat();
+    let mut agent = Agent::start(&ns, "node-a", &["v0"], &file)?;
+    let before = pinned(&ns)?;
+    let b = index(&agent, "node-b")?;
+    for killed in [false, true] {
+        agent.flag("node-b")?;
+        let flagged = pinned(&ns)?;
+        let mut changes = changed(&before, &flagged);
+        ensure!(changes.remove(&at("nodes", b)), "no verdict: {changes:?}");
+        // The port, and that its address has one.
+        let maps: Vec<&'static str> = changes.iter().map(|(map, _)| *map).collect();
+        ensure!(maps == ["ports", "ports"], "{changes:?}");
+        if killed {
+            agent.kill();
+            agent.restart(&[])?;
+        }
+        agent.unflag("node-b")?;
+        // Whoever takes a flag back is answered before what was exempt is removed.
+        let same = || pinned(&ns).is_ok_and(|after| after == before);
+        let gone = wait_until("the exemption is gone", RENEWED, same);
+        gone.with_context(|| format!("{killed}: {:?}", pinned(&ns).map(|after| changed(&before, &after))))?;
     }
     Ok(())
 }
@@ -227,7 +262,7 @@ impl Renewals {
         Ok(Self {
             name,
             node,
-            until: until(ns, node)?,
+            until: verdict_until(ns, node)?,
             since: Instant::now(),
             longest: Duration::ZERO,
             count: 0,
@@ -235,7 +270,7 @@ impl Renewals {
     }
 
     fn look(&mut self, ns: &Netns) -> Result<()> {
-        let now = until(ns, self.node)?;
+        let now = verdict_until(ns, self.node)?;
         let waited = self.since.elapsed();
         watch::bounded(&format!("renewal of {}", self.name), RENEWED, self.since, waited)?;
         ensure!(now >= self.until, "{}: from {} back to {now}", self.name, self.until);

@@ -10,15 +10,8 @@ use super::{
     hang::{follow, recovers, rescues},
 };
 use crate::{
-    Conn, Family, Place,
-    audit::BOTH,
-    checks::reset_by_now,
-    client::wait_until,
-    ipvs::saved,
-    promises::RESTORED,
-    tcp_info::{FIRST_SEGMENT, retransmitted},
-    topology::Service,
-    watch::{missed, wait_within},
+    Conn, Family, Place, audit::BOTH, checks::reset_by_now, client::wait_until, ipvs::saved,
+    promises::RESTORED, topology::Service, watch::wait_within,
 };
 
 /// New connections of each IP version.
@@ -31,15 +24,9 @@ fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Res
     let mut longest = Wait::default();
     for connection in 0..CONNECTIONS {
         let begun = Instant::now();
-        let mut conn = Conn::connect(cluster.at(place), to, LIMIT)
+        let who = Conn::answered_at_once(cluster.at(place), to, LIMIT)
             .with_context(|| format!("{to}, connection {connection}"))?;
-        let who = conn.who().with_context(|| format!("{to}, connection {connection}"))?;
-        let again = retransmitted(&conn.stream)?;
         ensure!(who == node, "{to}, connection {connection}: {who}");
-        if again > 0 {
-            let text = format!("{to}, connection {connection}: {again} segments sent again");
-            return Err(missed(FIRST_SEGMENT, text));
-        }
         longest = longest.max(Wait::since(begun));
     }
     longest.held("slowest answer to a new connection").map(drop)

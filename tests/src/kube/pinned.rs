@@ -10,14 +10,8 @@ use super::{
     hang::rescues,
 };
 use crate::{
-    Conn, Family, Node, Place,
-    audit::BOTH,
-    client::UdpConn,
-    emulated,
-    promises::RESTORED,
-    tcp_info::{FIRST_SEGMENT, retransmitted},
-    topology::Service,
-    watch::{missed, wait_within},
+    Conn, Family, Node, Place, audit::BOTH, client::UdpConn, emulated, promises::RESTORED, topology::Service,
+    watch::wait_within,
 };
 
 /// New connections that show where a client sticks to.
@@ -46,17 +40,7 @@ impl Client<'_> {
         let name = if self.service == Service::Dns {
             UdpConn::connect(&cluster.client, to, LIMIT)?.who()?
         } else {
-            let mut conn = Conn::connect(&cluster.client, to, LIMIT)?;
-            let name = conn.who()?;
-            let again = retransmitted(&conn.stream)?;
-            if again > 0 {
-                let text = format!(
-                    "answered by {name} after {:?}, with {again} segments sent again",
-                    begun.elapsed()
-                );
-                return Err(missed(FIRST_SEGMENT, text));
-            }
-            name
+            Conn::answered_at_once(&cluster.client, to, LIMIT)?
         };
         Ok((name, Wait::since(begun)))
     }

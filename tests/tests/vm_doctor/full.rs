@@ -1,9 +1,12 @@
 //! A conntrack table that is nearly full. The maximum is the machine's, so this runs where the machine is the test's own.
 
-use std::{fs, net::UdpSocket};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+};
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::ipvs::cluster;
+use nodefence_tests::{ipvs::cluster, load};
 
 use super::doctor::lines;
 
@@ -31,13 +34,9 @@ impl Drop for Maximum {
 fn a_table_that_is_nearly_full_is_found() -> Result<()> {
     let cluster = cluster()?;
     let agent = cluster.agent()?;
-    cluster.client.run(|| -> Result<()> {
-        let socket = UdpSocket::bind("192.0.2.2:0")?;
-        for port in 20_000..22_000 {
-            socket.send_to(b"x", ("10.2.0.13", port))?;
-        }
-        Ok(())
-    })?;
+    let ports: Vec<SocketAddr> =
+        (20_000..22_000).map(|port| (Ipv4Addr::new(10, 2, 0, 13), port).into()).collect();
+    load::each::datagrams(&cluster.client, Ipv4Addr::new(192, 0, 2, 2).into(), 1, &ports)?;
     let count = cluster.a.ns.exec("cat /proc/sys/net/netfilter/nf_conntrack_count")?;
     let count: u64 = count.trim().parse().context("a count")?;
     ensure!(count >= 1_900, "only {count} entries");

@@ -17,6 +17,7 @@ use nodefence::{
 };
 use nodefence_tests::{
     Cluster, Conn, Family, Netns, Outcome, Place, Proc, bin,
+    checks::reset_by_now,
     client::{UdpConn, try_new},
     emulated,
     ipvs::Snapshot,
@@ -292,10 +293,13 @@ fn in_time_and_nothing_else() -> Result<()> {
     answered_by_c(&datagrams)?;
     ensure!(Conn::sctp_to(pod, diameter, "node-c", LIMIT).is_ok(), "no new association");
     for (place, moves, conns) in &mut sticky {
-        let wanted = if *moves { Outcome::Reset } else { Outcome::Answered };
         for conn in conns {
-            let outcome = conn.request();
-            ensure!(outcome == wanted, "{place:?}: {outcome:?} in place of {wanted:?}");
+            if *moves {
+                reset_by_now(conn).with_context(|| format!("{place:?}"))?;
+            } else {
+                let outcome = conn.request();
+                ensure!(outcome == Outcome::Answered, "{place:?}: {outcome:?}");
+            }
         }
         let (outcome, who) = try_new(cluster.at(*place), STICKY_WEB.parse()?, LIMIT);
         ensure!(who.as_deref() == Some("node-c"), "{place:?}: {outcome:?} by {who:?}");
