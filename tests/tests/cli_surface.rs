@@ -3,7 +3,7 @@
 use std::{
     os::unix::process::CommandExt as _,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -142,6 +142,19 @@ fn completions_and_manual_pages_are_made() -> Result<()> {
     ensure!(run(&["man", "--dir", pages.to_str().context("path")?])?.status.success());
     for page in ["nodefence.1", "nodefence-flag.1", "nodefence-agent.1"] {
         ensure!(Path::new(&pages).join(page).is_file(), "no {page}");
+    }
+    Ok(())
+}
+
+/// As `nodefence completions bash | head -1` is.
+#[test]
+fn a_reader_that_goes_away_is_no_error() -> Result<()> {
+    for args in [&["completions", "bash"][..], &["man"]] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let output =
+            Command::new(bin("nodefence")?).args(args).stdout(writer).stderr(Stdio::piped()).output()?;
+        ensure!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! read, those are lost that do not fit, and `status` says how many.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     io::{self, IsTerminal as _, Write as _},
     panic::{self, PanicHookInfo},
     sync::mpsc::{RecvTimeoutError, channel},
@@ -87,4 +88,8 @@ fn panicked(panic: &PanicHookInfo<'_>) {
         "panicked: {}",
         panic.payload_as_str().unwrap_or("without a message")
     );
+    let trace = Backtrace::capture();
+    if trace.status() == BacktraceStatus::Captured {
+        tracing::error!("{trace}");
+    }
 }

@@ -19,9 +19,16 @@ pub(super) fn print<T: Serialize>(
         Format::Json => serde_json::to_string_pretty(value)?,
         Format::Yaml => serde_saphyr::to_string(value)?,
     };
+    put([text.trim_end(), "\n"].concat())
+}
+
+/// Writes a text to standard output.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn put(text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    let done = out.write_all(text.trim_end().as_bytes()).and_then(|()| out.write_all(b"\n"));
-    match done.and_then(|()| out.flush()) {
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => Ok(done?),
     }
@@ -32,13 +39,14 @@ pub(super) fn say(line: &str) {
     let _nobody_listens = writeln!(io::stderr(), "{line}");
 }
 
-/// The error and its causes in one line; a cause that the text before it has already said is left out.
+/// The error and its causes, as they may stand on a terminal; a cause that the text before it has already said is left out.
 pub(super) fn causes(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said {
+    let text = error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said {
         said if said.contains(&cause) => said,
         said if said.is_empty() => cause,
         said => format!("{said}: {cause}"),
-    })
+    });
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// Columns as kubectl prints them: a head in capitals, no lines, two spaces between.
@@ -103,5 +111,7 @@ mod tests {
         assert_eq!(printable("Platte kaputt, größer als ½"), "Platte kaputt, größer als ½");
         let table = columns(["A", "B"], [["x\u{1b}[31m".to_owned(), "two\nlines".to_owned()]]);
         assert_eq!(table, "A            B\nx\\u{1b}[31m  two\\nlines");
+        let error = anyhow::anyhow!("line 2:\nname: \u{1b}[2J").context("read it");
+        assert_eq!(causes(&error), "read it: line 2:\nname: \\u{1b}[2J");
     }
 }

@@ -231,7 +231,7 @@ pub(super) fn status(status: &Status) -> String {
     line("Rescue", rescue(&status.rescue, status.mode));
     if status.log_lines_lost != 0 {
         let lost = status.log_lines_lost;
-        line("Log", format!("problem: {lost} lines were lost: nobody reads the agent's standard error"));
+        line("Log", format!("problem: {lost} lines were lost: standard error was not read as fast"));
     }
     for (name, value) in
         held_lines(&status.flagged, &status.flagged_unknown, &status.claimed_unknown, &status.cluster.source)

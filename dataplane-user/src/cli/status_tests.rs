@@ -174,6 +174,6 @@ fn what_is_wrong_with_a_source_a_device_and_a_round_is_told() {
     });
     let problems: Vec<&str> =
         lines.iter().filter_map(|line| line.split_once("problem: ")).map(|(_, why)| why).collect();
-    let lost = "8 lines were lost: nobody reads the agent's standard error";
+    let lost = "8 lines were lost: standard error was not read as fast";
     assert_eq!(problems, ["one", "two", "three", "four", "five", "six", "seven", lost], "{lines:#?}");
 }

@@ -1,6 +1,5 @@
 use std::{
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -14,7 +13,7 @@ use super::{
     audit, doctor,
     exit::Exit,
     log::Log,
-    output::{print, say},
+    output::{print, put, say},
     status::status,
     tables,
     values::{AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg},
@@ -116,7 +115,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "nodefence", &mut script);
-            std::io::stdout().write_all(&script)?;
+            put(script)?;
         }
         Verb::Man { dir } => man(dir.as_deref())?,
     }
@@ -244,7 +243,7 @@ fn man(dir: Option<&Path>) -> anyhow::Result<()> {
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page)?;
-            std::io::stdout().write_all(&page)?;
+            put(page)?;
         }
         Some(dir) => {
             fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
