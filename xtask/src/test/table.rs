@@ -334,15 +334,20 @@ mod tests {
         files.filter(|path| of(path)).map(|path| std::fs::read_to_string(path).unwrap()).collect()
     }
 
-    /// Whether a source uses the load generator, or what does so in the tests' library.
-    fn uses_load(source: &str) -> bool {
-        let stands = |word: &str| {
-            let mut found = source.match_indices(word);
+    /// Whether one of these words begins anywhere in a source.
+    fn has_any(source: &str, words: &[&str]) -> bool {
+        let stands = |word: &&str| {
+            let mut found = source.match_indices(*word);
             found.any(|(at, _)| {
                 !source[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
             })
         };
-        ["load::", "matrix(", "hang::"].into_iter().any(stands)
+        words.iter().any(stands)
+    }
+
+    /// Whether a source uses the load generator, or what does so in the tests' library.
+    fn uses_load(source: &str) -> bool {
+        has_any(source, &["load::", "matrix(", "hang::"])
     }
 
     #[test]
@@ -354,21 +359,24 @@ mod tests {
         assert!(users > 15, "{users} rows use the load generator");
     }
 
-    /// Holds at each step, beside others, what `vm_takeout` holds with nothing beside.
-    const BESIDE: [&str; 1] = ["vm_takeout::steps"];
+    /// What holds a promise: its name, a helper of `vm_takeout`, and modules of the tests' library that do so for their users.
+    const HOLDS: [&str; 8] =
+        ["promises::", "wait_same(", "matrix(", "hang::", "local::", "pinned::", "rolling::", "still::"];
+    /// Hold beside others, at each step or for each topology, what `cluster_file_reload`, `net_cut`, `vm_ipvs::alone` and `vm_takeout` hold with nothing beside.
+    const BESIDE: [&str; 6] =
+        ["kube_audit", "kube_audit::ipvs", "net_kernel", "vm_devices", "vm_ipvs", "vm_takeout::steps"];
 
     /// What holds a time that is promised runs with nothing beside.
     #[test]
     fn what_holds_a_promise_says_so() {
-        // `wait_same` is a helper of `vm_takeout`.
-        let holds = |file: &&File| {
-            let source = source(file);
-            let words = ["promises::", "still::", "wait_same("];
-            !BESIDE.contains(&file.name) && words.iter().any(|word| source.contains(word))
-        };
+        let holds = |file: &&File| !BESIDE.contains(&file.name) && has_any(&source(file), &HOLDS);
         for file in FILES.iter().filter(holds) {
             assert!(file.is_timed(), "{}: its tests hold what is promised", file.name);
         }
+        let unused = BESIDE
+            .iter()
+            .filter(|name| !FILES.iter().any(|file| file.name == **name && has_any(&source(file), &HOLDS)));
+        assert_eq!(unused.collect::<Vec<_>>(), Vec::<&&str>::new(), "hold no promise");
         let holding = FILES.iter().filter(holds).count();
         assert!(holding > 20, "{holding} rows hold what is promised");
     }
