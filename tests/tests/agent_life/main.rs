@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Write as _},
     os::unix::net::UnixStream,
     process::{Command, Stdio},
     sync::Arc,
@@ -15,7 +15,7 @@ use nodefence::{
     cli::Exit,
     report::{Client, Request},
 };
-use nodefence_tests::{Agent, Netns, Proc, bin, client::wait_until, four_nodes, kernel, long};
+use nodefence_tests::{Agent, Conn, Netns, Proc, bin, client::wait_until, four_nodes, kernel, long};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
@@ -314,6 +314,30 @@ fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), Signal::SIGTERM)?;
     let status = unshare.wait(READY)?;
     ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+/// Its packets pass then, as `status` says, and no program of ours is left on it.
+#[test]
+fn a_device_that_is_renamed_is_detached_from() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    agent.flag("node-b")?;
+    let backend = "10.9.1.1:80".parse()?;
+    // Nobody answers ARP, and what is not resolved does not leave.
+    let resolved = |device: &str| {
+        ns.ip(&format!("neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 nud permanent dev {device}"))
+    };
+    resolved("v0")?;
+    Conn::refused_at_once(&ns, backend, Duration::from_secs(1))?;
+    ns.ip("link set v0 down\nlink set v0 name vx\nlink set vx up")?;
+    resolved("vx")?;
+    let attempt = || Conn::attempt(&ns, backend, Duration::from_millis(200)).conn;
+    // Nobody is there to answer what passes.
+    let passes = || attempt().is_err_and(|error| error.kind() == ErrorKind::TimedOut);
+    wait_until("the device is detached from", READY, passes).with_context(|| agent.log())?;
+    let devices = agent.json(&["status"])?["interfaces"].clone();
+    let told = devices[0]["error"].as_str().is_some_and(|error| error.contains("no interface named v0"));
+    ensure!(told && devices[0]["tc"].is_null(), "{devices}");
     Ok(())
 }
 

@@ -137,6 +137,8 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     let interfaces = interfaces::list()?;
     let statuses = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name));
     let statuses = statuses.collect::<Result<Vec<_>, Error>>()?;
+    // One that is not there may bear another name by now. What it has of ours goes: nobody is told that it cuts.
+    ours.leaves_others |= statuses.iter().any(|status| status.ifindex == 0);
     let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
     let keep = match ours.leaves_others {
         true => statuses.iter().map(|status| status.ifindex).collect(),
