@@ -222,6 +222,9 @@ fn a_full_map_is_counted_and_the_rest_is_written() -> Result<()> {
     ensure!(maps(&ns)?.backends.len() == 2);
     agent.logs("the maps are full")?;
     ensure!(agent.expect(&["status"])?.contains("3 backends do not fit and pass"));
+    let flag = agent.cli(&["flag", "node-b"])?;
+    let warned = String::from_utf8_lossy(&flag.stderr);
+    ensure!(warned.contains("3 backends of all nodes do not fit in the maps"), "{flag:?}");
     Ok(())
 }
 

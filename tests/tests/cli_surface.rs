@@ -160,6 +160,20 @@ fn a_reader_that_goes_away_is_no_error() -> Result<()> {
 }
 
 #[test]
+fn a_full_disk_is_not_blamed_on_the_agent() -> Result<()> {
+    let full = std::fs::File::options().write(true).open("/dev/full")?;
+    let output = Command::new(bin("nodefence")?)
+        .args(["completions", "bash"])
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .output()?;
+    let told = text(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{output:?}");
+    ensure!(told.contains("is done, but standard output does not take the result: No space left"), "{told}");
+    Ok(())
+}
+
+#[test]
 fn the_doctor_works_without_an_agent() -> Result<()> {
     let ns = Netns::new("doctor")?;
     ns.ip("link add v0 type veth peer name v1")?;

@@ -108,6 +108,12 @@ impl Desk {
             Some(written) => report.flip_micros = written.saturating_sub(received_ns) / 1_000,
             None => warnings.push("the verdict is not written yet; see `nodefence status`".to_owned()),
         }
+        let left_out = self.shown.rows.tables.borrow().report.left_out;
+        if left_out != 0 {
+            warnings.push(format!(
+                "{left_out} backends of all nodes do not fit in the maps: traffic to them is not cut (see `nodefence status`)"
+            ));
+        }
         warnings.append(&mut report.warnings);
         match idle::pointless(&self.shown.sight.settings) {
             Some(why) => warnings.push(format!("idle clients are not asked: {why}")),

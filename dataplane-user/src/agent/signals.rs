@@ -8,18 +8,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct Signals {
     term: Signal,
     int: Signal,
+    /// Its terminal was closed.
+    hup: Signal,
 }
 
 impl Signals {
     pub(super) fn new() -> anyhow::Result<Self> {
         let of = |kind| signal(kind).context("take signals");
-        Ok(Self { term: of(SignalKind::terminate())?, int: of(SignalKind::interrupt())? })
+        let [term, int, hup] = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        Ok(Self { term: of(term)?, int: of(int)?, hup: of(hup)? })
     }
 
     pub(super) async fn come(&mut self) -> &'static str {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
             _ = self.int.recv() => "SIGINT",
+            _ = self.hup.recv() => "SIGHUP",
         }
     }
 

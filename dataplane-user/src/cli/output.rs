@@ -1,5 +1,6 @@
 use std::io::{self, Write as _};
 
+use anyhow::Context as _;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
@@ -30,7 +31,7 @@ pub(super) fn put(text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => Ok(done?),
+        done => done.context("what was asked for is done, but standard output does not take the result"),
     }
 }
 

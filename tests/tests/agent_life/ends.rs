@@ -67,15 +67,18 @@ fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
     Ok(())
 }
 
+/// Ctrl-C, and a terminal that is closed.
 #[test]
-fn ctrl_c_ends_it_too() -> Result<()> {
+fn a_terminal_ends_it_too() -> Result<()> {
     let (ns, agent) = start(&[])?;
     drop(agent);
-    let again = Agent::start(&ns, "node-a", &["v0"], FOUR)?;
-    let pid = again.proc()?.pid();
-    let told = Instant::now();
-    again.proc()?.signal(Signal::SIGINT)?;
-    wait_within("the end by SIGINT", ENDED, told, || has_ended(pid))?;
-    ensure!(again.log().contains("SIGINT"), "{}", again.log());
+    for signal in [Signal::SIGINT, Signal::SIGHUP] {
+        let agent = Agent::start(&ns, "node-a", &["v0"], FOUR)?;
+        let pid = agent.proc()?.pid();
+        let told = Instant::now();
+        agent.proc()?.signal(signal)?;
+        wait_within(&format!("the end by {signal}"), ENDED, told, || has_ended(pid))?;
+        ensure!(agent.log().contains(signal.as_str()), "{}", agent.log());
+    }
     Ok(())
 }
