@@ -123,22 +123,31 @@ fn all_go_on(agent: &Agent) -> Result<()> {
     audit_answers(agent)
 }
 
+/// Each in turn; three agents at once, since nearly all of the time is waited.
 #[test]
 fn whoever_stands_still_holds_nobody_up() -> Result<()> {
+    const NAMES: [&[&str]; 3] = [
+        &["source", "answers", "builder", "tables"],
+        &["store", "log", "log-writer", "audit"],
+        &["takeout", "rescue", "rescue-kept"],
+    ];
+    // What they measure is this test's.
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    std::thread::scope(|scope| -> Result<()> {
+        let begin = |names| {
+            std::thread::Builder::new()
+                .name(test.clone())
+                .spawn_scoped(scope, move || each_stands_still(names))
+        };
+        let held = NAMES.into_iter().map(begin).collect::<std::io::Result<Vec<_>>>()?;
+        held.into_iter()
+            .try_for_each(|held| held.join().map_err(|_| anyhow::anyhow!("who holds them panicked"))?)
+    })
+}
+
+fn each_stands_still(names: &[&str]) -> Result<()> {
     let (ns, agent, index) = start_and_cut()?;
-    for name in [
-        "source",
-        "answers",
-        "builder",
-        "tables",
-        "store",
-        "log",
-        "log-writer",
-        "takeout",
-        "rescue",
-        "rescue-kept",
-        "audit",
-    ] {
+    for name in names {
         let still = Still::of(agent.proc()?.pid(), name)?;
         nobody_is_held_up(&ns, &agent, index, name)?;
         still.lift()?;
