@@ -220,7 +220,7 @@ impl Agent {
     }
 
     /// Whether the process `pid` answers at the socket: where one agent takes over from another, the older one answers at first.
-    fn serves(&self, pid: i32) -> bool {
+    pub fn serves(&self, pid: i32) -> bool {
         // The CLI is asked only once there is someone to ask: starting it again and again would slow down the agent it waits for.
         let there = UnixStream::connect(self.socket()).is_ok();
         let answer = there.then(|| self.cli(&["status", "-o", "json"]).ok()).flatten();

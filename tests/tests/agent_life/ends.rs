@@ -30,9 +30,7 @@ fn a_take_over_ends_the_first() -> Result<()> {
     let mut second = agent.command(&["--take-over"]);
     second.stderr(Stdio::null());
     let second = Proc::spawn(&ns, second)?;
-    wait_until("the second answers", Duration::from_secs(20), || {
-        agent.json(&["status"]).is_ok_and(|status| status["pid"] == second.pid().as_raw())
-    })?;
+    wait_until("the second answers", Duration::from_secs(20), || agent.serves(second.pid().as_raw()))?;
     let b = agent.node("node-b")?;
     ensure!(b["action"] == "refuse" && b["flag"]["reason"] == "disk", "{b}");
     wait_within("the first one's end", ENDED, Instant::now(), || has_ended(first))?;

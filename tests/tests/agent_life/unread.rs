@@ -37,8 +37,7 @@ fn start_unread(ns: &Netns, agent: &Agent, more: &[&str], unread: &PipeWriter) -
     let mut command = agent.command(more);
     command.stdout(unread.try_clone()?).stderr(unread.try_clone()?);
     let proc = Proc::spawn(ns, command)?;
-    let serves = || agent.status().is_ok_and(|status| status["pid"] == proc.pid().as_raw());
-    wait_until("an agent whose log is not read", READY, serves)?;
+    wait_until("an agent whose log is not read", READY, || agent.serves(proc.pid().as_raw()))?;
     Ok(proc)
 }
 
