@@ -16,9 +16,23 @@ pub const SHORT_SLICE: Duration = Duration::from_micros(500);
 /// # Errors
 /// Where the kernel refuses: a nice value below the thread's takes `CAP_SYS_NICE`.
 pub fn fair(nice: i32, slice: Option<Duration>) -> io::Result<()> {
+    set(libc::SCHED_OTHER, nice, slice)
+}
+
+/// Puts the calling thread under the fair scheduler as one that does not take the processor from whoever runs when it wakes up, whatever that one's nice value
+/// (`SCHED_BATCH`, sched(7); `check_preempt_wakeup_fair()`, kernel/sched/fair.c, and `check_preempt_wakeup()` before Linux 6.8). Without it a thread that slept for
+/// long takes it from one of nice -20 that has run for a moment, for as long as its own slice lasts (Linux 6.6 and later).
+///
+/// # Errors
+/// Where the kernel refuses: a nice value below the thread's takes `CAP_SYS_NICE`.
+pub fn batch(nice: i32) -> io::Result<()> {
+    set(libc::SCHED_BATCH, nice, None)
+}
+
+fn set(policy: i32, nice: i32, slice: Option<Duration>) -> io::Result<()> {
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
+        sched_policy: policy as u32,
         sched_flags: 0,
         sched_nice: nice,
         sched_priority: 0,
@@ -35,28 +49,31 @@ pub fn fair(nice: i32, slice: Option<Duration>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Nice value and slice (ns) of the calling thread; kernels before 6.12 say 0 for the slice.
-    fn shown() -> (i32, u64) {
+    /// Policy, nice value and slice (ns) of the calling thread; kernels before 6.12 say 0 for the slice.
+    fn shown() -> (i32, i32, u64) {
         // SAFETY: all bytes of it may be zero.
         let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
         let size = size_of::<libc::sched_attr>() as u32;
         // SAFETY: the kernel writes `size` bytes at the pointer at most, which are those of `attributes`.
         let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
-        (attributes.sched_nice, attributes.sched_runtime)
+        (attributes.sched_policy as i32, attributes.sched_nice, attributes.sched_runtime)
     }
 
     #[test]
     fn a_thread_bears_what_it_was_given_and_no_other_does() {
         let before = shown();
         std::thread::spawn(move || {
-            let higher = |by: i32| (before.0 + by).min(19);
+            let (_, nice_before, slice_before) = before;
+            let higher = |by: i32| (nice_before + by).min(19);
             fair(higher(1), Some(SHORT_SLICE)).unwrap();
-            let (nice, slice) = shown();
-            assert_eq!(nice, higher(1));
-            assert!(slice == 500_000 || before.1 == 0, "a slice of {slice} ns, {} before", before.1);
+            let (policy, nice, slice) = shown();
+            assert_eq!((policy, nice), (libc::SCHED_OTHER, higher(1)));
+            assert!(slice == 500_000 || slice_before == 0, "a slice of {slice} ns, {slice_before} before");
+            batch(higher(2)).unwrap();
+            assert_eq!(shown(), (libc::SCHED_BATCH, higher(2), slice_before));
             fair(higher(2), None).unwrap();
-            assert_eq!(shown(), (higher(2), before.1));
+            assert_eq!(shown(), (libc::SCHED_OTHER, higher(2), slice_before));
         })
         .join()
         .unwrap();

@@ -26,7 +26,7 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
     let (inbox, asked) = Inbox::new();
     // Held, so that it waits between two looks when nobody can ask any more.
     let open = inbox.clone();
-    crew.thread("audit", Nice::Usual, move || {
+    crew.thread("audit", Nice::Batch, move || {
         let _open = open;
         let mut watch = Watch::new(&ground.sight.settings.audit);
         loop {

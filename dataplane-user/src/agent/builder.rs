@@ -166,7 +166,7 @@ impl Builder {
         beat: Arc<Beat>,
         crew: &Crew,
     ) -> std::io::Result<()> {
-        let started = crew.thread("builder", Nice::Usual, move || {
+        let started = crew.thread("builder", Nice::Batch, move || {
             loop {
                 let comes_back = self.bin.len() > 1 || self.places_wait;
                 let longest = if comes_back { SWEEP } else { IDLE };

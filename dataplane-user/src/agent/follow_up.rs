@@ -7,10 +7,10 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::world::World;
+use super::world::{Members, World};
 use crate::{
     cluster::NodeName,
-    enforce::{Bearers, Epoch},
+    enforce::Bearers,
     report::{AskRow, PinnedRow},
 };
 
@@ -25,8 +25,8 @@ pub(super) struct FollowUp {
 
 #[derive(Default)]
 struct Memory {
-    /// Of which view the names below are.
-    view: Option<Epoch>,
+    /// Whose names stand below.
+    members: Members,
     /// Who was cut when it was last looked at.
     cut: Bearers,
     /// For each node that is cut: only rounds that begin from then on (CLOCK_MONOTONIC, ns) ask for all that is, and one has been begun.
@@ -67,13 +67,13 @@ impl FollowUp {
     /// Rounds that are to begin now, where all that `world` says is cut is in the maps.
     pub(super) fn due(&self, world: &World) -> Vec<Round> {
         let mut memory = self.memory();
-        let Memory { view, cut, begun, again, requests, asked, pinned } = &mut *memory;
-        let latest = world.held.view.as_ref().map(|view| view.epoch);
-        if *view != latest {
-            *view = latest;
+        let Memory { members, cut, begun, again, requests, asked, pinned } = &mut *memory;
+        // Not with each view: there may be as many names as nodes, and requests come through this thread.
+        if !world.has_members(members) {
+            *members = world.members();
             // Names may come and go for ever.
-            asked.retain(|node, _| world.view.node(node).is_some());
-            pinned.retain(|node, _| world.view.node(node).is_some());
+            asked.retain(|node, _| world.slot(node).is_some());
+            pinned.retain(|node, _| world.slot(node).is_some());
         }
         let now = &world.held.enforced;
         let changed = now.changed_since(cut).flat_map(|(before, now)| [before, now]).flatten();
@@ -130,13 +130,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        agent::builder::Builder,
-        cluster::parse,
-        dataplane::probe::{Finding, Findings},
-        enforce::{self, Bearer, Claim, Epoch, NewClaim, Now, ShownClaim, Source, Standing},
+        agent::world::tests::nodes,
+        enforce::{self, Bearer, Claim, NewClaim, Now, ShownClaim, Source, Standing},
         flags::now,
-        plan::{Answer, Indices, Mode, Policy},
-        proxy::Judgement,
     };
 
     fn claim(now: Now) -> ShownClaim {
@@ -153,18 +149,7 @@ mod tests {
 
     /// A world in which these are cut, and only rounds count that began from then on; all others of `b`, `c` and `d` are not claimed.
     fn world(cut: &[(&str, u64)]) -> World {
-        let node = |n: u8| format!("- {{name: {}, address: 10.0.0.{n}}}\n", char::from(b'`' + n));
-        let view = parse(&format!("nodes:\n{}", (1..5).map(node).collect::<String>()), false).unwrap();
-        let policy = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
-        let view = Builder::new(&policy, None, Indices::default()).take(Arc::new(view), Epoch(0)).unwrap();
-        let unknown = || "not looked at".to_owned();
-        let findings = Findings {
-            conntrack: Finding::NotNeeded(unknown()),
-            ipvs_translates: Finding::NotNeeded(unknown()),
-            deletes_by_filter: Finding::NotNeeded(unknown()),
-            milliseconds: 0,
-        };
-        let mut world = World::first(&view, Judgement::default(), findings);
+        let mut world = nodes(4);
         let bearer = |&(name, ask_since): &(&str, u64)| Bearer {
             name: Some(name.into()),
             slot: world.slot(name).unwrap(),
@@ -177,7 +162,7 @@ mod tests {
         let held = enforce::World {
             enforced: enforced.into_iter().collect(),
             claims: claims.collect(),
-            view: Some(view),
+            view: world.held.view.clone(),
             ..enforce::World::default()
         };
         world.take(Arc::new(held));

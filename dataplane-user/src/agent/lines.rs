@@ -24,7 +24,7 @@ pub(super) enum Line {
 /// Starts it. It ends once nobody has anything to say any more.
 pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
     let (lines, said) = sync_channel(MOST);
-    crew.hand("log", Nice::Usual, move || {
+    crew.hand("log", Nice::Batch, move || {
         for line in said {
             match line {
                 Line::Event(event) => record(&event),

@@ -90,7 +90,7 @@ impl Store {
             told,
             writing: Arc::clone(&writing),
         };
-        crew.thread("store", Nice::Usual, move || {
+        crew.thread("store", Nice::Batch, move || {
             keeper.run();
             // Nobody may wait any more.
             let _gone = ending.send(());

@@ -45,7 +45,7 @@ pub(super) struct Tables {
 impl Tables {
     /// Starts the thread.
     pub(super) fn start(mut self, crew: &Crew) -> std::io::Result<()> {
-        let started = crew.thread("tables", Nice::Usual, move || {
+        let started = crew.thread("tables", Nice::Batch, move || {
             loop {
                 let work = self.work.take(self.comparing.pause(), |work| work.plan.is_some());
                 if let Some(plan) = work.plan {

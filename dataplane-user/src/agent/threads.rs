@@ -40,6 +40,8 @@ pub(super) enum Fallen {
 /// Whether others on the machine wait for a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nice {
+    /// It takes its turn, and when it wakes up the processor from nobody: who has it may be one that packets or requests wait for.
+    Batch,
     /// It takes its turn.
     Usual,
     /// Packets wait for it where the machine has more to do than processors to do it.
@@ -130,7 +132,8 @@ impl Crew {
         std::thread::Builder::new().name(watch.name.into()).spawn(move || {
             // It begins with what whoever started it has.
             match nice {
-                Nice::Usual => take_turns(),
+                Nice::Batch => take_turns(sched::batch),
+                Nice::Usual => take_turns(|nice| sched::fair(nice, None)),
                 Nice::First => precedence(),
             }
             let result = work();
@@ -174,7 +177,7 @@ impl Crew {
         let done = tokio::task::spawn_blocking(move || {
             let _watch = watch;
             let _named = Named::now(name);
-            take_turns();
+            take_turns(sched::batch);
             work()
         });
         done.await.map_err(|error| match error.is_panic() {
@@ -257,10 +260,10 @@ fn precedence() {
     }
 }
 
-/// Takes the calling thread's precedence away: it is to take its turn as the agent's first thread does, whatever that was started with.
-fn take_turns() {
+/// Takes the calling thread's precedence away: it is to take its turn with the nice value of the agent's first thread, whatever that was started with.
+fn take_turns(take: impl FnOnce(i32) -> io::Result<()>) {
     let first = rustix::process::getpriority_process(Some(rustix::process::getpid()));
-    if let Err(error) = first.map_err(io::Error::from).and_then(|nice| sched::fair(nice, None)) {
+    if let Err(error) = first.map_err(io::Error::from).and_then(take) {
         tracing::debug!(%error, "a thread keeps the precedence that it was started with");
     }
 }

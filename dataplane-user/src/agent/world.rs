@@ -1,6 +1,9 @@
 //! What the agent knows and holds at one moment, for all who only read it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tokio::sync::watch;
 
@@ -12,6 +15,12 @@ use crate::{
     plan::{Keep, Slot, VirtualAddresses},
     proxy::Judgement,
 };
+
+/// Who has which place in the maps. Views that follow each other share it where it did not change.
+pub(super) type Members = Arc<BTreeMap<NodeName, Member>>;
+
+/// Where so many nodes changed, it costs less to look at all of them.
+const FEW: usize = 8;
 
 /// One moment. It never changes: whoever reads it clones the `Arc` and lets go.
 ///
@@ -27,7 +36,7 @@ pub(super) struct World {
     /// When that was read.
     pub(super) loaded: Now,
     /// Who has which place in the maps.
-    members: Arc<BTreeMap<NodeName, Member>>,
+    members: Members,
     /// Which device leads to which backend.
     pub(super) coverage: Arc<Coverage>,
     /// How kube-proxy forwards.
@@ -60,6 +69,16 @@ impl World {
             self.members = Arc::clone(&view.members);
         }
         self.held = held;
+    }
+
+    /// Who has which place in the maps.
+    pub(super) fn members(&self) -> Members {
+        Arc::clone(&self.members)
+    }
+
+    /// Whether it is these who have their places in the maps; `false` also where they are the same by chance.
+    pub(super) fn has_members(&self, members: &Members) -> bool {
+        Arc::ptr_eq(&self.members, members)
     }
 
     /// A node's place in the maps.
@@ -110,10 +129,26 @@ impl World {
         self.enforced().filter_map(|(name, _)| self.view.index(name)).collect()
     }
 
-    /// The same, and those that may be cut still, since their verdict could not be taken back and lapses.
-    pub(super) fn cut_nodes(&self) -> NodeSet {
-        let cut = self.enforced().chain(named(&self.held.lapsing));
-        cut.filter_map(|(name, _)| self.view.index(name)).collect()
+    /// The same, and those that may be cut still, since their verdict could not be taken back and lapses. `before`: an earlier moment, and who was cut then; only
+    /// what changed since is looked at, where that is little.
+    pub(super) fn cut_nodes(&self, before: Option<(&Self, &NodeSet)>) -> NodeSet {
+        let names = || self.enforced().chain(named(&self.held.lapsing)).map(|(name, _)| name);
+        if let Some((before, cut)) = before.filter(|(before, _)| self.has_members(&before.members)) {
+            let enforced = self.held.enforced.changed_since(&before.held.enforced);
+            let lapsing = self.held.lapsing.changed_since(&before.held.lapsing);
+            let bearers = enforced.chain(lapsing).flat_map(|(before, now)| [before, now]).flatten();
+            let changed: BTreeSet<&NodeName> = bearers.filter_map(|bearer| bearer.name.as_ref()).collect();
+            if changed.len() <= FEW {
+                let mut cut = cut.clone();
+                for node in changed {
+                    if let Some(index) = self.view.index(node) {
+                        cut.set(index, names().any(|name| name == node));
+                    }
+                }
+                return cut;
+            }
+        }
+        names().filter_map(|name| self.view.index(name)).collect()
     }
 
     /// All claims on a node, in the order of their sources.
@@ -180,5 +215,78 @@ impl Published {
         });
         // Whatever it alone held is freed here, where nobody waits for it.
         drop(before);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::{
+        agent::builder::Builder,
+        cluster::parse,
+        dataplane::probe::Finding,
+        enforce::Epoch,
+        plan::{Answer, Indices, Mode, Policy},
+    };
+
+    /// A world of so many nodes, `a` and those that follow, in which nobody is claimed.
+    pub(in super::super) fn nodes(count: u8) -> World {
+        let node = |n: u8| format!("- {{name: {}, address: 10.0.0.{}}}\n", char::from(b'a' + n), n + 1);
+        let view = parse(&format!("nodes:\n{}", (0..count).map(node).collect::<String>()), false).unwrap();
+        let policy = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
+        let view = Builder::new(&policy, None, Indices::default()).take(Arc::new(view), Epoch(0)).unwrap();
+        let unknown = || "not looked at".to_owned();
+        let findings = Findings {
+            conntrack: Finding::NotNeeded(unknown()),
+            ipvs_translates: Finding::NotNeeded(unknown()),
+            deletes_by_filter: Finding::NotNeeded(unknown()),
+            milliseconds: 0,
+        };
+        let mut world = World::first(&view, Judgement::default(), findings);
+        world.take(Arc::new(enforce::World { view: Some(view), ..enforce::World::default() }));
+        world
+    }
+
+    /// The same world in which the nodes of these bits are cut, or lapse.
+    fn cut(world: &World, enforced: u32, lapsing: u32) -> World {
+        let names: Vec<&NodeName> = world.members.keys().collect();
+        let bearers = |bits: u32| -> Bearers {
+            let of = |(at, name): (usize, &&NodeName)| Bearer {
+                name: Some((*name).clone()),
+                slot: world.slot(name).unwrap(),
+                action: nodefence_common::Action::Refuse,
+                since: at as u64,
+                ask_since: 0,
+            };
+            names.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1).map(of).collect()
+        };
+        let mut world = world.clone();
+        let held = enforce::World {
+            enforced: bearers(enforced),
+            lapsing: bearers(lapsing),
+            view: world.held.view.clone(),
+            ..enforce::World::default()
+        };
+        world.take(Arc::new(held));
+        world
+    }
+
+    #[test]
+    fn who_is_cut_is_the_same_by_what_changed_and_by_looking_at_all() {
+        let few = nodes(3);
+        for before in 0..64 {
+            let before = cut(&few, before & 7, before >> 3);
+            for now in 0..64 {
+                let now = cut(&few, now & 7, now >> 3);
+                let changed = now.cut_nodes(Some((&before, &before.cut_nodes(None))));
+                assert_eq!(changed, now.cut_nodes(None));
+            }
+        }
+        // Many at once, and others than before.
+        let many = cut(&nodes(20), 0, 0);
+        let all = cut(&many, 0xf_ffff, 0);
+        assert_eq!(all.cut_nodes(Some((&many, &NodeSet::default()))).iter().count(), 20);
+        let of_another = nodes(4);
+        assert_eq!(all.cut_nodes(Some((&of_another, &NodeSet::default()))), all.cut_nodes(None));
     }
 }

@@ -112,6 +112,15 @@ impl NodeSet {
         self.nodes.binary_search(&node).is_ok()
     }
 
+    /// Puts the node among them, or takes it out.
+    pub fn set(&mut self, node: NodeIx, is_in: bool) {
+        match (self.nodes.binary_search(&node), is_in) {
+            (Ok(at), false) => drop(self.nodes.remove(at)),
+            (Err(at), true) => self.nodes.insert(at, node),
+            _ => {}
+        }
+    }
+
     /// All of them, in the view's order.
     pub fn iter(&self) -> impl Iterator<Item = NodeIx> {
         self.nodes.iter().copied()
@@ -188,6 +197,11 @@ mod tests {
         assert_eq!(nodes.iter().map(NodeIx::position).collect::<Vec<_>>(), [0, 3, 7]);
         let there = |position| nodes.contains(NodeIx::new(position));
         assert_eq!([0, 1, 3, 6, 7, 8].map(there), [true, false, true, false, true, false]);
+        let mut changed = nodes.clone();
+        for (position, is_in) in [(3, false), (4, false), (5, true), (7, true)] {
+            changed.set(NodeIx::new(position), is_in);
+        }
+        assert_eq!(changed, set(&[0, 5, 7]));
         assert_eq!(set(&[]), NodeSet::default());
         assert!(!set(&[]).contains(NodeIx::new(0)));
     }

@@ -118,7 +118,8 @@ impl Helper {
         if mode == proxy::Mode::Ipvs {
             self.balanced = self.ground.takeout.progress().balanced;
         }
-        let flagged = world.cut_nodes();
+        let before = self.world.as_deref();
+        let flagged = world.cut_nodes(before.map(|before| (before, &self.flagged)));
         let other_view = !Arc::ptr_eq(&world.view, &self.view);
         if other_view {
             self.addresses = Arc::clone(&world.addresses);

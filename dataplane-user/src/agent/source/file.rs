@@ -97,7 +97,7 @@ fn reader(
     crew: &Crew,
 ) -> std::io::Result<mpsc::Sender<(Arc<ClusterView>, oneshot::Sender<Read>)>> {
     let (asks, asked) = mpsc::channel::<(Arc<ClusterView>, oneshot::Sender<Read>)>();
-    crew.hand("source", Nice::Usual, move || {
+    crew.hand("source", Nice::Batch, move || {
         for (before, answer) in asked {
             // Whoever asked may have ended with the agent.
             let _gone = answer.send(timed(|| load(&source, &before)));

@@ -112,3 +112,28 @@ fn each_bears_its_name() {
     });
     assert_eq!(told.recv().unwrap(), WORKER);
 }
+
+/// The calling thread's policy: field 41 of proc_pid_stat(5), the 39th after the name.
+fn policy() -> i32 {
+    let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    after_name.split_whitespace().nth(38).unwrap().parse().unwrap()
+}
+
+#[test]
+fn only_those_that_somebody_waits_for_take_a_processor_when_they_wake_up() {
+    let crew = Crew::default();
+    let (tell, told) = channel();
+    let of = |nice| {
+        let tell = tell.clone();
+        crew.hand("hand", nice, move || tell.send(policy()).unwrap()).unwrap().join().unwrap();
+        told.recv().unwrap()
+    };
+    assert_eq!(of(Nice::Batch), nix::libc::SCHED_BATCH);
+    assert_eq!(of(Nice::Usual), nix::libc::SCHED_OTHER);
+    assert_eq!(of(Nice::First), nix::libc::SCHED_OTHER);
+    let blocks = runtime().unwrap().block_on(crew.blocking("blocking", policy));
+    assert_eq!(blocks, Ok(nix::libc::SCHED_BATCH));
+    let task = runtime().unwrap().block_on(async { tokio::spawn(async { policy() }).await });
+    assert_eq!(task.unwrap(), nix::libc::SCHED_OTHER);
+}
