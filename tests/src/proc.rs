@@ -93,23 +93,35 @@ impl Proc {
         Ok([seconds(14)?, seconds(15)?])
     }
 
-    /// How long its threads of this name have waited for a processor so far, all together: the second number of their `schedstat`
-    /// (Documentation/scheduler/sched-stats.rst).
+    /// How long its threads of this name have had a processor so far, all together.
+    ///
+    /// # Errors
+    /// Where the process is gone, or has no such thread.
+    pub fn ran(&self, thread: &str) -> Result<Duration> {
+        self.schedstat(thread, 0)
+    }
+
+    /// How long its threads of this name have waited for a processor so far, all together.
     ///
     /// # Errors
     /// Where the process is gone, or has no such thread.
     pub fn waited(&self, thread: &str) -> Result<Duration> {
-        let mut waited = None;
+        self.schedstat(thread, 1)
+    }
+
+    /// One number, in nanoseconds, of the `schedstat` of its threads of this name (Documentation/scheduler/sched-stats.rst).
+    fn schedstat(&self, thread: &str, number: usize) -> Result<Duration> {
+        let mut sum = None;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
             let path = task?.path();
             // Another one may just have ended.
             if std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == thread) {
                 let text = std::fs::read_to_string(path.join("schedstat"))?;
-                let nanoseconds = text.split(' ').nth(1).context("schedstat is short")?.parse()?;
-                waited = Some(waited.unwrap_or(Duration::ZERO) + Duration::from_nanos(nanoseconds));
+                let nanoseconds = text.split(' ').nth(number).context("schedstat is short")?.parse()?;
+                sum = Some(sum.unwrap_or(Duration::ZERO) + Duration::from_nanos(nanoseconds));
             }
         }
-        waited.with_context(|| format!("no thread `{thread}`"))
+        sum.with_context(|| format!("no thread `{thread}`"))
     }
 
     /// A line of its `/proc/PID/status` that counts memory (`VmRSS`, `VmHWM`), in MiB.

@@ -6,6 +6,7 @@ mod asks;
 mod calls;
 mod change;
 mod churn;
+mod compare;
 mod flow;
 mod latency;
 mod meter;
@@ -41,6 +42,7 @@ const HELP: &str = "Parts (--only):
   change   one endpoint changes, and a hundred at once: processor time, calls of bpf(2) and netlink
   latency  a request that flags a node to the RST at a client, a third of the nodes flagged already, views coming
   churn    1,000 endpoints a second change and 10 nodes a second are flagged and released: processor, verdicts' ends, memory
+  compare  all entries of the maps are compared once: share of a processor
 
 What is measured is the agent's process: its processor clock, and its calls as programs on the kernel's tracepoints count them (some tenths of a microsecond
 each, the agent's included). It is told of objects line by line; reading and taking them is counted with all else.
@@ -53,7 +55,7 @@ Exit codes:
   3  measured, and a promise is missed (only with --hold)
 
 Examples:
-  cargo xtask bench scale                        # some 15 minutes
+  cargo xtask bench scale                        # some 8 minutes
   cargo xtask bench scale --quick                # a small cluster, a minute: does it work at all
   cargo xtask bench scale --only rest,change --hold
   cargo xtask bench scale --only rest --source file
@@ -65,6 +67,7 @@ enum Part {
     Change,
     Latency,
     Churn,
+    Compare,
 }
 
 /// What is measured, and how much of it.
@@ -76,7 +79,7 @@ pub(crate) struct Scale {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "rest,change,latency,churn",
+        default_value = "rest,change,latency,churn,compare",
         hide_possible_values = true
     )]
     only: Vec<Part>,
@@ -156,7 +159,7 @@ pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
         Source::File => (agent, "reading a cluster file"),
         Source::Objects => (machine::agent(Some(&agent.with_file_name(OBJECTS)))?, "taking single objects"),
     };
-    let mut world = World::new(&program, args.source, sizes, &args.proxy)?;
+    let mut world = World::new(&program, args.source, sizes, &["--proxy", &args.proxy])?;
     machine["scale"] = json!({ "nodes": nodes, "services": services, "backends": backends });
     let start = Figure::new("start, until it serves", "s", Value::Number(world.start.as_secs_f64())).note(
         format!("for its own sake: {source}, loading programs, writing all tables, the first look at routes"),
@@ -170,6 +173,10 @@ pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
         }
     }
     world.agent.end()?;
+    if args.only.contains(&Part::Compare) {
+        figures.extend(compare::run(&program, sizes, &args.proxy)?);
+        figure::write(&args.out, SCALE, &figures, &machine)?;
+    }
     tell(&figures, &args.out);
     Ok(!args.hold || figures.iter().all(|figure| figure.met != Some(false)))
 }
@@ -186,6 +193,8 @@ fn one(args: &Scale, part: Part, world: &mut World) -> anyhow::Result<Vec<Figure
             let time = args.or(args.churn, 60, 9);
             churn::run(world, Duration::from_secs(time), Duration::from_secs((time / 3).min(10)))
         }
+        // Beside an agent of its own.
+        Part::Compare => Ok(Vec::new()),
     }
 }
 

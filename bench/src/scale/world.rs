@@ -74,8 +74,13 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Makes it, and waits until the agent serves. `proxy`: the agent's `--proxy`.
-    pub(super) fn new(program: &Path, source: Source, sizes: Sizes, proxy: &str) -> anyhow::Result<Self> {
+    /// Makes it, and waits until the agent serves. `options`: more of the agent's.
+    pub(super) fn new(
+        program: &Path,
+        source: Source,
+        sizes: Sizes,
+        options: &[&str],
+    ) -> anyhow::Result<Self> {
         let view = View::new(sizes, OWN);
         let client = Netns::new("client")?;
         let router = Arc::new(Netns::new("router")?);
@@ -98,7 +103,8 @@ impl World {
         router.nft(
             "table ip kube-proxy {\n chain nat-postrouting {\n  type nat hook postrouting priority srcnat\n }\n}\n",
         )?;
-        let (own, devices, extra) = (view::name(0), [UPLINK], ["--proxy", proxy]);
+        let own = view::name(0);
+        let devices = [UPLINK];
         let text = match source {
             Source::Objects => view.lists(),
             Source::File => view.file(),
@@ -106,9 +112,9 @@ impl World {
         let started = Instant::now();
         let progress = Progress::start("the agent's start", 1);
         let (agent, says) = match source {
-            Source::File => (Agent::of(program, &router, &own, &devices, &text, &extra)?, None),
+            Source::File => (Agent::of(program, &router, &own, &devices, &text, options)?, None),
             Source::Objects => {
-                let mut agent = Agent::of_objects(program, &router, &own, &devices, &extra)?;
+                let mut agent = Agent::of_objects(program, &router, &own, &devices, options)?;
                 agent.tell(&text)?;
                 agent.ready()?;
                 let says = Says(agent.take_says()?);
