@@ -107,7 +107,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("attach", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
-    file("attach_load", ENDS, 10).is(&[Slow, MakesLoad]),
+    file("attach_load", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
     file("attach_load::agent", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
     file("cli_surface", NATIVE_REST_IN_ALL, 5),
     file("cluster_file_reload", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
