@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
@@ -159,23 +159,28 @@ pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
         Source::File => (agent, "reading a cluster file"),
         Source::Objects => (machine::agent(Some(&agent.with_file_name(OBJECTS)))?, "taking single objects"),
     };
-    let mut world = World::new(&program, args.source, sizes, &["--proxy", &args.proxy])?;
     machine["scale"] = json!({ "nodes": nodes, "services": services, "backends": backends });
-    let start = Figure::new("start, until it serves", "s", Value::Number(world.start.as_secs_f64())).note(
-        format!("for its own sake: {source}, loading programs, writing all tables, the first look at routes"),
-    );
-    let mut figures = vec![start];
-    for part in [Part::Rest, Part::Change, Part::Latency, Part::Churn] {
-        if args.only.contains(&part) {
-            figures.extend(one(args, part, &mut world)?);
-            // After each part, so that a later one's failure loses nothing.
-            figure::write(&args.out, SCALE, &figures, &machine)?;
+    let mut figures = Vec::new();
+    let write = |figures: &[Figure]| figure::write(&args.out, SCALE, figures, &machine);
+    if args.only.iter().any(|part| *part != Part::Compare) {
+        let mut world = World::new(&program, args.source, sizes, &["--proxy", &args.proxy])?;
+        let start = Figure::new("start, until it serves", "s", Value::Number(world.start.as_secs_f64()))
+            .note(format!(
+                "for its own sake: {source}, loading programs, writing all tables, the first look at routes"
+            ));
+        figures.push(start);
+        for part in [Part::Rest, Part::Change, Part::Latency, Part::Churn] {
+            if args.only.contains(&part) {
+                figures.extend(one(args, part, &mut world)?);
+                // After each part, so that a later one's failure loses nothing.
+                write(&figures)?;
+            }
         }
+        world.agent.end()?;
     }
-    world.agent.end()?;
     if args.only.contains(&Part::Compare) {
         figures.extend(compare::run(&program, sizes, &args.proxy)?);
-        figure::write(&args.out, SCALE, &figures, &machine)?;
+        write(&figures)?;
     }
     tell(&figures, &args.out);
     Ok(!args.hold || figures.iter().all(|figure| figure.met != Some(false)))
@@ -193,8 +198,7 @@ fn one(args: &Scale, part: Part, world: &mut World) -> anyhow::Result<Vec<Figure
             let time = args.or(args.churn, 60, 9);
             churn::run(world, Duration::from_secs(time), Duration::from_secs((time / 3).min(10)))
         }
-        // Beside an agent of its own.
-        Part::Compare => Ok(Vec::new()),
+        Part::Compare => bail!("it has an agent of its own"),
     }
 }
 

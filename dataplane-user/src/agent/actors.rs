@@ -23,7 +23,7 @@ use super::{
     sight::Sight,
     source::Followed,
     takeout::{self, TakingOut},
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
     told::{RoutesRow, Rows, SourceRow},
     world::Published,
 };
@@ -127,7 +127,7 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     let answering = answers::follow(events, injector.clone(), crew.stop());
     let runtime = tokio::runtime::Handle::current();
     // Whoever sends packets decides how much it has to do: it takes its turn, and holds no request up.
-    crew.thread("answers", Nice::Usual, move || runtime.block_on(answering))?;
+    crew.thread("answers", Turn::Usual, move || runtime.block_on(answering))?;
     let facts = findings::follow(sight.clone(), Arc::clone(published), switches, present, crew.clone());
     crew.task("findings", facts);
     let following = mode::Following {

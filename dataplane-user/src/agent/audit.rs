@@ -11,7 +11,7 @@ mod read;
 mod rows;
 
 use super::{
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
     watched::{SOONEST, Watch},
 };
 use crate::plan::Mode;
@@ -26,7 +26,7 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
     let (inbox, asked) = Inbox::new();
     // Held, so that it waits between two looks when nobody can ask any more.
     let open = inbox.clone();
-    crew.thread("audit", Nice::Batch, move || {
+    crew.thread("audit", Turn::Batch, move || {
         let _open = open;
         let mut watch = Watch::new(&ground.sight.settings.audit);
         loop {

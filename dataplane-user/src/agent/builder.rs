@@ -11,7 +11,7 @@ use super::{
     beat::Beat,
     inbox::Inbox,
     slot::Slot,
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
 };
 use crate::{
     cluster::{ClusterView, NodeName},
@@ -166,7 +166,7 @@ impl Builder {
         beat: Arc<Beat>,
         crew: &Crew,
     ) -> std::io::Result<()> {
-        let started = crew.thread("builder", Nice::Batch, move || {
+        let started = crew.thread("builder", Turn::Batch, move || {
             loop {
                 let comes_back = self.bin.len() > 1 || self.places_wait;
                 let longest = if comes_back { SWEEP } else { IDLE };

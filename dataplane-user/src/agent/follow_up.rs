@@ -107,14 +107,20 @@ impl FollowUp {
         rounds
     }
 
-    /// What came of the last round.
+    /// What came of the last round. Nothing is kept of one that has left the view meanwhile.
     pub(super) fn note_asked(&self, node: &NodeName, row: AskRow) {
-        self.memory().asked.insert(node.clone(), row);
+        let mut memory = self.memory();
+        if memory.members.contains_key(node) {
+            memory.asked.insert(node.clone(), row);
+        }
     }
 
-    /// What was let go that was pinned to a node.
+    /// What was let go that was pinned to a node. Nothing is kept of one that has left the view meanwhile.
     pub(super) fn note_pinned(&self, node: &NodeName, change: impl FnOnce(&mut PinnedRow)) {
-        change(self.memory().pinned.entry(node.clone()).or_default());
+        let mut memory = self.memory();
+        if memory.members.contains_key(node) {
+            change(memory.pinned.entry(node.clone()).or_default());
+        }
     }
 
     /// For `status`: the last rounds, and what was let go last.
@@ -196,15 +202,25 @@ mod tests {
     #[test]
     fn who_left_the_view_is_forgotten() {
         let follow_up = FollowUp::default();
-        for node in ["b", "gone"] {
-            follow_up.note_asked(&node.into(), AskRow::default());
-            follow_up.note_pinned(&node.into(), |row| row.datagrams = 1);
-        }
-        due(&follow_up, &[("b", 5)]);
-        let (asked, pinned) = follow_up.rows();
-        let is_b = |node: &NodeName| node == "b";
-        assert!(asked.keys().all(is_b) && pinned.keys().all(is_b), "{asked:?} {pinned:?}");
-        assert_eq!((asked.len(), pinned.len()), (1, 1));
+        let note = || {
+            for node in ["b", "e"] {
+                follow_up.note_asked(&node.into(), AskRow::default());
+                follow_up.note_pinned(&node.into(), |row| row.datagrams += 1);
+            }
+        };
+        let names = || {
+            let (asked, pinned) = follow_up.rows();
+            assert!(asked.keys().eq(pinned.keys()), "{asked:?} {pinned:?}");
+            asked.into_keys().map(|node| node.to_string()).collect::<Vec<_>>()
+        };
+        follow_up.due(&nodes(5));
+        note();
+        assert_eq!(names(), ["b", "e"]);
+        follow_up.due(&nodes(4));
+        assert_eq!(names(), ["b"]);
+        // Its round ended after it had left.
+        note();
+        assert_eq!(names(), ["b"]);
     }
 
     #[test]

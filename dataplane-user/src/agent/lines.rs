@@ -4,7 +4,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use super::{
     records::record,
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
 };
 use crate::enforce::Event;
 
@@ -24,7 +24,7 @@ pub(super) enum Line {
 /// Starts it. It ends once nobody has anything to say any more.
 pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
     let (lines, said) = sync_channel(MOST);
-    crew.hand("log", Nice::Batch, move || {
+    crew.hand("log", Turn::Batch, move || {
         for line in said {
             match line {
                 Line::Event(event) => record(&event),

@@ -13,7 +13,7 @@ use nodefence_common::RESCUE_LEASE_NS;
 
 use super::{
     sight::Sight,
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
 };
 use crate::{
     dataplane::Rescues,
@@ -58,7 +58,7 @@ impl Rescue {
         let (stopped, lanes) = (Arc::clone(&stop), crew.clone());
         // Without this thread the lease lapses: what would be rescued is refused.
         let work = move || (Worker { ground, rescues }).run(&stopped, &lanes);
-        let thread = crew.thread("rescue", Nice::First, work)?;
+        let thread = crew.thread("rescue", Turn::First, work)?;
         Ok(Self { stop, crew: crew.clone(), thread: Some(thread) })
     }
 }

@@ -16,7 +16,7 @@ use super::{
     inbox::Inbox,
     refusals::unsaved,
     slot::Slot,
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
 };
 use crate::{
     enforce::{Input, Source, ToSave},
@@ -90,7 +90,7 @@ impl Store {
             told,
             writing: Arc::clone(&writing),
         };
-        crew.thread("store", Nice::Batch, move || {
+        crew.thread("store", Turn::Batch, move || {
             keeper.run();
             // Nobody may wait any more.
             let _gone = ending.send(());

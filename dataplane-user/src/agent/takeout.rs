@@ -16,7 +16,7 @@ use super::{
     desk::Desk,
     idle,
     sight::Sight,
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
 };
 use crate::{
     cluster::{ClusterView, NodeName},
@@ -63,7 +63,7 @@ impl TakingOut {
     pub(super) fn start(given: Given, crew: &Crew) -> std::io::Result<Self> {
         let sight = given.sight.clone();
         let bell = Arc::clone(&given.bell);
-        let thread = crew.thread("takeout", Nice::First, || Work::new(given).run())?;
+        let thread = crew.thread("takeout", Turn::First, || Work::new(given).run())?;
         Ok(Self { sight, bell, crew: crew.clone(), thread: Some(thread) })
     }
 }

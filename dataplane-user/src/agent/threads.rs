@@ -37,9 +37,9 @@ pub(super) enum Fallen {
     Ended(&'static str),
 }
 
-/// Whether others on the machine wait for a thread.
+/// When a thread that wakes up has a processor, where others want it too.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nice {
+pub(super) enum Turn {
     /// It takes its turn, and when it wakes up the processor from nobody: who has it may be one that packets or requests wait for.
     Batch,
     /// It takes its turn.
@@ -100,10 +100,10 @@ impl Crew {
     pub(super) fn thread(
         &self,
         name: &'static str,
-        nice: Nice,
+        turn: Turn,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
-        self.start(self.watch(name, Stays::WithTheAgent), nice, work)
+        self.start(self.watch(name, Stays::WithTheAgent), turn, work)
     }
 
     /// Starts a thread that works for one other, and ends when that one gives it no more to do.
@@ -113,28 +113,28 @@ impl Crew {
     pub(super) fn hand(
         &self,
         name: &'static str,
-        nice: Nice,
+        turn: Turn,
         work: impl FnOnce() + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let work = || {
             work();
             Ok(())
         };
-        self.start(self.watch(name, Stays::AsLongAsItLikes), nice, work)
+        self.start(self.watch(name, Stays::AsLongAsItLikes), turn, work)
     }
 
     fn start(
         &self,
         watch: Watch,
-        nice: Nice,
+        turn: Turn,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(watch.name.into()).spawn(move || {
             // It begins with what whoever started it has.
-            match nice {
-                Nice::Batch => take_turns(sched::batch),
-                Nice::Usual => take_turns(|nice| sched::fair(nice, None)),
-                Nice::First => precedence(),
+            match turn {
+                Turn::Batch => take_turns(sched::batch),
+                Turn::Usual => take_turns(|nice| sched::fair(nice, None)),
+                Turn::First => precedence(),
             }
             let result = work();
             watch.over(result);
@@ -164,7 +164,8 @@ impl Crew {
         });
     }
 
-    /// Does what may block, on a thread that bears this name meanwhile. It is done to its end also where nobody waits for it any more.
+    /// Does what may block, on a thread that bears this name meanwhile, and that takes the processor from nobody when it wakes up ([`Turn::Batch`]): where the
+    /// machine has more to do than processors to do it, it begins some milliseconds later, which is little to what may block. It is done to its end also where nobody waits for it any more.
     ///
     /// # Errors
     /// Where it panicked, or the runtime ended before it began.

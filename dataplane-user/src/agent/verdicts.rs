@@ -22,7 +22,7 @@ use super::{
     outlets::Outlets,
     slot::Slot,
     store::StoreWork,
-    threads::{Crew, Nice},
+    threads::{Crew, Turn},
     writer::Writer,
 };
 use crate::{
@@ -80,7 +80,7 @@ impl Verdicts {
             ending: false,
         };
         // Those that rescue and take out have precedence too: on one processor they would hold up what they follow.
-        let thread = crew.thread("verdicts", Nice::First, move || {
+        let thread = crew.thread("verdicts", Turn::First, move || {
             driver.run();
             Ok(())
         })?;

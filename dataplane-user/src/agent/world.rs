@@ -142,6 +142,7 @@ impl World {
                 let mut cut = cut.clone();
                 for node in changed {
                     if let Some(index) = self.view.index(node) {
+                        // Not by its place: it may lapse at one that it no longer has.
                         cut.set(index, names().any(|name| name == node));
                     }
                 }
@@ -231,8 +232,14 @@ pub(super) mod tests {
 
     /// A world of so many nodes, `a` and those that follow, in which nobody is claimed.
     pub(in super::super) fn nodes(count: u8) -> World {
-        let node = |n: u8| format!("- {{name: {}, address: 10.0.0.{}}}\n", char::from(b'a' + n), n + 1);
-        let view = parse(&format!("nodes:\n{}", (0..count).map(node).collect::<String>()), false).unwrap();
+        of(&(b'a'..b'a' + count).map(char::from).collect::<Vec<_>>())
+    }
+
+    /// A world of these nodes, in which nobody is claimed.
+    fn of(names: &[char]) -> World {
+        let node = |(at, name): (usize, &char)| format!("- {{name: {name}, address: 10.0.0.{}}}\n", at + 1);
+        let nodes: String = names.iter().enumerate().map(node).collect();
+        let view = parse(&format!("nodes:\n{nodes}"), false).unwrap();
         let policy = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
         let view = Builder::new(&policy, None, Indices::default()).take(Arc::new(view), Epoch(0)).unwrap();
         let unknown = || "not looked at".to_owned();
@@ -286,7 +293,9 @@ pub(super) mod tests {
         let many = cut(&nodes(20), 0, 0);
         let all = cut(&many, 0xf_ffff, 0);
         assert_eq!(all.cut_nodes(Some((&many, &NodeSet::default()))).iter().count(), 20);
-        let of_another = nodes(4);
-        assert_eq!(all.cut_nodes(Some((&of_another, &NodeSet::default()))), all.cut_nodes(None));
+        // Another view, in which they stand elsewhere.
+        let before = cut(&nodes(4), 0b1000, 0);
+        let now = cut(&of(&['b', 'c', 'd']), 0b100, 0);
+        assert_eq!(now.cut_nodes(Some((&before, &before.cut_nodes(None)))), now.cut_nodes(None));
     }
 }

@@ -12,7 +12,7 @@ use super::{
     packets::{Ground, Helper, Keeping, refuse},
 };
 use crate::{
-    agent::threads::{Crew, Nice},
+    agent::threads::{Crew, Turn},
     flags::monotonic_ns,
     proxy,
     rescue::Fate,
@@ -35,7 +35,7 @@ impl Lane {
     pub(super) fn start(ground: &Ground, crew: &Crew) -> std::io::Result<Self> {
         let (packets, from) = sync_channel(MOST);
         let ground = ground.clone();
-        let thread = crew.hand("rescue-kept", Nice::First, move || run(&ground, &from))?;
+        let thread = crew.hand("rescue-kept", Turn::First, move || run(&ground, &from))?;
         Ok(Self { packets, thread })
     }
 

@@ -16,7 +16,7 @@ use super::{
         builder::APART,
         own_node::{local_addresses, own_node},
         settings::Settings,
-        threads::{Crew, Nice},
+        threads::{Crew, Turn},
         timed::timed,
     },
     ground::Ground,
@@ -49,7 +49,7 @@ impl Followed {
         let (goes_on, begins) = oneshot::channel();
         let named = settings.node.clone();
         let (allow_empty, stop) = (settings.allow_empty, crew.stop());
-        crew.thread("source", Nice::Batch, move || {
+        crew.thread("source", Turn::Batch, move || {
             let mut taking = Taking::new(objects, allow_empty);
             let (own_node, view) = taking.first(named.as_deref())?;
             let _gone = tell.send((own_node.clone(), view));
