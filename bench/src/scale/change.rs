@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use nodefence::flags::monotonic_ns;
 
-use super::{meter::Spent, world::World};
+use super::{meter::Spent, view, world::World};
 use crate::{
     figure::{Figure, Value},
     progress::Progress,
@@ -53,7 +53,36 @@ pub(super) fn run(world: &mut World, rounds: u32) -> anyhow::Result<Vec<Figure>>
         }
         figures.extend(of(&measured, changes)?);
     }
+    figures.push(node(world, rounds)?);
     Ok(figures)
+}
+
+/// A node with nothing on it that comes and goes again, in the middle of all by name: those behind it stand elsewhere in the view then.
+fn node(world: &mut World, rounds: u32) -> anyhow::Result<Figure> {
+    let nodes = world.view.sizes.nodes;
+    let name = format!("{}-a", view::name(nodes / 2));
+    let mut progress = Progress::start("change: one node", rounds);
+    let mut spent = Vec::new();
+    for _ in 0..rounds {
+        for (line, there) in
+            [(format!("node {name}=192.168.3.1\n"), nodes + 1), (format!("gone node {name}\n"), nodes)]
+        {
+            std::thread::sleep(QUIET);
+            let begun = world.meter.now()?;
+            world.says.as_mut().context("the agent follows a file")?.line(&line)?;
+            // A view is made of it within a tenth of a second.
+            std::thread::sleep(QUIET);
+            world.settle()?;
+            let all = world.meter.now()? - begun;
+            let cluster = world.status()?.cluster;
+            ensure!(cluster.nodes == there, "{} nodes after `{}`", cluster.nodes, line.trim());
+            spent.push(all.processor_ms);
+        }
+        progress.step();
+    }
+    let spent = summary(&spent).context("no rounds")?;
+    Ok(Figure::of("one node comes or goes, processor time", "ms", &spent)
+        .note("for its own sake, rest included: views of other nodes share little with those before (docs/design/one-owner.md, G.2)"))
 }
 
 fn told(changes: usize) -> String {

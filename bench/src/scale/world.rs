@@ -54,7 +54,12 @@ pub(super) struct Says(PipeWriter);
 impl Says {
     /// Tells it of changes.
     pub(super) fn tell(&mut self, view: &View, changes: &[Moved]) -> anyhow::Result<()> {
-        Ok(self.0.write_all(view.lines(changes).as_bytes())?)
+        self.line(&view.lines(changes))
+    }
+
+    /// Tells it these lines.
+    pub(super) fn line(&mut self, lines: &str) -> anyhow::Result<()> {
+        Ok(self.0.write_all(lines.as_bytes())?)
     }
 }
 

@@ -305,7 +305,7 @@ pub(super) fn status(shown: &Shown) -> Status {
     let findings = Findings::clone(&world.findings);
     let holds = |node: &&Arc<Node>| any_holds(world.claims_on(&node.name), now);
     let (flagged_unknown, claimed_unknown) = unknown(&world, now);
-    let (asked, pinned) = shown.follow_up.rows();
+    let (asked, pinned) = shown.follow_up.rows(&world);
     let routes = shown.rows.routes.borrow().clone();
     let writing = shown.rows.writing.problem(monotonic_ns());
     Status {
