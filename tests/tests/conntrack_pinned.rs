@@ -220,7 +220,10 @@ fn a_client_that_sticks_to_a_flagged_backend_moves() -> Result<()> {
     for _ in 0..10 {
         ensure!(UdpConn::connect(&cluster.client, dns, LIMIT)?.who()? == "node-c");
     }
-    ensure!(agent.status()?["pinned"]["node-b"]["affinity"] == 1, "{}", agent.status()?["pinned"]);
+    // It is told once all of the round is done; the client may be faster.
+    wait_until("`status` tells of it", LIMIT, || {
+        agent.status().is_ok_and(|status| status["pinned"]["node-b"]["affinity"] == 1)
+    })?;
     ensure!(ruleset(&cluster)? == before, "nothing but elements changes");
     Ok(())
 }

@@ -164,8 +164,7 @@ impl Crew {
         });
     }
 
-    /// Does what may block, on a thread that bears this name meanwhile, and that takes the processor from nobody when it wakes up ([`Turn::Batch`]): where the
-    /// machine has more to do than processors to do it, it begins some milliseconds later, which is little to what may block. It is done to its end also where nobody waits for it any more.
+    /// Does what may block, on a thread that bears this name meanwhile and takes its turn. It is done to its end also where nobody waits for it any more.
     ///
     /// # Errors
     /// Where it panicked, or the runtime ended before it began.
@@ -178,7 +177,7 @@ impl Crew {
         let done = tokio::task::spawn_blocking(move || {
             let _watch = watch;
             let _named = Named::now(name);
-            take_turns(sched::batch);
+            take_turns(|nice| sched::fair(nice, None));
             work()
         });
         done.await.map_err(|error| match error.is_panic() {
