@@ -28,8 +28,8 @@ pub use verdict::{Action, ActionField, Verdict, VerdictField};
 
 /// Folder below the BPF filesystem that holds every pin of ours.
 pub const PIN_ROOT: &str = "nodefence";
-/// Version of the map layouts; part of the pin path (`/sys/fs/bpf/nodefence/v1`).
-pub const PIN_VERSION: &str = "v1";
+/// Version of the map layouts; part of the pin path (`/sys/fs/bpf/nodefence/v2`).
+pub const PIN_VERSION: &str = "v2";
 
 /// Backends that fit unless the agent asks for another size (`--max-backends`).
 pub const DEFAULT_MAX_BACKENDS: u32 = 262_144;
@@ -42,8 +42,6 @@ pub const EVENTS_BYTES: u32 = 1 << 20;
 /// Network devices that the XDP program can know.
 pub const MAX_DEVICES: u32 = 1_024;
 
-/// How often at most (ns) the ingress program stamps a node's last payload.
-pub const SEEN_INTERVAL_NS: u64 = 100_000_000;
 /// How long (ns) a verdict holds after the agent last renewed it.
 pub const VERDICT_LIFETIME_NS: u64 = 3_000_000_000;
 /// ICMP answers a second and CPU unless configured otherwise.

@@ -10,7 +10,7 @@ mod transport;
 
 pub use build::{Sum, TcpHeader, eth_header, port_unreachable, swap_macs, tcp_header, v4_header, v6_header};
 pub use bytes::{Reader, Window};
-pub use parse::{Ip, Link, Packet, Side, Skip, locate, marks, network};
+pub use parse::{Ip, Link, Packet, Skip, locate, marks, network};
 pub use sum::{fold, pseudo, sum, sum_bytes};
 pub use transport::transport;
 

@@ -1,7 +1,7 @@
 //! The parser on plain memory: where headers lie, what they say, and what is refused.
 use nodefence_common::{
     Addr,
-    packet::{Link, Packet, Side, Skip, locate, marks, network, transport},
+    packet::{Link, Packet, Skip, locate, marks, network, transport},
 };
 
 fn ethernet(tags: &[u16], ethertype: u16) -> Vec<u8> {
@@ -44,7 +44,7 @@ fn tcp(options: usize, payload: usize) -> Vec<u8> {
 }
 
 fn read(frame: &[u8], link: Link) -> Result<Packet, Skip> {
-    let ip = locate(&frame, link, Side::Destination)?;
+    let ip = locate(&frame, link)?;
     let mut out = Packet::empty();
     network(&frame, link, ip.offset, ip.v6, &mut out)?;
     transport(&frame, &mut out)?;

@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use nodefence_common::{
     Reason, backend_flags,
-    packet::{Link, Packet, Reader as _, Side, Skip, locate, network, transport},
+    packet::{Link, Packet, Reader as _, Skip, locate, network, transport},
 };
 use nodefence_ebpf::decide::{Answer, Decision, Scope, Standing, decide, kept_reason, portless};
 
@@ -34,7 +34,7 @@ pub fn nf_egress_l3(ctx: TcContext) -> i32 {
 
 /// What an skb starts with.
 #[inline(always)]
-pub fn link<const ETHERNET: bool>(skb: *mut __sk_buff) -> Link {
+fn link<const ETHERNET: bool>(skb: *mut __sk_buff) -> Link {
     if ETHERNET {
         Link::Ethernet
     } else {
@@ -45,7 +45,7 @@ pub fn link<const ETHERNET: bool>(skb: *mut __sk_buff) -> Link {
 
 #[inline(always)]
 fn egress<const ETHERNET: bool>(skb: *mut __sk_buff) -> i32 {
-    let mut hit = match locate(&Direct::skb(skb), link::<ETHERNET>(skb), Side::Destination) {
+    let mut hit = match locate(&Direct::skb(skb), link::<ETHERNET>(skb)) {
         Ok(ip) => match look_up(&ip.addr, ip.offset, ip.v6) {
             None => return TC_ACT_UNSPEC,
             Some(hit) => hit,
@@ -65,7 +65,7 @@ fn egress<const ETHERNET: bool>(skb: *mut __sk_buff) -> i32 {
 /// The headers are not where they usually are: malformed, or not in the linear part. Whether the node has a verdict.
 #[inline(never)]
 fn elsewhere<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> u64 {
-    match locate(&Skb(skb), link::<ETHERNET>(skb), Side::Destination) {
+    match locate(&Skb(skb), link::<ETHERNET>(skb)) {
         Ok(ip) => {
             if let Some(found) = look_up(&ip.addr, ip.offset, ip.v6) {
                 *hit = found;
@@ -147,7 +147,7 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
 
 /// Reads the headers from the IP header at `place` (bit 32 set for IPv6) on. Whether they make sense.
 #[inline(always)]
-pub fn read<const ETHERNET: bool>(skb: *mut __sk_buff, place: u64, packet: &mut Packet) -> bool {
+fn read<const ETHERNET: bool>(skb: *mut __sk_buff, place: u64, packet: &mut Packet) -> bool {
     read_network::<ETHERNET>(skb, place, packet) != 0 && read_transport(skb, packet) != 0
 }
 
@@ -169,7 +169,7 @@ pub fn spared(hit: &Hit, packet: &Packet) -> Option<Decision> {
         if let Some(decision) = portless(packet) {
             return Some(decision);
         }
-        if port_listed(&packet.dst, packet.dst_port, packet) == 0 {
+        if port_listed(packet) == 0 {
             return Some(Decision::Pass);
         }
     }

@@ -90,10 +90,10 @@ pub fn standing_of(hit: &mut Hit) -> Standing {
     standing(&node, hit.generation, hit.now)
 }
 
-/// Whether the port at one end of the packet belongs to a port-scoped backend that is subject to the verdict.
+/// Whether the packet's destination port belongs to a port-scoped backend that is subject to the verdict.
 #[inline(never)]
-pub fn port_listed(addr: &Addr, port: u16, packet: &Packet) -> u64 {
-    listed(&PortKey::endpoint(*addr, port, packet.protocol), port_flags::CUT)
+pub fn port_listed(packet: &Packet) -> u64 {
+    listed(&PortKey::endpoint(packet.dst, packet.dst_port, packet.protocol), port_flags::CUT)
 }
 
 /// Whether the packet's destination is kept: its port, or some port of its address where the packet has none or not every

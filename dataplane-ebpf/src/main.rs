@@ -22,7 +22,6 @@ mod bench_list;
 #[cfg(target_arch = "bpf")]
 mod egress;
 #[cfg(target_arch = "bpf")]
-mod ingress;
 #[cfg(target_arch = "bpf")]
 mod inject;
 #[cfg(target_arch = "bpf")]

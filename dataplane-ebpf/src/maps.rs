@@ -23,9 +23,6 @@ pub static PORTS: HashMap<PortKey, u32, { MAX_PORTS as usize }, NO_PREALLOC> = H
 #[btf_map(name = "nodes", pin_by_name)]
 pub static NODES: Array<NodeEntry, { MAX_NODES as usize }> = Array::new();
 
-#[btf_map(name = "seen", pin_by_name)]
-pub static SEEN: Array<u64, { MAX_NODES as usize }> = Array::new();
-
 #[btf_map(name = "counters", pin_by_name)]
 pub static COUNTERS: PerCpuArray<Counter, { Reason::COUNT as usize }> = PerCpuArray::new();
 

@@ -14,8 +14,8 @@ use aya_ebpf::{
 use nodefence_common::{
     Reason,
     packet::{
-        ETH_LEN, Link, Packet, Reader as _, Side, Skip, Sum, TCP_LEN, V4_LEN, V6_LEN, Window as _, locate,
-        network, protocol, swap_macs, transport, v4_header, v6_header,
+        ETH_LEN, Link, Packet, Reader as _, Skip, Sum, TCP_LEN, V4_LEN, V6_LEN, Window as _, locate, network,
+        protocol, swap_macs, transport, v4_header, v6_header,
     },
 };
 use nodefence_ebpf::decide::{Answer, Decision, Standing, decide};
@@ -32,7 +32,7 @@ use crate::{
 #[xdp]
 pub fn nf_xdp(ctx: XdpContext) -> u32 {
     let frame = Direct::xdp(ctx.ctx);
-    match locate(&frame, Link::Ethernet, Side::Destination) {
+    match locate(&frame, Link::Ethernet) {
         Ok(ip) => match look_up(&ip.addr, ip.offset, ip.v6) {
             None => XDP_PASS,
             Some(mut hit) => flagged(ctx.ctx, &mut hit),

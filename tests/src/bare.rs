@@ -122,16 +122,14 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
         if devices.is_empty() {
             continue;
         }
-        for (direction, at) in [("egress", TcAttachType::Egress), ("ingress", TcAttachType::Ingress)] {
-            let name = format!("nf_{direction}_{link}");
-            let program: &mut SchedClassifier =
-                ebpf.program_mut(&name).context("no such program")?.try_into()?;
-            program.load().with_context(|| name.clone())?;
-            for device in &devices {
-                // Where tcx does the work there may be no clsact, and where it is there it is no error.
-                let _ = tc::qdisc_add_clsact(device.as_c_str());
-                program.attach(device.as_c_str(), at).with_context(|| format!("{name} on {device:?}"))?;
-            }
+        let name = format!("nf_egress_{link}");
+        let program: &mut SchedClassifier = ebpf.program_mut(&name).context("no such program")?.try_into()?;
+        program.load().with_context(|| name.clone())?;
+        for device in &devices {
+            // Where tcx does the work there may be no clsact, and where it is there it is no error.
+            let _ = tc::qdisc_add_clsact(device.as_c_str());
+            let at = TcAttachType::Egress;
+            program.attach(device.as_c_str(), at).with_context(|| format!("{name} on {device:?}"))?;
         }
     }
     Ok(ebpf)

@@ -272,24 +272,6 @@ fn judge_backend(
     }
 }
 
-/// The node that a packet from one of its backends stamps at TC ingress.
-pub fn stamped(world: &World, hook: Hook, frame: &[u8]) -> Option<u32> {
-    let (at, family) = find_ip(hook, frame).ok()?;
-    let seen = if family == 4 { read_v4(frame, at) } else { read_v6(frame, at) }?;
-    let backend = world.backends.get(&seen.src)?;
-    if world.nodes.get(&backend.node)?.generation != backend.generation {
-        return None;
-    }
-    let found = transport(frame, &seen)?;
-    if backend.host_network {
-        let port = found.source.filter(|_| !seen.fragment)?;
-        if !world.ports.contains(&(seen.src.clone(), port as u16, seen.protocol)) {
-            return None;
-        }
-    }
-    ([6, 17, 132].contains(&seen.protocol) && found.payload > 0).then_some(backend.node)
-}
-
 fn answer_tcp(frame: &[u8], at: usize, seen: &Seen, tcp: &Tcp) -> Vec<u8> {
     let (fin, syn, ack) = (tcp.flags & 1, tcp.flags >> 1 & 1, tcp.flags >> 4 & 1);
     let mut segment = Vec::new();

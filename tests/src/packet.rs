@@ -20,8 +20,7 @@ use nodefence_common::{
 use tempfile::TempDir;
 
 /// The traffic control programs of the object.
-pub const CLASSIFIERS: [&str; 5] =
-    ["nf_egress_l2", "nf_egress_l3", "nf_ingress_l2", "nf_ingress_l3", "nf_inject"];
+pub const CLASSIFIERS: [&str; 3] = ["nf_egress_l2", "nf_egress_l3", "nf_inject"];
 /// The XDP program of the object.
 pub const XDP: &str = "nf_xdp";
 /// `TC_ACT_UNSPEC`.
@@ -254,24 +253,6 @@ impl Programs {
         let mut map: HashMap<_, u32, Device> =
             HashMap::try_from(self.ebpf.map_mut("devices").context("devices")?)?;
         Ok(map.insert(&ifindex, &device, 0)?)
-    }
-
-    /// When a node's payload was last seen (ns), 0 for never.
-    ///
-    /// # Errors
-    /// Where the map cannot be read.
-    pub fn seen(&self, index: u32) -> Result<u64> {
-        let map: Array<_, u64> = Array::try_from(self.ebpf.map("seen").context("seen")?)?;
-        Ok(map.get(&index, 0)?)
-    }
-
-    /// Sets when a node's payload was last seen.
-    ///
-    /// # Errors
-    /// Where the map cannot be written.
-    pub fn set_seen(&mut self, index: u32, time: u64) -> Result<()> {
-        let mut map: Array<_, u64> = Array::try_from(self.ebpf.map_mut("seen").context("seen")?)?;
-        Ok(map.set(index, &time, 0)?)
     }
 
     /// A counter, summed over the CPUs.

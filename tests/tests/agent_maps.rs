@@ -84,17 +84,14 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
                 names.insert(entry.file_name().into_string().ok().context("a name")?);
             }
         }
-        let known = [
-            "backends", "config", "counters", "devices", "events", "lease", "limits", "nodes", "ports",
-            "seen",
-        ];
+        let known =
+            ["backends", "config", "counters", "devices", "events", "lease", "limits", "nodes", "ports"];
         ensure!(names.iter().eq(&known), "maps that this test does not read: {names:?}");
         let mut out = Pinned::new();
         hash::<16, 12>("backends", &mut out)?;
         hash::<20, 4>("ports", &mut out)?;
         hash::<4, 8>("devices", &mut out)?;
         array::<48>("nodes", &mut out)?;
-        array::<8>("seen", &mut out)?;
         array::<16>("config", &mut out)?;
         per_cpu::<16>("counters", &mut out)?;
         per_cpu::<24>("limits", &mut out)?;

@@ -10,7 +10,7 @@ use nodefence_common::{
 use nodefence_tests::{
     packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, stay_on_one_cpu},
     packet_frame::{Frame, PEER_MAC, Transport},
-    packet_world::{DROP, HEALTHY, HOST, HOST_PORT, IFINDEX, REFUSE, STALE, install, name, v4, v6, world},
+    packet_world::{DROP, IFINDEX, REFUSE, install, name, v4, v6, world},
 };
 
 const DEFAULT: Config = Config { flags: 0, icmp_per_second: 1_000, samples_per_second: 0, zero: 0 };
@@ -223,87 +223,6 @@ fn numbers_of_another_version_pass() -> Result<()> {
     let mut programs = loaded()?;
     programs.node(REFUSE, NodeEntry { action: 77, ..entry(u64::MAX, 10 + REFUSE) })?;
     ensure!(programs.run("nf_egress_l2", &segment(REFUSE))?.verdict == TC_PASS, "an unknown action cut");
-    Ok(())
-}
-
-#[test]
-fn payload_of_a_backend_is_stamped() -> Result<()> {
-    let programs = loaded()?;
-    let client = |sixth| if sixth { "2001:db8:86dd::5" } else { "8.0.5.5" }.parse().expect("an address");
-    let reply = |sixth: bool, node, transport| {
-        Frame::new(if sixth { v6(node) } else { v4(node) }, client(sixth), transport)
-    };
-    let tcp = || Transport::Tcp { seq: 1, ack: 2, flags: 16 };
-    let run = |frame: &Frame| -> Result<()> {
-        let bytes = frame.bytes();
-        let outcome = programs.run("nf_ingress_l2", &bytes)?;
-        ensure!(
-            outcome.verdict == TC_PASS && outcome.packet == bytes,
-            "ingress touched a packet: {outcome:?}"
-        );
-        Ok(())
-    };
-    // No payload, no stamp; nor towards a backend, nor from an index with a new owner.
-    let mut bare = reply(false, REFUSE, tcp());
-    bare.payload.clear();
-    run(&bare)?;
-    run(&Frame::new(client(false), v4(REFUSE), tcp()))?;
-    run(&reply(false, STALE, tcp()))?;
-    // Another port of a host-network backend, the backend's port at the wrong end, a fragment.
-    let mut host = reply(false, HOST, tcp());
-    host.sport = 22;
-    host.dport = HOST_PORT;
-    run(&host)?;
-    host.sport = HOST_PORT;
-    host.fragment = Some((0, true));
-    run(&host)?;
-    // What the node's kernel says by itself, and what the cut injects in the backend's name: echo reply, port unreachable.
-    for kind in [0, 3] {
-        run(&reply(false, REFUSE, Transport::Icmp(kind)))?;
-    }
-    run(&reply(true, REFUSE, Transport::Icmp(1)))?;
-    for node in [REFUSE, STALE, HOST, HEALTHY] {
-        ensure!(programs.seen(node)? == 0, "node {node} was stamped");
-    }
-    host.fragment = None;
-    run(&host)?;
-    run(&reply(false, REFUSE, tcp()))?;
-    let mut tagged = reply(true, HEALTHY, Transport::Udp);
-    tagged.tags = vec![0x88a8, 0x8100];
-    run(&tagged)?;
-    for node in [REFUSE, HOST, HEALTHY] {
-        let seen = programs.seen(node)?;
-        ensure!(
-            seen != 0 && seen <= now()? && seen > now()? - 10_000_000_000,
-            "node {node} was stamped with {seen}"
-        );
-    }
-    // At most every 100 ms.
-    let first = programs.seen(REFUSE)?;
-    sleep(Duration::from_millis(110));
-    run(&reply(false, REFUSE, tcp()))?;
-    let second = programs.seen(REFUSE)?;
-    ensure!(second >= first + 100_000_000, "not stamped anew: {first}, then {second}");
-    for _ in 0..20 {
-        run(&reply(false, REFUSE, tcp()))?;
-    }
-    let third = programs.seen(REFUSE)?;
-    ensure!(third == second || third >= second + 100_000_000, "stamped too often: {second}, then {third}");
-    Ok(())
-}
-
-#[test]
-fn ingress_without_a_link_layer_header_stamps_too() -> Result<()> {
-    let programs = loaded()?;
-    // The kernel takes two bytes of the source address for the ethertype: the backend's own must hold them.
-    let mut programs = programs;
-    let ip: std::net::IpAddr = "8.0.77.7".parse()?;
-    programs.backend(Addr::from(ip), BackendEntry { node: HEALTHY, generation: 10, flags: 0 })?;
-    let mut frame = Frame::new(ip, "10.1.0.9".parse()?, Transport::Udp);
-    frame.macs = None;
-    let bytes = frame.bytes();
-    ensure!(programs.run("nf_ingress_l3", &bytes)?.verdict == TC_PASS, "not passed");
-    ensure!(programs.seen(HEALTHY)? != 0, "not stamped");
     Ok(())
 }
 

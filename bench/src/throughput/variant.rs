@@ -32,17 +32,16 @@ pub(super) enum Variant {
     IpsetIptables { set: String },
 }
 
-/// Programs that hang on the uplink while switched on.
+/// A program that hangs on the uplink's egress while switched on.
 pub(super) struct Hooked {
     ebpf: Ebpf,
     pins: std::path::PathBuf,
-    programs: Programs,
-    links: Vec<(&'static str, SchedClassifierLinkId)>,
+    program: &'static str,
+    link: Option<SchedClassifierLinkId>,
 }
 
-type Programs = [(&'static str, TcAttachType); 2];
-const PROGRAMS: Programs = [("nf_egress_l2", TcAttachType::Egress), ("nf_ingress_l2", TcAttachType::Ingress)];
-const NO_PROGRAMS: Programs = [("b_empty", TcAttachType::Egress), ("b_empty", TcAttachType::Ingress)];
+const PROGRAM: &str = "nf_egress_l2";
+const NO_PROGRAM: &str = "b_empty";
 
 impl Variant {
     /// All, switched off.
@@ -111,7 +110,7 @@ impl Hooked {
     /// Our programs with `addresses` healthy backends.
     fn ours(addresses: u32) -> anyhow::Result<Self> {
         let mut hooked =
-            Self::load(nodefence::DATAPLANE_OBJECT, PROGRAMS, &format!("throughput-{addresses}"))?;
+            Self::load(nodefence::DATAPLANE_OBJECT, PROGRAM, &format!("throughput-{addresses}"))?;
         let ebpf = &mut hooked.ebpf;
         let backends = ebpf.map_mut("backends").context("no map `backends`")?;
         tables::fill_backends(&mut HashMap::try_from(backends)?, addresses)?;
@@ -121,21 +120,18 @@ impl Hooked {
     }
 
     fn empty(addresses: u32) -> anyhow::Result<Self> {
-        Self::load(REFERENCE, NO_PROGRAMS, &format!("throughput-empty-{addresses}"))
+        Self::load(REFERENCE, NO_PROGRAM, &format!("throughput-empty-{addresses}"))
     }
 
-    fn load(object: &[u8], programs: Programs, pins: &str) -> anyhow::Result<Self> {
+    fn load(object: &[u8], name: &'static str, pins: &str) -> anyhow::Result<Self> {
         let pins = std::path::Path::new("/sys/fs/bpf").join(pins);
         std::fs::create_dir_all(&pins)?;
         let mut ebpf = EbpfLoader::new()
             .default_map_pin_directory(&pins)
             .load(object)
-            .with_context(|| format!("cannot load the object of {}", programs[0].0))?;
-        let names: std::collections::BTreeSet<&str> = programs.iter().map(|(name, _)| *name).collect();
-        for name in names {
-            program(&mut ebpf, name)?.load().with_context(|| format!("cannot load program {name}"))?;
-        }
-        Ok(Self { ebpf, pins, programs, links: Vec::new() })
+            .with_context(|| format!("cannot load the object of {name}"))?;
+        program(&mut ebpf, name)?.load().with_context(|| format!("cannot load program {name}"))?;
+        Ok(Self { ebpf, pins, program: name, link: None })
     }
 
     /// As the agent attaches: tcx and first from Linux 6.6 on, clsact before.
@@ -146,22 +142,21 @@ impl Hooked {
             // Already there from the round before, or not: the attach tells.
             let _ = qdisc_add_clsact(device);
         }
-        for (name, attach_type) in self.programs {
-            let way = match tcx {
-                true => TcAttach::Tcx { attach_type, order: LinkOrder::first() },
-                false => TcAttach::Auto(attach_type),
-            };
-            let link = program(&mut self.ebpf, name)?
-                .attach(device, way)
-                .with_context(|| format!("cannot attach program {name} to {UPLINK}"))?;
-            self.links.push((name, link));
-        }
+        let attach_type = TcAttachType::Egress;
+        let way = match tcx {
+            true => TcAttach::Tcx { attach_type, order: LinkOrder::first() },
+            false => TcAttach::Auto(attach_type),
+        };
+        let link = program(&mut self.ebpf, self.program)?
+            .attach(device, way)
+            .with_context(|| format!("cannot attach program {} to {UPLINK}", self.program))?;
+        self.link = Some(link);
         Ok(())
     }
 
     fn detach(&mut self) -> anyhow::Result<()> {
-        for (name, link) in self.links.drain(..) {
-            program(&mut self.ebpf, name)?.detach(link)?;
+        if let Some(link) = self.link.take() {
+            program(&mut self.ebpf, self.program)?.detach(link)?;
         }
         Ok(())
     }

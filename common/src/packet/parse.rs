@@ -38,15 +38,6 @@ pub enum Link {
     None(u16),
 }
 
-/// Which address of a packet is looked up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// The sender's.
-    Source,
-    /// The receiver's.
-    Destination,
-}
-
 /// Why there is no address to look up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Skip {
@@ -65,7 +56,7 @@ pub struct Ip {
     pub offset: u32,
     /// IPv6 rather than IPv4.
     pub v6: bool,
-    /// The address on the side that was asked for.
+    /// The destination.
     pub addr: Addr,
 }
 
@@ -81,12 +72,12 @@ fn v4<W: Window, const AT: usize>(ip: &W) -> Addr {
     Addr::from_words([0, 0, 0xffff_u32.to_be(), raw])
 }
 
-/// Finds the IP header behind the link-layer header and at most two VLAN tags, and reads one address.
+/// Finds the IP header behind the link-layer header and at most two VLAN tags, and reads the destination.
 ///
 /// # Errors
 /// [`Skip`] where the packet has none.
 #[inline(always)]
-pub fn locate<R: Reader>(packet: &R, link: Link, side: Side) -> Result<Ip, Skip> {
+pub fn locate<R: Reader>(packet: &R, link: Link) -> Result<Ip, Skip> {
     let (ethertype, offset) = match link {
         Link::None(ethertype) => (ethertype, 0),
         Link::Ethernet => {
@@ -101,21 +92,14 @@ pub fn locate<R: Reader>(packet: &R, link: Link, side: Side) -> Result<Ip, Skip>
             if first >> 4 != 4 || first & 15 < 5 {
                 return Err(Skip::Malformed);
             }
-            let addr = match side {
-                Side::Source => v4::<_, { at::V4_SRC }>(&ip),
-                Side::Destination => v4::<_, { at::V4_DST }>(&ip),
-            };
-            Ok(Ip { offset, v6: false, addr })
+            Ok(Ip { offset, v6: false, addr: v4::<_, { at::V4_DST }>(&ip) })
         }
         ETH_IPV6 => {
             let ip = packet.window::<40>(offset).ok_or(Skip::Short)?;
             if ip.u8::<0>() >> 4 != 6 {
                 return Err(Skip::Malformed);
             }
-            let words = match side {
-                Side::Source => [ip.raw32::<8>(), ip.raw32::<12>(), ip.raw32::<16>(), ip.raw32::<20>()],
-                Side::Destination => [ip.raw32::<24>(), ip.raw32::<28>(), ip.raw32::<32>(), ip.raw32::<36>()],
-            };
+            let words = [ip.raw32::<24>(), ip.raw32::<28>(), ip.raw32::<32>(), ip.raw32::<36>()];
             Ok(Ip { offset, v6: true, addr: Addr::from_words(words) })
         }
         _ => Err(Skip::NotIp),

@@ -18,7 +18,7 @@ fn well() -> Value {
         "rescue": {"idle": null, "own": "not tried yet", "put_in": 0, "tries": 0, "not": {}},
         "flags_problem": null,
         "dataplane": {
-            "pin_dir": "/sys/fs/bpf/nodefence/v1", "max_backends": 8, "left_out": 0, "left_out_ports": 0,
+            "pin_dir": "/sys/fs/bpf/nodefence/v2", "max_backends": 8, "left_out": 0, "left_out_ports": 0,
             "left_out_first": [], "error": null, "compared": 0, "compared_last": null, "differed": 0,
             "compare_error": null, "renewed_seconds_ago": 0.5, "renew_error": null
         },

@@ -13,7 +13,7 @@ use nodefence_tests::netns::Netns;
 
 use super::support::{Pair, attached, auto, ifindex, options, pin_dir, sh, up0, ways};
 
-const OURS: [&str; 2] = ["nf_egress_l2", "nf_ingress_l2"];
+const OURS: [&str; 1] = ["nf_egress_l2"];
 
 #[test]
 fn a_dataplane_stays_until_it_is_detached() {
@@ -28,10 +28,10 @@ fn a_dataplane_stays_until_it_is_detached() {
             drop(dataplane);
             assert_eq!(attached("up0"), OURS);
             let report = dataplane::detach(&pin_dir()).unwrap();
-            let (links, filters, qdiscs) = if mode == TcMode::Tcx { (2, 0, 0) } else { (0, 2, 1) };
+            let (links, filters, qdiscs) = if mode == TcMode::Tcx { (1, 0, 0) } else { (0, 1, 1) };
             assert_eq!(
                 (report.links, report.filters, report.qdiscs, report.maps),
-                (links, filters, qdiscs, 10)
+                (links, filters, qdiscs, 9)
             );
             nothing_left();
             assert_eq!(dataplane::detach(&pin_dir()).unwrap(), DetachReport::default());
@@ -55,8 +55,8 @@ fn a_detach_works_on_what_a_crash_left() {
             drop(dataplane);
             sh("ip link del gone0");
             fs::remove_file(pin_dir().join("nodes")).unwrap();
-            let _ = fs::remove_file(pin_dir().join(format!("links/{}_ingress", ifindex("up0"))));
-            let _ = sh("tc filter del dev up0 ingress 2>&1; true");
+            let _ = fs::remove_file(pin_dir().join(format!("links/{}_egress", ifindex("up0"))));
+            let _ = sh("tc filter del dev up0 egress 2>&1; true");
             fs::create_dir(pin_dir().join("staging")).unwrap();
             dataplane::detach(&pin_dir()).unwrap();
             // A link whose pin was removed by hand goes when the kernel's worker gets to it.
@@ -76,7 +76,7 @@ fn a_detach_without_a_bpf_filesystem_still_removes_filters() {
         dataplane.devices.attach(&up0()).unwrap();
         drop(dataplane);
         sh("umount /sys/fs/bpf");
-        assert_eq!(dataplane::detach(&pin_dir()).unwrap().filters, 2);
+        assert_eq!(dataplane::detach(&pin_dir()).unwrap().filters, 1);
         assert_eq!(attached("up0"), [""; 0]);
     });
 }
@@ -102,7 +102,7 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             let status = dataplane.devices.attach(&up0()).unwrap();
             assert_eq!((status[0].error.clone(), status[0].link_layer), (None, Some(LinkLayer::L3)));
-            assert_eq!(attached("up0"), ["nf_egress_l3", "nf_ingress_l3"]);
+            assert_eq!(attached("up0"), ["nf_egress_l3"]);
         });
     }
 }
@@ -111,8 +111,8 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
 #[test]
 fn a_second_start_stages_nothing() {
     Pair::new("same").near.run(|| {
-        const MAPS: [&str; 9] =
-            ["backends", "ports", "nodes", "seen", "counters", "events", "config", "limits", "devices"];
+        const MAPS: [&str; 8] =
+            ["backends", "ports", "nodes", "counters", "events", "config", "limits", "devices"];
         let ids = || MAPS.map(|name| MapData::from_pin(pin_dir().join(name)).unwrap().info().unwrap().id());
         let staging = || pin_dir().join("staging").exists();
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
@@ -146,12 +146,12 @@ fn interfaces_no_longer_wanted_are_left() {
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             dataplane.devices.attach(&up0()).unwrap();
             dataplane.devices.attach(&["other0".into()]).unwrap();
-            assert_eq!((attached("up0").len(), attached("other0").len()), (0, 2));
+            assert_eq!((attached("up0").len(), attached("other0").len()), (0, 1));
             // The same by a later process.
             drop(dataplane);
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             dataplane.devices.attach(&up0()).unwrap();
-            assert_eq!((attached("up0").len(), attached("other0").len()), (2, 0));
+            assert_eq!((attached("up0").len(), attached("other0").len()), (1, 0));
             // Packets are lost while a qdisc is removed: it stays, and is known as ours, until a detach.
             let qdiscs = if mode == TcMode::Clsact { 2 } else { 0 };
             assert_eq!(sh("tc qdisc show").matches("clsact").count(), qdiscs);
@@ -178,7 +178,7 @@ fn a_device_that_is_made_again_is_attached_to_again() {
             assert_eq!(attached("it0"), OURS);
             let pins: Vec<_> =
                 fs::read_dir(pin_dir().join("links")).unwrap().map(|e| e.unwrap().path()).collect();
-            assert_eq!(pins.len(), if mode == TcMode::Tcx { 2 } else { 0 }, "{pins:?}");
+            assert_eq!(pins.len(), usize::from(mode == TcMode::Tcx), "{pins:?}");
         });
     }
 }
@@ -243,7 +243,7 @@ fn a_pin_folder_outside_a_bpf_filesystem_is_named() {
     let netns = Netns::new("bpffs").unwrap();
     netns.run(|| {
         let folder = tempfile::tempdir().unwrap();
-        let pin_dir = folder.path().join("nodefence/v1");
+        let pin_dir = folder.path().join("nodefence/v2");
         let error =
             Dataplane::open(&Options { pin_dir: pin_dir.clone(), ..Options::default() }).err().unwrap();
         assert!(matches!(error, Error::NoBpfFs { .. }), "{error}");

@@ -8,7 +8,6 @@ use std::{
 pub(crate) const SCHED_CLS: u32 = 3;
 pub(crate) const XDP: u32 = 6;
 
-pub(crate) const TCX_INGRESS: u32 = 46;
 pub(crate) const TCX_EGRESS: u32 = 47;
 pub(crate) const ATTACH_XDP: u32 = 37;
 

@@ -1,4 +1,4 @@
-//! The writer of nodes' entries and kept ports: which maps it writes, and what a new owner of an index needs beside.
+//! The writer of nodes' entries and kept ports: which maps it writes.
 use std::{fs, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
@@ -52,32 +52,6 @@ fn a_node_that_left_keeps_its_generation() {
         assert_eq!((left[0].0, left[0].1.generation, left[0].1.verdict), (0, 7, Verdict::Healthy as u32));
         assert_eq!(NodeWriter::pinned(&pin_dir()).unwrap().1, left);
         assert_eq!(dataplane.tables.backends().unwrap(), []);
-    });
-}
-
-#[test]
-fn a_new_owner_of_an_index_was_never_heard_of() {
-    Pair::new("seen").near.run(|| {
-        let dataplane = Dataplane::open(&Options::default()).unwrap();
-        let mut seen: Array<MapData, u64> = open(&pin_dir(), "seen");
-        let heard = |seen: &Array<MapData, u64>| [0, 1].map(|index| seen.get(&index, 0).unwrap());
-        let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
-        for (index, name) in [(0, "a"), (1, "b")] {
-            writer.write_node(index, &node(name, 1, false)).unwrap();
-            seen.set(index, &5, 0).unwrap();
-        }
-        // The next one finds the generations in the map.
-        let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
-        writer.write_node(0, &node("a", 1, true)).unwrap();
-        writer.write_node(1, &node("c", 2, false)).unwrap();
-        assert_eq!(heard(&seen), [5, 0]);
-        // And it knows what it wrote.
-        seen.set(1, &6, 0).unwrap();
-        writer.write_node(1, &node("c", 2, true)).unwrap();
-        writer.write_node(1, &node("", 2, false)).unwrap();
-        assert_eq!(heard(&seen), [5, 6]);
-        writer.write_node(1, &node("d", 3, false)).unwrap();
-        assert_eq!(heard(&seen), [5, 0]);
     });
 }
 

@@ -4,7 +4,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::{
+    LinkOrder, SchedClassifier, TcAttach, TcAttachType,
+    links::{FdLink, PinnedLink},
+};
 use nodefence::dataplane::{self, Dataplane, Options, TcMode};
 use nodefence_tests::load::datagrams::Numbered;
 
@@ -21,17 +24,17 @@ fn rounds() -> impl Iterator<Item = u32> {
     (0..8).take_while(move |round| *round < 3 || begin.elapsed() < Duration::from_secs(5))
 }
 
-/// What identifies our attachment to a hook, and the program that runs there: a tcx link's id, or a clsact filter's
+/// What identifies our attachment to a device, and the program that runs there: a tcx link's id, or a clsact filter's
 /// priority and handle.
-fn attachment(pin_dir: &Path, device: &str, hook: &str, mode: TcMode) -> (String, u32) {
+fn attachment(pin_dir: &Path, device: &str, mode: TcMode) -> (String, u32) {
     match mode {
         TcMode::Tcx => {
-            let pin = pin_dir.join(format!("links/{}_{hook}", ifindex(device)));
+            let pin = pin_dir.join(format!("links/{}_egress", ifindex(device)));
             let info = FdLink::from(PinnedLink::from_pin(pin).unwrap()).info().unwrap();
             (info.id().to_string(), info.program_id())
         }
         TcMode::Clsact => {
-            let filters = sh(&format!("tc filter show dev {device} {hook}"));
+            let filters = sh(&format!("tc filter show dev {device} egress"));
             let ours = filters.lines().find(|line| line.contains("nodefence:")).unwrap().to_owned();
             let word_after = |word: &str| {
                 let mut words = ours.split(' ').skip_while(|w| *w != word);
@@ -63,7 +66,7 @@ fn a_restart_replaces_in_place() {
             adopted.len()
         };
         assert_eq!(pair.near.run(start), 0);
-        let look = move || ["egress", "ingress"].map(|hook| attachment(&pin_dir(), "up0", hook, mode));
+        let look = move || attachment(&pin_dir(), "up0", mode);
         let before = pair.near.run(look);
         let load = load(&pair, &TO);
         for _ in rounds() {
@@ -72,11 +75,10 @@ fn a_restart_replaces_in_place() {
         }
         load.pass(50).unwrap();
         nothing_lost_or_passed(load);
-        for (before, after) in before.iter().zip(pair.near.run(look)) {
-            assert_eq!(before.0, after.0, "the link, or the filter's priority and handle, stays");
-            assert_ne!(before.1, after.1, "the program is a new one");
-        }
-        assert_eq!(pair.near.run(|| attached("up0")).len(), 2);
+        let after = pair.near.run(look);
+        assert_eq!(before.0, after.0, "the link, or the filter's priority and handle, stays");
+        assert_ne!(before.1, after.1, "the program is a new one");
+        assert_eq!(pair.near.run(|| attached("up0")).len(), 1);
     }
 }
 
@@ -126,7 +128,7 @@ fn devices_are_switched_to_one_set_of_maps() {
             let pinned =
                 aya::maps::MapData::from_pin(pin_dir().join("backends")).unwrap().info().unwrap().id();
             for device in &devices {
-                let (_, program) = attachment(&pin_dir(), device, "egress", auto());
+                let (_, program) = attachment(&pin_dir(), device, auto());
                 let maps = aya::programs::loaded_programs()
                     .filter_map(Result::ok)
                     .find(|p| p.id() == program)
@@ -161,12 +163,12 @@ fn another_version_is_detached_under_load() {
                 assert_eq!(dataplane.tables.owned().unwrap().len(), 0, "none is adopted");
                 // Until ours are attached its programs go on.
                 assert!(version(number - 1).exists());
-                assert_eq!(attached("up0").len(), 2);
+                assert_eq!(attached("up0").len(), 1);
                 let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
                 assert_eq!((status.error, status.tc), (None, Some(mode)));
                 assert!(status.programs_ahead.is_empty(), "{:?}", status.programs_ahead);
                 assert!(!version(number - 1).exists());
-                assert_eq!(attached("up0").len(), 2);
+                assert_eq!(attached("up0").len(), 1);
                 one_flagged().write(&mut dataplane).unwrap();
             });
         }
@@ -185,6 +187,40 @@ fn another_version_is_detached_under_load() {
             assert_eq!(attached("up0"), [""; 0]);
             assert!(!sh("tc qdisc show dev up0").contains("clsact"));
             assert!(!pin_dir().parent().unwrap().exists());
+        });
+    }
+}
+
+/// Agents that pinned `v1` attached a program to ingress too. It goes with them.
+#[test]
+fn what_another_version_attached_to_ingress_goes() {
+    for (choice, mode) in ways() {
+        Pair::new("ingress").near.run(move || {
+            let other = pin_dir().with_file_name("v100");
+            let pinned = Options { pin_dir: other.clone(), ..options(choice) };
+            let mut dataplane = Dataplane::open(&pinned).unwrap();
+            assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
+            drop(dataplane);
+            let (_, egress) = attachment(&other, "up0", mode);
+            let program = "/sys/fs/bpf/nodefence:old";
+            sh(&format!("bpftool prog pin id {egress} {program}"));
+            match mode {
+                TcMode::Tcx => {
+                    let mut program = SchedClassifier::from_pin(program).unwrap();
+                    let way =
+                        TcAttach::Tcx { attach_type: TcAttachType::Ingress, order: LinkOrder::default() };
+                    let link = program.attach(ifindex("up0"), way).unwrap();
+                    let link = FdLink::try_from(program.take_link(link).unwrap()).unwrap();
+                    link.pin(other.join(format!("links/{}_ingress", ifindex("up0")))).unwrap();
+                }
+                TcMode::Clsact => drop(sh(&format!(
+                    "tc filter add dev up0 ingress protocol all prio 1 handle 0x6e66 bpf da object-pinned {program}"
+                ))),
+            }
+            assert_eq!(attached("up0").len(), 2);
+            let mut dataplane = Dataplane::open(&options(choice)).unwrap();
+            assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
+            assert_eq!(attached("up0"), ["nf_egress_l2"]);
         });
     }
 }
@@ -212,7 +248,7 @@ fn another_version_is_detached_by_a_later_look() {
             sh(&format!("umount {links}"));
             assert_eq!(dataplane.devices.interfaces().unwrap()[0].error, None);
             assert!(!other.exists());
-            assert_eq!(attached("late0").len(), 2);
+            assert_eq!(attached("late0").len(), 1);
         });
     }
 }

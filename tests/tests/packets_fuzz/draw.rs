@@ -1,5 +1,5 @@
 //! Draws packets: of every shape that the programs know, many of them with faults.
-use std::{mem::swap, net::IpAddr};
+use std::net::IpAddr;
 
 use nodefence_tests::{
     packet::XDP,
@@ -35,14 +35,7 @@ pub(crate) fn draw(random: &mut StdRng, programs: &[&'static str]) -> (&'static 
 /// A packet that the program may know, often with faults.
 fn mutated(random: &mut StdRng, name: &str) -> Vec<u8> {
     let bare = name.ends_with("_l3");
-    let mut frame = shape(random, bare);
-    if name.starts_with("nf_ingress") {
-        swap(&mut frame.src, &mut frame.dst);
-        swap(&mut frame.sport, &mut frame.dport);
-        if bare && random.random_ratio(9, 10) {
-            frame.src = bare_backend(random.random_range(0..=LAST), frame.src.is_ipv6());
-        }
-    }
+    let frame = shape(random, bare);
     let mut bytes = frame.bytes();
     if random.random_ratio(1, 3) {
         mutate(random, &mut bytes);

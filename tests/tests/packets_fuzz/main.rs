@@ -18,8 +18,7 @@ use run::{Counts, Setup, WHOLE, run};
 mod draw;
 mod run;
 
-const EVERY: &[&str] =
-    &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP, XDP, "nf_ingress_l2", "nf_ingress_l3"];
+const EVERY: &[&str] = &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP, XDP];
 const CUTTING: &[&str] = &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP];
 const MOSTLY_XDP: &[&str] = &[XDP, XDP, XDP, "nf_egress_l2"];
 
@@ -31,7 +30,7 @@ const THREADS: [&[Setup]; 2] = [
             share: 4,
             programs: EVERY,
             adapt: |_| {},
-            reaches: &["stamped", "reset", "refused", "unreachable", "handed"],
+            reaches: &["reset", "refused", "unreachable", "handed"],
         },
         Setup {
             name: "answers handed over",
@@ -54,7 +53,7 @@ const THREADS: [&[Setup]; 2] = [
             share: 4,
             programs: EVERY,
             adapt: |world| world.rescues = true,
-            reaches: &["stamped", "rescue", "reset", "refused"],
+            reaches: &["rescue", "reset", "refused"],
         },
         Setup {
             name: "XDP below VLAN devices",

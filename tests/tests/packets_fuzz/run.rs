@@ -5,11 +5,11 @@ use anyhow::{Context as _, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{Config, Counter, Event, EventKind, HEAD_LEN, Limits, Reason, config_flags};
 use nodefence_tests::{
-    model::{Backend, Budgets, Fate, Hook, Ip, Judgement, Order, World, judge, stamped},
+    model::{Backend, Budgets, Fate, Hook, Ip, Judgement, Order, World, judge},
     packet::{
         Outcome, Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, stay_on_one_cpu,
     },
-    packet_world::{IFINDEX, LAST, install},
+    packet_world::{IFINDEX, install},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
@@ -76,8 +76,7 @@ pub(crate) fn run(
     for i in 0..packets {
         let (name, bytes) = draw(&mut random, setup.programs);
         let hook = hook(name, &bytes);
-        let ingress = name.starts_with("nf_ingress");
-        let expected = if ingress { judge_ingress() } else { judge(world, hook, &bytes) };
+        let expected = judge(world, hook, &bytes);
         let (expected, outcome) = if world.budgets.icmp == u32::MAX {
             let outcome = programs.run(name, &bytes).with_context(|| format!("{name} on {bytes:02x?}"))?;
             (expected.within(&mut world.budgets.clone()), outcome)
@@ -89,14 +88,7 @@ pub(crate) fn run(
             "packet {i}, {name} on {bytes:02x?}\nexpected {expected:02x?}\nfound {outcome:02x?}"
         );
         told.expect(name, &bytes, &expected);
-        let mut kind = expected.counted.unwrap_or("not counted");
-        if ingress {
-            let expected = stamped(world, hook, &bytes);
-            check_stamps(programs, expected)
-                .with_context(|| format!("packet {i}, {name} on {bytes:02x?}"))?;
-            kind = expected.map_or(kind, |_| "stamped");
-        }
-        *counts.entry(kind).or_default() += 1;
+        *counts.entry(expected.counted.unwrap_or("not counted")).or_default() += 1;
         for (also, applies) in [
             ("left to egress", left_to_egress(world, hook, &bytes, &expected)),
             ("answered by XDP", outcome.verdict == XDP_TX && name == XDP),
@@ -122,14 +114,9 @@ pub(crate) fn run(
 fn hook(name: &str, bytes: &[u8]) -> Hook {
     match name {
         XDP => Hook::Xdp,
-        "nf_egress_l2" | "nf_ingress_l2" => Hook::Ethernet,
+        "nf_egress_l2" => Hook::Ethernet,
         _ => Hook::Bare(u16::from_be_bytes([bytes[12], bytes[13]])),
     }
-}
-
-/// It only looks.
-fn judge_ingress() -> Judgement {
-    Judgement { fate: Fate::Pass, counted: None, sample: None, icmp: false, to: None }
 }
 
 fn counters(programs: &Programs) -> Result<Vec<Counter>> {
@@ -143,17 +130,6 @@ fn left_to_egress(world: &World, hook: Hook, bytes: &[u8], expected: &Judgement)
     }
     let unspoilt = World { vlans: false, generic: false, ..world.clone() };
     matches!(judge(&unspoilt, hook, bytes).fate, Fate::Answer(_))
-}
-
-fn check_stamps(programs: &mut Programs, expected: Option<u32>) -> Result<()> {
-    for node in 0..=LAST {
-        let noted = programs.seen(node)? != 0;
-        ensure!(noted == (expected == Some(node)), "expected a stamp of {expected:?}, node {node}: {noted}");
-        if noted {
-            programs.set_seen(node, 0)?;
-        }
-    }
-    Ok(())
 }
 
 fn second() -> Result<u64> {

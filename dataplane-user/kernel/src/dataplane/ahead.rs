@@ -7,7 +7,7 @@ use super::{
     names::Hook,
     netlink::Netlink,
     sys,
-    tc::{TcMode, attach_type},
+    tc::TcMode,
 };
 use std::path::Path;
 
@@ -22,22 +22,17 @@ pub struct ProgramAhead {
     pub r#where: String,
 }
 
-/// What is attached to one hook, from our point of view.
+/// What is attached to a device's egress, from our point of view.
 pub(super) struct View {
     pub(super) ahead: Vec<ProgramAhead>,
     /// Whether ours is there at all.
     pub(super) present: bool,
 }
 
-pub(super) fn view(
-    netlink: &mut Netlink,
-    pin_dir: &Path,
-    ifindex: u32,
-    hook: Hook,
-    mode: TcMode,
-) -> Result<View, Error> {
+pub(super) fn view(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32, mode: TcMode) -> Result<View, Error> {
+    let hook = Hook::Egress;
     // A kernel without tcx knows no such query: nothing can be attached there.
-    let tcx = sys::query_tcx(ifindex, attach_type(hook)).unwrap_or_default();
+    let tcx = sys::query_tcx(ifindex).unwrap_or_default();
     let ours = match mode {
         TcMode::Tcx => links::open(pin_dir, ifindex, hook)?.map(|l| l.info.program),
         TcMode::Clsact => None,

@@ -208,17 +208,11 @@ fn attached_devices(pin_dir: &Path) -> Result<BTreeSet<u32>, Error> {
     Ok(devices)
 }
 
-/// Whether programs of an earlier agent run on a device.
+/// Whether a program of an earlier agent runs on a device's egress.
 fn attached(ours: &Attach, netlink: &mut Netlink, interface: &Interface) -> Result<bool, Error> {
     let ifindex = interface.ifindex;
-    for hook in Hook::TC {
-        if links::open(&ours.options.pin_dir, ifindex, hook)?.is_some()
-            || clsact::filters(netlink, ifindex, hook)?.iter().any(Filter::ours)
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(links::open(&ours.options.pin_dir, ifindex, Hook::Egress)?.is_some()
+        || clsact::filters(netlink, ifindex, Hook::Egress)?.iter().any(Filter::ours))
 }
 
 fn attach(
@@ -230,19 +224,14 @@ fn attach(
 ) -> Result<(), Error> {
     let Attach { options, programs, devices, ebpf, .. } = ours;
     let (pin_dir, ifindex) = (&options.pin_dir, interface.ifindex);
-    let tc_programs = programs.tc(ebpf, layer)?;
-    for hook in Hook::TC {
-        let mode = tc::ensure(netlink, pin_dir, ifindex, hook, tc_programs.of(hook), options.tc)?;
-        let view = ahead::view(netlink, pin_dir, ifindex, hook, mode)?;
-        if hook == Hook::Egress && view.present {
-            status.tc = Some(mode);
-        }
-        if !view.present {
-            let before = status.error.take().map(|error| error + "; ").unwrap_or_default();
-            status.error = Some(format!("{before}our {} program is not on the interface", hook.name()));
-        }
-        status.programs_ahead.extend(view.ahead);
+    let mode = tc::ensure(netlink, pin_dir, ifindex, programs.egress(ebpf, layer)?, options.tc)?;
+    let view = ahead::view(netlink, pin_dir, ifindex, mode)?;
+    if view.present {
+        status.tc = Some(mode);
+    } else {
+        status.error = Some("our egress program is not on the interface".to_owned());
     }
+    status.programs_ahead.extend(view.ahead);
     // The XDP program passes all packets of a device that it does not know: the address comes first.
     let device = |generic| {
         let mac = interface.mac.filter(|_| options.xdp != XdpChoice::Off)?;

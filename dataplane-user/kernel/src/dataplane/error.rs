@@ -96,7 +96,7 @@ pub enum Error {
         pid: Option<u32>,
     },
     /// A folder that is not one of ours.
-    #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v1)")]
+    #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v2)")]
     NotOurs(PathBuf),
     /// The kernel programs' log could not be opened.
     #[error("the kernel programs' log (--log-cuts): {0}")]

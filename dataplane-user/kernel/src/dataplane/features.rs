@@ -5,7 +5,7 @@ use aya::{
     sys::{is_map_supported, is_program_supported},
 };
 
-use super::{names::Hook, sys, tc};
+use super::sys;
 
 /// What the dataplane can build on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -25,7 +25,7 @@ pub fn features() -> Features {
     Features {
         classifier: is_program_supported(ProgramType::SchedClassifier).unwrap_or(false),
         // The loopback device has index 1 in every network namespace (include/net/net_namespace.h).
-        tcx: sys::query_tcx(1, tc::attach_type(Hook::Egress)).is_ok(),
+        tcx: sys::query_tcx(1).is_ok(),
         ring_buffer: is_map_supported(MapType::RingBuf).unwrap_or(false),
         xdp: is_program_supported(ProgramType::Xdp).unwrap_or(false),
     }

@@ -37,7 +37,7 @@ pub fn inspect(pin_dir: &Path, names: &[String]) -> Result<Vec<InterfaceStatus>,
             Ok(layer) => status.link_layer = Some(layer),
             Err(why) => status.error = Some(why),
         }
-        if let Err(error) = hooks(&mut netlink, pin_dir, &mut status) {
+        if let Err(error) = egress(&mut netlink, pin_dir, &mut status) {
             status.error = Some(error.to_string());
         }
         if let Some((mode, id)) = interface.xdp {
@@ -56,19 +56,15 @@ pub fn inspect(pin_dir: &Path, names: &[String]) -> Result<Vec<InterfaceStatus>,
     Ok(names.iter().map(look).collect())
 }
 
-fn hooks(netlink: &mut Netlink, pin_dir: &Path, status: &mut InterfaceStatus) -> Result<(), Error> {
-    for hook in Hook::TC {
-        let mode = match links::open(pin_dir, status.ifindex, hook)? {
-            Some(_) => TcMode::Tcx,
-            None => TcMode::Clsact,
-        };
-        let view = ahead::view(netlink, pin_dir, status.ifindex, hook, mode)?;
-        if view.present {
-            status.programs_ahead.extend(view.ahead);
-            if hook == Hook::Egress {
-                status.tc = Some(mode);
-            }
-        }
+fn egress(netlink: &mut Netlink, pin_dir: &Path, status: &mut InterfaceStatus) -> Result<(), Error> {
+    let mode = match links::open(pin_dir, status.ifindex, Hook::Egress)? {
+        Some(_) => TcMode::Tcx,
+        None => TcMode::Clsact,
+    };
+    let view = ahead::view(netlink, pin_dir, status.ifindex, mode)?;
+    if view.present {
+        status.programs_ahead.extend(view.ahead);
+        status.tc = Some(mode);
     }
     Ok(())
 }

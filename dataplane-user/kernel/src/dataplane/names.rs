@@ -2,12 +2,11 @@
 use std::path::{Path, PathBuf};
 
 /// The pinned maps of the object, each under its name.
-pub(super) const MAPS: [&str; 10] =
-    [BACKENDS, PORTS, NODES, SEEN, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES, LEASE];
+pub(super) const MAPS: [&str; 9] =
+    [BACKENDS, PORTS, NODES, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES, LEASE];
 pub(super) const BACKENDS: &str = "backends";
 pub(super) const PORTS: &str = "ports";
 pub(super) const NODES: &str = "nodes";
-pub(super) const SEEN: &str = "seen";
 pub(super) const COUNTERS: &str = "counters";
 pub(super) const EVENTS: &str = "events";
 pub(super) const CONFIG: &str = "config";
@@ -26,6 +25,7 @@ pub(super) const XDP: &str = "nf_xdp";
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Hook {
     Egress,
+    /// Agents that pinned `v1` attached there. It is only detached.
     Ingress,
     Xdp,
 }

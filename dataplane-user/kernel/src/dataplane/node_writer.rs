@@ -1,6 +1,6 @@
 //! The one writer of nodes' entries, and of what is kept, which must be in the map before the verdicts that need it. It has handles of its
 //! own: verdicts are renewed before anything is loaded, and while devices are attached to.
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use nodefence_common::{MAX_NODES, NodeEntry, PortKey, port_flags};
@@ -12,16 +12,11 @@ use super::{
     names,
 };
 
-/// Writes nodes' entries and kept ports. Independent of the [`Attach`] that it was made from. Only one may write at a time: it knows of
-/// no generation that another one wrote since it was made.
+/// Writes nodes' entries and kept ports. Independent of the [`Attach`] that it was made from.
 pub struct NodeWriter {
     nodes: Array<MapData, NodeEntry>,
     /// The map that devices read which are not switched yet.
     old_nodes: Option<Array<MapData, NodeEntry>>,
-    /// The generation of each index in `nodes` that has or had an owner.
-    generations: BTreeMap<u32, u32>,
-    /// None where verdicts are only renewed: no index gets a new owner then.
-    seen: Option<Array<MapData, u64>>,
     /// None where verdicts are only renewed.
     ports: Option<HashMap<MapData, PortKey, u32>>,
     /// As `old_nodes`.
@@ -38,19 +33,8 @@ impl NodeWriter {
     pub fn new(devices: &Attach) -> Result<Self, Error> {
         let (nodes, old_nodes) = open_both(devices, names::NODES)?;
         let (ports, old_ports) = open_both(devices, names::PORTS)?;
-        // What devices stamp that are not switched yet is nobody's word any more once they are.
-        let (seen, _) = open_both(devices, names::SEEN)?;
-        let generations = generations(&owned_nodes(&nodes)?);
         let (lease, _) = open_both(devices, names::LEASE)?;
-        Ok(Self {
-            nodes,
-            old_nodes,
-            generations,
-            seen: Some(seen),
-            ports: Some(ports),
-            old_ports,
-            lease: Some(lease),
-        })
+        Ok(Self { nodes, old_nodes, ports: Some(ports), old_ports, lease: Some(lease) })
     }
 
     /// Over the map that is pinned below `pin_dir`, before anything is loaded, for renewing verdicts alone; with every entry in it that
@@ -58,15 +42,12 @@ impl NodeWriter {
     pub fn pinned(pin_dir: &Path) -> Option<(Self, Vec<(u32, NodeEntry)>)> {
         let nodes = open(pin_dir, names::NODES).ok()?;
         let owned = owned_nodes(&nodes).ok()?;
-        let generations = generations(&owned);
         let lease = open(pin_dir, names::LEASE).ok();
-        let this =
-            Self { nodes, old_nodes: None, generations, seen: None, ports: None, old_ports: None, lease };
+        let this = Self { nodes, old_nodes: None, ports: None, old_ports: None, lease };
         Some((this, owned))
     }
 
-    /// Writes one node's entry. Of an index with a new generation it is forgotten when its owner was last heard of: the new one starts
-    /// without its predecessor's word.
+    /// Writes one node's entry.
     pub fn write_node(&mut self, index: u32, entry: &NodeEntry) -> Result<(), Error> {
         if index >= MAX_NODES {
             return Err(Error::NodeIndex(index));
@@ -74,16 +55,7 @@ impl NodeWriter {
         if let Some(old) = self.old_nodes.as_mut().filter(|old| index < old.len()) {
             old.set(index, entry, 0).map_err(Error::map(names::NODES))?;
         }
-        self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))?;
-        if self.generations.get(&index).copied().unwrap_or_default() != entry.generation {
-            // Only now: once the generation is the new one, packets of the former owner stamp nothing any more.
-            if let Some(seen) = &mut self.seen {
-                seen.set(index, &0, 0).map_err(Error::map(names::SEEN))?;
-            }
-            // What failed above is done again by the next write.
-            self.generations.insert(index, entry.generation);
-        }
-        Ok(())
+        self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
     }
 
     /// Has the datapath pass what goes to a port, or notes that an address has such a port ([`PortKey::kept_address`]).
@@ -125,10 +97,6 @@ impl NodeWriter {
         self.old_nodes = None;
         self.old_ports = None;
     }
-}
-
-fn generations(owned: &[(u32, NodeEntry)]) -> BTreeMap<u32, u32> {
-    owned.iter().map(|(index, entry)| (*index, entry.generation)).collect()
 }
 
 /// The map that stays, and where it is staged the one that devices read which are not switched yet.

@@ -6,12 +6,7 @@ use aya::{
     programs::{ProgramError, SchedClassifier, Xdp},
 };
 
-use super::{
-    error::Error,
-    interfaces::LinkLayer,
-    names::{self, Hook},
-    sys,
-};
+use super::{error::Error, interfaces::LinkLayer, names, sys};
 
 /// A loaded program.
 pub(super) struct Program {
@@ -20,26 +15,11 @@ pub(super) struct Program {
     pub(super) fd: OwnedFd,
 }
 
-/// The two programs of a device.
-pub(super) struct TcPrograms {
-    egress: Program,
-    ingress: Program,
-}
-
-impl TcPrograms {
-    pub(super) fn of(&self, hook: Hook) -> &Program {
-        match hook {
-            Hook::Egress => &self.egress,
-            Hook::Ingress | Hook::Xdp => &self.ingress,
-        }
-    }
-}
-
 /// Every program that an agent needs.
 pub(super) struct Programs {
-    l2: TcPrograms,
+    egress_l2: Program,
     /// Loaded with the first device that needs them: the verifier takes its time.
-    l3: Option<TcPrograms>,
+    egress_l3: Option<Program>,
     pub(super) inject: Program,
     /// Loaded only where it was asked for.
     pub(super) xdp: Option<Program>,
@@ -48,28 +28,22 @@ pub(super) struct Programs {
 impl Programs {
     pub(super) fn load(ebpf: &mut Ebpf, xdp: bool) -> Result<Self, Error> {
         Ok(Self {
-            l2: TcPrograms {
-                egress: classifier(ebpf, "nf_egress_l2")?,
-                ingress: classifier(ebpf, "nf_ingress_l2")?,
-            },
-            l3: None,
+            egress_l2: classifier(ebpf, "nf_egress_l2")?,
+            egress_l3: None,
             inject: classifier(ebpf, names::INJECT)?,
             xdp: if xdp { Some(load_xdp(ebpf)?) } else { None },
         })
     }
 
-    pub(super) fn tc(&mut self, ebpf: &mut Ebpf, layer: LinkLayer) -> Result<&TcPrograms, Error> {
+    pub(super) fn egress(&mut self, ebpf: &mut Ebpf, layer: LinkLayer) -> Result<&Program, Error> {
         if layer == LinkLayer::L2 {
-            return Ok(&self.l2);
+            return Ok(&self.egress_l2);
         }
-        let loaded = match self.l3.take() {
+        let loaded = match self.egress_l3.take() {
             Some(loaded) => loaded,
-            None => TcPrograms {
-                egress: classifier(ebpf, "nf_egress_l3")?,
-                ingress: classifier(ebpf, "nf_ingress_l3")?,
-            },
+            None => classifier(ebpf, "nf_egress_l3")?,
         };
-        Ok(self.l3.insert(loaded))
+        Ok(self.egress_l3.insert(loaded))
     }
 }
 

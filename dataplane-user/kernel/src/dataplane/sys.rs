@@ -29,7 +29,6 @@ const BPF_LINK_DETACH: libc::c_long = 34;
 
 /// Attach types of `enum bpf_attach_type`.
 pub(super) const BPF_XDP: u32 = 37;
-pub(super) const BPF_TCX_INGRESS: u32 = 46;
 pub(super) const BPF_TCX_EGRESS: u32 = 47;
 /// Ahead of every program of the hook (6.6 and later).
 pub(super) const BPF_F_BEFORE: u32 = 1 << 3;
@@ -311,8 +310,8 @@ pub(super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     bpf(BPF_LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
 }
 
-/// BPF_PROG_QUERY: ids of the tcx programs of a hook, in the order in which they run (6.6 and later).
-pub(super) fn query_tcx(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
+/// BPF_PROG_QUERY: ids of the tcx programs of a device's egress, in the order in which they run (6.6 and later).
+pub(super) fn query_tcx(ifindex: u32) -> io::Result<Vec<u32>> {
     #[repr(C)]
     struct Attr {
         ifindex: u32,
@@ -328,7 +327,7 @@ pub(super) fn query_tcx(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> 
     let mut ids = [0_u32; 64];
     let mut attr = Attr {
         ifindex,
-        attach_type,
+        attach_type: BPF_TCX_EGRESS,
         query_flags: 0,
         attach_flags: 0,
         ids: ids.as_mut_ptr() as u64,

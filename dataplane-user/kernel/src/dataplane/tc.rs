@@ -19,36 +19,26 @@ pub enum TcMode {
     Clsact,
 }
 
-pub(super) const fn attach_type(hook: Hook) -> u32 {
-    match hook {
-        Hook::Egress => sys::BPF_TCX_EGRESS,
-        Hook::Ingress => sys::BPF_TCX_INGRESS,
-        Hook::Xdp => sys::BPF_XDP,
-    }
-}
-
 /// What a kernel without tcx answers: an attach type that it does not know, or no CONFIG_NET_XGRESS (include/net/tcx.h).
 fn no_tcx(error: &io::Error) -> bool {
     const ENOTSUPP: i32 = 524;
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP | libc::E2BIG))
 }
 
-/// Makes sure that `program` runs on the hook, attached in the way chosen, and gives the way in use. What is already
+/// Makes sure that `program` runs on a device's egress, attached in the way chosen, and gives the way in use. What is already
 /// attached is replaced in place; what is attached in the other way is removed only after the new one runs.
 pub(super) fn ensure(
     netlink: &mut Netlink,
     pin_dir: &Path,
     ifindex: u32,
-    hook: Hook,
     program: &Program,
     choice: TcChoice,
 ) -> Result<TcMode, Error> {
+    let hook = Hook::Egress;
     let pinned = links::open(pin_dir, ifindex, hook)?;
     if choice == TcChoice::Auto {
         // A device of this index in another network namespace has a link that looks the same but for this.
-        let here = |program| {
-            sys::query_tcx(ifindex, attach_type(hook)).is_ok_and(|programs| programs.contains(&program))
-        };
+        let here = |program| sys::query_tcx(ifindex).is_ok_and(|programs| programs.contains(&program));
         let elsewhere = pinned.as_ref().is_some_and(|link| !here(link.info.program));
         if elsewhere {
             links::remove(pin_dir, ifindex, hook)?;
@@ -62,7 +52,7 @@ pub(super) fn ensure(
             clsact::remove(netlink, ifindex, hook)?;
             return Ok(TcMode::Tcx);
         }
-        match create(program.fd.as_fd(), ifindex, hook) {
+        match create(program.fd.as_fd(), ifindex) {
             Ok(link) => {
                 links::pin(pin_dir, ifindex, hook, &link)?;
                 clsact::remove(netlink, ifindex, hook)?;
@@ -79,6 +69,6 @@ pub(super) fn ensure(
     Ok(TcMode::Clsact)
 }
 
-fn create(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<std::os::fd::OwnedFd> {
-    sys::link_create(program, ifindex, attach_type(hook), sys::BPF_F_BEFORE)
+fn create(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<std::os::fd::OwnedFd> {
+    sys::link_create(program, ifindex, sys::BPF_TCX_EGRESS, sys::BPF_F_BEFORE)
 }

@@ -7,7 +7,13 @@ use std::{
 
 use nodefence_common::PIN_ROOT;
 
-use super::{error::Error, folders, links, names};
+use super::{
+    clsact,
+    error::Error,
+    folders, links,
+    names::{self, Hook},
+    netlink::Netlink,
+};
 
 /// The folder that takes what lay in ours with another layout: no version has this number.
 const ASIDE: &str = "v0";
@@ -69,8 +75,13 @@ pub(super) fn put_aside(pin_dir: &Path) -> Result<(), Error> {
     folders::make_folders(pin_dir)
 }
 
-/// Detaches what another version attached by links, and removes its pins. Its clsact filters are ours by now, or gone; so are its qdiscs.
+/// Detaches what another version attached by links, and removes its pins. Its clsact filters are ours by now, or gone, but for those at ingress, where nothing of this
+/// version sits; so are its qdiscs.
 fn detach(pin_dir: &Path, other: &Path) -> Result<(), Error> {
+    let mut netlink = Netlink::open()?;
+    for ifindex in clsact::devices(&mut netlink)? {
+        clsact::remove(&mut netlink, ifindex, Hook::Ingress)?;
+    }
     for (ifindex, hook) in links::list(other)? {
         links::remove(other, ifindex, hook)?;
     }
