@@ -425,6 +425,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         Audit::of(&world.agent).is_ok_and(|audit| {
             let new = audit.in_state("new");
             audit.in_state("fault").is_empty()
+                && audit.not_looked_at("kube-proxy-stale").is_none()
                 && new.iter().all(|difference| is_ended_gently(&audit, difference))
         })
     };

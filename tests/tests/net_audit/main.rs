@@ -4,3 +4,4 @@
 mod affinity;
 mod common;
 mod flows;
+mod syncs;

@@ -89,6 +89,7 @@ fn others(kind: &str) -> String {
         "stale-udp",
         "flagged-flow",
         "flagged-affinity",
+        "kube-proxy-stale",
     ];
     all.iter().filter(|other| **other != kind).copied().collect::<Vec<_>>().join(",")
 }

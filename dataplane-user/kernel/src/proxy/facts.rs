@@ -1,19 +1,13 @@
-use std::{
-    fs,
-    io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fs, io, net::SocketAddr, path::Path};
 
 use nodefence_core::Family;
 
-use super::{legacy, nft::Nft};
+use super::{
+    http::{METRICS, body, get},
+    legacy,
+    nft::Nft,
+};
 
-/// Where kube-proxy tells its mode unless it is told otherwise (`metricsBindAddress`, `proxyMode` in cmd/kube-proxy/app/server.go).
-const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_249);
-/// It answers at once, or not at all.
-const PATIENCE: Duration = Duration::from_millis(300);
 /// More than this is no answer of a mode.
 const LONGEST: usize = 4096;
 /// Families of nftables' tables (`NFPROTO_IPV4`, `NFPROTO_IPV6`).
@@ -75,34 +69,16 @@ fn legacy_chain() -> bool {
     })
 }
 
-/// HTTP/1.0: one answer, whole, until the other side closes.
 fn ask(metrics: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&metrics, PATIENCE)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(b"GET /proxyMode HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-    let (begun, mut answer, mut part) = (Instant::now(), Vec::new(), [0; LONGEST]);
-    // For the whole answer, however many parts it comes in.
-    while let Some(left) = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut part)? {
-            0 => break,
-            read => answer.extend_from_slice(&part[..read]),
-        }
-        if answer.len() > LONGEST {
-            break;
-        }
-    }
+    let answer = get(metrics, "/proxyMode", LONGEST)?;
     mode(&answer).ok_or_else(|| io::Error::other(format!("no mode at http://{metrics}/proxyMode")))
 }
 
 /// The mode that an HTTP answer tells.
 fn mode(answer: &[u8]) -> Option<String> {
-    let answer = std::str::from_utf8(answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.lines().next()?.split(' ').nth(1)?;
-    let mode = body.trim();
+    let mode = body(answer)?.trim();
     let word = !mode.is_empty() && mode.len() <= 32 && mode.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    (status == "200" && word).then(|| mode.to_ascii_lowercase())
+    word.then(|| mode.to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -3,13 +3,16 @@
 
 mod affinity;
 mod facts;
+mod http;
 mod judge;
 mod legacy;
+mod metrics;
 mod nft;
 
 pub use affinity::{Affinity, Flushed, Forget, clients, flush};
 pub use facts::{Answer, Facts};
 pub use judge::{Judgement, Said, Wanted, judge};
+pub use metrics::syncs;
 pub use nodefence_core::proxy::{Endpoint, Mode, endpoints};
 
 use thiserror::Error;

@@ -3,6 +3,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use tokio::sync::watch;
@@ -17,9 +18,9 @@ use crate::{
     ledger::{Entry, Ledger, Pair},
     plan::{
         Keep, Mode, Proxy, VirtualAddresses,
-        audit::{Addresses, Affinities, Cluster, Found, Kind, LetGo, Part, Pins, Servers},
+        audit::{Addresses, Affinities, Cluster, Found, Kind, LetGo, Part, Pins, Servers, stale_syncs},
     },
-    proxy::{Affinity, Endpoint, Mode as ProxyMode, clients},
+    proxy::{self, Affinity, Endpoint, Mode as ProxyMode, clients},
     sysctl,
 };
 
@@ -41,6 +42,7 @@ pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
         Part::Ipvs => ipvs(&scene, ground)?,
         Part::Conntrack => conntrack(&scene)?,
         Part::Affinity => affinity(&scene, ground)?,
+        Part::KubeProxy => Some(kube_proxy(ground)?),
     };
     if scene.view.services.is_none() && part == Part::Conntrack {
         not_looked_at.insert(Kind::StaleUdp, no_services(&scene.view));
@@ -130,6 +132,15 @@ impl Scene {
         let done = look(&mut Servers::new(cluster, &addresses), &mut found);
         (done, found)
     }
+}
+
+fn kube_proxy(ground: &Ground) -> Result<Found, String> {
+    if ground.sight.settings.proxy == proxy::Wanted::None {
+        return Err("kube-proxy is not to be looked at (`--proxy none`)".to_owned());
+    }
+    let syncs = proxy::syncs().map_err(|error| format!("kube-proxy's metrics: {error}"))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(stale_syncs(&syncs, now.as_secs_f64()))
 }
 
 fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {

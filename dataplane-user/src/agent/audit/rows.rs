@@ -108,6 +108,6 @@ pub(super) fn subject(subject: &Subject) -> String {
             let protocol = Protocol(client.endpoint().protocol.number().into());
             format!("affinity {protocol} {} -> {}", client.service(), client.endpoint().socket)
         }
-        Subject::Pair(_) | Subject::Server(_) => subject.to_string(),
+        Subject::Pair(_) | Subject::Server(_) | Subject::KubeProxy(_) => subject.to_string(),
     }
 }

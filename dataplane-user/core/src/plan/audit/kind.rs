@@ -24,6 +24,8 @@ pub enum Kind {
     FlaggedFlow,
     /// A client that Service affinity keeps at a backend of a flagged node.
     FlaggedAffinity,
+    /// kube-proxy was asked for a sync, and none has succeeded for two minutes.
+    KubeProxyStale,
 }
 
 /// What is read at once.
@@ -35,11 +37,13 @@ pub enum Part {
     Conntrack,
     /// Service affinity: nftables' sets, xt_recent's lists, or persistence templates of IPVS.
     Affinity,
+    /// kube-proxy's metrics.
+    KubeProxy,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Ipvs, Self::Conntrack, Self::Affinity];
+    pub const ALL: [Self; 4] = [Self::Ipvs, Self::Conntrack, Self::Affinity, Self::KubeProxy];
 
     /// What is found in it.
     pub const fn kinds(self) -> &'static [Kind] {
@@ -54,6 +58,7 @@ impl Part {
             ],
             Self::Conntrack => &[Kind::StaleUdp, Kind::FlaggedFlow],
             Self::Affinity => &[Kind::FlaggedAffinity],
+            Self::KubeProxy => &[Kind::KubeProxyStale],
         }
     }
 }
@@ -76,6 +81,7 @@ impl Kind {
             Self::StaleUdp => "stale-udp",
             Self::FlaggedFlow => "flagged-flow",
             Self::FlaggedAffinity => "flagged-affinity",
+            Self::KubeProxyStale => "kube-proxy-stale",
         }
     }
 
@@ -92,6 +98,7 @@ impl Kind {
             }
             Self::StaleUdp => "A UDP flow of a Service that is pinned to what is none of its endpoints",
             Self::FlaggedFlow => "A translated flow to a flagged node",
+            Self::KubeProxyStale => "kube-proxy was asked for a sync, and none has succeeded for two minutes",
             Self::FlaggedAffinity => "A client that Service affinity keeps at a backend of a flagged node",
         }
     }
@@ -101,6 +108,7 @@ impl Kind {
         match self {
             Self::StaleUdp | Self::FlaggedFlow => Part::Conntrack,
             Self::FlaggedAffinity => Part::Affinity,
+            Self::KubeProxyStale => Part::KubeProxy,
             _ => Part::Ipvs,
         }
     }
@@ -125,6 +133,9 @@ impl Kind {
             Self::FlaggedDestination => "see `IPVS` in nodefence status",
             Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
             Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",
+            Self::KubeProxyStale => {
+                "see kube-proxy's log for what its sync waits for or fails at; restart kube-proxy"
+            }
             Self::FlaggedAffinity => {
                 "see nodefence status; but for IPVS, which the agent drains itself: nodefence repair --kind flagged-affinity"
             }

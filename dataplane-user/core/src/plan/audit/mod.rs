@@ -11,6 +11,7 @@ mod flagged;
 mod flows;
 mod kind;
 mod servers;
+mod syncs;
 #[cfg(test)]
 mod tests;
 mod tracker;
@@ -24,6 +25,7 @@ pub use client::Client;
 pub use flows::{LetGo, Pins};
 pub use kind::{Kind, Part};
 pub use servers::{Cluster, Servers};
+pub use syncs::{Syncs, stale_syncs};
 pub use tracker::{Observed, State, Tracker};
 
 use crate::{
@@ -43,6 +45,8 @@ pub enum Subject {
     Flow(Flow),
     /// A client that Service affinity keeps at an endpoint.
     Client(Client),
+    /// kube-proxy itself, in this IP family; an empty name for all.
+    KubeProxy(String),
 }
 
 impl Subject {
@@ -59,6 +63,8 @@ impl fmt::Display for Subject {
             Self::Server(key) => key.fmt(f),
             Self::Flow(flow) => flow.fmt(f),
             Self::Client(client) => client.fmt(f),
+            Self::KubeProxy(family) if family.is_empty() => f.write_str("kube-proxy"),
+            Self::KubeProxy(family) => write!(f, "kube-proxy {family}"),
         }
     }
 }

@@ -1,0 +1,39 @@
+//! The one HTTP request that kube-proxy's metrics port is asked by.
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+/// Where kube-proxy tells its mode and its metrics unless it is told otherwise (`metricsBindAddress`, `proxyMode` in cmd/kube-proxy/app/server.go).
+pub(super) const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_249);
+/// It answers at once, or not at all.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// HTTP/1.0: one answer, until the other side closes, there are more than `longest` bytes, or a third of a second has passed.
+pub(super) fn get(from: SocketAddr, path: &str, longest: usize) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&from, PATIENCE)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let (begun, mut answer, mut part) = (Instant::now(), Vec::new(), [0; 4096]);
+    // For the whole answer, however many parts it comes in.
+    while let Some(left) = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            read => answer.extend_from_slice(&part[..read]),
+        }
+        if answer.len() > longest {
+            break;
+        }
+    }
+    Ok(answer)
+}
+
+/// The text that a good answer brings.
+pub(super) fn body(answer: &[u8]) -> Option<&str> {
+    let answer = std::str::from_utf8(answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.lines().next()?.split(' ').nth(1)?;
+    (status == "200").then_some(body)
+}
