@@ -128,11 +128,13 @@ struct Datapath {
     agent: Option<PathBuf>,
 }
 
-/// Halves of `ipvs`.
+/// Parts of `ipvs`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Half {
+enum IpvsPart {
     /// New connections while half of the endpoints hang, in namespaces.
     Rescue,
+    /// The same for another Service, beside a flood of SYNs.
+    Flood,
     /// Large IPVS tables, in a VM.
     Tables,
 }
@@ -149,9 +151,9 @@ struct IpvsTables {
 
 #[derive(Args)]
 struct Ipvs {
-    /// Only this half.
+    /// Only this part.
     #[arg(long, value_enum)]
-    only: Option<Half>,
+    only: Option<IpvsPart>,
     /// What the half in the VM found; `cargo xtask bench` gives it.
     #[arg(long, value_name = "FILE", hide = true)]
     tables: Option<PathBuf>,
@@ -218,13 +220,17 @@ fn ipvs(args: &Ipvs) -> anyhow::Result<()> {
     create(&args.out)?;
     let mut machine = machine::facts(&std::env::args().collect::<Vec<_>>());
     let mut figures = Vec::new();
-    if args.only != Some(Half::Tables) {
-        let sizes = rescue::Sizes {
-            rate: args.rescue_rate,
-            length: Duration::from_secs(args.rescue_seconds.unwrap_or(if args.quick { 3 } else { 10 })),
-            rounds: args.rescue_rounds.unwrap_or(if args.quick { 1 } else { 3 }),
-        };
+    let is_wanted = |part| args.only.is_none_or(|only| only == part);
+    let sizes = rescue::Sizes {
+        rate: args.rescue_rate,
+        length: Duration::from_secs(args.rescue_seconds.unwrap_or(if args.quick { 3 } else { 10 })),
+        rounds: args.rescue_rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+    };
+    if is_wanted(IpvsPart::Rescue) {
         figures.extend(rescue::run(&sizes, &machine::agent(args.agent.as_deref())?)?);
+    }
+    if is_wanted(IpvsPart::Flood) {
+        figures.extend(rescue::flood(&sizes, &machine::agent(args.agent.as_deref())?)?);
     }
     match &args.tables {
         Some(file) => {
@@ -237,7 +243,7 @@ fn ipvs(args: &Ipvs) -> anyhow::Result<()> {
                 figures.extend(guest.figures);
             }
         }
-        None if args.only == Some(Half::Tables) => {
+        None if args.only == Some(IpvsPart::Tables) => {
             anyhow::bail!("large IPVS tables are measured in a VM: cargo xtask bench ipvs --only tables");
         }
         None => {}

@@ -21,8 +21,8 @@ pub use maps::{
     port_kinds,
 };
 pub use rescue::{
-    RESCUE_BYTES, RESCUE_LEASE_NS, RESCUE_LONG, RESCUE_LONG_FRAME, RESCUE_MAX, RESCUE_SHORT,
-    RESCUE_SHORT_FRAME, RescueHead,
+    DEFAULT_RESCUE_PER_SECOND, RESCUE_BYTES, RESCUE_LEASE_NS, RESCUE_LONG, RESCUE_LONG_FRAME, RESCUE_MAX,
+    RESCUE_SHORT, RESCUE_SHORT_FRAME, RescueHead, rescue_budget,
 };
 pub use verdict::{Action, ActionField, Verdict, VerdictField};
 

@@ -11,6 +11,15 @@ pub const RESCUE_LONG: usize = size_of::<RescueHead>() + RESCUE_LONG_FRAME;
 pub const RESCUE_LONG_FRAME: usize = 2_072;
 /// Size of the `rescue` ring buffer in bytes; a power of two and a multiple of the page size. Holds 3,400 short records.
 pub const RESCUE_BYTES: u32 = 1 << 20;
+/// Packets to rescue a second unless configured otherwise.
+pub const DEFAULT_RESCUE_PER_SECOND: u32 = 10_000;
+/// Indexes of `rescue_budget`.
+pub mod rescue_budget {
+    /// Up to how many of those at [`ASKED`] packets are handed over. Written by the agent.
+    pub const ALLOWED: u32 = 0;
+    /// How many packets the kernel programs were about to hand over.
+    pub const ASKED: u32 = 1;
+}
 /// How long (ns) the kernel goes on to hand over packets to rescue after user space last said that it takes them.
 pub const RESCUE_LEASE_NS: u64 = 200_000_000;
 

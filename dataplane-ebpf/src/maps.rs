@@ -52,3 +52,7 @@ pub static RESCUE: RingBuf<(), { RESCUE_BYTES as usize }> = RingBuf::new();
 /// Up to when (CLOCK_MONOTONIC ns) packets are handed over to be rescued.
 #[btf_map(name = "rescue_until")]
 pub static RESCUE_UNTIL: Array<u64, 1> = Array::new();
+
+/// By [`nodefence_common::rescue_budget`].
+#[btf_map(name = "rescue_budget")]
+pub static RESCUE_BUDGET: Array<u64, 2> = Array::new();

@@ -8,13 +8,13 @@ use aya_ebpf::{
 };
 use nodefence_common::{
     RESCUE_LONG, RESCUE_LONG_FRAME, RESCUE_MAX, RESCUE_SHORT, RESCUE_SHORT_FRAME, Reason, RescueHead,
-    packet::Packet,
+    packet::Packet, rescue_budget,
 };
 use nodefence_ebpf::decide::rescuable;
 
 use crate::{
     judge::Hit,
-    maps::{RESCUE, RESCUE_UNTIL},
+    maps::{RESCUE, RESCUE_BUDGET, RESCUE_UNTIL},
     report::count,
 };
 
@@ -35,6 +35,9 @@ pub fn hand_over(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u64 {
     if until <= hit.now || gso != 0 || len.wrapping_sub(hit.l3) > RESCUE_MAX {
         return 0;
     }
+    if !within_budget() {
+        return 0;
+    }
     let done = if len as usize <= RESCUE_SHORT_FRAME {
         record::<RESCUE_SHORT, RESCUE_SHORT_FRAME>(skb, hit)
     } else {
@@ -44,6 +47,19 @@ pub fn hand_over(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u64 {
         count(Reason::Rescue, len.wrapping_sub(hit.l3));
     }
     done
+}
+
+/// Whether one more may be handed over on this machine. Asked before the ring is reserved. Processors that ask at once may each be given the last one.
+#[inline(always)]
+fn within_budget() -> bool {
+    let Some(allowed) = RESCUE_BUDGET.get_ptr(rescue_budget::ALLOWED) else { return false };
+    let Some(asked) = RESCUE_BUDGET.get_ptr_mut(rescue_budget::ASKED) else { return false };
+    // SAFETY: values of the map, one word each. `core` has no addition for this target, whose oldest kernels know one without a result (BPF_XADD).
+    unsafe {
+        let within = asked.read_volatile() < allowed.read_volatile();
+        core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) asked, in(reg) 1_u64);
+        within
+    }
 }
 
 #[inline(always)]

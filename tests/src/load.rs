@@ -8,6 +8,7 @@ pub mod each;
 pub mod flows;
 pub mod full;
 pub mod steady;
+pub mod syns;
 pub mod until_reset;
 
 use std::{

@@ -15,7 +15,7 @@ use nix::{
 };
 use nodefence_common::{
     Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, Limits, NodeEntry, PortKey,
-    Reason, RescueHead,
+    Reason, RescueHead, rescue_budget,
 };
 use tempfile::TempDir;
 
@@ -290,7 +290,27 @@ impl Programs {
     pub fn take_rescues_until(&mut self, until: u64) -> Result<()> {
         let mut map: Array<_, u64> =
             Array::try_from(self.ebpf.map_mut("rescue_until").context("rescue_until")?)?;
-        Ok(map.set(0, &until, 0)?)
+        map.set(0, &until, 0)?;
+        self.allow_rescues(u64::MAX)
+    }
+
+    /// How many packets to rescue were asked for, of which no more than [`Self::allow_rescues`] says are handed over.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn rescues_asked(&self) -> Result<u64> {
+        let map: Array<_, u64> = Array::try_from(self.ebpf.map("rescue_budget").context("rescue_budget")?)?;
+        Ok(map.get(&rescue_budget::ASKED, 0)?)
+    }
+
+    /// Up to how many packets to rescue are handed over.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn allow_rescues(&mut self, up_to: u64) -> Result<()> {
+        let mut map: Array<_, u64> =
+            Array::try_from(self.ebpf.map_mut("rescue_budget").context("rescue_budget")?)?;
+        Ok(map.set(rescue_budget::ALLOWED, &up_to, 0)?)
     }
 
     /// Takes all packets to rescue out of their ring buffer.

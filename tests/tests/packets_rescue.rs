@@ -72,10 +72,12 @@ fn handed(programs: &mut Programs, program: &str, asked: &Frame, node: u32) -> R
 /// Runs a packet that must not be handed over, whatever else happens to it.
 fn not_handed(programs: &mut Programs, asked: &Frame, verdict: u32, reason: Reason) -> Result<()> {
     let before = programs.counter(reason)?.packets;
+    let handed = programs.counter(Reason::Rescue)?.packets;
     let outcome = programs.run("nf_egress_l2", &asked.bytes())?;
     ensure!(outcome.verdict == verdict, "{asked:?}: verdict {}", outcome.verdict);
     ensure!(programs.counter(reason)?.packets == before + 1, "{asked:?} was not counted as {reason:?}");
-    ensure!(programs.counter(Reason::Rescue)?.packets == 0 && programs.rescues()?.is_empty(), "{asked:?}");
+    let more = programs.counter(Reason::Rescue)?.packets - handed;
+    ensure!(more == 0 && programs.rescues()?.is_empty(), "{asked:?}");
     Ok(())
 }
 
@@ -180,6 +182,25 @@ fn nobody_who_takes_them_means_refused_in_the_same_packet() -> Result<()> {
     programs.take_rescues_until(u64::MAX)?;
     handed(&mut programs, "nf_egress_l2", &asked(tcp(SYN)), REFUSE).context("armed")?;
     Ok(())
+}
+
+#[test]
+fn beyond_the_budget_means_refused_in_the_same_packet() -> Result<()> {
+    let mut programs = armed()?;
+    let syn = frame(false, REFUSE, tcp(SYN));
+    let hand = |programs: &mut Programs| handed(programs, "nf_egress_l2", &syn, REFUSE).map(drop);
+    let refuse = |programs: &mut Programs| not_handed(programs, &syn, TC_REDIRECT, Reason::Refused);
+    programs.allow_rescues(2)?;
+    hand(&mut programs)?;
+    hand(&mut programs)?;
+    refuse(&mut programs)?;
+    // What is never handed over costs nothing of it.
+    not_handed(&mut programs, &frame(false, REFUSE, tcp(16)), TC_REDIRECT, Reason::Reset)?;
+    ensure!(programs.rescues_asked()? == 3, "{} were asked for", programs.rescues_asked()?);
+    // One was refused meanwhile, and one more may be handed over.
+    programs.allow_rescues(4)?;
+    hand(&mut programs)?;
+    refuse(&mut programs)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! client - router (node A: rules as kube-proxy's, the agent) - nodes B and C with ten endpoints each. B's server process is frozen while its kernel answers on,
 //! and B is flagged. A connection counts from `connect` until a byte of a server's has come. Beside it the same load while all are well, and with the cut
 //! alone, which refuses what the rules send to B.
+mod flood;
 mod world;
 
 use std::{path::Path, time::Duration};
@@ -70,6 +71,11 @@ impl Run {
     fn lost(&self) -> u32 {
         self.seen.failed + self.seen.silent
     }
+}
+
+/// A flood of SYNs, and new connections beside it.
+pub(crate) fn flood(sizes: &Sizes, agent: &Path) -> anyhow::Result<Vec<Figure>> {
+    flood::run(sizes.length, sizes.rounds, agent)
 }
 
 pub(crate) fn run(sizes: &Sizes, agent: &Path) -> anyhow::Result<Vec<Figure>> {

@@ -13,6 +13,8 @@ use crate::flows;
 const PER_NODE: u8 = 10;
 /// The Service's node port, on the router.
 const NODE_PORT: u16 = 30_080;
+/// That of another Service, which has endpoints on node C alone (in nftables mode).
+const OTHER_NODE_PORT: u16 = 30_081;
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 /// A port of one of them is used again after ten seconds or more.
 pub(super) const CLIENTS: [Ipv4Addr; 4] = [client(10), client(11), client(12), client(13)];
@@ -84,19 +86,25 @@ impl World {
     /// The cluster file's content: the nodes, and the Service with all endpoints.
     pub(super) fn cluster() -> Value {
         let nodes = (0..).zip(["node-b", "node-c"]);
-        let endpoints = nodes.clone().flat_map(|(at, name)| {
+        let on = |at: u8, name: &'static str| {
             (0..PER_NODE).map(move |i| json!({ "address": pod(at, i), "node": name }))
-        });
+        };
+        let service = |name: &str, ip: &str, node_port: u16, endpoints: Vec<Value>| {
+            json!({
+                "name": name,
+                "clusterIPs": [ip],
+                "ports": [{ "port": 80, "targetPort": flows::SERVER_PORT, "nodePort": node_port, "protocol": "tcp" }],
+                "endpoints": endpoints,
+            })
+        };
         json!({
             "nodes": std::iter::once(json!({ "name": "node-a", "address": "192.168.2.1" }))
                 .chain(nodes.map(|(at, name)| json!({ "name": name, "address": format!("192.168.{}.2", 2 + at) })))
                 .collect::<Vec<_>>(),
-            "services": [{
-                "name": "default/web",
-                "clusterIPs": ["10.96.0.10"],
-                "ports": [{ "port": 80, "targetPort": flows::SERVER_PORT, "nodePort": NODE_PORT, "protocol": "tcp" }],
-                "endpoints": endpoints.collect::<Vec<_>>(),
-            }],
+            "services": [
+                service("default/web", "10.96.0.10", NODE_PORT, on(0, "node-b").chain(on(1, "node-c")).collect()),
+                service("default/other", "10.96.0.11", OTHER_NODE_PORT, on(1, "node-c").collect()),
+            ],
         })
     }
 }
@@ -108,6 +116,11 @@ const fn client(host: u8) -> Ipv4Addr {
 /// Where the clients go.
 pub(super) fn service() -> SocketAddrV4 {
     SocketAddrV4::new(ROUTER, NODE_PORT)
+}
+
+/// Where clients of the other Service go.
+pub(super) fn other_service() -> SocketAddrV4 {
+    SocketAddrV4::new(ROUTER, OTHER_NODE_PORT)
 }
 
 fn uplink(at: u8) -> String {
@@ -131,6 +144,9 @@ fn nftables() -> String {
     let pods = all_pods();
     let endpoints = pods.iter().enumerate();
     let vmap: Vec<String> = endpoints.clone().map(|(at, _)| format!("{at} : goto endpoint-{at}")).collect();
+    let first = usize::from(PER_NODE);
+    let others = (first..pods.len()).map(|at| format!("{} : goto endpoint-{at}", at - first));
+    let others: Vec<String> = others.collect();
     let chains: String = endpoints
         .map(|(at, pod)| {
             format!(" chain endpoint-{at} {{\n  meta l4proto tcp dnat to {pod}:{}\n }}\n", flows::SERVER_PORT)
@@ -138,11 +154,14 @@ fn nftables() -> String {
         .collect();
     format!(
         "table ip kube-proxy {{\n{chains} chain service {{\n  meta mark set mark or 0x4000\n  numgen random mod {} vmap {{ {} }}\n }}\n \
-         map service-nodeports {{\n  type inet_proto . inet_service : verdict\n  elements = {{ tcp . {NODE_PORT} : goto service }}\n }}\n \
+         chain other {{\n  meta mark set mark or 0x4000\n  numgen random mod {} vmap {{ {} }}\n }}\n \
+         map service-nodeports {{\n  type inet_proto . inet_service : verdict\n  elements = {{ tcp . {NODE_PORT} : goto service, tcp . {OTHER_NODE_PORT} : goto other }}\n }}\n \
          chain nat-prerouting {{\n  type nat hook prerouting priority dstnat\n  fib daddr type local ip protocol . th dport vmap @service-nodeports\n }}\n \
          chain nat-postrouting {{\n  type nat hook postrouting priority srcnat\n  mark and 0x4000 != 0 masquerade fully-random\n }}\n}}\n",
         vmap.len(),
-        vmap.join(", ")
+        vmap.join(", "),
+        others.len(),
+        others.join(", ")
     )
 }
 

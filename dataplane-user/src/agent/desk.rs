@@ -1,6 +1,9 @@
 //! What the thread that rescues and the agent's other parts tell each other.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use crate::{
     conntrack::{Flow, Tuple},
@@ -25,6 +28,8 @@ pub(super) struct Desk {
     moved: Mutex<Recent<Tuple, Tuple>>,
     /// A second (CLOCK_MONOTONIC), and how many ICMP errors it has cost.
     icmp: Mutex<(u64, u32)>,
+    /// How many packets were refused at once for want of budget.
+    beyond: AtomicU64,
 }
 
 impl Default for Desk {
@@ -35,6 +40,7 @@ impl Default for Desk {
             own: Mutex::default(),
             moved: Mutex::new(Recent::new(MOVED_NS, MOVED)),
             icmp: Mutex::default(),
+            beyond: AtomicU64::new(0),
         }
     }
 }
@@ -80,10 +86,16 @@ impl Desk {
         *spent <= budget
     }
 
+    /// So many more packets were beyond the budget.
+    pub(super) fn add_beyond(&self, packets: u64) {
+        self.beyond.fetch_add(packets, Ordering::Relaxed);
+    }
+
     /// For `status`.
     pub(super) fn row(&self) -> RescueRow {
         let own = self.own().text();
-        let mut row = RescueRow { idle: self.why_idle(), own, ..RescueRow::default() };
+        let beyond_budget = self.beyond.load(Ordering::Relaxed);
+        let mut row = RescueRow { idle: self.why_idle(), own, beyond_budget, ..RescueRow::default() };
         for (fate, counter) in self.tally.get() {
             match fate {
                 Fate::PutIn => row.put_in = counter.packets,

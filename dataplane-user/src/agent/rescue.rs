@@ -14,6 +14,7 @@ use nodefence_common::RESCUE_LEASE_NS;
 use super::{
     sight::Sight,
     threads::{Crew, Turn},
+    timed::processor_time,
 };
 use crate::{
     dataplane::Rescues,
@@ -21,7 +22,7 @@ use crate::{
     ipvs,
     plan::{Answer, Mode},
     proxy,
-    rescue::Fate,
+    rescue::{Fate, budget::Budget},
 };
 
 mod devices;
@@ -42,6 +43,8 @@ const BEAT: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(2);
 /// Packets taken before the lease is looked at again.
 const BATCH: usize = 256;
+/// How often (ns) the budget is looked at while packets come.
+const BUDGET: u64 = 5_000_000;
 
 /// The thread. Dropping this ends it; packets are refused from then on.
 pub(super) struct Rescue {
@@ -118,6 +121,8 @@ impl Worker {
         let mut helper: Option<Helper> = None;
         let mut tried: Option<Instant> = None;
         let mut leased = 0;
+        let mut budget = Budget::new(self.ground.sight.settings.rescue_per_second);
+        let mut looked = 0;
         while !stop.load(Ordering::Relaxed) {
             let unwanted = unwanted(&self.ground).map(Cow::into_owned);
             if unwanted.is_none() && helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
@@ -145,6 +150,13 @@ impl Worker {
                 leased = now + RESCUE_LEASE_NS;
                 self.rescues.lease(leased)?;
                 desk.set_idle(None);
+            }
+            if now >= looked + BUDGET {
+                looked = now;
+                let busy = u64::try_from(processor_time().as_nanos()).unwrap_or(u64::MAX);
+                let allowed = budget.look(now, self.rescues.asked()?, busy);
+                self.rescues.allow(allowed.up_to)?;
+                desk.add_beyond(allowed.beyond);
             }
             able.look();
             able.again();

@@ -66,6 +66,8 @@ pub struct Settings {
     pub audit: AuditSettings,
     /// How often all that lies in the maps is compared.
     pub compare_every: Duration,
+    /// How many packets a second are rescued at most.
+    pub rescue_per_second: u32,
     /// How the dataplane is opened.
     pub options: dataplane::Options,
     /// Folder of the lock and the flags.

@@ -4,7 +4,7 @@ use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::{OsStringValueParser, TypedValueParser as _},
 };
-use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS};
+use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS, DEFAULT_RESCUE_PER_SECOND};
 
 use super::values::{
     AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, lasting, patience, reason, share,
@@ -333,6 +333,10 @@ pub struct AgentArgs {
     /// ICMP answers a second and CPU; the rest is dropped and counted
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ICMP_PER_SECOND)]
     pub icmp_per_second: u32,
+
+    /// New connections and datagrams a second that are balanced anew in place of being refused, at most
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_RESCUE_PER_SECOND)]
+    pub rescue_per_second: u32,
 
     /// Log sampled cuts (at most 20 a second and CPU) from the kernel programs, for debugging
     #[arg(long)]

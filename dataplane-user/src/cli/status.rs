@@ -50,6 +50,10 @@ fn rescue(row: &RescueRow, mode: Mode) -> String {
         ),
     };
     let _ = write!(text, "; {} put in again, {} refused after their tries", row.put_in, row.tries);
+    if row.beyond_budget != 0 {
+        let _ =
+            write!(text, ", {} refused at once beyond the budget (--rescue-per-second)", row.beyond_budget);
+    }
     for (name, count) in &row.not {
         let _ = write!(text, ", {count} {name}");
     }

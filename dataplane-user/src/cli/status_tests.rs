@@ -15,7 +15,7 @@ fn well() -> Value {
             "reading": {"times": 0, "processor_micros": 0, "ended_ns": 0}
         },
         "flagged": [], "flagged_unknown": {}, "claimed_unknown": {}, "kept": 0, "kept_examples": [], "would_keep": 0,
-        "rescue": {"idle": null, "own": "not tried yet", "put_in": 0, "tries": 0, "not": {}},
+        "rescue": {"idle": null, "own": "not tried yet", "put_in": 0, "tries": 0, "beyond_budget": 0, "not": {}},
         "flags_problem": null,
         "dataplane": {
             "pin_dir": "/sys/fs/bpf/nodefence/v2", "max_backends": 8, "left_out": 0, "left_out_ports": 0,

@@ -229,6 +229,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
             excluded: args.excluded.clone(),
         },
         compare_every: args.compare_every,
+        rescue_per_second: args.rescue_per_second,
         options,
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),

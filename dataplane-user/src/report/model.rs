@@ -310,6 +310,8 @@ pub struct RescueRow {
     pub put_in: u64,
     /// How many were refused after all their tries.
     pub tries: u64,
+    /// How many were refused at once, since more came than `--rescue-per-second` and the agent's share of a processor allow.
+    pub beyond_budget: u64,
     /// How many were not rescued for another reason, by the name of its counter.
     pub not: std::collections::BTreeMap<String, u64>,
 }

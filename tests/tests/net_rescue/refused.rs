@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence_common::Reason;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Options, Outcome, Place,
-    client::{UdpConn, try_new},
+    client::{UdpConn, try_new, wait_until},
     topology::Service,
     watch::longest_gap,
 };
@@ -144,6 +144,23 @@ fn each_datagram_to_a_hung_pod_itself_is_refused() -> Result<()> {
         }
     }
     ensure!(own_counter(&agent, "rescue_untranslated")? > 0, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+#[test]
+fn what_is_beyond_the_budget_is_refused_at_once() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = rescuing(&cluster, &["--rescue-per-second", "20"])?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    ensure!(refused(&cluster, Service::Web)? > 5, "nothing was refused");
+    let row = || agent.status().map(|mut status| status["rescue"].take());
+    // The agent looks at it now and then.
+    let is_told = || row().is_ok_and(|row| row["beyond_budget"].as_u64() > Some(5));
+    wait_until("what was beyond it is counted", LIMIT, is_told).with_context(|| format!("{:?}", row()))?;
+    ensure!(row()?["put_in"].as_u64() > Some(0), "{}", row()?);
+    let told = agent.expect(&["status"])?;
+    ensure!(told.contains("refused at once beyond the budget (--rescue-per-second)"), "{told}");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use crate::cluster::{Family, Protocol, Service, TrafficPolicy};
 
 /// A port of a Service, as one of its virtual addresses leads to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     /// Index among the Services.
     pub service: u32,

@@ -4,6 +4,7 @@
 //! The kernel drops the packet and hands it over whole (`Rescues` of the dataplane). What pins it to the hung node is its conntrack entry; without
 //! that entry the packet as its sender made it goes through the Service's rules as a new one. What is to be decided for that needs no kernel and is
 //! here.
+pub mod budget;
 pub mod packet;
 pub mod refusals;
 pub mod services;

@@ -1,8 +1,13 @@
 //! Which Service a translated packet was for, and whether kube-proxy may pick something else for it. Pure.
-use std::net::SocketAddr;
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    net::SocketAddr,
+};
+
+use foldhash::fast::RandomState;
 
 use crate::{
-    cluster::{ClusterView, Endpoint, Family, NodeSet, Protocol, Service, TrafficPolicy},
+    cluster::{ClusterView, Endpoint, Family, NodeSet, Protocol, TrafficPolicy},
     conntrack::Flow,
     plan::{Place, Proxy, Target, VirtualAddresses, usable},
     proxy,
@@ -39,64 +44,120 @@ pub enum NoChoice {
     NothingElse,
 }
 
-/// What kube-proxy may pick for a flow that is begun anew, while `flagged` (nodes of the view) bear flags. `addresses` are
-/// those of `view`.
-///
-/// # Errors
-/// [`NoChoice`].
-pub fn choice<'a>(
-    addresses: &VirtualAddresses,
-    view: &'a ClusterView,
-    proxy: &Proxy<'_>,
-    flow: &Flow,
-    flagged: &NodeSet,
-) -> Result<Choice<'a>, NoChoice> {
-    if !flow.is_balanced() {
-        return Err(NoChoice::Untranslated);
-    }
-    let (place, service) = find(addresses, view, flow).ok_or(NoChoice::Unknown)?;
-    let port = place.port as usize;
-    let family = Family::of(flow.orig.dst);
-    // Of traffic to an external address that comes from pods or the node itself kube-proxy takes no notice of the policy: which one
-    // applied is seen by where it went.
-    let lists = [place.policy, TrafficPolicy::Cluster]
-        .map(|policy| usable(&Target { service, port, family, policy }, proxy, |_| true));
-    let backend = flow.backend();
-    let went = |list: &&Vec<&Endpoint>| list.iter().any(|e| service.socket(port, e) == Some(backend));
-    let list = lists.iter().find(went).unwrap_or(&lists[0]);
-    let is_flagged = |e: &Endpoint| e.node.is_some_and(|node| flagged.contains(node));
-    let on_flagged = list.iter().filter(|e| is_flagged(e)).count();
-    if list.is_empty() {
-        return Err(NoChoice::NothingElse);
-    }
-    let of = &service.ports[port];
-    let kept_at = service.affinity.map(|_| proxy::Endpoint {
-        service: &service.name,
-        port: &of.name,
-        protocol: of.protocol,
-        socket: backend,
-    });
-    let is_free =
-        service.endpoints.iter().any(|e| service.socket(port, e) == Some(backend) && !is_flagged(e));
-    Ok(Choice { flagged: on_flagged, usable: list.len(), kept_at, is_free })
+/// Ports of Services that are remembered at most.
+const MOST: usize = 1_024;
+
+/// What kube-proxy may pick for ports of Services, worked out once for each: a packet costs the same however many endpoints its Service has. Made anew with the view, the flags and
+/// kube-proxy's mode.
+#[derive(Debug, Default)]
+pub struct Choices(HashMap<(Place, Family), Picks, RandomState>);
+
+/// Of one port of a Service.
+#[derive(Debug)]
+struct Picks {
+    /// Under the address' policy, and where kube-proxy takes no notice of it.
+    lists: [List; 2],
+    /// Where endpoints take the traffic, usable or not, and whether that is on a flagged node.
+    all: HashMap<SocketAddr, bool, RandomState>,
 }
 
-fn find<'a>(
-    addresses: &VirtualAddresses,
-    view: &'a ClusterView,
-    flow: &Flow,
-) -> Option<(Place, &'a Service)> {
-    let protocol = Protocol::of(flow.orig.protocol)?;
-    let service = |place: Place| Some((place, &**view.services.as_ref()?.get(place.service as usize)?));
-    let key = (SocketAddr::new(flow.orig.dst.into(), flow.orig.dst_port), protocol);
-    if let Some(place) = addresses.places.get(&key) {
-        return service(*place);
+#[derive(Debug)]
+struct List {
+    sockets: HashSet<SocketAddr, RandomState>,
+    flagged: usize,
+    usable: usize,
+}
+
+impl Picks {
+    fn new(
+        view: &ClusterView,
+        proxy: &Proxy<'_>,
+        place: Place,
+        family: Family,
+        flagged: &NodeSet,
+    ) -> Option<Self> {
+        let service = &**view.services.as_ref()?.get(place.service as usize)?;
+        let port = place.port as usize;
+        let is_flagged = |endpoint: &Endpoint| endpoint.node.is_some_and(|node| flagged.contains(node));
+        let lists = [place.policy, TrafficPolicy::Cluster].map(|policy| {
+            let endpoints = usable(&Target { service, port, family, policy }, proxy, |_| true);
+            List {
+                sockets: endpoints.iter().filter_map(|endpoint| service.socket(port, endpoint)).collect(),
+                flagged: endpoints.iter().filter(|endpoint| is_flagged(endpoint)).count(),
+                usable: endpoints.len(),
+            }
+        });
+        let mut all = HashMap::default();
+        for endpoint in &service.endpoints {
+            if let Some(socket) = service.socket(port, endpoint) {
+                // Where two endpoints have it, one that is not flagged is enough.
+                let flagged = all.entry(socket).or_insert(true);
+                *flagged &= is_flagged(endpoint);
+            }
+        }
+        Some(Self { lists, all })
     }
-    // The address may be any: that the Service has such an endpoint says that it is a node's.
-    let (place, found) = service(*addresses.node_ports.get(&(flow.orig.dst_port, protocol))?)?;
-    let backend: SocketAddr = flow.backend();
-    let ours = found.endpoints.iter().any(|e| found.socket(place.port as usize, e) == Some(backend));
-    ours.then_some((place, found))
+}
+
+impl Choices {
+    /// What kube-proxy may pick for a flow that is begun anew, while `flagged` (nodes of the view) bear flags. `addresses` are
+    /// those of `view`.
+    ///
+    /// # Errors
+    /// [`NoChoice`].
+    pub fn of<'a>(
+        &mut self,
+        addresses: &VirtualAddresses,
+        view: &'a ClusterView,
+        proxy: &Proxy<'_>,
+        flow: &Flow,
+        flagged: &NodeSet,
+    ) -> Result<Choice<'a>, NoChoice> {
+        if !flow.is_balanced() {
+            return Err(NoChoice::Untranslated);
+        }
+        let protocol = Protocol::of(flow.orig.protocol).ok_or(NoChoice::Unknown)?;
+        let address = SocketAddr::new(flow.orig.dst.into(), flow.orig.dst_port);
+        let by_address = addresses.places.get(&(address, protocol));
+        let by_port = || addresses.node_ports.get(&(address.port(), protocol));
+        let place = *by_address.or_else(by_port).ok_or(NoChoice::Unknown)?;
+        let service = view
+            .services
+            .as_ref()
+            .and_then(|services| services.get(place.service as usize))
+            .ok_or(NoChoice::Unknown)?;
+        let family = Family::of(address.ip());
+        if self.0.len() >= MOST && !self.0.contains_key(&(place, family)) {
+            self.0.clear();
+        }
+        let picks = match self.0.entry((place, family)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(Picks::new(view, proxy, place, family, flagged).ok_or(NoChoice::Unknown)?)
+            }
+        };
+        let backend = flow.backend();
+        let known = picks.all.get(&backend);
+        // A node port's address may be any: that the Service has such an endpoint says that it is a node's.
+        if by_address.is_none() && known.is_none() {
+            return Err(NoChoice::Unknown);
+        }
+        // Of traffic to an external address that comes from pods or the node itself kube-proxy takes no notice of the policy: which one
+        // applied is seen by where it went.
+        let went = |list: &&List| list.sockets.contains(&backend);
+        let list = picks.lists.iter().find(went).unwrap_or(&picks.lists[0]);
+        if list.usable == 0 {
+            return Err(NoChoice::NothingElse);
+        }
+        let of = service.ports.get(place.port as usize).ok_or(NoChoice::Unknown)?;
+        let kept_at = service.affinity.map(|_| proxy::Endpoint {
+            service: &service.name,
+            port: &of.name,
+            protocol: of.protocol,
+            socket: backend,
+        });
+        Ok(Choice { flagged: list.flagged, usable: list.usable, kept_at, is_free: known == Some(&false) })
+    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn choice(flow: &Flow, flagged: &[&str]) -> Result<(usize, usize), NoChoice> {
     let view = parse(FILE, false).unwrap();
     let flagged = flagged.iter().map(|name| view.index(name).unwrap()).collect();
     let proxy = Proxy::of(&view, "a", Mode::Nftables);
-    let found = super::choice(
+    let found = Choices::default().of(
         &VirtualAddresses::new(view.services.as_deref().unwrap()),
         &view,
         &proxy,
@@ -143,15 +143,10 @@ fn a_client_that_is_kept_at_an_endpoint_is_told_of() {
     let kept_at = |to| {
         let flow = flow(to, "10.244.2.2:8080", 6);
         let flagged = std::iter::once(view.index("b").unwrap()).collect();
-        super::choice(
-            &VirtualAddresses::new(view.services.as_deref().unwrap()),
-            &view,
-            &proxy,
-            &flow,
-            &flagged,
-        )
-        .unwrap()
-        .kept_at
+        Choices::default()
+            .of(&VirtualAddresses::new(view.services.as_deref().unwrap()), &view, &proxy, &flow, &flagged)
+            .unwrap()
+            .kept_at
     };
     let socket = socket("10.244.2.2:8080");
     let endpoint = proxy::Endpoint { service: "default/sticky", port: "", protocol: Protocol::Tcp, socket };

@@ -2,8 +2,7 @@
 use std::path::{Path, PathBuf};
 
 /// The pinned maps of the object, each under its name.
-pub(super) const MAPS: [&str; 9] =
-    [BACKENDS, PORTS, NODES, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES, LEASE];
+pub(super) const MAPS: [&str; 9] = [BACKENDS, PORTS, NODES, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES, LEASE];
 pub(super) const BACKENDS: &str = "backends";
 pub(super) const PORTS: &str = "ports";
 pub(super) const NODES: &str = "nodes";
@@ -17,6 +16,7 @@ pub(super) const LEASE: &str = "lease";
 /// The maps that are not pinned: one agent's alone.
 pub(super) const RESCUE: &str = "rescue";
 pub(super) const RESCUE_UNTIL: &str = "rescue_until";
+pub(super) const RESCUE_BUDGET: &str = "rescue_budget";
 
 pub(super) const INJECT: &str = "nf_inject";
 pub(super) const XDP: &str = "nf_xdp";

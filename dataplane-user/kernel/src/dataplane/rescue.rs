@@ -9,7 +9,7 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use nodefence_common::RescueHead;
+use nodefence_common::{RescueHead, rescue_budget};
 
 use super::{error::Error, names};
 
@@ -17,6 +17,7 @@ use super::{error::Error, names};
 pub struct Rescues {
     ring: RingBuf<MapData>,
     until: Array<MapData, u64>,
+    budget: Array<MapData, u64>,
 }
 
 impl Rescues {
@@ -25,7 +26,11 @@ impl Rescues {
             let map = ebpf.take_map(name).ok_or(Error::Missing { kind: "map", name })?;
             T::try_from(map).map_err(Error::map(name))
         }
-        Ok(Self { ring: map(ebpf, names::RESCUE)?, until: map(ebpf, names::RESCUE_UNTIL)? })
+        Ok(Self {
+            ring: map(ebpf, names::RESCUE)?,
+            until: map(ebpf, names::RESCUE_UNTIL)?,
+            budget: map(ebpf, names::RESCUE_BUDGET)?,
+        })
     }
 
     /// Has the kernel hand packets over until then (CLOCK_MONOTONIC ns), be it in the past.
@@ -34,6 +39,22 @@ impl Rescues {
     /// Where the map cannot be written.
     pub fn lease(&mut self, until: u64) -> Result<(), Error> {
         self.until.set(0, &until, 0).map_err(Error::map(names::RESCUE_UNTIL))
+    }
+
+    /// How many packets the kernel was about to hand over so far.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn asked(&self) -> Result<u64, Error> {
+        self.budget.get(&rescue_budget::ASKED, 0).map_err(Error::map(names::RESCUE_BUDGET))
+    }
+
+    /// Has the kernel hand over no more than so many of those that it [asks](Self::asked) for.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn allow(&mut self, up_to: u64) -> Result<(), Error> {
+        self.budget.set(rescue_budget::ALLOWED, &up_to, 0).map_err(Error::map(names::RESCUE_BUDGET))
     }
 
     /// Hands the next packet to `each`, head and frame. `false` where there is none.

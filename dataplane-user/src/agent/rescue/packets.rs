@@ -26,7 +26,7 @@ use crate::{
         own::OwnPackets,
         packet::{Packet, ethernet},
         refusals::Refusals,
-        services::{NoChoice, choice},
+        services::{Choices, NoChoice},
         tries::{LEAST_TRIES, Spent, Tries, tries},
     },
     takeout::pair_of,
@@ -61,6 +61,7 @@ pub(super) struct Helper {
     own: OwnPackets,
     tries: Tries,
     refusals: Refusals,
+    choices: Choices,
     devices: Devices,
     keeping: Keeping,
     /// What was looked at last.
@@ -92,6 +93,7 @@ impl Helper {
             own,
             tries: Tries::default(),
             refusals: Refusals::default(),
+            choices: Choices::default(),
             devices: Devices::default(),
             keeping,
             world: None,
@@ -126,8 +128,9 @@ impl Helper {
             self.view = Arc::clone(&world.view);
         }
         if other_view || mode != self.mode || flagged != self.flagged {
-            // By these it is judged who is refused.
+            // By these it is judged who is refused, and what there is to choose from.
             self.refusals = Refusals::default();
+            self.choices = Choices::default();
         }
         self.mode = mode;
         self.flagged = flagged;
@@ -250,7 +253,7 @@ impl Helper {
         let waited = visit == Visit::Waited;
         let view = Arc::clone(&self.view);
         let proxy = Proxy::of(&view, &self.ground.sight.own_node, self.mode);
-        let choice = choice(&self.addresses, &view, &proxy, entry, &self.flagged);
+        let choice = self.choices.of(&self.addresses, &view, &proxy, entry, &self.flagged);
         let choice = choice.map_err(|why| {
             let why = match why {
                 NoChoice::Untranslated => Fate::Untranslated,
