@@ -1,6 +1,7 @@
 //! Opening, attaching, detaching: what is there afterwards and what is not.
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -11,7 +12,10 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use nodefence::dataplane::{self, Dataplane, DetachReport, Error, LinkLayer, Options, TcChoice, TcMode};
 use nodefence_tests::netns::Netns;
 
-use super::support::{Pair, attached, auto, ifindex, options, pin_dir, sh, up0, ways};
+use super::{
+    owner::own_folder,
+    support::{Pair, attached, auto, ifindex, options, pin_dir, sh, up0, ways},
+};
 
 const OURS: [&str; 1] = ["nf_egress_l2"];
 
@@ -57,7 +61,7 @@ fn a_detach_works_on_what_a_crash_left() {
             fs::remove_file(pin_dir().join("nodes")).unwrap();
             let _ = fs::remove_file(pin_dir().join(format!("links/{}_egress", ifindex("up0"))));
             let _ = sh("tc filter del dev up0 egress 2>&1; true");
-            fs::create_dir(pin_dir().join("staging")).unwrap();
+            own_folder(&pin_dir().join("staging"));
             dataplane::detach(&pin_dir()).unwrap();
             // A link whose pin was removed by hand goes when the kernel's worker gets to it.
             let patience = Instant::now() + Duration::from_secs(20);
@@ -262,6 +266,8 @@ fn the_usual_bpf_filesystem_is_mounted_where_none_is() {
         assert!(!is_bpf());
         Dataplane::open(&options(TcChoice::Auto)).unwrap();
         assert!(is_bpf());
+        let mode = fs::metadata("/sys/fs/bpf").unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "root alone has to do with it: {mode:o}");
         assert!(pin_dir().join("nodes").exists());
     });
 }

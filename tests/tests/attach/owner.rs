@@ -1,12 +1,20 @@
 //! One dataplane for each pin folder, whoever asks; what it does when its folders go, and after a crash between two steps.
 use std::{
-    fs,
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt as _,
+    path::Path,
     time::{Duration, Instant},
 };
 
 use nodefence::dataplane::{self, Dataplane, Error, NodeWriter, Options, TcChoice};
+use nodefence_tests::netns::Netns;
 
 use super::support::{Pair, attached, ifindex, node, one_flagged, options, pin_dir, sh, up0, ways};
+
+/// A folder that its owner alone may use, as all of ours in the BPF filesystem.
+pub(crate) fn own_folder(path: &Path) {
+    DirBuilder::new().mode(0o700).create(path).unwrap();
+}
 
 #[test]
 fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
@@ -105,7 +113,7 @@ fn a_qdisc_is_ours_only_if_we_made_it() {
             if others {
                 sh("tc qdisc add dev up0 clsact");
             } else {
-                fs::create_dir(&mark).unwrap();
+                own_folder(&mark);
             }
             assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
             assert_eq!(mark.exists(), !others);
@@ -119,5 +127,72 @@ fn a_qdisc_is_ours_only_if_we_made_it() {
         let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
         assert!(dataplane.devices.attach(&up0()).unwrap()[0].error.is_some());
         assert!(!pin_dir().join(format!("qdiscs/{}", ifindex("up0"))).exists());
+    });
+}
+
+/// Whoever can put a map in the place of ours writes verdicts. What is wrong is named, and what the error says mends it.
+#[test]
+fn a_pin_folder_that_others_could_change_is_refused() {
+    let ours = |path: &str| (path.to_owned(), pin_dir());
+    let (shared, linked) = ("/sys/fs/bpf/shared/nodefence/v2", "/sys/fs/bpf/linked/nodefence/v2");
+    for (done, (wrong, pins), remedy) in [
+        ("install -d -m 700 -o 65534 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "rm -r"),
+        ("install -d -m 750 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "chmod go="),
+        ("chown 65534 $B", ours("/sys/fs/bpf"), "chown root"),
+        ("install -d -m 777 $B/shared", ("/sys/fs/bpf/shared".into(), shared.into()), "chmod go-w"),
+        ("install -d -m 700 -o 65534 $B/shared", ("/sys/fs/bpf/shared".into(), shared.into()), "chown root"),
+        ("install -d $B/real; ln -s real $B/linked", ("/sys/fs/bpf/linked".into(), linked.into()), "rm"),
+        (
+            "install -d -m 777 $B/shared; ln -sfn $B/shared /run/outside",
+            ("/sys/fs/bpf/shared".into(), "/run/outside/nodefence/v2".into()),
+            "chmod go-w",
+        ),
+    ] {
+        let netns = Netns::new("exposed").unwrap();
+        netns.run(move || {
+            let options = Options { pin_dir: pins.clone(), ..options(TcChoice::Auto) };
+            sh("mount -t tmpfs run /run");
+            sh(&done.replace("$B", "/sys/fs/bpf"));
+            for refused in [
+                dataplane::check(&options).unwrap_err(),
+                Dataplane::open(&options).err().unwrap(),
+                dataplane::detach(&pins).unwrap_err(),
+            ] {
+                let Error::Exposed { remedy: told, .. } = &refused else { panic!("{done}: {refused}") };
+                assert_eq!(*told, format!("{remedy} {wrong}"), "{done}");
+                assert!(refused.to_string().starts_with(&format!("{wrong}: ")), "{done}: {refused}");
+            }
+            assert!(!pins.exists(), "{done}: nothing was made in it");
+            sh(&format!("{remedy} {wrong}"));
+            dataplane::check(&options).unwrap();
+        });
+    }
+}
+
+/// What was pinned by somebody else, in a folder that is ours by now.
+#[test]
+fn a_pin_of_others_in_our_folder_is_refused() {
+    Pair::new("theirs").near.run(|| {
+        let open = || Dataplane::open(&options(TcChoice::Auto));
+        drop(open().unwrap());
+        sh("chown 65534 /sys/fs/bpf/nodefence/*/nodes");
+        let refused = open().err().unwrap();
+        let Error::Exposed { remedy, .. } = &refused else { panic!("{refused}") };
+        assert!(
+            refused.to_string().starts_with(&format!("{}: ", pin_dir().join("nodes").display())),
+            "{refused}"
+        );
+        assert_eq!(remedy, "rm -r /sys/fs/bpf/nodefence");
+        sh(remedy);
+        drop(open().unwrap());
+        // The filesystem's root is open to all and sticky, as everybody but the agent mounts it; of our own nothing is.
+        let modes = sh("find /sys/fs/bpf -printf '%m %P\\n'");
+        assert!(modes.lines().any(|line| line == "1777 "), "{modes}");
+        let ours = modes.lines().filter(|line| line.contains(" nodefence"));
+        assert!(
+            ours.clone().count() > 10
+                && ours.clone().all(|line| line.starts_with(['6', '7']) && line[1..].starts_with("00 ")),
+            "{modes}"
+        );
     });
 }

@@ -211,7 +211,7 @@ fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), 
         return Ok(());
     }
     let mark = names::qdisc(pin_dir, ifindex);
-    fs::create_dir_all(&mark).map_err(Error::file(&mark, "remember that the clsact qdisc is ours"))?;
+    folders::make(&mark).map_err(Error::file(&mark, "remember that the clsact qdisc is ours"))?;
     let request =
         Request::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &tcmsg(ifindex, CLSACT_HANDLE, CLSACT, 0))
             .text(TCA_KIND, "clsact");

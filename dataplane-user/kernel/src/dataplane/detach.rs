@@ -1,7 +1,9 @@
 //! Removing all that is ours, with or without an agent, after a crash, and as often as one likes.
 use std::{fs, path::Path};
 
-use super::{clsact, error::Error, folders, links, lock::PinLock, names::Hook, netlink::Netlink, versions};
+use super::{
+    clsact, error::Error, exposed, folders, links, lock::PinLock, names::Hook, netlink::Netlink, versions,
+};
 
 /// What a detach removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
@@ -22,9 +24,11 @@ pub struct DetachReport {
 ///
 /// # Errors
 ///
-/// [`Error::Busy`] where a [`super::Dataplane`] is open on the folder: nothing is removed below a running agent.
+/// [`Error::Busy`] where a [`super::Dataplane`] is open on the folder: nothing is removed below a running agent. [`Error::Exposed`] where
+/// somebody else could have it remove what is theirs to choose.
 pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
     let root = folders::root(pin_dir)?;
+    exposed::refuse(pin_dir)?;
     let _lock = PinLock::existing(root)?;
     let mut report = DetachReport::default();
     let mut dirs = vec![pin_dir.to_owned()];

@@ -95,6 +95,16 @@ pub enum Error {
         /// The other's process id, where this process can see it.
         pid: Option<u32>,
     },
+    /// Somebody else could change what is pinned, or has pinned it.
+    #[error("{path}: {what}; it is mended by `{remedy}`")]
+    Exposed {
+        /// The folder or pin.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// The command that mends it.
+        remedy: String,
+    },
     /// A folder that is not one of ours.
     #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v2)")]
     NotOurs(PathBuf),

@@ -20,13 +20,14 @@ pub(super) fn root(pin_dir: &Path) -> Result<&Path, Error> {
 /// Makes the pin folder and the folders in it, where they are missing.
 pub(super) fn make_folders(pin_dir: &Path) -> Result<(), Error> {
     for dir in [pin_dir.to_owned(), names::links(pin_dir), names::qdiscs(pin_dir)] {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .map_err(Error::file(dir, "make the folder"))?;
+        make(&dir).map_err(Error::file(dir, "make the folder"))?;
     }
     Ok(())
+}
+
+/// Makes a folder, and those above it that are missing, for this process' user alone ([`super::exposed`]).
+pub(super) fn make(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// Whether a path lies, or would lie once its folders are made, in a BPF filesystem.

@@ -14,11 +14,12 @@ use aya::{
 use nix::{
     mount::{MsFlags, mount},
     sys::resource::{RLIM_INFINITY, Resource, setrlimit},
-    unistd::{AccessFlags, access},
+    unistd::{AccessFlags, access, geteuid},
 };
 
 use super::{
     error::{Error, OLDEST},
+    exposed,
     folders::{in_bpffs, make_folders, root},
     lock::{self, PinLock},
     maps::Maps,
@@ -127,7 +128,7 @@ fn supported_kernel() -> Result<KernelVersion, Error> {
     Ok(kernel)
 }
 
-/// Makes sure that the pin folder is one of ours and lies in a BPF filesystem.
+/// Makes sure that the pin folder is one of ours, lies in a BPF filesystem, and is nobody else's to change.
 fn require_bpffs(pin_dir: &Path) -> Result<(), Error> {
     root(pin_dir)?;
     if !in_bpffs(pin_dir)? {
@@ -141,7 +142,7 @@ fn require_bpffs(pin_dir: &Path) -> Result<(), Error> {
         }
         tracing::info!("mounted a BPF filesystem at {BPF_MOUNT}, where none was");
     }
-    Ok(())
+    exposed::refuse(pin_dir)
 }
 
 /// Makes the pin folder, after making sure that it lies in a BPF filesystem and that nobody else has it.
@@ -149,11 +150,16 @@ fn prepare_pin_dir(pin_dir: &Path) -> Result<PinLock, Error> {
     require_bpffs(pin_dir)?;
     let lock = PinLock::take(root(pin_dir)?, lock::PATIENCE)?;
     make_folders(pin_dir)?;
+    // Where others may make folders too, one of these may have been faster.
+    exposed::refuse(pin_dir)?;
     Ok(lock)
 }
 
+/// Mounts it for root alone. Its root folder is root's (the option `uid=` is newer than Linux 5.10): another user could not enter, and leaves
+/// it open to all and sticky.
 fn mount_bpffs() -> bool {
-    mount(Some("bpf"), BPF_MOUNT, Some("bpf"), MsFlags::empty(), None::<&str>).is_ok()
+    let mode = geteuid().is_root().then_some("mode=0700");
+    mount(Some("bpf"), BPF_MOUNT, Some("bpf"), MsFlags::empty(), mode).is_ok()
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! The lock lies on the folder above the versions (`.../nodefence`), since each version takes over and removes the others. The BPF
 //! filesystem holds no plain files, but flock(2) takes a folder as well.
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{self, File},
     io,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
     thread::sleep,
     time::{Duration, Instant},
@@ -18,7 +18,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-use super::error::Error;
+use super::{error::Error, folders};
 
 /// How long an agent that gave up its own lock may take to end: the one that takes over waits for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,8 +36,7 @@ impl PinLock {
     pub(super) fn take(root: &Path, patience: Duration) -> Result<Self, Error> {
         let end = Instant::now() + patience;
         loop {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(root);
-            made.map_err(Error::file(root, "make the folder"))?;
+            folders::make(root).map_err(Error::file(root, "make the folder"))?;
             match Self::existing(root) {
                 Ok(Some(lock)) => return Ok(lock),
                 // A detach removed it in between.

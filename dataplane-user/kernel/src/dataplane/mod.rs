@@ -11,6 +11,7 @@ mod compare;
 mod detach;
 mod error;
 mod events;
+mod exposed;
 mod features;
 mod folders;
 mod handle;

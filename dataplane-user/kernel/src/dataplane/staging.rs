@@ -67,7 +67,7 @@ pub(super) fn prepare(pin_dir: &Path, differing: &[&str]) -> Result<(), Error> {
     let dir = names::staging(pin_dir);
     folders::remove_pins(&dir)?;
     if !differing.is_empty() {
-        fs::create_dir(&dir).map_err(Error::file(dir, "make the folder"))?;
+        folders::make(&dir).map_err(Error::file(dir, "make the folder"))?;
     }
     Ok(())
 }

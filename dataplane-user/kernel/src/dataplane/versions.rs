@@ -91,7 +91,7 @@ fn detach(pin_dir: &Path, other: &Path) -> Result<(), Error> {
     };
     for mark in marks.into_iter().flatten().flatten() {
         let to = names::qdiscs(pin_dir).join(mark.file_name());
-        fs::create_dir_all(&to).map_err(Error::file(to, "remember that the clsact qdisc is ours"))?;
+        folders::make(&to).map_err(Error::file(to, "remember that the clsact qdisc is ours"))?;
     }
     folders::remove_pins(other).map(drop)
 }

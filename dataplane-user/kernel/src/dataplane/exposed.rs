@@ -1,0 +1,282 @@
+//! Whether somebody else could put pins of their own in the place of ours: verdicts, exemptions and the lease would be theirs to write.
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, Metadata},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, openat},
+    sys::{
+        stat::{Mode, fstat},
+        statfs::{BPF_FS_MAGIC, statfs},
+    },
+    unistd::geteuid,
+};
+
+use super::error::Error;
+
+/// Permissions of the group and of others.
+const OF_OTHERS: u32 = 0o077;
+const WRITE_OF_OTHERS: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Where a file lies, and so what others may do with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Above the folder `nodefence`, from the filesystem's root on: others may have pins there too.
+    Above,
+    /// That folder, and what lies in it.
+    Ours,
+    /// What another version has pinned there: up to v1 some of its folders could be read by others, which reached none of them.
+    OtherVersion,
+}
+
+/// What the kernel says of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct File {
+    /// `st_mode`.
+    mode: u32,
+    owner: u32,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Wrong {
+    what: String,
+    /// The command that mends it, to be followed by a path.
+    command: &'static str,
+    /// That path is the folder `nodefence`: of what somebody else has pinned, nothing can be trusted by another owner's name.
+    all: bool,
+}
+
+impl File {
+    /// `us`: the user who pins.
+    fn wrong(self, place: Place, us: u32) -> Option<Wrong> {
+        let wrong = |what: String, command| Some(Wrong { what, command, all: false });
+        let kind = self.mode & libc::S_IFMT;
+        let mode = self.mode & 0o7777;
+        if kind == libc::S_IFLNK {
+            return wrong("it is a symbolic link, which is not followed".to_owned(), "rm");
+        }
+        let forbidden = match place {
+            Place::Above if self.owner != 0 && self.owner != us => {
+                return wrong(format!("it belongs to uid {}, and must to root", self.owner), "chown root");
+            }
+            Place::Above if mode & STICKY != 0 => 0,
+            Place::Above | Place::OtherVersion => WRITE_OF_OTHERS,
+            Place::Ours => OF_OTHERS,
+        };
+        if place != Place::Above && self.owner != us {
+            let what = format!("it belongs to uid {}, and must to uid {us}", self.owner);
+            return Some(Wrong { what, command: "rm -r", all: true });
+        }
+        match (mode & forbidden, forbidden) {
+            (0, _) => None,
+            (_, OF_OTHERS) => wrong(format!("others may use it (mode {mode:04o})"), "chmod go="),
+            _ => wrong(format!("others may change what lies in it (mode {mode:04o})"), "chmod go-w"),
+        }
+    }
+}
+
+/// Makes sure that nobody but root and this process' user can change what is pinned in a folder. What is not there yet is as
+/// it should be: to be asked again once it was made.
+///
+/// # Errors
+/// [`Error::Exposed`], which says how that is mended.
+pub(super) fn refuse(pin_dir: &Path) -> Result<(), Error> {
+    let us = geteuid().as_raw();
+    let root = pin_dir.parent().unwrap_or(pin_dir);
+    let Some((mount, names)) = from_the_mount(pin_dir)? else { return Ok(()) };
+    if walk(&mount, &names, root, us)? {
+        let place = |path: &Path| if path.starts_with(pin_dir) { Place::Ours } else { Place::OtherVersion };
+        below(root, root, place, us)?;
+    }
+    Ok(())
+}
+
+/// The root of the BPF filesystem, and the names of the folders from there to the pins; `None` where these lie in none.
+fn from_the_mount(pin_dir: &Path) -> Result<Option<(PathBuf, Vec<OsString>)>, Error> {
+    let in_bpffs = |path: &&Path| statfs(*path).is_ok_and(|fs| fs.filesystem_type() == BPF_FS_MAGIC);
+    let Some(first) = pin_dir.ancestors().filter(in_bpffs).last() else { return Ok(None) };
+    // A link outside of the filesystem may lead below its root.
+    let real = first.canonicalize().map_err(Error::file(first, "resolve it"))?;
+    let mount = real.ancestors().filter(in_bpffs).last().unwrap_or(&real);
+    let rest = [real.strip_prefix(mount), pin_dir.strip_prefix(first)];
+    let names = rest.iter().flatten().flat_map(|rest| rest.iter()).map(OsStr::to_owned).collect();
+    Ok(Some((mount.to_owned(), names)))
+}
+
+/// Opens each folder from the one before it, without following links, and looks at it. The last two are `root`, the folder `nodefence`,
+/// and the pin folder. Whether all are there.
+fn walk(mount: &Path, names: &[OsString], root: &Path, us: u32) -> Result<bool, Error> {
+    let how = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut path = mount.to_owned();
+    let mut opened = openat(AT_FDCWD, mount, how, Mode::empty());
+    let mut names = names.iter();
+    loop {
+        let folder = match opened {
+            Err(Errno::ENOENT) => return Ok(false),
+            opened => opened.map_err(|e| Error::file(&path, "open the folder")(e.into()))?,
+        };
+        let stat = fstat(&folder).map_err(|e| Error::file(&path, "look at it")(e.into()))?;
+        let place = if names.len() < 2 { Place::Ours } else { Place::Above };
+        let file = File { mode: stat.st_mode, owner: stat.st_uid };
+        file.wrong(place, us).map_or(Ok(()), |wrong| Err(exposed(&path, root, wrong)))?;
+        let Some(name) = names.next() else { return Ok(true) };
+        path.push(name);
+        opened = openat(&folder, name.as_os_str(), how, Mode::empty());
+    }
+}
+
+/// Looks at all that lies in a folder of ours, which nobody else can change meanwhile.
+fn below(folder: &Path, root: &Path, place: impl Fn(&Path) -> Place + Copy, us: u32) -> Result<(), Error> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if is_gone(&error) => return Ok(()),
+        entries => entries.map_err(Error::file(folder, "list it"))?,
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let found = match fs::symlink_metadata(&path) {
+            Err(error) if is_gone(&error) => continue,
+            found => found.map_err(Error::file(&path, "look at it"))?,
+        };
+        let file = File { mode: found.mode(), owner: found.uid() };
+        file.wrong(place(&path), us).map_or(Ok(()), |wrong| Err(exposed(&path, root, wrong)))?;
+        if Metadata::is_dir(&found) {
+            below(&path, root, place, us)?;
+        }
+    }
+    Ok(())
+}
+
+/// The agent before this one may be ending, and take away what was listed.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+/// `root`: the folder `nodefence`.
+fn exposed(path: &Path, root: &Path, wrong: Wrong) -> Error {
+    let remedy = format!("{} {}", wrong.command, if wrong.all { root } else { path }.display());
+    Error::Exposed { path: path.to_owned(), what: wrong.what, remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    const FOLDER: u32 = libc::S_IFDIR;
+    const PIN: u32 = libc::S_IFREG;
+
+    #[test]
+    fn who_may_own_what_and_who_may_write_where() {
+        use Place::{Above, OtherVersion, Ours};
+        const US: u32 = 7;
+        for (place, mode, owner, command) in [
+            // The filesystem's root as it is mounted by others, and by the agent.
+            (Above, FOLDER | 0o1777, 0, None),
+            (Above, FOLDER | 0o1700, 0, None),
+            (Above, FOLDER | 0o755, 0, None),
+            (Above, FOLDER | 0o755, US, None),
+            (Above, FOLDER | 0o755, 65_534, Some("chown root")),
+            (Above, FOLDER | 0o1777, 65_534, Some("chown root")),
+            (Above, FOLDER | 0o777, 0, Some("chmod go-w")),
+            (Above, FOLDER | 0o770, US, Some("chmod go-w")),
+            (Above, libc::S_IFLNK | 0o777, 0, Some("rm")),
+            (Ours, FOLDER | 0o700, US, None),
+            (Ours, PIN | 0o600, US, None),
+            (Ours, PIN | 0o640, US, Some("chmod go=")),
+            (Ours, FOLDER | 0o1701, US, Some("chmod go=")),
+            // Not even root's: who runs as another user would write into what is root's.
+            (Ours, FOLDER | 0o700, 0, Some("rm -r")),
+            (Ours, PIN | 0o600, 65_534, Some("rm -r")),
+            (Ours, libc::S_IFLNK | 0o700, US, Some("rm")),
+            (OtherVersion, FOLDER | 0o755, US, None),
+            (OtherVersion, FOLDER | 0o775, US, Some("chmod go-w")),
+            (OtherVersion, FOLDER | 0o755, 0, Some("rm -r")),
+        ] {
+            let wrong = File { mode, owner }.wrong(place, US);
+            assert_eq!(
+                wrong.as_ref().map(|wrong| wrong.command),
+                command,
+                "{place:?} {mode:o} {owner}: {wrong:?}"
+            );
+        }
+    }
+
+    /// As a user without privilege, in a folder that is no BPF filesystem.
+    #[test]
+    fn each_folder_is_looked_at_and_named() {
+        let mount = tempfile::tempdir().unwrap();
+        let us = geteuid().as_raw();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let names = ["shared", "nodefence", "v2"].map(OsString::from);
+        let [shared, root, pins] =
+            ["shared", "shared/nodefence", "shared/nodefence/v2"].map(|p| mount.path().join(p));
+        let look = || walk(mount.path(), &names, &root, us);
+        assert!(!look().unwrap(), "nothing is there");
+        fs::create_dir_all(&pins).unwrap();
+        for folder in [&root, &pins] {
+            set(folder, 0o700);
+        }
+        assert!(look().unwrap());
+        let refused = |path: &Path, remedy: &str| {
+            let text = look().unwrap_err().to_string();
+            assert!(text.starts_with(&format!("{}: ", path.display())), "{text}");
+            assert!(text.contains(&format!("`{remedy} {}`", path.display())), "{text}");
+        };
+        set(&shared, 0o777);
+        refused(&shared, "chmod go-w");
+        set(&shared, 0o1777);
+        assert!(look().unwrap());
+        set(&pins, 0o750);
+        refused(&pins, "chmod go=");
+        set(&root, 0o710);
+        refused(&root, "chmod go=");
+        set(&root, 0o700);
+        set(&pins, 0o700);
+        fs::rename(&shared, mount.path().join("elsewhere")).unwrap();
+        symlink("elsewhere", &shared).unwrap();
+        refused(&shared, "rm");
+    }
+
+    #[test]
+    fn all_that_lies_in_our_folder_is_ours_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let us = geteuid().as_raw();
+        let root = folder.path();
+        let look = || {
+            below(
+                root,
+                root,
+                |path| if path.starts_with(root.join("v2")) { Place::Ours } else { Place::OtherVersion },
+                us,
+            )
+        };
+        for name in ["v1/qdiscs/3", "v2/qdiscs"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let set = |name: &str, mode| {
+            fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).unwrap()
+        };
+        for name in ["v2", "v2/qdiscs"] {
+            set(name, 0o700);
+        }
+        set("v1/qdiscs/3", 0o755);
+        look().unwrap();
+        let pin = root.join("v2/qdiscs/pin");
+        fs::write(&pin, "").unwrap();
+        set("v2/qdiscs/pin", 0o604);
+        let text = look().unwrap_err().to_string();
+        assert!(text.contains(&format!("{}: others may use it (mode 0604)", pin.display())), "{text}");
+        set("v2/qdiscs/pin", 0o600);
+        look().unwrap();
+        symlink("pin", root.join("v2/qdiscs/link")).unwrap();
+        let text = look().unwrap_err().to_string();
+        assert!(text.contains("link: it is a symbolic link"), "{text}");
+    }
+}
