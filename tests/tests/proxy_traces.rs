@@ -4,6 +4,8 @@
 use std::{
     io::{Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Result;
@@ -11,7 +13,8 @@ use nodefence::{
     cluster::Protocol,
     proxy::{self, Affinity, Answer, Endpoint, Facts, Flushed, Forget, Mode, Said, Wanted, flush, judge},
 };
-use nodefence_tests::Netns;
+use nodefence_tests::{Agent, Netns, client::wait_until};
+use serde_json::Value;
 
 /// Where nobody listens.
 const NOBODY: &str = "127.0.0.1:10249";
@@ -83,9 +86,25 @@ fn told(ns: &Netns, answer: &'static str) -> Facts {
 fn kube_proxy_s_own_word_is_heard() -> Result<()> {
     let ns = Netns::new("proxy-word")?;
     ns.nft("table ip kube-proxy {}")?;
+    let (iptables, ipvs) = (
+        "HTTP/1.0 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n\r\niptables",
+        "HTTP/1.0 200 OK\r\n\r\nipvs",
+    );
+    // Anybody may say so: of what is said there is no trace.
+    for answer in [iptables, ipvs] {
+        let found = judge(Wanted::Auto, &told(&ns, answer));
+        assert_eq!(found.mode, Some(Mode::Nftables), "{answer:?}: {found}");
+        assert!(found.why.contains("not believed"), "{found}");
+    }
+    ns.exec("iptables-nft -t nat -N KUBE-SERVICES")?;
+    ns.ip("link add kube-ipvs0 type veth peer name other")?;
+    for (answer, mode) in [(iptables, Some(Mode::Iptables)), (ipvs, Some(Mode::Ipvs))] {
+        let found = judge(Wanted::Auto, &told(&ns, answer));
+        assert_eq!(found.mode, mode, "{answer:?}: {found}");
+    }
+    ns.exec("iptables-nft -t nat -X KUBE-SERVICES")?;
+    ns.ip("link del kube-ipvs0")?;
     for (answer, mode) in [
-        ("HTTP/1.0 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n\r\niptables", Some(Mode::Iptables)),
-        ("HTTP/1.0 200 OK\r\n\r\nipvs", Some(Mode::Ipvs)),
         // Somebody else listens there: the table counts.
         ("HTTP/1.0 404 Not Found\r\n\r\n404 page not found", Some(Mode::Nftables)),
         ("220 smtp ready\r\n", Some(Mode::Nftables)),
@@ -102,7 +121,40 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
         (found, start.elapsed())
     });
     assert_eq!(found.0.mode, Some(Mode::Nftables));
-    assert!(found.1 < std::time::Duration::from_secs(3), "{:?}", found.1);
+    assert!(found.1 < Duration::from_secs(3), "{:?}", found.1);
+    Ok(())
+}
+
+/// kube-proxy answers before its first sync; whoever listens at its port in its place never has a trace to show.
+#[test]
+fn an_agent_believes_a_mode_once_its_trace_is_there() -> Result<()> {
+    let ns = Arc::new(Netns::new("proxy-lies")?);
+    ns.ip("link add v0 type veth peer name v1\nlink set v0 up\nlink set lo up")?;
+    ns.run(|| {
+        let listener = TcpListener::bind(NOBODY).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _asked = stream.read(&mut [0; 256]);
+                let _said = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nnftables");
+            }
+        });
+    });
+    let nodes = "nodes: [{ name: node-a, address: 10.2.0.11 }]\n";
+    let agent = Agent::start_with(&ns, "node-a", &["v0"], nodes, &["--proxy", "auto"])?;
+    let mode = || -> Result<(Value, String)> {
+        let status: Value = serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?;
+        Ok((status["proxy"]["mode"].clone(), status["proxy"]["why"].to_string()))
+    };
+    let (none, why) = mode()?;
+    assert!(none.is_null() && why.contains("says nftables, which is not believed"), "{none}: {why}");
+    assert!(agent.expect(&["status"])?.contains("not believed"));
+    agent.logs("says nftables, which is not believed")?;
+    ns.nft("table ip kube-proxy {}")?;
+    wait_until("the trace is seen", Duration::from_secs(20), || {
+        mode().is_ok_and(|(mode, _)| mode == "nftables")
+    })?;
+    assert!(mode()?.1.contains("kube-proxy says so"), "{:?}", mode()?);
     Ok(())
 }
 

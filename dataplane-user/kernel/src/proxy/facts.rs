@@ -1,6 +1,6 @@
 use std::{fs, io, net::SocketAddr, path::Path};
 
-use nodefence_core::Family;
+use nodefence_core::{Family, proxy::Mode};
 
 use super::{
     http::{METRICS, body, get},
@@ -31,13 +31,13 @@ pub struct Facts {
     pub kube_ipvs0: bool,
     /// nftables has a table `kube-proxy`.
     pub table: bool,
-    /// The nat table has a chain `KUBE-SERVICES`, by iptables-nft or by iptables-legacy.
+    /// The nat table has a chain `KUBE-SERVICES`, by iptables-nft or by iptables-legacy. Looked for only where something hangs on it.
     pub chains: bool,
 }
 
 impl Facts {
-    /// Looks, in the calling thread's network namespace. Blocking, a third of a second at most. What cannot be looked at counts as missing. Where kube-proxy answers,
-    /// its iptables chains are not looked for.
+    /// Looks, in the calling thread's network namespace. Blocking, a third of a second at most. What cannot be looked at counts as missing. Where the trace of the
+    /// mode that was told is another one and is there, iptables chains are not looked for: those of iptables-legacy are read with their whole table.
     pub fn gather() -> Self {
         Self::gather_from(METRICS)
     }
@@ -51,9 +51,26 @@ impl Facts {
             nft.as_mut().is_some_and(|nft| FAMILIES.iter().any(|family| look(nft, *family)))
         };
         let table = any(|nft, family| nft.has_table(family, "kube-proxy"));
-        let chains = matches!(answer, Answer::Silent(_))
-            && (any(|nft, family| nft.has_chain(family, "nat", "KUBE-SERVICES")) || legacy_chain());
-        Self { answer, kube_ipvs0, table, chains }
+        let mut facts = Self { answer, kube_ipvs0, table, chains: false };
+        if !facts.told().is_some_and(|mode| facts.has_trace(mode)) {
+            facts.chains = any(|nft, family| nft.has_chain(family, "nat", "KUBE-SERVICES")) || legacy_chain();
+        }
+        facts
+    }
+
+    /// The mode that kube-proxy's port tells; `None` where it tells none, or one that is not known here.
+    pub(super) fn told(&self) -> Option<Mode> {
+        let Answer::Said(word) = &self.answer else { return None };
+        [Mode::Ipvs, Mode::Iptables, Mode::Nftables].into_iter().find(|mode| mode.to_string() == *word)
+    }
+
+    /// Whether what kube-proxy keeps in this mode alone is there. (In IPVS mode it has the chains too.)
+    pub(super) fn has_trace(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Ipvs => self.kube_ipvs0,
+            Mode::Iptables => self.chains,
+            Mode::Nftables => self.table,
+        }
     }
 }
 

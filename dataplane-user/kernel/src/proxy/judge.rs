@@ -56,6 +56,32 @@ impl fmt::Display for Judgement {
     }
 }
 
+/// What kube-proxy leaves in the kernel in each mode.
+const fn trace(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Ipvs => "the device kube-ipvs0",
+        Mode::Iptables => "the iptables chain KUBE-SERVICES",
+        Mode::Nftables => "the nftables table kube-proxy",
+    }
+}
+
+/// The mode that kube-proxy's port tells, or why that does not count. Any process of the host network may listen there while kube-proxy does
+/// not, so its word counts only while that mode's own trace is there. kube-proxy itself answers before it has programmed anything: until its first
+/// sync it is not believed either.
+fn word(facts: &Facts) -> Result<Mode, String> {
+    match (&facts.answer, facts.told()) {
+        (_, Some(mode)) if facts.has_trace(mode) => Ok(mode),
+        (_, Some(mode)) => Err(format!(
+            "who answers at its port says {mode}, which is not believed: {} is not there",
+            trace(mode)
+        )),
+        (Answer::Said(other), None) => {
+            Err(format!("who answers at its port says {other:?}, which is not known here"))
+        }
+        (Answer::Silent(why), None) => Err(format!("it does not answer: {why}")),
+    }
+}
+
 /// Judges by what the operator says, then by what kube-proxy says of itself, then by what it left in the kernel.
 ///
 /// In IPVS mode it has iptables chains as well (`iptablesJumpChain`, pkg/proxy/ipvs/proxier.go), so these count only where the IPVS device is
@@ -69,34 +95,27 @@ pub fn judge(wanted: Wanted, facts: &Facts) -> Judgement {
         Wanted::None => return told(None),
         Wanted::Auto => {}
     }
-    let silent = match &facts.answer {
-        Answer::Said(mode) => {
-            let why = "kube-proxy says so".to_owned();
-            return match mode.as_str() {
-                "ipvs" => Judgement { mode: Some(Mode::Ipvs), why },
-                "iptables" => Judgement { mode: Some(Mode::Iptables), why },
-                "nftables" => Judgement { mode: Some(Mode::Nftables), why },
-                other => Judgement { mode: None, why: format!("kube-proxy says that its mode is {other:?}") },
-            };
-        }
-        Answer::Silent(why) => why,
-    };
+    match word(facts) {
+        Ok(mode) => Judgement { mode: Some(mode), why: "kube-proxy says so".to_owned() },
+        Err(why) => by_traces(facts, &why),
+    }
+}
+
+/// `why`: no word of kube-proxy's counts.
+fn by_traces(facts: &Facts, why: &str) -> Judgement {
     let traces = [
-        (facts.kube_ipvs0, Mode::Ipvs, "the device kube-ipvs0"),
-        (facts.table, Mode::Nftables, "the nftables table kube-proxy"),
-        (facts.chains && !facts.kube_ipvs0, Mode::Iptables, "the iptables chain KUBE-SERVICES"),
+        (facts.kube_ipvs0, Mode::Ipvs),
+        (facts.table, Mode::Nftables),
+        (facts.chains && !facts.kube_ipvs0, Mode::Iptables),
     ];
-    let found: Vec<(Mode, &str)> =
-        traces.iter().filter_map(|(there, mode, trace)| there.then_some((*mode, *trace))).collect();
+    let found: Vec<Mode> = traces.iter().filter_map(|(there, mode)| there.then_some(*mode)).collect();
     match found[..] {
-        [] => Judgement {
-            mode: None,
-            why: format!("no trace of kube-proxy here, and it does not answer: {silent}"),
-        },
-        [(mode, trace)] => Judgement { mode: Some(mode), why: format!("by {trace}") },
+        [] => Judgement { mode: None, why: format!("no trace of kube-proxy here, and {why}") },
+        [mode] => Judgement { mode: Some(mode), why: format!("by {}; {why}", trace(mode)) },
         _ => {
-            let traces: Vec<&str> = found.iter().map(|(_, trace)| *trace).collect();
-            let why = format!("traces of several modes: {}; say which with --proxy", traces.join(", "));
+            let traces: Vec<&str> = found.iter().map(|mode| trace(*mode)).collect();
+            let why =
+                format!("traces of several modes: {}; say which with --proxy; {why}", traces.join(", "));
             Judgement { mode: None, why }
         }
     }
@@ -108,25 +127,18 @@ pub fn judge(wanted: Wanted, facts: &Facts) -> Judgement {
 pub struct Said(Option<Mode>);
 
 impl Said {
-    /// As [`judge`], but while kube-proxy is silent what it said last holds as long as that mode's own trace is there.
+    /// As [`judge`], but while kube-proxy says nothing that counts, what it said last holds as long as that mode's own trace is there.
     pub fn judge(&mut self, wanted: Wanted, facts: &Facts) -> Judgement {
-        let Answer::Silent(why) = &facts.answer else {
-            let judgement = judge(wanted, facts);
-            self.0 = judgement.mode.filter(|_| wanted == Wanted::Auto);
-            return judgement;
-        };
-        self.0 = self.0.filter(|mode| match mode {
-            Mode::Ipvs => facts.kube_ipvs0,
-            Mode::Iptables => facts.chains,
-            Mode::Nftables => facts.table,
-        });
-        match self.0 {
-            Some(mode) if wanted == Wanted::Auto => Judgement {
-                mode: Some(mode),
-                why: format!("kube-proxy said so before it fell silent: {why}"),
-            },
-            _ => judge(wanted, facts),
+        match word(facts) {
+            Ok(mode) => self.0 = (wanted == Wanted::Auto).then_some(mode),
+            Err(why) => {
+                self.0 = self.0.filter(|mode| facts.has_trace(*mode));
+                if let Some(mode) = self.0.filter(|_| wanted == Wanted::Auto) {
+                    return Judgement { mode: Some(mode), why: format!("kube-proxy said so before; {why}") };
+                }
+            }
         }
+        judge(wanted, facts)
     }
 }
 
@@ -145,10 +157,24 @@ mod tests {
         use Mode::{Iptables, Ipvs, Nftables};
         for (answer, kube_ipvs0, table, chains, mode, why) in [
             // Its own word holds, whatever an earlier mode left.
-            (Some("ipvs"), false, true, true, Some(Ipvs), "says so"),
-            (Some("iptables"), true, true, false, Some(Iptables), "says so"),
-            (Some("nftables"), false, false, true, Some(Nftables), "says so"),
-            (Some("kernelspace"), true, false, true, None, "kernelspace"),
+            (Some("ipvs"), true, true, true, Some(Ipvs), "says so"),
+            (Some("iptables"), true, true, true, Some(Iptables), "says so"),
+            (Some("nftables"), true, true, true, Some(Nftables), "says so"),
+            // Without that mode's trace it may be anybody's word: then traces count, as they do while nobody answers.
+            (
+                Some("ipvs"),
+                false,
+                true,
+                false,
+                Some(Nftables),
+                "says ipvs, which is not believed: the device kube-ipvs0",
+            ),
+            (Some("iptables"), true, false, false, Some(Ipvs), "not believed: the iptables chain"),
+            (Some("nftables"), false, false, true, Some(Iptables), "not believed: the nftables table"),
+            (Some("ipvs"), false, true, true, None, "several"),
+            // Before its first sync.
+            (Some("iptables"), false, false, false, None, "no trace of kube-proxy here, and who answers"),
+            (Some("kernelspace"), true, false, true, Some(Ipvs), "\"kernelspace\", which is not known"),
             // Its chains are there in IPVS mode too.
             (None, true, false, true, Some(Ipvs), "kube-ipvs0"),
             (None, true, false, false, Some(Ipvs), "kube-ipvs0"),
@@ -158,6 +184,7 @@ mod tests {
             (None, true, true, true, None, "several"),
             (None, true, true, false, None, "kube-ipvs0, the nftables table"),
             (None, false, true, true, None, "several"),
+            (None, false, true, false, Some(Nftables), "connection refused"),
         ] {
             let judgement = judge(Wanted::Auto, &facts(answer, kube_ipvs0, table, chains));
             assert_eq!(judgement.mode, mode, "{answer:?} {kube_ipvs0} {table} {chains}");
@@ -193,9 +220,10 @@ mod tests {
             ("nftables", Nftables, [false, true, false]),
             ("ipvs", Ipvs, [true, false, false]),
         ] {
-            // While it answers, its chains are not looked for.
-            assert_eq!(mode(Some(word), true, true, false), Some(told));
+            assert_eq!(mode(Some(word), true, true, true), Some(told));
             assert_eq!(mode(None, true, true, true), Some(told), "{word}: others left theirs");
+            // Nor does another's word count that has no trace.
+            assert_eq!(mode(Some("kernelspace"), true, true, true), Some(told), "{word}");
             assert_eq!(mode(None, own[0], own[1], own[2]), Some(told), "{word}");
             // Its own trace is gone, and it is forgotten.
             let [kube_ipvs0, table, chains] = own.map(|own| !own);
@@ -203,19 +231,18 @@ mod tests {
             assert_eq!(mode(None, kube_ipvs0, table, chains), by_traces, "{word}");
             assert_eq!(mode(None, true, true, true), None, "{word}: forgotten");
         }
-        // Another word, be it one that is not known here.
-        assert_eq!(mode(Some("ipvs"), true, false, false), Some(Ipvs));
-        assert_eq!(mode(Some("iptables"), true, false, false), Some(Iptables));
-        assert_eq!(mode(None, true, false, true), Some(Iptables));
-        assert_eq!(mode(Some("kernelspace"), true, false, false), None);
-        assert_eq!(mode(None, true, false, true), Some(Ipvs));
+        // It is started anew in another mode, whose trace comes with its first sync.
+        assert_eq!(mode(Some("nftables"), false, true, false), Some(Nftables));
+        assert_eq!(mode(Some("iptables"), false, true, false), Some(Nftables));
+        assert_eq!(mode(Some("iptables"), false, true, true), Some(Iptables));
+        assert_eq!(mode(None, false, true, true), Some(Iptables));
     }
 
     #[test]
     fn what_it_said_is_not_the_operator_s_word() {
         let mut said = Said::default();
         assert_eq!(
-            said.judge(Wanted::Auto, &facts(Some("iptables"), true, false, false)).mode,
+            said.judge(Wanted::Auto, &facts(Some("iptables"), true, false, true)).mode,
             Some(Mode::Iptables)
         );
         let silent = facts(None, true, false, true);
