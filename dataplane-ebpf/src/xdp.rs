@@ -141,17 +141,26 @@ fn read_transport(ctx: *mut xdp_md, packet: &mut Packet) -> u64 {
     u64::from(transport(&Direct::xdp(ctx), packet).is_ok())
 }
 
-/// Turns the frame into the answer to its segment. Whether it worked.
+/// The shortest Ethernet frame, without its check sequence (`ETH_ZLEN`). XDP_TX hands a frame to the device as it is; of what the stack sends, drivers
+/// whose hardware does not lengthen it do that with its skb (`eth_skb_pad`).
+const SHORTEST: u32 = 60;
+
+/// Turns the frame into the answer to its segment. Whether it worked. (A tail grows since Linux 5.8.)
 #[inline(never)]
 fn answer_tcp(ctx: *mut xdp_md, packet: &Packet, answer: &Answer) -> u64 {
     let header = if packet.v6 { V6_LEN } else { V4_LEN };
     let len = packet.l3 + (header + TCP_LEN) as u32;
+    let len = if len < SHORTEST { SHORTEST } else { len };
     let delta = Direct::xdp(ctx).len().wrapping_sub(len);
     // SAFETY: plain numbers; all packet pointers are taken anew after it.
     if unsafe { bpf_xdp_adjust_tail(ctx, 0_i32.wrapping_sub(delta as i32)) } != 0 {
         return 0;
     }
     let frame = Direct::xdp(ctx);
+    // What the answer does not cover of the shortest frame: an Ethernet, an IPv4 and a TCP header are 54 bytes. It is written after this.
+    if !frame.write(SHORTEST - 8, &[0; 2]) {
+        return 0;
+    }
     let Some(eth) = frame.window::<12>(0) else { return 0 };
     if !frame.write(0, &swap_macs([eth.raw32::<0>(), eth.raw32::<4>(), eth.raw32::<8>()])) {
         return 0;

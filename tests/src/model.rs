@@ -261,7 +261,14 @@ fn judge_backend(
         (Some(tcp), _) => {
             let by_user_space = world.injects && hook != Hook::Xdp;
             let counted = if tcp.flags & 0x10 != 0 { "reset" } else { "refused" };
-            answered(counted, (!by_user_space).then(|| answer_tcp(frame, at, &seen, tcp)))
+            // What XDP sends the device takes as it is: the shortest Ethernet frame has 60 bytes, and a check sequence.
+            let shortest = if hook == Hook::Xdp { 60 } else { 0 };
+            let answer = || {
+                let mut answer = answer_tcp(frame, at, &seen, tcp);
+                answer.resize(answer.len().max(shortest), 0);
+                answer
+            };
+            answered(counted, (!by_user_space).then(answer))
         }
         (None, 17) if hook == Hook::Xdp => cut("dropped"),
         (None, 17) => {

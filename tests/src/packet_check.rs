@@ -29,6 +29,14 @@ macro_rules! same {
 /// # Errors
 /// The first field that is not as it must be.
 pub fn check(asked: &Frame, answer: Answer, bytes: &[u8]) -> Result<()> {
+    check_padded(asked, answer, bytes, 0)
+}
+
+/// As [`check`], of a frame that is filled with zeros up to this length.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_padded(asked: &Frame, answer: Answer, bytes: &[u8], shortest: usize) -> Result<()> {
     let packet =
         if asked.macs.is_some() { SlicedPacket::from_ethernet(bytes) } else { SlicedPacket::from_ip(bytes) }
             .context("the answer does not parse")?;
@@ -40,7 +48,9 @@ pub fn check(asked: &Frame, answer: Answer, bytes: &[u8]) -> Result<()> {
     };
     network(asked, &packet, body)?;
     let network_header = if asked.src.is_ipv4() { 20 } else { 40 };
-    same!("length of the frame", bytes.len(), asked.l3() + network_header + body);
+    let len = asked.l3() + network_header + body;
+    same!("length of the frame", bytes.len(), len.max(shortest));
+    ensure!(bytes[len..].iter().all(|byte| *byte == 0), "padded with {:02x?}", &bytes[len..]);
     match (answer, packet.transport.as_ref().context("no transport header")?) {
         (Answer::Reset(_) | Answer::Refuse(_), TransportSlice::Tcp(tcp)) => segment(asked, answer, tcp),
         (Answer::Unreachable, TransportSlice::Icmpv4(icmp)) => {

@@ -185,8 +185,8 @@ fn clsact_whose_filter_was_replaced() {
         let priority = words.nth(1).unwrap().to_owned();
         let mut words = shown.split_whitespace().skip_while(|word| *word != "handle");
         let handle = words.nth(1).unwrap().to_owned();
-        // A filter that only says: go on.
-        let filter = "bpf da bytecode '1,6 0 0 4294967295'";
+        // A filter that only says: go on. The kernel lets none take our place that devices are to be offered.
+        let filter = "bpf da skip_hw bytecode '1,6 0 0 4294967295'";
         sh(&format!("tc filter replace dev up0 egress pref {priority} handle {handle} {filter}"));
         format!("pref {priority} bpf chain 0 handle {handle}")
     });
@@ -197,6 +197,38 @@ fn clsact_whose_filter_was_replaced() {
     let shown = pair.near.run(|| sh("tc filter show dev up0 egress"));
     assert!(shown.contains(&theirs) && shown.contains("bytecode"), "{shown}");
     assert_eq!(shown.matches("nodefence:nf_egress_l2").count(), 1, "{shown}");
+}
+
+/// Our programs need the kernel's maps: no device is to be asked whether it would run them.
+#[test]
+fn clsact_is_offered_to_no_device() {
+    let pair = Pair::new("clshw");
+    let shown =
+        || pair.near.run(|| ["egress", "ingress"].map(|hook| sh(&format!("tc filter show dev up0 {hook}"))));
+    let (held, _) = start(&pair, TcChoice::Clsact);
+    for shown in shown() {
+        assert!(shown.contains("nodefence:nf_") && shown.contains(" skip_hw "), "{shown}");
+    }
+    drop(held);
+    // As an agent left it that knew no such choice: the kernel exchanges no program for one with another choice, and traffic is not to go
+    // uncut while a filter is taken out and put in.
+    pair.near.run(|| {
+        let egress = sh("tc filter show dev up0 egress");
+        let program = egress.split_once(" id ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
+        others::pin(program, "/sys/fs/bpf/nodefence:older");
+        sh("tc filter del dev up0 egress");
+        let handle = "0x6e66";
+        sh(&format!(
+            "tc filter add dev up0 egress protocol all prio 1 handle {handle} bpf da object-pinned /sys/fs/bpf/nodefence:older"
+        ));
+    });
+    let [before, _] = shown();
+    assert!(before.contains(" nodefence:older") && !before.contains("skip_hw"), "{before}");
+    let (_held, _) = start(&pair, TcChoice::Clsact);
+    let [after, ingress] = shown();
+    assert!(after.contains("nodefence:nf_egress_l2") && !after.contains("older"), "{after}");
+    assert!(!after.contains("skip_hw") && ingress.contains("skip_hw"), "{after}\n{ingress}");
+    assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Programs of others: each returns one verdict, always.
 #![expect(unsafe_code, reason = "raw bpf(2): aya loads no single instructions")]
 use std::{
+    ffi::CString,
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
@@ -22,14 +23,16 @@ pub(crate) const SHOT: i32 = 2;
 pub(crate) const NEXT: i32 = -1;
 pub(crate) const XDP_PASS: i32 = 2;
 
-fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
+fn call<T>(command: libc::c_long, attr: &mut T) -> io::Result<i32> {
     // SAFETY: the attribute and what it points to outlive the call, whose size is given.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both commands used here return a new descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
+    let fd = call(command, attr)?;
+    // SAFETY: the commands that are called by this return a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Loads `return verdict;` under a name.
@@ -59,6 +62,19 @@ pub(crate) fn program(kind: u32, name: &str, verdict: i32) -> OwnedFd {
     };
     attr.name[..name.len()].copy_from_slice(name.as_bytes());
     bpf(5, &mut attr).unwrap()
+}
+
+/// Pins the program with this id.
+pub(crate) fn pin(id: u32, path: &str) {
+    #[repr(C)]
+    struct Attr {
+        path: u64,
+        fd: u32,
+        flags: u32,
+    }
+    let program = bpf(13, &mut [id, 0, 0]).unwrap();
+    let path = CString::new(path).unwrap();
+    call(6, &mut Attr { path: path.as_ptr() as u64, fd: program.as_raw_fd() as u32, flags: 0 }).unwrap();
 }
 
 /// Attaches by link; detached when the link is dropped.

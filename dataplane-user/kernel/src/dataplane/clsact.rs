@@ -25,8 +25,12 @@ const TCA_CHAIN: u16 = 11;
 const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_FLAGS_GEN: u16 = 9;
 const TCA_BPF_ID: u16 = 11;
 const DIRECT_ACTION: u32 = 1;
+/// `TCA_CLS_FLAGS_SKIP_HW` and `TCA_CLS_FLAGS_SKIP_SW` (since Linux 4.9 cls_bpf takes both).
+const SKIP_HW: u32 = 1;
+const SKIP_SW: u32 = 2;
 
 const CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
@@ -48,6 +52,8 @@ pub(super) struct Filter {
     pub(super) name: String,
     /// Program id of a BPF filter.
     pub(super) program: u32,
+    /// What a BPF filter has of `SKIP_HW` and `SKIP_SW`.
+    skips: u32,
 }
 
 impl Filter {
@@ -119,6 +125,7 @@ fn parse(body: &[u8]) -> Option<Filter> {
                         match kind {
                             TCA_BPF_NAME => filter.name = text_of(value),
                             TCA_BPF_ID => filter.program = u32_of(value)?,
+                            TCA_BPF_FLAGS_GEN => filter.skips = u32_of(value)? & (SKIP_HW | SKIP_SW),
                             _ => {}
                         }
                     }
@@ -145,13 +152,15 @@ pub(super) fn ensure(
         if there.program == id {
             return Ok(());
         }
-        return put(netlink, ifindex, hook, there.priority, 0, fd, name)
+        // It keeps what it has: with another choice the kernel refuses the new program (cls_bpf_offload, EINVAL), and agents up to v1 made none.
+        return put(netlink, ifindex, hook, (there.priority, there.skips), 0, fd, name)
             .map_err(|e| e.into_error(format!("replace the {} filter of interface {ifindex}", hook.name())));
     }
     add_qdisc(netlink, pin_dir, ifindex)?;
     let mut refused = None;
     for priority in (FILTER_PRIORITY..).take(usize::from(PRIORITIES)) {
-        match put(netlink, ifindex, hook, priority, NLM_F_CREATE | NLM_F_EXCL, fd, name) {
+        // No device is offered the program, to run it in our stead or to say no: its maps are here.
+        match put(netlink, ifindex, hook, (priority, SKIP_HW), NLM_F_CREATE | NLM_F_EXCL, fd, name) {
             Ok(()) => return Ok(()),
             // Others have a filter of another kind or protocol at this priority, or one with our handle.
             Err(e) if [libc::EINVAL, libc::EEXIST, libc::ENOENT].contains(&e.errno) => refused = Some(e),
@@ -169,7 +178,7 @@ fn put(
     netlink: &mut Netlink,
     ifindex: u32,
     hook: Hook,
-    priority: u16,
+    (priority, skips): (u16, u32),
     flags: u16,
     program: BorrowedFd<'_>,
     name: &str,
@@ -181,6 +190,7 @@ fn put(
             netlink::put(options, TCA_BPF_FD, &(program.as_raw_fd() as u32).to_ne_bytes());
             netlink::put_text(options, TCA_BPF_NAME, &format!("{FILTER_PREFIX}{name}"));
             netlink::put(options, TCA_BPF_FLAGS, &DIRECT_ACTION.to_ne_bytes());
+            netlink::put(options, TCA_BPF_FLAGS_GEN, &skips.to_ne_bytes());
         });
     netlink.ask(&request).map(drop)
 }
