@@ -46,7 +46,7 @@ reasons! {
     Dropped = 3, "dropped";
     /// Dropped and handed to user space, which injects the answer.
     Handed = 4, "handed";
-    /// Datagram dropped without answer because this CPU's ICMP budget for the second was spent.
+    /// Datagram dropped without answer because the machine's ICMP budget for the second was spent.
     IcmpLimited = 5, "icmp_limited";
     /// Fragment to a flagged backend, dropped.
     FragmentDropped = 6, "fragment_dropped";
@@ -70,6 +70,8 @@ reasons! {
     Rescue = 15, "rescue";
     /// Passed on to a flagged backend on this machine: a socket of the machine is connected to it without translation, as the kubelet's probes are.
     OwnSocket = 16, "own_socket";
+    /// Datagram dropped without answer because its sender had six ICMP answers in a row, and gets one a second.
+    IcmpSenderLimited = 17, "icmp_sender_limited";
 }
 
 impl Reason {

@@ -17,8 +17,8 @@ pub use addr::Addr;
 pub use counters::{Counter, Reason};
 pub use event::{Event, EventKind, HEAD_LEN};
 pub use maps::{
-    BackendEntry, Config, Device, Limits, NodeEntry, PortKey, backend_flags, config_flags, port_flags,
-    port_kinds,
+    BackendEntry, Config, Device, IcmpBudget, Limits, NodeEntry, PortKey, backend_flags, config_flags,
+    port_flags, port_kinds,
 };
 pub use rescue::{
     DEFAULT_RESCUE_PER_SECOND, RESCUE_BYTES, RESCUE_LEASE_NS, RESCUE_LONG, RESCUE_LONG_FRAME, RESCUE_MAX,
@@ -44,7 +44,11 @@ pub const MAX_DEVICES: u32 = 1_024;
 
 /// How long (ns) a verdict holds after the agent last renewed it.
 pub const VERDICT_LIFETIME_NS: u64 = 3_000_000_000;
-/// ICMP answers a second and CPU unless configured otherwise.
+/// Senders whose ICMP answers are counted, each for itself. With the default budget no more than 6,000 are short of answers at a time.
+pub const MAX_ICMP_SENDERS: u32 = 16_384;
+/// What the injector returns where the budget of ICMP answers is spent, the machine's or the sender's. (0: the frame is in; anything else: it is not.)
+pub const INJECTED_NOT_FOR_BUDGET: u32 = 1;
+/// ICMP answers a second, of the whole machine, unless configured otherwise: as many as the kernel makes itself (`net.ipv4.icmp_msgs_per_sec`).
 pub const DEFAULT_ICMP_PER_SECOND: u32 = 1_000;
 /// Sampled cuts a second and CPU that reach the ring buffer unless configured otherwise.
 pub const DEFAULT_SAMPLES_PER_SECOND: u32 = 20;

@@ -106,7 +106,7 @@ pub struct NodeEntry {
 pub struct Config {
     /// [`config_flags`].
     pub flags: u32,
-    /// ICMP answers a second and CPU.
+    /// ICMP answers a second, of the whole machine.
     pub icmp_per_second: u32,
     /// Sampled cuts a second and CPU that reach the ring buffer.
     pub samples_per_second: u32,
@@ -114,18 +114,26 @@ pub struct Config {
     pub zero: u32,
 }
 
-/// The only value of `limits` (index 0, per CPU): what this CPU spent of its budgets in the current second.
+/// The only value of `limits` (index 0, per CPU): what this CPU spent of its budget of samples in the current second.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// CLOCK_MONOTONIC second that the ICMP count belongs to.
-    pub icmp_second: u64,
-    /// CLOCK_MONOTONIC second that the sample count belongs to.
-    pub sample_second: u64,
-    /// ICMP answers in that second.
-    pub icmp: u32,
+    /// CLOCK_MONOTONIC second that the count belongs to.
+    pub second: u64,
     /// Samples in that second.
     pub samples: u32,
+    /// Always zero.
+    pub zero: u32,
+}
+
+/// The only value of `icmp_budget` (index 0): what all CPUs spent of the budget of ICMP answers in the current second.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IcmpBudget {
+    /// CLOCK_MONOTONIC second that the count belongs to.
+    pub second: u64,
+    /// ICMP answers in that second.
+    pub spent: u64,
 }
 
 /// Value of `devices` (key: ifindex as `u32`): what the XDP program must know of the device it runs on.
@@ -144,13 +152,14 @@ const _: () = assert!(size_of::<BackendEntry>() == 12);
 const _: () = assert!(size_of::<PortKey>() == 20);
 const _: () = assert!(size_of::<NodeEntry>() == 48 && align_of::<NodeEntry>() == 8);
 const _: () = assert!(size_of::<Config>() == 16);
-const _: () = assert!(size_of::<Limits>() == 24);
+const _: () = assert!(size_of::<Limits>() == 16);
+const _: () = assert!(size_of::<IcmpBudget>() == 16);
 const _: () = assert!(size_of::<Device>() == 8);
 
 #[cfg(feature = "user")]
 mod pod {
     #![expect(unsafe_code, reason = "aya::Pod is an unsafe trait")]
-    use super::{BackendEntry, Config, Device, Limits, NodeEntry, PortKey};
+    use super::{BackendEntry, Config, Device, IcmpBudget, Limits, NodeEntry, PortKey};
     use crate::{Addr, Counter};
 
     // SAFETY: this and all below are repr(C), every bit pattern valid, no padding: the sum of the field sizes is the asserted size.
@@ -165,6 +174,8 @@ mod pod {
     unsafe impl aya::Pod for Config {}
     // SAFETY: see above.
     unsafe impl aya::Pod for Limits {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for IcmpBudget {}
     // SAFETY: see above.
     unsafe impl aya::Pod for Device {}
     // SAFETY: see above.

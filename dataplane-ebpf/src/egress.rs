@@ -12,10 +12,11 @@ use nodefence_common::{
 use nodefence_ebpf::decide::{Answer, Decision, Scope, Standing, decide, kept_reason, portless};
 
 use crate::{
+    icmp,
     judge::{Hit, confirmed, kept, look_up, port_listed, standing_of},
     own::sent_as_it_is,
     packet::{Direct, Skb},
-    report::{count, count_raw, sample_skb, take_icmp},
+    report::{count, count_raw, sample_skb},
     rescue::hand_over,
     tc_answer::{answer_tcp, answer_udp},
 };
@@ -128,11 +129,15 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
             let expected = match answer {
                 Answer::Reset { .. } => Reason::Reset,
                 Answer::Refuse { .. } => Reason::Refused,
-                Answer::Unreachable if !take_icmp(hit.now) => {
-                    count(Reason::IcmpLimited, bytes);
-                    return TC_ACT_SHOT;
+                Answer::Unreachable => {
+                    // SAFETY: the context of a running program.
+                    let limited = icmp::take(skb, hit.now, unsafe { (*skb).ifindex }, &packet.src);
+                    if limited != 0 {
+                        count_raw(limited as u32, bytes);
+                        return TC_ACT_SHOT;
+                    }
+                    Reason::Unreachable
                 }
-                Answer::Unreachable => Reason::Unreachable,
             };
             sample_skb(skb, hit, expected);
             let reason = match answer {

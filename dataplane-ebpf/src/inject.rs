@@ -2,21 +2,31 @@
 use aya_ebpf::{
     EbpfContext as _,
     bindings::{__sk_buff, BPF_F_INGRESS, TC_ACT_SHOT},
-    helpers::bpf_clone_redirect,
+    helpers::{bpf_clone_redirect, bpf_ktime_get_ns},
     macros::classifier,
     programs::TcContext,
 };
+use nodefence_common::{Addr, INJECTED_NOT_FOR_BUDGET};
 
-/// Injects the frame into the device whose index user space put into `cb[0]`; the program returns 0 where that worked.
+use crate::icmp;
+
+/// Injects the frame into the device whose index user space put into `cb[0]`; the program returns 0 where that worked. In the other words of `cb` an
+/// address may stand to which the frame is an ICMP answer that nobody took from the budget yet.
 /// A device without link-layer header gets the packet from behind the frame's Ethernet header (`__bpf_redirect_no_mac` in
 /// net/core/filter.c, Linux 5.10 to 6.18).
 #[classifier]
 pub fn nf_inject(ctx: TcContext) -> i32 {
     let skb = ctx.as_ptr().cast::<__sk_buff>();
-    // SAFETY: the context of a running program; plain numbers.
-    if unsafe { bpf_clone_redirect(skb, (*skb).cb[0], u64::from(BPF_F_INGRESS)) } == 0 {
-        0
-    } else {
-        TC_ACT_SHOT
+    // SAFETY: the context of a running program.
+    let [ifindex, sender @ ..] = unsafe { (*skb).cb };
+    let [a, b, c, d] = sender;
+    if a | b | c | d != 0 {
+        // SAFETY: no argument.
+        let now = unsafe { bpf_ktime_get_ns() };
+        if icmp::take(skb, now, ifindex, &Addr::from_words(sender)) != 0 {
+            return INJECTED_NOT_FOR_BUDGET as i32;
+        }
     }
+    // SAFETY: the context of a running program; plain numbers.
+    if unsafe { bpf_clone_redirect(skb, ifindex, u64::from(BPF_F_INGRESS)) } == 0 { 0 } else { TC_ACT_SHOT }
 }

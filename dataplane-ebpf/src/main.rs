@@ -22,6 +22,8 @@ mod bench_list;
 #[cfg(target_arch = "bpf")]
 mod egress;
 #[cfg(target_arch = "bpf")]
+mod icmp;
+#[cfg(target_arch = "bpf")]
 #[cfg(target_arch = "bpf")]
 mod inject;
 #[cfg(target_arch = "bpf")]

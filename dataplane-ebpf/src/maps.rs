@@ -1,12 +1,12 @@
 //! The maps, BTF-typed and pinned by name. Their layout is `nodefence_common`'s; their names are what `bpftool` shows.
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
-    btf_maps::{Array, HashMap, PerCpuArray, RingBuf},
+    btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Limits, MAX_DEVICES,
-    MAX_NODES, MAX_PORTS, NodeEntry, PortKey, RESCUE_BYTES, Reason,
+    Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, IcmpBudget, Limits,
+    MAX_DEVICES, MAX_ICMP_SENDERS, MAX_NODES, MAX_PORTS, NodeEntry, PortKey, RESCUE_BYTES, Reason,
 };
 
 /// Hash maps are not preallocated: a small cluster does not pay for the largest. A value that a program holds may be another
@@ -36,6 +36,13 @@ pub static CONFIG: Array<Config, 1> = Array::new();
 
 #[btf_map(name = "limits", pin_by_name)]
 pub static LIMITS: PerCpuArray<Limits, 1> = PerCpuArray::new();
+
+#[btf_map(name = "icmp_budget", pin_by_name)]
+pub static ICMP_BUDGET: Array<IcmpBudget, 1> = Array::new();
+
+/// By sender: the state of [`nodefence_ebpf::limit::take_of_sender`]. Whom the kernel takes out to make room begins anew; the machine's budget holds for it too.
+#[btf_map(name = "icmp_senders", pin_by_name)]
+pub static ICMP_SENDERS: LruHashMap<Addr, u64, { MAX_ICMP_SENDERS as usize }> = LruHashMap::new();
 
 #[btf_map(name = "devices", pin_by_name)]
 pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, NO_PREALLOC> = HashMap::new();

@@ -37,7 +37,7 @@ pub fn count_raw(reason: u32, bytes: u32) {
 }
 
 #[inline(always)]
-fn config(field: impl FnOnce(*const Config) -> u32) -> u32 {
+pub fn config(field: impl FnOnce(*const Config) -> u32) -> u32 {
     CONFIG.get_ptr(0).map_or(0, field)
 }
 
@@ -48,23 +48,13 @@ pub fn inject() -> bool {
     config(|c| unsafe { (&raw const (*c).flags).read_volatile() }) & config_flags::INJECT != 0
 }
 
-/// Takes one ICMP answer from this CPU's budget.
-#[inline(always)]
-pub fn take_icmp(now: u64) -> bool {
-    // SAFETY: a value of the map; user space replaces it as a whole.
-    let budget = config(|c| unsafe { (&raw const (*c).icmp_per_second).read_volatile() });
-    let Some(limits) = LIMITS.get_ptr_mut(0) else { return false };
-    // SAFETY: this CPU's own value.
-    unsafe { limit::take(&mut (*limits).icmp_second, &mut (*limits).icmp, now, budget) }
-}
-
 #[inline(always)]
 fn take_sample(now: u64) -> bool {
     // SAFETY: a value of the map; user space replaces it as a whole.
     let budget = config(|c| unsafe { (&raw const (*c).samples_per_second).read_volatile() });
     let Some(limits) = LIMITS.get_ptr_mut(0) else { return false };
     // SAFETY: this CPU's own value.
-    unsafe { limit::take(&mut (*limits).sample_second, &mut (*limits).samples, now, budget) }
+    unsafe { limit::take(&mut (*limits).second, &mut (*limits).samples, now, budget) }
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use nodefence_common::{
 };
 use nodefence_ebpf::{
     decide::{Answer, Decision, Node, Scope, Standing, decide, portless, rescuable, standing, unicast},
-    limit::take,
+    limit::{SECOND, take, take_of_sender},
 };
 
 fn node() -> Node {
@@ -146,6 +146,24 @@ fn a_budget_is_renewed_each_second() {
     assert_eq!([granted(at), granted(at + 1), granted(at + 999_999_999)], [true, true, false]);
     assert_eq!([granted(at + 1_000_000_000), granted(at + 1_000_000_001)], [true, true]);
     assert!(!take(&mut 0, &mut 0, at, 0), "a budget of zero");
+}
+
+#[test]
+fn a_sender_has_six_answers_in_a_row_and_then_one_a_second() {
+    let at = 5 * SECOND;
+    let mut full_at = 0;
+    let mut had = |now| {
+        let taken = take_of_sender(full_at, now);
+        full_at = taken.unwrap_or(full_at);
+        taken.is_some()
+    };
+    let mut in_a_row = |now| (0..20).filter(|_| had(now)).count();
+    assert_eq!(in_a_row(at), 6);
+    assert_eq!(in_a_row(at + SECOND - 1), 0);
+    assert_eq!([in_a_row(at + SECOND), in_a_row(at + SECOND)], [1, 0]);
+    assert_eq!(in_a_row(at + 3 * SECOND + SECOND / 2), 2);
+    // Six seconds after the last of them all are there again, and no more however long it waits.
+    assert_eq!([in_a_row(at + 9 * SECOND), in_a_row(at + 900 * SECOND)], [5, 6]);
 }
 
 #[test]

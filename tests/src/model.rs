@@ -65,16 +65,16 @@ pub struct World {
     pub vlans: bool,
     /// Whether XDP runs on skbs there.
     pub generic: bool,
-    /// What a processor may do in a second.
+    /// What may be done in a second.
     pub budgets: Budgets,
 }
 
-/// What a processor may do in a second, or has left of it.
+/// What the machine may do in a second, or a processor, or has left of it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Budgets {
-    /// ICMP answers.
+    /// ICMP answers of the machine.
     pub icmp: u32,
-    /// Samples of what is cut.
+    /// Samples of what is cut, of a processor.
     pub samples: u32,
 }
 

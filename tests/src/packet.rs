@@ -14,8 +14,8 @@ use nix::{
     unistd::Pid,
 };
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, Limits, NodeEntry, PortKey,
-    Reason, RescueHead, rescue_budget,
+    Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, IcmpBudget, Limits,
+    NodeEntry, PortKey, Reason, RescueHead, rescue_budget,
 };
 use tempfile::TempDir;
 
@@ -71,19 +71,56 @@ impl Drop for BpfFs {
     }
 }
 
-/// Keeps the calling thread on one processor, since budgets are per processor. Gives its number.
+/// Keeps the calling thread on one processor, since the budget of samples is each processor's own. Gives its number.
 ///
 /// # Errors
 /// Where the kernel refuses it.
 pub fn stay_on_one_cpu() -> Result<usize> {
-    let this_thread = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this_thread)?;
-    let cpu = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-    let cpu = cpu.context("no processor to run on")?;
+    let cpu = cpus()?.first().copied().context("no processor to run on")?;
+    stay_on(cpu)?;
+    Ok(cpu)
+}
+
+/// The processors that the calling thread may run on.
+///
+/// # Errors
+/// Where the kernel does not tell.
+pub fn cpus() -> Result<Vec<usize>> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    Ok((0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect())
+}
+
+/// Keeps the calling thread on a processor.
+///
+/// # Errors
+/// Where the kernel refuses it.
+pub fn stay_on(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu)?;
-    sched_setaffinity(this_thread, &only)?;
-    Ok(cpu)
+    Ok(sched_setaffinity(Pid::from_raw(0), &only)?)
+}
+
+/// Gives the calling thread a network namespace of its own, which forwards or does not: where nothing is forwarded, all senders are this machine's own,
+/// and none of them has a budget of ICMP answers of its own.
+///
+/// # Errors
+/// Without the privilege for it.
+pub fn own_network(forwards: bool) -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNET).context("a network namespace of our own (root is needed)")?;
+    set_forwarding(forwards)
+}
+
+/// Whether the calling thread's network namespace forwards.
+///
+/// # Errors
+/// Where that cannot be set.
+pub fn set_forwarding(forwards: bool) -> Result<()> {
+    for name in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+        let path = Path::new("/proc/sys/net").join(name);
+        std::fs::write(&path, if forwards { "1" } else { "0" })
+            .with_context(|| path.display().to_string())?;
+    }
+    Ok(())
 }
 
 /// What a program made of a packet.
@@ -196,7 +233,27 @@ impl Programs {
         Ok(map.set(0, &config, 0)?)
     }
 
-    /// What a processor has spent of its budgets.
+    /// What the machine has spent of its ICMP answers.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn icmp_budget(&self) -> Result<IcmpBudget> {
+        let map: Array<_, IcmpBudget> =
+            Array::try_from(self.ebpf.map("icmp_budget").context("icmp_budget")?)?;
+        Ok(map.get(&0, 0)?)
+    }
+
+    /// Sets what the machine has spent of its ICMP answers.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn set_icmp_budget(&mut self, spent: IcmpBudget) -> Result<()> {
+        let mut map: Array<_, IcmpBudget> =
+            Array::try_from(self.ebpf.map_mut("icmp_budget").context("icmp_budget")?)?;
+        Ok(map.set(0, &spent, 0)?)
+    }
+
+    /// What a processor has spent of its budget of samples.
     ///
     /// # Errors
     /// Where the map cannot be read.
@@ -205,7 +262,7 @@ impl Programs {
         map.get(&0, 0)?.get(cpu).copied().context("no such processor")
     }
 
-    /// Sets what each processor has spent of its budgets.
+    /// Sets what each processor has spent of its budget of samples.
     ///
     /// # Errors
     /// Where the map cannot be written.

@@ -84,8 +84,19 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
                 names.insert(entry.file_name().into_string().ok().context("a name")?);
             }
         }
-        let known =
-            ["backends", "config", "counters", "devices", "events", "lease", "limits", "nodes", "ports"];
+        let known = [
+            "backends",
+            "config",
+            "counters",
+            "devices",
+            "events",
+            "icmp_budget",
+            "icmp_senders",
+            "lease",
+            "limits",
+            "nodes",
+            "ports",
+        ];
         ensure!(names.iter().eq(&known), "maps that this test does not read: {names:?}");
         let mut out = Pinned::new();
         hash::<16, 12>("backends", &mut out)?;
@@ -94,7 +105,9 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
         array::<48>("nodes", &mut out)?;
         array::<16>("config", &mut out)?;
         per_cpu::<16>("counters", &mut out)?;
-        per_cpu::<24>("limits", &mut out)?;
+        per_cpu::<16>("limits", &mut out)?;
+        array::<16>("icmp_budget", &mut out)?;
+        hash::<16, 8>("icmp_senders", &mut out)?;
         Ok(out)
     })
 }

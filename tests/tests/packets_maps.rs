@@ -1,21 +1,33 @@
 //! What the programs read and write beside the packet: budgets, the ring buffer, deadlines, stamps, and how the maps look to
 //! bpftool.
-use std::{collections::BTreeMap, process::Command, thread::sleep, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    process::Command,
+    thread::{self, sleep},
+    time::Duration,
+};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{
     Action, Addr, BackendEntry, Config, Device, EventKind, HEAD_LEN, NodeEntry, Reason, Verdict, config_flags,
 };
 use nodefence_tests::{
-    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, stay_on_one_cpu},
+    packet::{
+        Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, cpus, own_network, stay_on,
+        stay_on_one_cpu,
+    },
     packet_frame::{Frame, PEER_MAC, Transport},
     packet_world::{DROP, IFINDEX, REFUSE, install, name, v4, v6, world},
 };
 
+const SECOND: u64 = 1_000_000_000;
+
 const DEFAULT: Config = Config { flags: 0, icmp_per_second: 1_000, samples_per_second: 0, zero: 0 };
 
 fn loaded() -> Result<Programs> {
+    own_network(false)?;
     let mut programs = Programs::load()?;
     install(&mut programs, &world())?;
     Ok(programs)
@@ -35,21 +47,26 @@ fn datagram(node: u32) -> Vec<u8> {
     Frame::new("10.1.0.9".parse().expect("an address"), v4(node), Transport::Udp).bytes()
 }
 
+/// Of each second that the time since then touches.
+fn seconds_since(began: u64) -> Result<u64> {
+    Ok(now()? / SECOND - began / SECOND + 1)
+}
+
 #[test]
-fn icmp_answers_have_a_budget() -> Result<()> {
-    const SECOND: u64 = 1_000_000_000;
-    stay_on_one_cpu()?;
+fn icmp_answers_have_one_budget_on_all_processors() -> Result<()> {
     let mut programs = loaded()?;
     programs.configure(Config { icmp_per_second: 7, ..DEFAULT })?;
-    let began = now()? / SECOND;
+    let cpus = cpus()?;
+    let began = now()?;
     let mut answered = 0;
-    for _ in 0..50 {
+    for cpu in cpus.iter().cycle().take(50) {
+        stay_on(*cpu)?;
         let outcome = programs.run("nf_egress_l2", &datagram(REFUSE))?;
         ensure!([TC_REDIRECT, TC_DROP].contains(&outcome.verdict), "verdict {}", outcome.verdict);
         answered += u64::from(outcome.verdict == TC_REDIRECT);
     }
     // A second may end meanwhile: each has a budget of its own.
-    let seconds = now()? / SECOND - began + 1;
+    let seconds = seconds_since(began)?;
     // TCP is answered whatever the budget.
     ensure!(
         programs.run("nf_egress_l2", &segment(REFUSE))?.verdict == TC_REDIRECT,
@@ -58,12 +75,96 @@ fn icmp_answers_have_a_budget() -> Result<()> {
     let budget = 7..=7 * seconds;
     ensure!(
         budget.contains(&answered) && answered < 50,
-        "{answered} of 50 datagrams, the budget is {budget:?}"
+        "{answered} of 50 datagrams on {} processors, the budget is {budget:?}",
+        cpus.len()
     );
     ensure!(programs.counter(Reason::IcmpLimited)?.packets == 50 - answered, "the rest was not counted");
     sleep(Duration::from_millis(1_050));
     let later = programs.run("nf_egress_l2", &datagram(REFUSE))?;
     ensure!(later.verdict == TC_REDIRECT, "no answer in the next second");
+    Ok(())
+}
+
+/// No lock is taken: each processor may give one answer too many, and once more where a second turns.
+#[test]
+fn processors_that_ask_at_once_hold_one_budget() -> Result<()> {
+    const BUDGET: u64 = 20;
+    const EACH: u64 = 2_000;
+    let mut programs = loaded()?;
+    programs.configure(Config { icmp_per_second: BUDGET as u32, ..DEFAULT })?;
+    let (cpus, began) = (cpus()?, now()?);
+    let answers = |cpu: usize| -> Result<u64> {
+        stay_on(cpu)?;
+        let mut answers = 0;
+        for _ in 0..EACH {
+            answers += u64::from(programs.run("nf_egress_l2", &datagram(REFUSE))?.verdict == TC_REDIRECT);
+        }
+        Ok(answers)
+    };
+    let answers = &answers;
+    let answered = thread::scope(|scope| {
+        let threads: Vec<_> = cpus.iter().map(|cpu| scope.spawn(move || answers(*cpu))).collect();
+        let each =
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+        each.sum::<Result<u64>>()
+    })?;
+    let (seconds, cpus) = (seconds_since(began)?, cpus.len() as u64);
+    let most = seconds * (BUDGET + 2 * cpus);
+    println!("{answered} answers of {cpus} processors in {seconds} seconds");
+    ensure!((BUDGET..=most).contains(&answered), "{answered} answers, at most {most}");
+    let limited = programs.counter(Reason::IcmpLimited)?.packets;
+    ensure!(limited == cpus * EACH - answered, "{limited} counted");
+    Ok(())
+}
+
+/// As of the kernel's own ICMP: six in a row, then one a second. Behind this machine's own addresses many stand.
+#[test]
+fn each_sender_has_six_icmp_answers_and_then_one_a_second() -> Result<()> {
+    own_network(true)?;
+    let mut programs = Programs::load()?;
+    install(&mut programs, &world())?;
+    for line in [
+        "link set lo up",
+        "addr add 10.1.0.77/32 dev lo",
+        "addr add 2001:db8::77/128 dev lo",
+        "route add 10.1.0.0/24 dev lo",
+        "-6 route add 2001:db8::/64 dev lo",
+    ] {
+        let done = Command::new("ip").args(line.split(' ')).status().context("ip")?;
+        ensure!(done.success(), "ip {line}");
+    }
+    let answers = |sender: &str, of: u32| -> Result<u64> {
+        let sender: IpAddr = sender.parse()?;
+        let backend = if sender.is_ipv6() { v6(REFUSE) } else { v4(REFUSE) };
+        let datagram = Frame::new(sender, backend, Transport::Udp).bytes();
+        let mut answers = 0;
+        for _ in 0..of {
+            answers += u64::from(programs.run("nf_egress_l2", &datagram)?.verdict == TC_REDIRECT);
+        }
+        Ok(answers)
+    };
+    let mut limited = 0;
+    for [one, other, own] in
+        [["10.1.0.9", "10.1.0.10", "10.1.0.77"], ["2001:db8::9", "2001:db8::10", "2001:db8::77"]]
+    {
+        let began = now()?;
+        let first = answers(one, 20)?;
+        let most = 6 + (now()? - began) / SECOND;
+        ensure!((6..=most).contains(&first), "{one}: {first} of 20 at once");
+        let others = answers(other, 6)?;
+        ensure!(others == 6, "{other}: {others} of 6, beside one that has had its own");
+        let own_ones = answers(own, 20)?;
+        ensure!(own_ones == 20, "{own}, which is this machine's: {own_ones} of 20");
+        sleep(Duration::from_millis(2_100));
+        let later = answers(one, 20)?;
+        let most = 6 + (now()? - began) / SECOND - first;
+        ensure!((2..=most).contains(&later), "{one}: {later} of 20 two seconds later, at most {most}");
+        limited += 40 - first - later;
+        let counted = programs.counter(Reason::IcmpSenderLimited)?.packets;
+        ensure!(counted == limited, "{counted} counted, {limited} not answered");
+    }
+    // What was refused to a sender was not taken from the machine.
+    ensure!(programs.counter(Reason::IcmpLimited)?.packets == 0, "the machine's budget was spent");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use aya::programs::TcAttachType;
 use nodefence_common::{EventKind, HEAD_LEN, Reason};
 use nodefence_tests::{
     Netns,
-    packet::{Programs, TC_DROP},
+    packet::{Programs, TC_DROP, set_forwarding},
     packet_check::{Answer, check},
     packet_frame::{Frame, Transport},
     packet_wire::{Offload, Wire},
@@ -43,6 +43,7 @@ fn bench(label: &str, run: impl FnOnce(&mut Bench) -> Result<()> + Send + 'stati
     ns.ip("link add w0 mtu 9000 type veth peer name w1 mtu 9000\nlink set w0 up\nlink set w1 up")?;
     let (near, far) = (ns.ifindex("w0")?, ns.ifindex("w1")?);
     ns.run(move || {
+        set_forwarding(false)?;
         let mut programs = Programs::load()?;
         install(&mut programs, &world())?;
         programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
@@ -314,6 +315,7 @@ fn an_answer_does_not_carry_the_mark_of_what_it_answers() -> Result<()> {
     ns.nft(MARKS)?;
     let near = ns.ifindex("w0")?;
     ns.run(move || -> Result<()> {
+        set_forwarding(false)?;
         let mut programs = Programs::load()?;
         install(&mut programs, &world())?;
         programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;

@@ -8,7 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{RESCUE_BYTES, RESCUE_MAX, RESCUE_SHORT, RESCUE_SHORT_FRAME, Reason, RescueHead};
 use nodefence_tests::{
     Netns,
-    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT},
+    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, own_network, set_forwarding},
     packet_frame::{Frame, Transport},
     packet_wire::{Offload, Wire},
     packet_world::{
@@ -24,15 +24,25 @@ fn now() -> Result<u64> {
     Ok(time.tv_sec() as u64 * SECOND + time.tv_nsec() as u64)
 }
 
-fn loaded() -> Result<Programs> {
+/// In the network namespace where the thread is.
+fn here() -> Result<Programs> {
     let mut programs = Programs::load()?;
     install(&mut programs, &world())?;
     Ok(programs)
 }
 
+fn loaded() -> Result<Programs> {
+    own_network(false)?;
+    here()
+}
+
+fn arm(programs: &mut Programs) -> Result<()> {
+    programs.take_rescues_until(now()? + 600 * SECOND)
+}
+
 fn armed() -> Result<Programs> {
     let mut programs = loaded()?;
-    programs.take_rescues_until(now()? + 600 * SECOND)?;
+    arm(&mut programs)?;
     Ok(programs)
 }
 
@@ -233,7 +243,9 @@ fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
     ns.ip("link add w0 mtu 9000 type veth peer name w1 mtu 9000\nlink set w0 up\nlink set w1 up")?;
     let near = ns.ifindex("w0")?;
     ns.run(move || -> Result<()> {
-        let mut programs = armed()?;
+        set_forwarding(false)?;
+        let mut programs = here()?;
+        arm(&mut programs)?;
         programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
         let wire = Wire::open(near)?;
         for sixth in [false, true] {

@@ -26,8 +26,6 @@ pub(super) struct Desk {
     own: Mutex<OwnFound>,
     /// By the reply direction of entries that were deleted: the original one.
     moved: Mutex<Recent<Tuple, Tuple>>,
-    /// A second (CLOCK_MONOTONIC), and how many ICMP errors it has cost.
-    icmp: Mutex<(u64, u32)>,
     /// How many packets were refused at once for want of budget.
     beyond: AtomicU64,
 }
@@ -39,7 +37,6 @@ impl Default for Desk {
             idle: Mutex::default(),
             own: Mutex::default(),
             moved: Mutex::new(Recent::new(MOVED_NS, MOVED)),
-            icmp: Mutex::default(),
             beyond: AtomicU64::new(0),
         }
     }
@@ -74,18 +71,6 @@ impl Desk {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one from the budget of ICMP errors of the second that `now` (ns) lies in.
-    pub(super) fn may_tell(&self, now: u64, budget: u32) -> bool {
-        let current = now / 1_000_000_000;
-        let mut icmp = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
-        let (second, spent) = &mut *icmp;
-        if *second != current {
-            (*second, *spent) = (current, 0);
-        }
-        *spent += 1;
-        *spent <= budget
-    }
-
     /// So many more packets were beyond the budget.
     pub(super) fn add_beyond(&self, packets: u64) {
         self.beyond.fetch_add(packets, Ordering::Relaxed);
@@ -111,20 +96,5 @@ impl Desk {
 
     pub(super) fn set_idle(&self, why: Option<String>) {
         *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = why;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_have_a_budget_per_second() {
-        let desk = Desk::default();
-        let granted = |now| (0..10).filter(|_| desk.may_tell(now, 3)).count();
-        assert_eq!(granted(5_000_000_000), 3);
-        assert_eq!(granted(5_999_999_999), 0);
-        assert_eq!(granted(6_000_000_000), 3);
-        assert!(!desk.may_tell(6_000_000_001, 0));
     }
 }

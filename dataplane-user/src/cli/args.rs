@@ -330,7 +330,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_BACKENDS, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_backends: u32,
 
-    /// ICMP answers a second and CPU; the rest is dropped and counted
+    /// ICMP answers a second of the whole machine; the rest, and what a sender gets beyond six in a row and one a second, is dropped and counted
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ICMP_PER_SECOND)]
     pub icmp_per_second: u32,
 

@@ -35,7 +35,7 @@ fn a_dataplane_stays_until_it_is_detached() {
             let (links, filters, qdiscs) = if mode == TcMode::Tcx { (1, 0, 0) } else { (0, 1, 1) };
             assert_eq!(
                 (report.links, report.filters, report.qdiscs, report.maps),
-                (links, filters, qdiscs, 9)
+                (links, filters, qdiscs, 11)
             );
             nothing_left();
             assert_eq!(dataplane::detach(&pin_dir()).unwrap(), DetachReport::default());
@@ -115,8 +115,18 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
 #[test]
 fn a_second_start_stages_nothing() {
     Pair::new("same").near.run(|| {
-        const MAPS: [&str; 8] =
-            ["backends", "ports", "nodes", "counters", "events", "config", "limits", "devices"];
+        const MAPS: [&str; 10] = [
+            "backends",
+            "ports",
+            "nodes",
+            "counters",
+            "events",
+            "config",
+            "limits",
+            "icmp_budget",
+            "icmp_senders",
+            "devices",
+        ];
         let ids = || MAPS.map(|name| MapData::from_pin(pin_dir().join(name)).unwrap().info().unwrap().id());
         let staging = || pin_dir().join("staging").exists();
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();

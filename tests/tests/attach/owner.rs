@@ -26,7 +26,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
         for refused in [
             Dataplane::open(&options(TcChoice::Auto)).err().unwrap(),
             dataplane::detach(&pin_dir()).unwrap_err(),
-            dataplane::detach(&pin_dir().with_file_name("v2")).unwrap_err(),
+            dataplane::detach(&pin_dir().with_file_name("v3")).unwrap_err(),
         ] {
             assert!(matches!(refused, Error::Busy { .. }), "{refused}");
             let text = refused.to_string();
@@ -40,7 +40,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
         writer.write_node(1, &node("hung", 1, true)).unwrap();
         drop(dataplane);
         drop(Dataplane::open(&options(TcChoice::Auto)).unwrap());
-        assert_eq!(dataplane::detach(&pin_dir()).unwrap().maps, 9);
+        assert_eq!(dataplane::detach(&pin_dir()).unwrap().maps, 11);
         assert!(!pin_dir().parent().unwrap().exists());
     });
 }

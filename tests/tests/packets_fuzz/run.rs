@@ -3,11 +3,14 @@ use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
-use nodefence_common::{Config, Counter, Event, EventKind, HEAD_LEN, Limits, Reason, config_flags};
+use nodefence_common::{
+    Config, Counter, Event, EventKind, HEAD_LEN, IcmpBudget, Limits, Reason, config_flags,
+};
 use nodefence_tests::{
     model::{Backend, Budgets, Fate, Hook, Ip, Judgement, Order, World, judge},
     packet::{
-        Outcome, Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, stay_on_one_cpu,
+        Outcome, Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, own_network,
+        stay_on_one_cpu,
     },
     packet_world::{IFINDEX, install},
 };
@@ -59,6 +62,8 @@ pub(crate) fn run(
     packets: u64,
 ) -> Result<Counts> {
     let cpu = stay_on_one_cpu()?;
+    // No sender is told apart: that is for `packets_maps`.
+    own_network(false)?;
     install(programs, world)?;
     programs.take_rescues_until(if world.rescues { u64::MAX } else { 0 })?;
     programs.configure(Config {
@@ -137,13 +142,13 @@ fn second() -> Result<u64> {
 }
 
 /// What is left of a second's budgets.
-fn left(budgets: Budgets, limits: Limits, second: u64) -> Budgets {
+fn left(budgets: Budgets, (icmp, samples): (IcmpBudget, Limits), second: u64) -> Budgets {
     let rest = |budget: u32, of: u64, spent: u32| {
         if of == second { budget.saturating_sub(spent) } else { budget }
     };
     Budgets {
-        icmp: rest(budgets.icmp, limits.icmp_second, limits.icmp),
-        samples: rest(budgets.samples, limits.sample_second, limits.samples),
+        icmp: rest(budgets.icmp, icmp.second, icmp.spent as u32),
+        samples: rest(budgets.samples, samples.second, samples.samples),
     }
 }
 
@@ -158,20 +163,23 @@ fn limited(
     judgement: &Judgement,
 ) -> Result<(Judgement, Outcome)> {
     if random.random_ratio(1, 4) {
-        // Any state that a processor may be in: fresh, almost spent, spent, and that of another second.
+        // Any state that budgets may be in: fresh, almost spent, spent, and that of another second.
         let now = second()?;
         programs.set_limits(Limits {
-            icmp_second: now - random.random_range(0..2),
-            sample_second: now - random.random_range(0..2),
-            icmp: random.random_range(0..=world.budgets.icmp),
+            second: now - random.random_range(0..2),
             samples: random.random_range(0..=world.budgets.samples),
+            zero: 0,
+        })?;
+        programs.set_icmp_budget(IcmpBudget {
+            second: now - random.random_range(0..2),
+            spent: random.random_range(0..=world.budgets.icmp).into(),
         })?;
     }
-    let spent = programs.limits(cpu)?;
+    let spent = (programs.icmp_budget()?, programs.limits(cpu)?);
     let began = second()?;
     let outcome = programs.run(name, bytes).with_context(|| format!("{name} on {bytes:02x?}"))?;
     let ended = second()?;
-    let spent_after = programs.limits(cpu)?;
+    let spent_after = (programs.icmp_budget()?, programs.limits(cpu)?);
     // A second may end while the program runs: either of both may be the one it saw.
     let mut seen = Vec::new();
     for second in began..=ended {

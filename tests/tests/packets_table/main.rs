@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use nodefence_common::{Counter, Reason};
 use nodefence_tests::{
-    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX},
+    packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, own_network},
     packet_check::{Answer, check, check_padded},
     packet_frame::{Frame, OWN_MAC, Transport},
     packet_world::{
@@ -214,6 +214,7 @@ fn hold(programs: &mut Programs, program: &str, case: &Case, want: Want) -> Resu
 }
 
 fn run(program: &str, adapt: impl Fn(&mut Case) -> bool) -> Result<()> {
+    own_network(false)?;
     let mut programs = Programs::load()?;
     install(&mut programs, &world())?;
     let mut done = 0;

@@ -47,7 +47,7 @@ fates! {
     Repeated, "rescue_repeated";
     /// dropped, handed over too long ago.
     Late, "rescue_late";
-    /// dropped without answer, since the ICMP budget for the second was spent.
+    /// dropped without answer, since the ICMP budget for the second was spent, the machine's or its sender's.
     IcmpLimited, "rescue_icmp_limited";
 }
 

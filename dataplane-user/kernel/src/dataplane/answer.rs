@@ -9,7 +9,7 @@ use nodefence_common::{
         port_unreachable, protocol, pseudo, sum_bytes, transport, v4_header, v6_header,
     },
 };
-use nodefence_ebpf::decide::{Answer, Decision, Scope, decide};
+use nodefence_ebpf::decide::{self, Decision, Scope, decide};
 use thiserror::Error;
 
 /// An ICMP error carries at most as much of the original as keeps it within 576 bytes (RFC 1812 section 4.3.2.3).
@@ -50,6 +50,15 @@ impl Reader for Head<'_> {
     }
 }
 
+/// What answers a packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The frame.
+    pub frame: Vec<u8>,
+    /// To whom, where it is an ICMP error: of these there is a budget.
+    pub icmp_to: Option<Addr>,
+}
+
 /// The frame that answers the packet of `event`, to be injected as ingress of `event.ifindex`.
 ///
 /// TCP with ACK: RST with the segment's ACK number. TCP without: RST|ACK that acknowledges all it carries (RFC 9293 section
@@ -59,20 +68,21 @@ impl Reader for Head<'_> {
 ///
 /// # Errors
 /// [`Unanswerable`], where the packet has no answer.
-pub fn answer(event: &Event) -> Result<Vec<u8>, Unanswerable> {
+pub fn answer(event: &Event) -> Result<Answer, Unanswerable> {
     if EventKind::from_raw(event.kind) != Some(EventKind::Answer) {
         return Err(Unanswerable::Kind(event.kind));
     }
     let (head, l3) = (Head { bytes: event.packet(), len: event.packet_len }, usize::from(event.l3_offset));
     let ip = head.bytes.get(l3..).unwrap_or_default();
     let packet = read(&head, ip, event.l3_offset).map_err(Unanswerable::Headers)?;
-    let Decision::Answer(answer) = decide(&packet, Scope::Address, Action::Refuse) else {
+    let Decision::Answer(decided) = decide(&packet, Scope::Address, Action::Refuse) else {
         return Err(Unanswerable::Never);
     };
     let link = link(event, packet.v6).ok_or(Unanswerable::Headers(Skip::Malformed))?;
     let (src, dst) = (&packet.dst, &packet.src);
-    if answer != Answer::Unreachable {
-        return Ok(ip_frame(&link, src, dst, protocol::TCP, &answer.tcp(&packet, Sum::Full), &[]));
+    if decided != decide::Answer::Unreachable {
+        let segment = decided.tcp(&packet, Sum::Full);
+        return Ok(Answer { frame: ip_frame(&link, src, dst, protocol::TCP, &segment, &[]), icmp_to: None });
     }
     let (icmp, max) = if packet.v6 {
         (protocol::ICMPV6, ICMPV6_MAX - V6_LEN - ICMP_LEN)
@@ -84,7 +94,7 @@ pub fn answer(event: &Event) -> Result<Vec<u8>, Unanswerable> {
     let quoted = &ip[..ip.len().min(whole).min(max)];
     let pseudo = if packet.v6 { pseudo(src, dst, icmp, (ICMP_LEN + quoted.len()) as u32) } else { 0 };
     let header = port_unreachable(packet.v6, pseudo + sum_bytes(quoted));
-    Ok(ip_frame(&link, src, dst, icmp, &header, quoted))
+    Ok(Answer { frame: ip_frame(&link, src, dst, icmp, &header, quoted), icmp_to: Some(packet.src) })
 }
 
 fn read(head: &Head<'_>, ip: &[u8], l3: u16) -> Result<Packet, Skip> {

@@ -8,9 +8,14 @@ use std::{
     },
 };
 
-use nodefence_common::{Counter, Event};
+use nodefence_common::{Addr, Counter, Event, INJECTED_NOT_FOR_BUDGET};
 
-use super::{answer, error::Error, programs::Program, sys};
+use super::{
+    answer::{self, Answer},
+    error::Error,
+    programs::Program,
+    sys,
+};
 
 /// Puts frames in as if a device had received them. Cheap to clone; every clone may be used by its own thread, which must
 /// be in the device's network namespace.
@@ -69,9 +74,10 @@ impl Unanswered {
     }
 }
 
-/// The head of `struct __sk_buff` up to and with `cb[0]` (include/uapi/linux/bpf.h); all else must be zero.
-const CONTEXT: usize = 52;
+/// The head of `struct __sk_buff` up to and with `cb` (include/uapi/linux/bpf.h); all else must be zero.
+const CONTEXT: usize = 68;
 const CB0: usize = 48;
+const CB1: usize = 52;
 
 impl Injector {
     pub(super) fn new(program: &Program) -> Result<Self, Error> {
@@ -80,14 +86,30 @@ impl Injector {
         Ok(Self { program, unanswered: Arc::default() })
     }
 
-    /// Answers a packet that the kernel handed over. What gets no answer is counted: the sender repeats, and meets the cut again.
+    /// Answers a packet that the kernel program wanted to answer, which took it from the budget. What gets no answer is counted: the sender repeats,
+    /// and meets the cut again.
     pub fn answer(&self, event: &Event) {
+        self.answered(event, |_| None);
+    }
+
+    /// Answers a packet for which nothing was taken from the budget of ICMP answers yet. Whether that had one, where one is needed.
+    pub fn answer_within_budget(&self, event: &Event) -> bool {
+        self.answered(event, |answer| answer.icmp_to)
+    }
+
+    /// Whether there was a budget for it.
+    fn answered(&self, event: &Event, budget: impl FnOnce(&Answer) -> Option<Addr>) -> bool {
         let [unanswerable, not_injected] = &*self.unanswered;
-        match answer::answer(event) {
-            Err(_) => unanswerable.add(event),
-            Ok(frame) if self.inject(event.ifindex, &frame).is_err() => not_injected.add(event),
-            Ok(_) => {}
+        let Ok(answer) = answer::answer(event) else {
+            unanswerable.add(event);
+            return true;
+        };
+        match self.run(event.ifindex, &answer.frame, budget(&answer)) {
+            Ok(INJECTED_NOT_FOR_BUDGET) => return false,
+            Ok(0) => {}
+            _ => not_injected.add(event),
         }
+        true
     }
 
     /// The packets that [`Injector::answer`] of this injector or its clones left without an answer, by reason.
@@ -99,20 +121,24 @@ impl Injector {
     /// Puts one frame in as ingress of a device. `frame` begins with an Ethernet header; where the device has none, its
     /// addresses do not matter and the header is taken off.
     pub fn inject(&self, ifindex: u32, frame: &[u8]) -> Result<(), Error> {
-        let mut context = [0; CONTEXT];
-        context[CB0..].copy_from_slice(&ifindex.to_ne_bytes());
-        self.run(ifindex, frame, &context)
+        let refused = |reason: String| Error::Inject { ifindex, reason };
+        match self.run(ifindex, frame, None) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(refused("the kernel did not redirect the frame; is the interface up?".into())),
+            Err(e) => Err(refused(format!("BPF_PROG_TEST_RUN over {} bytes: {e}", frame.len()))),
+        }
     }
 
-    fn run(&self, ifindex: u32, frame: &[u8], context: &[u8]) -> Result<(), Error> {
-        let refused = |reason: String| Error::Inject { ifindex, reason };
+    /// What the program returned. `budget`: to whom the frame is an ICMP answer that is to be taken from the budget.
+    fn run(&self, ifindex: u32, frame: &[u8], budget: Option<Addr>) -> io::Result<u32> {
+        let mut context = [0; CONTEXT];
+        context[CB0..CB1].copy_from_slice(&ifindex.to_ne_bytes());
+        context[CB1..].copy_from_slice(&budget.map_or([0; 16], |sender| sender.bytes));
         loop {
-            return match sys::test_run(self.program.as_fd(), frame, context) {
-                Ok(0) => Ok(()),
-                Ok(_) => Err(refused("the kernel did not redirect the frame; is the interface up?".into())),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Err(refused(format!("BPF_PROG_TEST_RUN over {} bytes: {e}", frame.len()))),
-            };
+            match sys::test_run(self.program.as_fd(), frame, &context) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
         }
     }
 }
@@ -151,7 +177,7 @@ mod tests {
         };
         answer::answer(&event).unwrap();
         injector.answer(&event);
-        injector.clone().answer(&Event { head_len: 30, ..event });
+        assert!(injector.clone().answer_within_budget(&Event { head_len: 30, ..event }));
         let one = Counter { packets: 1, bytes: 40 };
         assert_eq!(injector.unanswered(), [(Unanswered::Unanswerable, one), (Unanswered::NotInjected, one)]);
     }

@@ -2,7 +2,19 @@
 use std::path::{Path, PathBuf};
 
 /// The pinned maps of the object, each under its name.
-pub(super) const MAPS: [&str; 9] = [BACKENDS, PORTS, NODES, COUNTERS, EVENTS, CONFIG, LIMITS, DEVICES, LEASE];
+pub(super) const MAPS: [&str; 11] = [
+    BACKENDS,
+    PORTS,
+    NODES,
+    COUNTERS,
+    EVENTS,
+    CONFIG,
+    LIMITS,
+    ICMP_BUDGET,
+    ICMP_SENDERS,
+    DEVICES,
+    LEASE,
+];
 pub(super) const BACKENDS: &str = "backends";
 pub(super) const PORTS: &str = "ports";
 pub(super) const NODES: &str = "nodes";
@@ -10,6 +22,8 @@ pub(super) const COUNTERS: &str = "counters";
 pub(super) const EVENTS: &str = "events";
 pub(super) const CONFIG: &str = "config";
 pub(super) const LIMITS: &str = "limits";
+pub(super) const ICMP_BUDGET: &str = "icmp_budget";
+pub(super) const ICMP_SENDERS: &str = "icmp_senders";
 pub(super) const DEVICES: &str = "devices";
 pub(super) const LEASE: &str = "lease";
 

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     agent::threads::{Crew, Turn},
-    flags::monotonic_ns,
     proxy,
     rescue::Fate,
 };
@@ -74,7 +73,7 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
             able.look();
             able.handle(&head, &frame);
         } else {
-            let fate = refuse(ground, &head, &frame, Fate::NotPutIn, monotonic_ns());
+            let fate = refuse(ground, &head, &frame, Fate::NotPutIn);
             ground.desk.tally.add(fate, length(&head, &frame));
         }
     }

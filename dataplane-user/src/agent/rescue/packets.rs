@@ -165,10 +165,10 @@ impl Helper {
             }
             Err(Stop::Late) => Fate::Late,
             Err(Stop::Wait) if self.waits_for(head, frame, now) => return,
-            Err(Stop::Wait) => refuse(&self.ground, head, frame, Fate::Tries, now),
+            Err(Stop::Wait) => refuse(&self.ground, head, frame, Fate::Tries),
             Err(Stop::HandOn) if self.hand_on(head, frame) => return,
-            Err(Stop::HandOn) => refuse(&self.ground, head, frame, Fate::Affinity, now),
-            Err(Stop::Refuse(why)) => refuse(&self.ground, head, frame, why, now),
+            Err(Stop::HandOn) => refuse(&self.ground, head, frame, Fate::Affinity),
+            Err(Stop::Refuse(why)) => refuse(&self.ground, head, frame, why),
         };
         self.ground.desk.tally.add(fate, length(head, frame));
     }
@@ -322,19 +322,8 @@ impl Helper {
 }
 
 /// Has the sender told at once, as without rescue.
-pub(super) fn refuse(ground: &Ground, head: &RescueHead, frame: &[u8], why: Fate, now: u64) -> Fate {
-    let event = answer_event(head, frame);
-    let l3 = usize::from(head.l3_offset);
-    let protocol = match frame.get(l3).map(|byte| byte >> 4) {
-        Some(6) => frame.get(l3 + 6),
-        _ => frame.get(l3 + 9),
-    };
-    let budget = ground.sight.settings.options.config.icmp_per_second;
-    if protocol == Some(&17) && !ground.desk.may_tell(now, budget) {
-        return Fate::IcmpLimited;
-    }
-    ground.injector.answer(&event);
-    why
+pub(super) fn refuse(ground: &Ground, head: &RescueHead, frame: &[u8], why: Fate) -> Fate {
+    if ground.injector.answer_within_budget(&answer_event(head, frame)) { why } else { Fate::IcmpLimited }
 }
 
 /// The packet as one that asks for its answer.
@@ -421,7 +410,7 @@ mod tests {
         let event = answer_event(&head, &frame);
         assert_eq!(event.packet(), &frame[..HEAD_LEN]);
         assert_eq!((event.ifindex, event.packet_len, event.l3_offset), (3, 318, 18));
-        let answer = crate::dataplane::answer::answer(&event).unwrap();
+        let answer = crate::dataplane::answer::answer(&event).unwrap().frame;
         // RST|ACK to the sender that acknowledges the SYN and all its data.
         assert_eq!(answer[..4], [2, 2, 2, 2]);
         assert_eq!(answer[18 + 12..18 + 20], [10, 244, 2, 7, 192, 0, 2, 9]);

@@ -2,10 +2,10 @@
 use etherparse::{
     Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, icmpv4, icmpv6,
 };
-use nodefence_common::{Event, EventKind, HEAD_LEN, packet::Skip};
+use nodefence_common::{Addr, Event, EventKind, HEAD_LEN, packet::Skip};
 use proptest::prelude::*;
 
-use super::{Unanswerable, answer};
+use super::Unanswerable;
 
 const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -13,6 +13,10 @@ const CLIENT: [u8; 4] = [192, 0, 2, 9];
 const BACKEND: [u8; 4] = [10, 244, 2, 7];
 const CLIENT6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 const BACKEND6: [u8; 16] = [0xfd, 0, 0, 0x24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+
+fn answer(event: &Event) -> Result<Vec<u8>, Unanswerable> {
+    super::answer(event).map(|answer| answer.frame)
+}
 
 fn event(packet: &[u8], l3_offset: usize) -> Event {
     let mut head = [0; HEAD_LEN];
@@ -205,7 +209,8 @@ fn ipv6_with_extension_headers() {
     extended.extend_from_slice(&tcp[54..]);
     let payload_len = (extended.len() - 54) as u16;
     extended[18..20].copy_from_slice(&payload_len.to_be_bytes());
-    assert_eq!(answer(&event(&extended, 14)).unwrap(), frame);
+    let extended_answer = super::answer(&event(&extended, 14)).unwrap();
+    assert_eq!((extended_answer.frame, extended_answer.icmp_to), (frame.clone(), None));
 
     let mut fragment = extended.clone();
     fragment[20] = 44;
@@ -233,6 +238,8 @@ fn a_datagram_gets_port_unreachable_with_what_was_captured() {
         let frame = answer(&event(&original, 14)).unwrap();
         let packet = check(&frame);
         assert_swapped(&packet);
+        let asks = super::answer(&event(&original, 14)).unwrap().icmp_to;
+        assert_eq!(asks, Some(Addr::v4(CLIENT)), "of these there is a budget");
         let Some(TransportSlice::Icmpv4(icmp)) = &packet.transport else { panic!("{packet:?}") };
         assert_eq!(icmp.icmp_type(), Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port));
         assert_eq!(icmp.payload(), &original[14..original.len().min(HEAD_LEN)], "payload {payload}");

@@ -1,0 +1,98 @@
+//! Who gets an ICMP answer: one budget for the machine, and for each sender as much as the kernel gives of its own.
+use core::arch::asm;
+
+use aya_ebpf::{
+    bindings::{__sk_buff, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED, bpf_fib_lookup},
+    helpers,
+};
+use nodefence_common::{Addr, Reason};
+use nodefence_ebpf::limit::{SECOND, take_of_sender};
+
+use crate::{
+    maps::{ICMP_BUDGET, ICMP_SENDERS},
+    report::config,
+};
+
+/// 0 where an answer to `sender` may be made now, and is counted then; else the [`Reason`] why not. `ifindex`: the device by which the packet leaves
+/// that is to be answered.
+///
+/// Nothing is locked, and before Linux 5.12 no atomic operation gives back what was there. Processors that ask at once may each get the last answer of a
+/// second, and what is counted while its turn is noted may be lost: some answers more than the budget, as many as there are processors.
+#[inline(never)]
+pub fn take(skb: *mut __sk_buff, now: u64, ifindex: u32, sender: &Addr) -> u64 {
+    const SPENT: u64 = Reason::IcmpLimited as u64;
+    // SAFETY: a value of the map; user space replaces it as a whole.
+    let per_second = config(|c| unsafe { (&raw const (*c).icmp_per_second).read_volatile() });
+    let Some(budget) = ICMP_BUDGET.get_ptr_mut(0) else { return SPENT };
+    let second = now / SECOND;
+    // SAFETY: a value of the map, whose words are read and written each as a whole.
+    unsafe {
+        if (&raw const (*budget).second).read_volatile() != second {
+            (&raw mut (*budget).spent).write_volatile(0);
+            (&raw mut (*budget).second).write_volatile(second);
+        }
+        if (&raw const (*budget).spent).read_volatile() >= u64::from(per_second) {
+            return SPENT;
+        }
+    }
+    // The sender first: what is refused to it is not taken from others.
+    if !sender_has(now, sender) && is_own(skb, ifindex, sender) == 0 {
+        return Reason::IcmpSenderLimited as u64;
+    }
+    // SAFETY: as above; an addition that no other processor's gets lost in.
+    unsafe {
+        asm!("lock *(u64 *)({spent} + 0) += {one}", spent = in(reg) &raw mut (*budget).spent, one = in(reg) 1_u64,
+            options(nostack, preserves_flags));
+    }
+    0
+}
+
+#[inline(always)]
+fn sender_has(now: u64, sender: &Addr) -> bool {
+    let Some(full_at) = ICMP_SENDERS.get_ptr_mut(sender) else {
+        // Where there is no room the machine's budget alone holds.
+        let _ = ICMP_SENDERS.insert(sender, &(now + SECOND), 0);
+        return true;
+    };
+    // SAFETY: a value of the map, one word. It may be another sender's by now, which loses or wins an answer.
+    unsafe {
+        match take_of_sender(full_at.read_volatile(), now) {
+            Some(later) => {
+                full_at.write_volatile(later);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// 1 for an address of this machine: many clients stand behind it, its own processes and those whose packets are masqueraded on their way to a backend. By
+/// the address and not by the socket, since packets of the latter have none here.
+///
+/// A lookup of the route to it gives `NOT_FWDED` for what is local (`bpf_ipv4_fib_lookup` and `bpf_ipv6_fib_lookup` in net/core/filter.c, since Linux 4.18), and
+/// for what no route leads to. Where the device does not forward it looks no further: then what leaves is the machine's own.
+#[inline(never)]
+fn is_own(skb: *mut __sk_buff, ifindex: u32, sender: &Addr) -> u64 {
+    const AF_INET: u32 = 2;
+    const AF_INET6: u32 = 10;
+    // `struct bpf_fib_lookup`: family and protocol, ports, length, device, class, source, destination, VLAN tag and MAC addresses.
+    let mut lookup = [0_u32; 16];
+    let [a, b, c, d] = sender.words();
+    lookup[2] = ifindex;
+    if a | b == 0 && c == 0xffff_u32.to_be() {
+        lookup[0] = AF_INET.to_le();
+        lookup[8] = d;
+    } else {
+        lookup[0] = AF_INET6.to_le();
+        lookup[8] = a;
+        lookup[9] = b;
+        lookup[10] = c;
+        lookup[11] = d;
+    }
+    let params = (&raw mut lookup).cast::<bpf_fib_lookup>();
+    // SAFETY: the context of a running program; as many bytes lie at the pointer.
+    let found = unsafe { helpers::bpf_fib_lookup(skb.cast(), params, size_of::<bpf_fib_lookup>() as i32, 0) };
+    u64::from(
+        found == i64::from(BPF_FIB_LKUP_RET_NOT_FWDED) || found == i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED),
+    )
+}
