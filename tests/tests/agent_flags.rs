@@ -187,6 +187,8 @@ fn unwise_flags_are_refused_unless_forced() -> Result<()> {
     agent.expect(&["flag", "node-c", "--force"])?;
     let own = agent.cli(&["flag", "node-a", "--force"])?;
     ensure!(own.status.success());
+    let told = String::from_utf8_lossy(&own.stderr);
+    ensure!(told.contains("that connect to one of its pods themselves still reach it"), "{told}");
     let a = entry(&ns, &agent, "node-a")?;
     ensure!((a.verdict, a.action) == (Verdict::Flagged as u32, Action::Refuse as u32), "{a:?}");
     let unknown = agent.cli(&["flag", "node-z"])?;

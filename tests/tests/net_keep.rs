@@ -189,5 +189,10 @@ fn local_endpoints_of_a_local_policy_are_kept() -> Result<()> {
     let cut = || outcome() == Outcome::Refused;
     follows(&agent, &file("Cluster"), "the cut where others may be used", cut)?;
     ensure!(agent.status()?["kept"] == 0, "{}", agent.status()?);
+    // What `flag` says of the own node: a process of the host's, as the kubelet is, goes on to see for itself.
+    let passed = agent.counter(Reason::OwnSocket)?;
+    let from_host = try_new(&cluster.a.ns, of_a, Duration::from_secs(1)).0;
+    ensure!(from_host == Outcome::Answered, "{from_host:?}");
+    ensure!(agent.counter(Reason::OwnSocket)? > passed, "{}", agent.expect(&["counters"])?);
     Ok(())
 }

@@ -234,6 +234,12 @@ pub(super) fn flag_report(
             row.kept
         ));
     }
+    if node.name == sight.own_node && row.action != "observe" {
+        warnings.push(
+            "processes of this machine that connect to one of its pods themselves still reach it, as the kubelet's probes must"
+                .to_owned(),
+        );
+    }
     if row.action == "observe" {
         warnings.push("observe mode: nothing is cut, only counted".to_owned());
     }
