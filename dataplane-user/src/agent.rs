@@ -19,6 +19,7 @@ mod follow_up;
 mod idle;
 mod inbox;
 mod kept_rows;
+mod left_out;
 mod lines;
 mod lock;
 mod looks;

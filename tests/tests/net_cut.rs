@@ -1,17 +1,23 @@
 //! The whole of it: the real agent on node A, a node flagged by the real CLI, clients in three places.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, SocketAddr},
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Cluster, Conn, Family, Options, Outcome, Overlay, Place,
+    Agent, Cluster, Conn, Family, Node, Options, Outcome, Overlay, Place, Proc, bin,
     checks::{self, Case, Fence as _, SOON},
-    client::wait_until,
+    client::{UdpConn, wait_until},
     load::until_reset::Sending,
+    promises::FOLLOWED,
     topology::Service,
-    watch::{held, moment},
+    watch::{held, moment, wait_within},
 };
+use serde_json::{Value, json};
 
 /// A flow that sends all the time is reset so soon after somebody asked the agent to flag its node: the verdict is written at once, not with the next renewal.
 const CUT: Duration = Duration::from_millis(100);
@@ -29,8 +35,7 @@ nodefence_tests::each_topology!(matrix);
 fn interface_auto() -> Result<()> {
     for overlay in [Overlay::HostGateway, Overlay::Vxlan] {
         let cluster = Cluster::new(Options { overlay, ..Options::default() })?;
-        let mut agent =
-            nodefence_tests::Agent::start(&cluster.a.ns, "node-a", &["auto"], &cluster.cluster_file())?;
+        let mut agent = Agent::start(&cluster.a.ns, "node-a", &["auto"], &cluster.cluster_file())?;
         for family in [Family::V4, Family::V6] {
             Case { cluster: &cluster, place: Place::Outside, family }.cut_and_back(&mut agent, true)?;
         }
@@ -107,5 +112,86 @@ fn the_own_node_goes_on_to_forward() -> Result<()> {
     for name in ["node-b", "node-c"] {
         Conn::connect_to(&cluster.client, to, name, SOON)?;
     }
+    Ok(())
+}
+
+/// B's second address and its pod's are endpoints, and nothing says `hostNetwork` of the former. `b`: the addresses that B's node names.
+fn dual_stack(cluster: &Cluster, b: &[IpAddr]) -> String {
+    let address = |node: &Node| node.address(Family::V4);
+    let b = b.iter().map(|ip| format!("'{ip}'")).collect::<Vec<_>>().join(", ");
+    let service = |name: &str, target: u16, on_b: IpAddr| {
+        format!(
+            "- name: default/{name}
+  clusterIPs: ['fd00:96::{target}']
+  ports: [{{ port: 80, targetPort: {target} }}]
+  endpoints: [{{ address: '{on_b}', node: node-b }}, {{ address: '{}', node: node-c }}]
+",
+            cluster.c.pod_address(Family::V6)
+        )
+    };
+    format!(
+        "nodes:
+- {{ name: node-a, address: {} }}
+- {{ name: node-b, addresses: [{b}], backends: [{{ address: {} }}] }}
+- {{ name: node-c, addresses: [{}, '{}'] }}
+services:
+{}{}",
+        address(&cluster.a),
+        cluster.b.pod_address(Family::V4),
+        address(&cluster.c),
+        cluster.c.address(Family::V6),
+        service("host", 9100, cluster.b.address(Family::V6)),
+        service("web", 8080, cluster.b.pod_address(Family::V6)),
+    )
+}
+
+/// A cut of the whole address would take the kubelet, ssh and the outer packets of tunnels with it.
+#[test]
+fn ssh_and_tunnels_over_a_second_address_of_a_flagged_node_go_on() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let (a, b) = (&cluster.a, &cluster.b);
+    let mut own = Command::new(bin("nodefence-peer")?);
+    own.args(["node-b", "tcp=22", "udp=4789"]);
+    let _own = Proc::spawn_ready(&b.ns, own)?;
+    let [v4, v6] = [Family::V4, Family::V6].map(|family| b.address(family));
+    let mut ssh = Conn::connect(&a.ns, (v6, 22).into(), SOON)?;
+    let tunnel = UdpConn::connect(&a.ns, (v6, 4789).into(), SOON)?;
+    let mut go_on = |what: &str| -> Result<()> {
+        for _ in 0..5 {
+            ensure!(ssh.request() == Outcome::Answered, "ssh is cut: {what}");
+            ensure!(tunnel.request() == Outcome::Answered, "the tunnel is cut: {what}");
+        }
+        Conn::answered_at_once(&a.ns, (v6, 22).into(), SOON).with_context(|| format!("new ssh: {what}"))?;
+        Ok(())
+    };
+    let refused = |to: IpAddr, port: u16| Conn::refused_at_once(&a.pod, (to, port).into(), SOON);
+
+    let agent = Agent::start(&a.ns, "node-a", &["eth0"], &dual_stack(&cluster, &[v4]))?;
+    let flagged = agent.json(&["flag", "node-b"])?;
+    go_on("the node names one address")?;
+    refused(b.pod_address(Family::V4), 8080)?;
+    let pod = SocketAddr::from((b.pod_address(Family::V6), 8080));
+    Conn::answered_at_once(&a.pod, pod, SOON).context("what is left out")?;
+    let warned =
+        |row: &Value| row.as_str().is_some_and(|text| text.starts_with("2 endpoints on it are left out"));
+    ensure!(flagged["warnings"].as_array().is_some_and(|rows| rows.iter().any(warned)), "{flagged}");
+    let why = "it may be node-b's own address: the node names no IPv6 address";
+    let row = |address: IpAddr| json!({ "node": "node-b", "address": address, "why": why });
+    let cluster_row = agent.status()?["cluster"].clone();
+    let rows = json!([row(v6), row(b.pod_address(Family::V6))]);
+    ensure!(cluster_row["left_out_examples"] == rows && cluster_row["left_out"] == 2, "{cluster_row}");
+    let text = agent.expect(&["status"])?;
+    let lines =
+        format!("Left out        problem: 2 endpoints, which are not cut\n{:16}{v6} on node-b: {why}\n", "");
+    ensure!(text.contains(&lines), "{text}");
+    agent.logs("endpoints are left out and not cut")?;
+
+    let begun = Instant::now();
+    agent.rewrite_cluster_file(&dual_stack(&cluster, &[v4, v6]))?;
+    wait_within("its pod is cut once both are named", FOLLOWED, begun, || refused(pod.ip(), 8080).is_ok())
+        .with_context(|| agent.log())?;
+    refused(v6, 9100).context("the endpoint on the node's second address")?;
+    go_on("the node names both addresses")?;
+    ensure!(agent.status()?["cluster"]["left_out"] == 0, "{}", agent.status()?);
     Ok(())
 }

@@ -36,7 +36,7 @@ const CLUSTER: &str = "nodes:
   - name: node-a
     address: 10.9.0.1
   - name: node-b
-    address: 10.9.0.3
+    addresses: [10.9.0.3, 'fd00:9::3']
     backends:
       - address: 10.9.0.2
       - address: fd00:9::2

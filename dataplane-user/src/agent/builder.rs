@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::{
     beat::Beat,
     inbox::Inbox,
+    left_out,
     slot::Slot,
     threads::{Crew, Turn},
 };
@@ -95,6 +96,7 @@ impl Builder {
 
     /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places. `written`: the view whose tables were written last.
     pub(super) fn take(&mut self, view: Arc<ClusterView>, written: Epoch) -> Result<Arc<NewView>, Full> {
+        left_out::tell(self.last.as_deref().map(|last| &*last.view), &view);
         self.place(view, now(), written)
     }
 

@@ -267,6 +267,7 @@ mod tests {
             zone: None,
             pool: None,
             backends: vec![Backend { address: to, scope: Scope::Address }],
+            left_out: Vec::new(),
         };
         let reaches = |now: &Coverage, before: &Coverage| now.reaches_more_of(&node, before);
         assert!(reaches(&coverage(2, &[2]), &coverage(2, &[5])));

@@ -110,8 +110,9 @@ mod tests {
     #[test]
     fn a_second_address_of_this_machine_is_no_pod() {
         let view = |backend: &str| {
-            parse(&format!("nodes:\n- {{name: a, address: 10.0.0.1, backends: [{backend}]}}\n"), false)
-                .unwrap()
+            let text =
+                format!("nodes:\n- {{name: a, addresses: [10.0.0.1, 'fd00::9'], backends: [{backend}]}}\n");
+            parse(&text, false).unwrap()
         };
         let local = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap());
         let error = refuse_local(&view("{address: 'fd00::1'}"), &local).unwrap_err().to_string();

@@ -20,6 +20,7 @@ use super::{
     desk::Desk,
     follow_up::FollowUp,
     kept_rows::kept_rows,
+    left_out::{left_out_rows, left_out_warning},
     records::danger,
     sight::Sight,
     tables::TablesRow,
@@ -54,7 +55,7 @@ pub(super) struct Shown {
     pub(super) rows: Rows,
 }
 
-/// How many uncovered backends `status` names.
+/// How many of many `status` names.
 const EXAMPLES: usize = 10;
 
 fn action_name(action: Action) -> &'static str {
@@ -228,6 +229,7 @@ pub(super) fn flag_report(
         );
         warnings.push(message);
     }
+    warnings.extend(left_out_warning(node));
     if row.kept != 0 {
         warnings.push(format!(
             "{} of its ports are kept: a Service has nothing else (see `nodefence status`)",
@@ -379,6 +381,8 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
         error: source.error,
         conflicts: source.conflicts,
         conflict_examples: source.conflict_examples,
+        left_out: world.view.left_out().count(),
+        left_out_examples: left_out_rows(&world.view).take(EXAMPLES).collect(),
         flags: world.held.dangers.iter().map(|what| danger(what, world.view.source)).collect(),
         watch: source.unwatched,
         view: world.held.view.as_ref().map_or(0, |view| view.epoch.0),

@@ -14,7 +14,7 @@ use crate::{
     },
     doctor::{AS_ROOT, Check, Counting, Facts, Level, judge, worst},
     proxy,
-    report::{Client, ClientError, Request, Status},
+    report::{Client, ClientError, LeftOutRow, Request, Status},
 };
 
 /// How long the agent may take to answer before it counts as hung.
@@ -274,6 +274,16 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
                 status.cluster.conflicts
             ),
             "nodefence status  # it lists the first of them: mend these objects",
+        ));
+    }
+    if let Some(LeftOutRow { address, node, why }) = status.cluster.left_out_examples.first() {
+        checks.push(Check::warn(
+            source,
+            format!(
+                "{} endpoints are left out and not cut, the first: {address} on {node}: {why}",
+                status.cluster.left_out
+            ),
+            "nodefence status  # it lists the first of them: name all addresses of these nodes",
         ));
     }
     if status.dataplane.renewed_late() {

@@ -120,6 +120,15 @@ pub(super) fn status(status: &Status) -> String {
     if cluster.conflicts > cluster.conflict_examples.len() {
         line("", format!("and {} more", cluster.conflicts - cluster.conflict_examples.len()));
     }
+    if cluster.left_out != 0 {
+        line("Left out", format!("problem: {} endpoints, which are not cut", cluster.left_out));
+    }
+    for row in &cluster.left_out_examples {
+        line("", format!("{} on {}: {}", row.address, row.node, row.why));
+    }
+    if cluster.left_out > cluster.left_out_examples.len() {
+        line("", format!("and {} more", cluster.left_out - cluster.left_out_examples.len()));
+    }
     line("View", format!("number {}, read {} ago", cluster.view, seconds(cluster.age_seconds)));
     let plane = &status.dataplane;
     line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));

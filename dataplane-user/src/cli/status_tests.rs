@@ -11,7 +11,7 @@ fn well() -> Value {
         "cluster": {
             "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
             "nodes": 2, "backends": 1, "services": 0, "endpoints": 0, "error": null, "conflicts": 0,
-            "conflict_examples": [], "flags": [], "watch": null, "view": 1,
+            "conflict_examples": [], "left_out": 0, "left_out_examples": [], "flags": [], "watch": null, "view": 1,
             "reading": {"times": 0, "processor_micros": 0, "ended_ns": 0}
         },
         "flagged": [], "flagged_unknown": {}, "claimed_unknown": {}, "kept": 0, "kept_examples": [], "would_keep": 0,
@@ -86,12 +86,18 @@ fn what_is_more_than_its_examples_is_counted() {
         status["cluster"]["conflicts"] = json!(3);
         status["cluster"]["conflict_examples"] =
             json!([{"object": "node `b`", "field": "addresses[0]", "message": "is no address"}]);
+        status["cluster"]["left_out"] = json!(2);
+        status["cluster"]["left_out_examples"] =
+            json!([{"node": "b", "address": "fd00::2", "why": "it may be b's own address"}]);
         status["uncovered"] = json!(4);
     });
     let expected = [
         "Conflicts       problem: 3 conflicts in the cluster file; what conflicts is left out and not cut",
         "                node `b`, addresses[0]: is no address",
         "                and 2 more",
+        "Left out        problem: 2 endpoints, which are not cut",
+        "                fd00::2 on b: it may be b's own address",
+        "                and 1 more",
         "Not covered     problem: 4 backends, whose traffic is not cut here",
         "                and 4 more: see `nodefence backends`",
     ];

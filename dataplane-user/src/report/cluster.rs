@@ -1,6 +1,6 @@
 //! The source of nodes, and what became of it.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,10 @@ pub struct ClusterRow {
     pub conflicts: usize,
     /// The first of them, by object.
     pub conflict_examples: Vec<ConflictRow>,
+    /// How many endpoints and backends are left out of the maps and not cut, since each may be its node's own address.
+    pub left_out: usize,
+    /// The first of them, by node.
+    pub left_out_examples: Vec<LeftOutRow>,
     /// What is dangerous about the flags in it.
     pub flags: Vec<String>,
     /// Why the file's folder is not watched; it is then looked at every few seconds.
@@ -66,6 +70,17 @@ impl fmt::Display for ConflictRow {
         let Self { object, field, message } = self;
         write!(f, "{object}, {field}: {message}")
     }
+}
+
+/// An endpoint or backend that is left out of the maps: packets to it pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOutRow {
+    /// Its node.
+    pub node: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Why it is left out.
+    pub why: String,
 }
 
 /// What reading the source costs: what follows from it apart.

@@ -13,7 +13,7 @@ pub use api::{ErrorKind, Failure, Reply, Request};
 pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
 pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
-pub use cluster::{ClusterRow, ConflictRow, ReadingRow};
+pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};
 pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
     AskRow, BackendRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow, KeptRow,

@@ -24,8 +24,8 @@ impl Cluster {
     pub fn cluster_file(&self) -> String {
         let mut text = String::from("nodes:\n");
         for node in [&self.a, &self.b, &self.c] {
-            text +=
-                &format!("  - name: {}\n    address: {}\n    backends:", node.name, node.address(Family::V4));
+            let [v4, v6] = BOTH.map(|family| node.address(family));
+            text += &format!("  - name: {}\n    addresses: [{v4}, '{v6}']\n    backends:", node.name);
             text += &if node.index == self.a.index { NONE.to_owned() } else { backends(node) };
         }
         text

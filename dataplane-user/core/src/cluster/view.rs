@@ -123,6 +123,11 @@ impl ClusterView {
         Some(self.services.as_ref()?.iter().map(|service| service.endpoints.len()).sum())
     }
 
+    /// What is left out of the backends ([`Node::left_out`]), with its node.
+    pub fn left_out(&self) -> impl Iterator<Item = (&Node, IpAddr)> {
+        self.nodes.iter().flat_map(|node| node.left_out.iter().map(move |ip| (&**node, *ip)))
+    }
+
     /// How many backends all nodes have together.
     pub fn backends(&self) -> usize {
         self.nodes.iter().map(|node| node.backends.len()).sum()
@@ -153,6 +158,8 @@ pub struct Node {
     pub pool: Option<Arc<str>>,
     /// In the order of their addresses and ports.
     pub backends: Vec<Backend>,
+    /// What would be a backend by its whole address, in a family in which nobody named an address of the node: it may be the node's own. It is never cut. In order.
+    pub left_out: Vec<IpAddr>,
 }
 
 impl Node {

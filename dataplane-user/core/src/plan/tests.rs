@@ -23,7 +23,8 @@ fn view(nodes: &[u8]) -> ClusterView {
             let pod = |b| Backend { address: Ipv4Addr::new(10, 1, n, b).into(), scope: Scope::Address };
             let host = Backend { address: own, scope: Scope::Port(9100, Protocol::Tcp) };
             let name = format!("n{n}").into();
-            Node { name, addresses: vec![own], zone: None, pool: None, backends: vec![pod(1), pod(2), host] }
+            let backends = vec![pod(1), pod(2), host];
+            Node { name, addresses: vec![own], zone: None, pool: None, backends, left_out: Vec::new() }
         })
         .collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));

@@ -36,6 +36,7 @@ pub enum Rules {
     /// - A node or Service that is wrong by itself is as if it were not there. What endpoints of such a Service run at is cut for nobody: kube-proxy may use them,
     ///   and whether it has others is not known.
     /// - An address that two nodes claim is neither's, and cut for neither. Endpoints there count as tied to no node.
+    /// - An endpoint of an IP version in which its node names no address is left out of the backends, under strict rules too: it may be the node's own address.
     /// - An endpoint that is wrong by itself or names an unknown node is left out, or counts as tied to no node.
     /// - A virtual address or node port of two Services leads to the first of them by name.
     Tolerant,

@@ -15,6 +15,7 @@ use super::{
     check::{Fault, node as check_node},
     owners::{Kind, Owner, Owners},
 };
+use crate::Family;
 
 /// A node as delivered.
 #[derive(Debug)]
@@ -104,12 +105,19 @@ impl Found<'_> {
             }
         }
         backends.extend(tied.into_iter().flat_map(HashMap::keys));
+        // One of a family of which the node names no address may be the node's own, which its kubelet, ssh and tunnels share.
+        let is_told = |backend: &Backend| {
+            let mut families = object.addresses.iter().map(|own| Family::of(*own));
+            backend.scope != Scope::Address || families.any(|family| family == Family::of(backend.address))
+        };
+        let (backends, left_out): (Vec<_>, Vec<_>) = backends.into_iter().partition(is_told);
         Node {
             name: self.name.clone(),
             addresses,
             zone: object.zone.clone(),
             pool: object.pool.clone(),
-            backends: backends.into_iter().collect(),
+            backends,
+            left_out: left_out.into_iter().map(|backend| backend.address).collect(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::cluster::{
     build::{Builder, Rules},
     node::NodeName,
     object::Conflict,
-    view::ClusterView,
+    view::{ClusterView, Scope},
 };
 
 /// How often something happened that the rules are about.
@@ -20,6 +20,7 @@ struct Seen {
     conflicts: usize,
     over: usize,
     backends: usize,
+    left_out: usize,
     tied: usize,
     refused: usize,
     taken: usize,
@@ -59,10 +60,19 @@ fn hold(view: &ClusterView, source: &Source) {
             assert_eq!(owner, &node.name, "{ip} is that of two nodes");
         }
     }
+    for node in &view.nodes {
+        let named: BTreeSet<bool> = source.nodes[&node.name].addresses.iter().map(IpAddr::is_ipv4).collect();
+        let whole = node.backends.iter().filter(|backend| backend.scope == Scope::Address);
+        for ip in whole.map(|backend| backend.address) {
+            assert!(named.contains(&ip.is_ipv4()), "{ip} may be an address of {} itself", node.name);
+        }
+        assert!(!node.left_out.iter().any(|ip| named.contains(&ip.is_ipv4())), "{:?}", node.left_out);
+    }
     for service in view.services.iter().flatten() {
         for endpoint in &service.endpoints {
             let Some(node) = endpoint.node.and_then(|node| view.at(node)) else { continue };
-            let there = node.backends.iter().any(|backend| backend.address == endpoint.address);
+            let there = node.backends.iter().any(|backend| backend.address == endpoint.address)
+                || node.left_out.contains(&endpoint.address);
             let serves = (0..service.ports.len()).any(|p| service.target(p, endpoint).is_some());
             assert!(there || !serves, "{} is tied to {} without a backend", endpoint.address, node.name);
         }
@@ -102,6 +112,7 @@ fn tolerant(seed: u64, seen: &mut Seen) {
     let view = builder.view();
     hold(&view, &source);
     seen.backends += view.backends();
+    seen.left_out += view.left_out().count();
     let endpoints = view.services.iter().flatten().flat_map(|service| &service.endpoints);
     seen.tied += endpoints.filter(|endpoint| endpoint.node.is_some()).count();
     let mut fresh = source.told(Rules::Tolerant, seed);
@@ -152,11 +163,12 @@ fn the_view_is_that_of_a_fresh_start_from_the_last_state() {
         }
     }
     // What never happens is not tested.
-    let Seen { conflicts, over, backends, tied, refused, taken, same } = seen;
+    let Seen { conflicts, over, backends, left_out, tied, refused, taken, same } = seen;
     for (what, times) in [
         ("conflicts", conflicts),
         ("conflicts that went", over),
         ("backends", backends),
+        ("backends that are left out", left_out),
         ("tied endpoints", tied),
         ("refused changes", refused),
         ("taken changes", taken),

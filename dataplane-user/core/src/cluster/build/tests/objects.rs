@@ -183,7 +183,7 @@ impl Source {
 fn usual(address: IpAddr, random: &mut Seeded) -> &'static str {
     let last = match address {
         IpAddr::V4(v4) => usize::from(v4.octets()[3]),
-        IpAddr::V6(_) => 0,
+        IpAddr::V6(v6) => usize::from(v6.segments()[7]),
     };
     if random.percent(90) { NODES[last % 4] } else { random.pick(&NODES) }
 }
@@ -192,6 +192,7 @@ fn usual(address: IpAddr, random: &mut Seeded) -> &'static str {
 fn address(random: &mut Seeded) -> IpAddr {
     match random.below(40) {
         0 => [127, 0, 0, 1].into(),
+        n @ 1..5 => [0xfd00, 0, 0, 0, 0, 0, 0, n as u16].into(),
         n => [10, 0, 0, 1 + (n % 17) as u8].into(),
     }
 }

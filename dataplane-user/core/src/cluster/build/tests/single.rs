@@ -19,6 +19,10 @@ fn node(name: &str, addresses: &[&str]) -> NodeObject {
     NodeObject::new(name, addresses)
 }
 
+fn named((name, address): (&str, &str)) -> Change {
+    Change::Node(node(name, &[address]))
+}
+
 fn service(name: &str, cluster_ip: &str) -> ServiceObject {
     let port =
         ServicePort { name: String::new(), protocol: Protocol::Tcp, port: 80, target: 8080, node_port: None };
@@ -55,6 +59,11 @@ impl Told {
         let view = self.builder.view();
         let backends = view.node(node).map(|node| node.backends.clone()).unwrap_or_default();
         backends.iter().map(ToString::to_string).collect()
+    }
+
+    fn left_out(&mut self, node: &str) -> Vec<IpAddr> {
+        let view = self.builder.view();
+        view.node(node).map(|node| node.left_out.clone()).unwrap_or_default()
     }
 
     /// Of each endpoint of the first Service the node.
@@ -94,8 +103,7 @@ fn an_address_that_two_nodes_claim_is_cut_for_neither() {
 
 #[test]
 fn endpoints_of_two_nodes_are_tied_to_none() {
-    let nodes = ["a", "b"].map(|name| Change::Node(node(name, &[])));
-    let mut told = Told::new(nodes);
+    let mut told = Told::new([("a", "10.0.0.1"), ("b", "10.0.0.2")].map(named));
     told.tell(Change::Service(service("x/a", "10.96.0.1")));
     told.tell(Change::Slice(slice("s1", "x/a", &[("10.1.0.1", Some("a")), ("10.1.0.2", Some("a"))])));
     assert_eq!(told.backends("a"), ["10.1.0.1", "10.1.0.2"]);
@@ -109,8 +117,7 @@ fn endpoints_of_two_nodes_are_tied_to_none() {
 
 #[test]
 fn of_an_address_of_the_machine_only_ports_can_be_cut() {
-    let nodes = ["a", "b"].map(|name| Change::Node(node(name, &[])));
-    let mut told = Told::new(nodes);
+    let mut told = Told::new([("a", "10.0.0.1"), ("b", "10.0.0.2")].map(named));
     told.tell(Change::Service(service("x/a", "10.96.0.1")));
     told.tell(Change::Slice(slice("s1", "x/a", &[("10.1.0.1", Some("a")), ("10.1.0.2", Some("b"))])));
     assert_eq!(told.backends("a"), ["10.1.0.1"]);
@@ -123,6 +130,50 @@ fn of_an_address_of_the_machine_only_ports_can_be_cut() {
     assert_eq!(brought.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
     assert!(told.builder.set_machine(&"a".into(), [ip("10.1.0.1")].into()).is_empty());
     assert_eq!((told.backends("b"), told.builder.conflicts().count()), (vec!["10.1.0.2".to_owned()], 0));
+}
+
+#[test]
+fn an_endpoint_on_any_of_its_node_s_addresses_is_host_network() {
+    let mut told = Told::new([
+        Change::Node(node("a", &["10.0.0.1", "fd00::1"])),
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Slice(slice("s", "x/a", &[("fd00::1", Some("a")), ("fd00:1::1", Some("a"))])),
+    ]);
+    assert_eq!(told.backends("a"), ["[fd00::1]:8080/tcp", "fd00:1::1"]);
+    // Whoever comes first.
+    let mut told = Told::new([
+        Change::Slice(slice("s", "x/a", &[("fd00::1", Some("a"))])),
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Node(node("a", &["10.0.0.1"])),
+        Change::Node(node("a", &["10.0.0.1", "fd00::1"])),
+    ]);
+    assert_eq!((told.backends("a"), told.left_out("a")), (vec!["[fd00::1]:8080/tcp".to_owned()], Vec::new()));
+}
+
+/// It may be the node's own address, with kubelet, ssh and tunnels.
+#[test]
+fn what_is_of_a_family_in_which_its_node_has_no_address_is_left_out() {
+    let listed = |address: &str, scope| Backend { address: ip(address), scope };
+    let backends =
+        vec![listed("fd00:1::9", Scope::Address), listed("fd00::1", Scope::Port(22, Protocol::Tcp))];
+    let endpoints = [("10.1.0.1", Some("a")), ("fd00:1::1", Some("a"))];
+    let mut told = Told::new([
+        Change::Node(NodeObject { backends: backends.clone(), ..node("a", &["10.0.0.1"]) }),
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Slice(slice("s", "x/a", &endpoints)),
+    ]);
+    assert_eq!(told.backends("a"), ["10.1.0.1", "[fd00::1]:22/tcp"]);
+    assert_eq!(told.left_out("a"), ["fd00:1::1", "fd00:1::9"].map(ip));
+    // It is an endpoint of the node all the same: of a flagged one nothing is alive.
+    assert_eq!((told.tied(), told.brought.len()), (vec![Some("a".to_owned()); 2], 0));
+    told.tell(Change::Node(NodeObject { backends, ..node("a", &["10.0.0.1", "fd00::1"]) }));
+    assert_eq!(told.backends("a"), ["10.1.0.1", "[fd00::1]:22/tcp", "fd00:1::1", "fd00:1::9"]);
+    assert_eq!(told.left_out("a"), [] as [IpAddr; 0]);
+    told.tell(Change::Node(node("a", &[])));
+    assert_eq!(
+        (told.backends("a"), told.left_out("a")),
+        (Vec::new(), ["10.1.0.1", "fd00:1::1"].map(ip).into())
+    );
 }
 
 #[test]
@@ -176,7 +227,7 @@ fn a_virtual_address_of_two_services_leads_to_the_first_by_name() {
 
 #[test]
 fn of_two_slices_with_one_endpoint_the_first_by_name_counts() {
-    let node_a = Change::Node(node("a", &[]));
+    let node_a = named(("a", "10.0.0.1"));
     let service_a = Change::Service(service("x/a", "10.96.0.1"));
     let second = SliceObject {
         endpoints: slice("s2", "x/a", &[("10.1.0.1", Some("a"))])
@@ -201,7 +252,8 @@ fn of_two_slices_with_one_endpoint_the_first_by_name_counts() {
 fn there_may_be_so_many_nodes() {
     let max = nodefence_common::MAX_NODES as usize;
     let name = |n: usize| format!("n{n:05}");
-    let nodes = (1..=max).map(|n| node(&name(n), &[])).collect();
+    let ip = |n: usize| format!("10.0.{}.{}", n / 250, n % 250);
+    let nodes = (1..=max).map(|n| node(&name(n), &[&ip(n)])).collect();
     let mut told = Told::new([Change::Nodes(nodes)]);
     assert!(told.brought.is_empty());
     told.tell(Change::Service(service("x/a", "10.96.0.1")));

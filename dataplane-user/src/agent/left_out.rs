@@ -1,0 +1,48 @@
+//! Endpoints and backends that cannot be told from their node's own address: as rows, as a warning, as a line of the log.
+
+use std::net::IpAddr;
+
+use crate::{
+    cluster::{ClusterView, Node, NodeName},
+    report::LeftOutRow,
+};
+
+/// All of them, by node.
+pub(super) fn left_out_rows(view: &ClusterView) -> impl Iterator<Item = LeftOutRow> {
+    view.left_out().map(|(node, address)| LeftOutRow {
+        node: node.name.to_string(),
+        address,
+        why: format!("it may be {}'s own address: the node names no {} address", node.name, version(address)),
+    })
+}
+
+/// What whoever flags the node is told.
+pub(super) fn left_out_warning(node: &Node) -> Option<String> {
+    let first = node.left_out.first()?;
+    Some(format!(
+        "{} endpoints on it are left out and not cut, {first} the first of them: the node names no {} address, and each may be its own",
+        node.left_out.len(),
+        version(*first)
+    ))
+}
+
+/// Says it where other nodes have such than before.
+pub(super) fn tell(before: Option<&ClusterView>, view: &ClusterView) {
+    fn names(view: &ClusterView) -> impl Iterator<Item = &NodeName> {
+        view.nodes.iter().filter(|node| !node.left_out.is_empty()).map(|node| &node.name)
+    }
+    let Some(first) = names(view).next() else { return };
+    if before.is_some_and(|before| names(before).eq(names(view))) {
+        return;
+    }
+    tracing::warn!(
+        nodes = names(view).count(),
+        endpoints = view.left_out().count(),
+        first = first.as_str(),
+        "endpoints are left out and not cut: their nodes name no address of that IP version, and each may be its node's own (see `nodefence status`)"
+    );
+}
+
+fn version(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
