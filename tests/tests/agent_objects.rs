@@ -167,6 +167,20 @@ fn what_two_nodes_claim_is_cut_for_neither() -> Result<()> {
 }
 
 #[test]
+fn the_last_endpoint_of_a_headless_service_passes() -> Result<()> {
+    let (ns, mut agent) = start()?;
+    agent.tell("service default/peers=None:80\nslice peers-1=default/peers:10.9.1.1@node-b\n")?;
+    told(&agent, "three Services", |row| row["services"] == 3)?;
+    agent.flag("node-b")?;
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "the last endpoint is cut");
+    ensure!(is_refused(&ns, "10.9.1.2")?, "that of a Service with another endpoint passes");
+    agent.tell("slice peers-2=default/peers:10.9.2.1@node-c\n")?;
+    let cut = || is_refused(&ns, "10.9.1.1").is_ok_and(|refused| refused);
+    wait_until("it is cut once there is another", READY, cut).with_context(|| agent.log())?;
+    agent.end()
+}
+
+#[test]
 fn a_list_takes_the_place_of_all_that_was_told() -> Result<()> {
     let (ns, mut agent) = start()?;
     let view = |agent: &Agent| Ok::<_, anyhow::Error>(agent.status()?["cluster"]["view"].clone());

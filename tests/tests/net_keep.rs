@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::report::{Request, UnflagReport};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Agent, Cluster, Family, Options, Outcome, Place,
+    Agent, Cluster, Conn, Family, Node, Options, Outcome, Place,
     checks::{Case, SOON, reset_by_now},
     client::{UdpConn, try_new},
     promises::{FOLLOWED, FREED},
@@ -100,6 +100,44 @@ fn the_last_endpoints_are_kept_until_another_comes() -> Result<()> {
     Ok(())
 }
 
+/// Its clients have the pods' addresses from DNS and go to them directly.
+#[test]
+fn the_last_endpoint_of_a_headless_service_is_kept() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let on = |nodes: &[&Node]| {
+        let endpoint = |node: &Node, family| {
+            format!("      - {{ address: '{}', node: {} }}\n", node.pod_address(family), node.name)
+        };
+        let both = |node: &&Node| [Family::V4, Family::V6].map(|family| endpoint(node, family)).concat();
+        let endpoints: String = nodes.iter().map(both).collect();
+        let head =
+            "  - name: default/peers\n    clusterIPs: [None]\n    ports: [{ port: 8080 }]\n    endpoints:\n";
+        file(&cluster, &["node-b", "node-c"]) + head + &endpoints
+    };
+    let agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &on(&[&cluster.b]))?;
+    let peer = cluster.b.endpoint(Service::Web, Family::V4);
+    let mut open = Conn::connect(&cluster.a.pod, peer, SOON)?;
+    ensure!(open.request() == Outcome::Answered);
+    agent.flag("node-b")?;
+    for family in [Family::V4, Family::V6] {
+        ensure!(passes(&cluster, Service::Web, family), "the last endpoint is cut, {family:?}");
+    }
+    ensure!(open.request() == Outcome::Answered, "a flow to the last endpoint is cut");
+    ensure!(!datagram_passes(&cluster), "a port of a Service with another endpoint passes");
+    let text = agent.expect(&["status"])?;
+    let line =
+        "10.244.2.2:8080/tcp on node-b: all that port 8080 of default/peers may use here is on flagged nodes";
+    ensure!(text.contains(line), "{text}");
+
+    let cut = || !passes(&cluster, Service::Web, Family::V4);
+    follows(&agent, &on(&[&cluster.b, &cluster.c]), "the cut where it has another", cut)?;
+    reset_by_now(&mut open)?;
+    ensure!(!passes(&cluster, Service::Web, Family::V6));
+    // Host's endpoints on B are the last still.
+    ensure!(agent.status()?["kept"] == 2, "{}", agent.status()?);
+    Ok(())
+}
+
 /// What is observed exempts nothing in the maps; `status` says what would be.
 #[test]
 fn what_would_be_kept_of_an_observed_node_is_told() -> Result<()> {
@@ -166,7 +204,7 @@ fn local_endpoints_of_a_local_policy_are_kept() -> Result<()> {
     let mut cluster = Cluster::new(Options::default())?;
     cluster.serve_on_a()?;
     let file = |policy: &str| {
-        let endpoint = |node: &nodefence_tests::Node| {
+        let endpoint = |node: &Node| {
             format!("      - {{ address: {}, node: {} }}\n", node.pod_address(Family::V4), node.name)
         };
         let endpoints = [&cluster.a, &cluster.c].map(endpoint).concat();

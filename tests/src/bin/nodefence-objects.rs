@@ -3,7 +3,7 @@
 //! A line is a change; the input's end is that of the source:
 //! `node NODE`, `service SERVICE`, `slice SLICE`: it is there, and so it is; `nodes NODE...`, `services SERVICE...`, `slices SLICE...`: these are all of them;
 //! `gone node NAME`, and so on: it is there no more.
-//! NODE is `NAME=ADDRESS,...`, SERVICE `NAME=ADDRESS:PORT` (target port 8080, TCP; IPv4), SLICE `NAME=SERVICE:ADDRESS@NODE,...`.
+//! NODE is `NAME=ADDRESS,...`, SERVICE `NAME=ADDRESS:PORT` (target port 8080, TCP; IPv4, or `None`), SLICE `NAME=SERVICE:ADDRESS@NODE,...`.
 
 use std::{collections::HashSet, io::BufRead as _, sync::Arc};
 
@@ -94,7 +94,8 @@ impl Reader {
             target: 8080,
             node_port: None,
         };
-        Ok(ServiceObject::new(self.text(name), vec![address.parse()?], vec![port]))
+        let address = (address != "None").then(|| address.parse()).transpose()?;
+        Ok(ServiceObject::new(self.text(name), address.into_iter().collect(), vec![port]))
     }
 
     fn slice(&mut self, word: &str) -> Result<SliceObject> {

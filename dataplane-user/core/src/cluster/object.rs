@@ -92,7 +92,7 @@ pub struct EndpointObject {
     pub zone: Option<Arc<str>>,
     /// Its own ports by the names of the Service's; `None` where they are the Service's targets.
     pub ports: Option<BTreeMap<String, u16>>,
-    /// It takes new flows.
+    /// It takes new flows, or its Service has `publishNotReadyAddresses`.
     pub ready: bool,
     /// It answers, be it about to end.
     pub serving: bool,

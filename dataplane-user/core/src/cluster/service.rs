@@ -58,6 +58,11 @@ impl Service {
         Some(SocketAddr::new(endpoint.address, self.target(port, endpoint)?))
     }
 
+    /// Whether it has no cluster IP: its clients find its endpoints by DNS.
+    pub const fn is_headless(&self) -> bool {
+        self.cluster_ips.is_empty()
+    }
+
     /// Whether kube-proxy serves it in that family at all.
     pub fn proxied(&self, family: Family) -> bool {
         self.cluster_ips.iter().any(|ip| Family::of(*ip) == family)

@@ -1,4 +1,4 @@
-//! What kube-proxy on this node may use of each Service: of a view, and independent of who is cut. Views that follow each other share what did not change.
+//! What kube-proxy on this node, or of a headless Service its clients, may use of each Service: of a view, and independent of who is cut. Views that follow each other share what did not change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,9 +7,9 @@ use std::{
 
 use super::untied::Untied;
 use crate::{
-    cluster::{Changed, ClusterView, Endpoint, Service},
+    cluster::{Changed, ClusterView, Endpoint, Service, TrafficPolicy},
     list::List,
-    plan::{KeptFor, KeptPort, Proxy, Slot, Why, targets, usable},
+    plan::{KeptFor, KeptPort, Proxy, Slot, Why, published, targets, usable},
     proxy::Mode as ProxyMode,
 };
 
@@ -246,12 +246,14 @@ impl ExemptIndex {
 
 /// The targets of a Service that can become exempt.
 fn targets_of(s: u32, service: &Service, proxy: &Proxy<'_>, slots: &[Option<Slot>]) -> Vec<Target> {
-    let of_service = targets(service, proxy.mode).filter_map(|target| {
-        let usable = all_placed(service, &usable(&target, proxy, |_| true), target.port, slots)?;
-        let port = target.port as u32;
-        Some(Target { reason: KeptFor { service: s, port, why: Why::NothingElse(target.policy) }, usable })
+    let by_proxy = targets(service, proxy.mode).map(|at| (at.port, at.policy, usable(&at, proxy, |_| true)));
+    let by_dns = published(service).map(|(port, named)| (port, TrafficPolicy::Cluster, named));
+    let all = by_proxy.chain(by_dns).filter_map(|(port, policy, endpoints)| {
+        let usable = all_placed(service, &endpoints, port, slots)?;
+        let reason = KeptFor { service: s, port: port as u32, why: Why::NothingElse(policy) };
+        Some(Target { reason, usable })
     });
-    of_service.collect()
+    all.collect()
 }
 
 /// The ports of endpoints; `None` where one of them can never be cut, or there is none.

@@ -7,9 +7,9 @@ use std::{
 use nodefence_common::PortKey;
 use proptest::prelude::*;
 
-use super::{Keep, KeptFor, KeptPort, Proxy, Why, targets, usable};
+use super::{Keep, KeptFor, KeptPort, Proxy, Why, published, targets, usable};
 use crate::{
-    cluster::{ClusterView, NodeIx, NodeSet, TrafficPolicy, parse},
+    cluster::{ClusterView, Endpoint, NodeIx, NodeSet, Service, TrafficPolicy, parse},
     proxy::Mode as ProxyMode,
 };
 
@@ -89,6 +89,14 @@ pub(crate) fn keep(
                 }
             }
         }
+        let why = Why::NothingElse(TrafficPolicy::Cluster);
+        for (port, named) in published(service) {
+            if named.iter().all(|endpoint| endpoint.node.is_some_and(|node| flagged.contains(node))) {
+                for kept in named.iter().filter_map(|one| KeptPort::of(service, port, one, one.node)) {
+                    add(&mut keep, kept, KeptFor { service: s, port: port as u32, why });
+                }
+            }
+        }
     }
     for node in flagged.iter() {
         for (s, e) in index.untied.get(&node).into_iter().flatten() {
@@ -112,7 +120,7 @@ fn view(services: &str) -> ClusterView {
     let nodes = "nodes:
   - { name: a, address: 10.0.0.1, zone: z1 }
   - { name: b, address: 10.0.0.2, zone: z1 }
-  - { name: c, address: 10.0.0.3, zone: z2 }
+  - { name: c, addresses: [10.0.0.3, 'fd00::3'], zone: z2 }
   - { name: d, address: 10.0.0.4, zone: z2, backends: [{ address: 10.1.4.1 }] }
 ";
     let text = format!("{nodes}{services}");
@@ -205,11 +213,41 @@ fn what_kube_proxy_does_not_use_is_no_alternative_and_not_kept() {
             view(&format!("services:\n{}", service("s", 1, "", &["{address: 10.1.2.1, node: b}", &dead])));
         assert_eq!(kept(&view, "bc"), ["10.1.2.1:53/udp", "10.1.2.1:8080/tcp"], "{dead}");
     }
-    // No cluster IP: kube-proxy does not know the Service.
-    let headless = service("s", 1, "", &["{address: 10.1.2.1, node: b}"]).replace("10.96.0.1", "");
-    assert_eq!(kept(&view(&format!("services:\n{headless}")), "b"), [""; 0]);
     assert_eq!(kept(&view("services: []\n"), "abcd"), [""; 0]);
     assert_eq!(kept(&view(""), "abcd"), [""; 0]);
+}
+
+/// kube-proxy does not know it: DNS tells clients of all that are ready, wherever they are and whatever a policy says.
+#[test]
+fn of_a_headless_service_all_ready_endpoints_count() {
+    let with = |more: &str, endpoints: &[&str]| {
+        let text = service("s", 1, more, endpoints);
+        for none in ["[None]", "[]"] {
+            let headless = text.replace("[10.96.0.1]", none);
+            assert_ne!(headless, text);
+            view(&format!("services:\n{headless}"));
+        }
+        view(&format!("services:\n{}", text.replace("[10.96.0.1]", "[None]")))
+    };
+    let on_b = "{address: 10.1.2.1, node: b, ports: {p: 1}}";
+    let alone = with("internalTrafficPolicy: Local", &[on_b, "{address: 10.1.3.1, node: c, ready: false}"]);
+    assert_eq!(kept(&alone, "b"), ["10.1.2.1:1/tcp"]);
+    let reason = *kept_in(&alone, None, "b").ports.values().next().unwrap();
+    assert_eq!(reason.why, Why::NothingElse(TrafficPolicy::Cluster));
+    // Hints and zones are nothing to DNS.
+    let hints = "{address: 10.1.3.1, node: c, ports: {p: 1}, hints: {zones: [z2]}}";
+    let both = with("", &["{address: 10.1.2.1, node: b, ports: {p: 1}, hints: {zones: [z1]}}", hints]);
+    assert_eq!((kept(&both, "b"), kept(&both, "c")), (vec![], vec![]));
+    assert_eq!(kept(&both, "bc"), ["10.1.2.1:1/tcp", "10.1.3.1:1/tcp"]);
+    // DNS names none that ends, even where there is no other.
+    let ends = "{address: 10.1.2.1, node: b, ready: false, serving: true, terminating: true}";
+    assert_eq!(kept(&with("", &[ends]), "b"), [""; 0]);
+    // One that is tied to no node is never cut.
+    assert_eq!(kept(&with("", &[on_b, "{address: 192.0.2.9, ports: {p: 1}}"]), "b"), [""; 0]);
+    // A client of one IP version has nothing else, whatever there is of the other.
+    let dual = with("", &[on_b, "{address: 'fd00:1:3::1', node: c, ports: {p: 1}}"]);
+    assert_eq!(kept(&dual, "b"), ["10.1.2.1:1/tcp"]);
+    assert_eq!(kept(&dual, "c"), ["[fd00:1:3::1]:1/tcp"]);
 }
 
 /// kube-proxy goes on choosing among those of its zone: that others are alive elsewhere helps nobody here.
@@ -255,13 +293,14 @@ fn any_services() -> impl Strategy<Value = ClusterView> {
     let endpoint = (1u8..5, 1u8..3, 0u8..3, any::<bool>(), prop::option::of(1u8..3));
     let one = (
         prop::collection::vec(endpoint, 0..5),
+        prop::bool::weighted(0.2),
         any::<bool>(),
         any::<bool>(),
         prop::sample::select(&["", "externalIPs: [192.0.2.X]", "loadBalancerIPs: ['fd00::X']"][..]),
     );
     prop::collection::vec(one, 0..5).prop_map(|services| {
         let mut text = String::from("services:\n");
-        for (n, (endpoints, internal, external, outside)) in (1u8..).zip(services) {
+        for (n, (endpoints, headless, internal, external, outside)) in (1u8..).zip(services) {
             let local = |local: bool| if local { "Local" } else { "Cluster" };
             let more = format!(
                 "internalTrafficPolicy: {}\n    externalTrafficPolicy: {}\n    {}",
@@ -283,7 +322,8 @@ fn any_services() -> impl Strategy<Value = ClusterView> {
                 })
                 .collect();
             let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
-            text += &service(&format!("s{n}"), n, &more, &endpoints);
+            let one = service(&format!("s{n}"), n, &more, &endpoints);
+            text += &if headless { one.replace(&format!("[10.96.0.{n}]"), "[None]") } else { one };
         }
         if text.ends_with("services:\n") {
             text = "services: []\n".into();
@@ -292,12 +332,26 @@ fn any_services() -> impl Strategy<Value = ClusterView> {
     })
 }
 
+/// What DNS tells of each port of a Service that has no cluster IP, for either IP version.
+fn headless(service: &Service) -> Vec<(usize, Vec<&Endpoint>)> {
+    let mut all = Vec::new();
+    for port in 0..service.ports.len() {
+        for v4 in [true, false] {
+            let named = service.endpoints.iter().filter(|one| one.ready && one.address.is_ipv4() == v4);
+            let named = named.filter(|one| service.target(port, one).is_some()).collect();
+            all.extend(service.cluster_ips.is_empty().then_some((port, named)));
+        }
+    }
+    all
+}
+
 /// The definition, read word by word: every Service, every list, every endpoint.
 fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &NodeSet) -> BTreeSet<KeptPort> {
     let mut kept = BTreeSet::new();
     for service in view.services.iter().flatten() {
-        for target in targets(service, mode) {
-            let all = usable(&target, &Proxy::of(view, "a", mode), |_| true);
+        let proxy = Proxy::of(view, "a", mode);
+        let by_proxy = targets(service, mode).map(|at| (at.port, usable(&at, &proxy, |_| true)));
+        for (at, all) in by_proxy.chain(headless(service)) {
             if all.iter().any(|endpoint| endpoint.node.is_none_or(|node| !flagged.contains(node))) {
                 continue;
             }
@@ -305,8 +359,8 @@ fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &NodeSet) -> BTreeSet<Ke
                 kept.insert(KeptPort {
                     node: endpoint.node.unwrap(),
                     address: endpoint.address,
-                    port: service.target(target.port, endpoint).unwrap(),
-                    protocol: service.ports[target.port].protocol,
+                    port: service.target(at, endpoint).unwrap(),
+                    protocol: service.ports[at].protocol,
                 });
             }
         }

@@ -4,6 +4,7 @@ mod addresses;
 pub mod audit;
 mod compare;
 mod delta;
+mod headless;
 mod indices;
 mod keep;
 mod node_tables;
@@ -26,6 +27,7 @@ mod usable_tests;
 pub use addresses::{Place, VirtualAddresses};
 pub use compare::{Fix, Pass, Wanted};
 pub use delta::{Delta, LeftOut, Step};
+pub use headless::published;
 pub use indices::{Full, Indices, Slot, name_field};
 pub use keep::{Keep, KeptFor, KeptPort, Why};
 #[cfg(test)]
