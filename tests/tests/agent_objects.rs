@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
-use nodefence_common::{Addr, BackendEntry};
+use nodefence_common::{Addr, BackendEntry, Reason};
 use nodefence_tests::{
     Agent, Netns, Outcome,
     agent::PINNED_MAPS,
@@ -31,17 +31,25 @@ const SERVICES: &str = "services default/web=10.96.0.10:80 default/db=10.96.0.11
 const SLICES: &str = "slices web-1=default/web:10.9.1.1@node-b,10.9.2.1@node-c db-1=default/db:10.9.1.2@node-b,10.9.3.1@node-d\n";
 
 fn begin() -> Result<(Arc<Netns>, Agent)> {
+    begin_with(&[])
+}
+
+fn begin_with(options: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     let ns = four_nodes::namespace("objects")?;
     for address in ["10.9.1.1", "10.9.1.2", "10.9.2.1"] {
         ns.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:01 nud permanent dev v0"))?;
     }
-    let agent = Agent::of_objects(&bin("nodefence-objects")?, &ns, "node-a", &["v0"], &[])?;
+    let agent = Agent::of_objects(&bin("nodefence-objects")?, &ns, "node-a", &["v0"], options)?;
     Ok((ns, agent))
 }
 
 /// One that was told of all.
 fn start() -> Result<(Arc<Netns>, Agent)> {
-    let (ns, mut agent) = begin()?;
+    start_with(&[])
+}
+
+fn start_with(options: &[&str]) -> Result<(Arc<Netns>, Agent)> {
+    let (ns, mut agent) = begin_with(options)?;
     agent.tell(&[NODES, SERVICES, SLICES].concat())?;
     agent.ready()?;
     Ok((ns, agent))
@@ -226,4 +234,49 @@ fn a_signal_ends_a_start_that_waits() -> Result<()> {
     let log = agent.log();
     ensure!(log.contains("SIGTERM") && !log.contains("has ended"), "{log}");
     Ok(())
+}
+
+/// How old a view may be where that is tried.
+const OLDEST: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_view_that_nobody_confirms_cuts_nothing_in_the_end() -> Result<()> {
+    let (ns, mut agent) = start_with(&["--max-view-age", "4s"])?;
+    let view = agent.status()?["cluster"]["view"].clone();
+    // What it knows already, so that it is known when it was last told something.
+    let confirmed = Instant::now();
+    agent.tell(SERVICES)?;
+    agent.flag("node-b")?;
+    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut");
+    let to: SocketAddr = "10.9.1.1:8080".parse()?;
+    // Nobody is there: what passes gets no answer.
+    let passes = || {
+        let attempt = Conn::attempt(&ns, to, Duration::from_millis(100));
+        attempt.conn.is_err_and(|error| Outcome::of(&error) == Outcome::TimedOut)
+    };
+    wait_within("an old view cuts nothing", OLDEST + Duration::from_secs(1), confirmed, passes)
+        .with_context(|| agent.log())?;
+    ensure!(confirmed.elapsed() >= OLDEST, "not cut any more after {:?}", confirmed.elapsed());
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "it is cut still");
+    ensure!(agent.counter(Reason::Observed)? > 0, "not counted");
+    let row = &agent.status()?["cluster"];
+    ensure!((&row["is_old"], &row["max_age_seconds"]) == (&json!(true), &json!(4)), "{row}");
+    let text = agent.expect(&["status"])?;
+    let line = "(problem: older than 4s: nothing is cut, what would be is counted)\n";
+    ensure!(text.lines().any(|line| line.starts_with("View ")) && text.contains(line), "{text}");
+    let again = agent.json(&["flag", "node-b"])?;
+    let why = "the view is older than --max-view-age: nothing is cut, only counted";
+    ensure!(again["warnings"].as_array().is_some_and(|rows| rows.contains(&json!(why))), "{again}");
+
+    let begun = Instant::now();
+    agent.tell(SERVICES)?;
+    wait_within("a view that is confirmed cuts", FOLLOWED, begun, || !passes())?;
+    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut again");
+    let row = &agent.status()?["cluster"];
+    ensure!(row["view"] == view && row["is_old"] == json!(false), "{row}");
+    agent.logs("the view is confirmed")?;
+    for line in ["has not confirmed its view for so long", "the view is confirmed"] {
+        ensure!(logged(&agent, line) == 1, "`{line}` is to be told once: {}", agent.log());
+    }
+    agent.end()
 }

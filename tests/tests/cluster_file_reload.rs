@@ -4,7 +4,7 @@ use std::{
     fs,
     os::unix::fs::symlink,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -91,6 +91,23 @@ fn a_bad_file_leaves_the_last_good_view() -> Result<()> {
     changed(&agent, "missing", remove, || Ok(!agent.status()?["cluster"]["error"].is_null()))?;
     ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
+}
+
+/// Whoever writes it confirms its view, be it the same.
+#[test]
+fn a_file_that_is_touched_confirms_its_view() -> Result<()> {
+    let options = ["--max-view-age", "3s"];
+    let agent = Agent::start_with(&namespace()?, "node-a", &["v0"], THREE, &options)?;
+    let is = |action: &str| agent.node("node-b").is_ok_and(|row| row["action"] == action);
+    let touch =
+        || Ok(fs::File::options().append(true).open(agent.cluster_file())?.set_modified(SystemTime::now())?);
+    let touched = Instant::now();
+    changed(&agent, "an age of nothing", touch, || Ok(agent.status()?["cluster"]["view"] == 2))?;
+    agent.flag("node-b")?;
+    ensure!(is("refuse"), "{}", agent.node("node-b")?);
+    wait_within("its view is too old", Duration::from_secs(3 + 1), touched, || is("observe"))?;
+    ensure!(touched.elapsed() >= Duration::from_secs(3), "too early");
+    changed(&agent, "its view is confirmed", touch, || Ok(is("refuse")))
 }
 
 /// What was last wrong with the file is not told any more once there is none.

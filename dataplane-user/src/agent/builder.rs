@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    enforce::{Epoch, NewClaim, NewView, Now},
+    enforce::{Epoch, Input, NewClaim, NewView, Now},
     flags::now,
     plan::{Answer, Full, Indices, Mode, Policy},
     proxy,
@@ -39,11 +39,13 @@ pub(super) struct BuildWork {
     view: Option<(Arc<ClusterView>, Taken)>,
     /// How kube-proxy forwards now.
     mode: Option<Option<proxy::Mode>>,
+    /// When (CLOCK_BOOTTIME) the source last said that the view it gave last is as it is.
+    confirmed: Option<Duration>,
 }
 
 impl BuildWork {
     fn is_something(&self) -> bool {
-        self.view.is_some() || self.mode.is_some()
+        self.view.is_some() || self.mode.is_some() || self.confirmed.is_some()
     }
 }
 
@@ -57,6 +59,11 @@ impl Builds {
         let (taken, receiver) = oneshot::channel();
         self.0.post(|work| work.view = Some((view, taken)));
         receiver
+    }
+
+    /// The view that was delivered last, and taken, is as it is still.
+    pub(super) fn confirm(&self, at: Duration) {
+        self.0.post(|work| work.confirmed = Some(at));
     }
 
     /// kube-proxy forwards otherwise from now on.
@@ -207,6 +214,9 @@ impl Builder {
             let again = self.build(Arc::clone(&last.view), last.read, Some(&last));
             inbox.view(again, None);
         }
+        if let Some(at) = work.confirmed {
+            inbox.tell(Input::Confirmed(at));
+        }
     }
 }
 
@@ -244,7 +254,7 @@ mod tests {
     use nodefence_common::MAX_NODES;
 
     use super::*;
-    use crate::{agent::inbox::Message, cluster::parse, enforce::Input, plan::Slot};
+    use crate::{agent::inbox::Message, cluster::parse, plan::Slot};
 
     const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
 
@@ -268,7 +278,7 @@ mod tests {
         let mut builder = Builder::new(&POLICY, None, Indices::default());
         let first = builder.take(view("- {name: a, address: 10.0.0.1}\n"), NONE).unwrap();
         let inbox = Inbox::default();
-        let of_mode = |mode| BuildWork { view: None, mode: Some(mode) };
+        let of_mode = |mode| BuildWork { mode: Some(mode), ..BuildWork::default() };
         builder.carry_out(of_mode(None), &inbox, NONE);
         assert!(delivered(&inbox).is_none(), "it is the same mode");
         builder.carry_out(of_mode(Some(proxy::Mode::Ipvs)), &inbox, NONE);

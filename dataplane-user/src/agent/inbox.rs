@@ -66,6 +66,7 @@ enum Subject {
     Claim(NodeName, Source),
     /// All that one source claims.
     Claims(Source),
+    Confirmed,
     Routes,
 }
 
@@ -81,6 +82,7 @@ impl Subject {
                 Some(Self::Claim(node.clone(), source.clone()))
             }
             Message::Tell(Input::Replace { source, .. }) => Some(Self::Claims(source.clone())),
+            Message::Tell(Input::Confirmed(_)) => Some(Self::Confirmed),
             Message::Tell(Input::Routes { .. }) => Some(Self::Routes),
             _ => None,
         }

@@ -76,6 +76,11 @@ pub(super) fn record(event: &Event) {
         Event::NoMoreWithheld(scope) => {
             tracing::info!(scope = scope.to_string(), "claims are withheld no more");
         }
+        Event::ViewTooOld(max) => tracing::error!(
+            max_seconds = max.as_secs(),
+            "the source of nodes has not confirmed its view for so long: nothing is cut by it any more, what would be is counted"
+        ),
+        Event::ViewConfirmed => tracing::info!("the view is confirmed: what is claimed holds again"),
         Event::Failed(node, error) => lapses(Some(node), error),
         Event::NotExempt(node, port, error) => {
             lapses(node.as_ref(), &format!("{port} must be kept, which failed: {error}"));
@@ -275,6 +280,14 @@ mod tests {
                 Event::Over("b".into(), Source::Hung),
                 &[r#"INFO the claim is over; it was not renewed node="b" source="hung""#],
             ),
+            (
+                Event::ViewTooOld(Duration::from_secs(60)),
+                &[
+                    "ERROR the source of nodes has not confirmed its view for so long: nothing is cut by it any more, \
+                      what would be is counted max_seconds=60",
+                ],
+            ),
+            (Event::ViewConfirmed, &["INFO the view is confirmed: what is claimed holds again"]),
             (
                 Event::NoMoreWithheld(LimitScope::Whole),
                 &[r#"INFO claims are withheld no more scope="all nodes""#],

@@ -243,7 +243,9 @@ pub(super) fn flag_report(
         );
     }
     if row.action == "observe" {
-        warnings.push("observe mode: nothing is cut, only counted".to_owned());
+        let why =
+            if world.held.view_is_old { "the view is older than --max-view-age" } else { "observe mode" };
+        warnings.push(format!("{why}: nothing is cut, only counted"));
     }
     if node.backends.is_empty() {
         warnings.push(format!("{} gives it no backends: there is nothing to cut", world.view.source));
@@ -373,7 +375,9 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
         source: world.view.source.to_string(),
         file: source.file.map(|file| file.display().to_string()),
         loaded: whole_seconds(world.loaded.wall),
-        age_seconds: now().boot.saturating_sub(world.loaded.boot).as_secs(),
+        age_seconds: now().boot.saturating_sub(world.loaded.boot.max(source.confirmed)).as_secs(),
+        max_age_seconds: shown.sight.settings.max_view_age.map(|age| age.as_secs()),
+        is_old: world.held.view_is_old,
         nodes: world.view.nodes.len(),
         backends: world.view.backends(),
         services: world.view.services.as_ref().map(Vec::len),

@@ -58,6 +58,8 @@ pub struct Settings {
     pub auto: Auto,
     /// How many nodes these may cut, of all, of each zone and of each pool.
     pub auto_limit: Share,
+    /// Nothing is cut while the view is older, only counted. `None`: it holds however old it is.
+    pub max_view_age: Option<Duration>,
     /// What senders are told.
     pub answer: Answer,
     /// What the operator says of kube-proxy's mode.
@@ -88,7 +90,14 @@ impl Settings {
 
     /// What the owner of verdicts must know of them.
     pub(super) fn told(&self, own: NodeName) -> Told {
-        Told { own, mode: self.mode, auto: self.auto, answer: self.answer, limit: self.auto_limit }
+        Told {
+            own,
+            mode: self.mode,
+            auto: self.auto,
+            answer: self.answer,
+            limit: self.auto_limit,
+            max_view_age: self.max_view_age,
+        }
     }
 
     /// What the kernel programs are to be configured with, after what was found.

@@ -1,6 +1,6 @@
 //! Rows of `status`: each is written by one owner, and read by whoever asks.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -17,6 +17,8 @@ pub(super) struct SourceRow {
     /// What is inconsistent about its objects and was left out: how much, and the first few.
     pub(super) conflicts: usize,
     pub(super) conflict_examples: Vec<ConflictRow>,
+    /// When (CLOCK_BOOTTIME) it last said that it is as it was when the view that holds was taken of it.
+    pub(super) confirmed: Duration,
     /// Why the file's folder is not watched.
     pub(super) unwatched: Option<String>,
     /// What reading it has cost since the agent began to follow it.

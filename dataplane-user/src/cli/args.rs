@@ -8,6 +8,7 @@ use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS, DEFAULT_RE
 
 use super::values::{
     AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, lasting, patience, reason, share,
+    view_age,
 };
 use crate::{
     enforce::Share,
@@ -293,6 +294,10 @@ pub struct AgentArgs {
     /// How many nodes such claims may cut, of all, of each zone and of each pool: a part, and at least one. Where more are claimed, none of these claims is enforced there
     #[arg(long, value_name = "PART/OF", default_value = "1/3", value_parser = share)]
     pub auto_limit: Share,
+
+    /// Cut nothing, and only count, while the source of nodes has not confirmed its view for so long [default: a view holds however old it is]
+    #[arg(long, value_name = "TIME", value_parser = view_age)]
+    pub max_view_age: Option<Duration>,
 
     /// What senders to a flagged node are told: refuse (RST, ICMP port unreachable) or drop (nothing)
     #[arg(long, default_value = "refuse")]

@@ -286,6 +286,21 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
             "nodefence status  # it lists the first of them: name all addresses of these nodes",
         ));
     }
+    if status.cluster.is_old {
+        checks.push(Check::fail(
+            source,
+            format!(
+                "it has not confirmed its view for {} s, longer than --max-view-age: nothing is cut",
+                status.cluster.age_seconds
+            ),
+            match &status.cluster.file {
+                Some(file) => {
+                    format!("touch {file}  # if it is still right; whoever writes it is to do so in time")
+                }
+                None => "nodefence status  # is its source cut off?".to_owned(),
+            },
+        ));
+    }
     if status.dataplane.renewed_late() {
         checks.push(Check::fail(
             "renewal",

@@ -75,6 +75,17 @@ fn conflicts_text(cluster: &ClusterRow) -> String {
     )
 }
 
+fn view_text(cluster: &ClusterRow) -> String {
+    let text = format!("number {}, read {} ago", cluster.view, seconds(cluster.age_seconds));
+    match cluster.max_age_seconds {
+        Some(max) if cluster.is_old => {
+            format!("{text} (problem: older than {}: nothing is cut, what would be is counted)", seconds(max))
+        }
+        Some(max) => format!("{text}, holds for {}", seconds(max)),
+        None => text,
+    }
+}
+
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -129,7 +140,7 @@ pub(super) fn status(status: &Status) -> String {
     if cluster.left_out > cluster.left_out_examples.len() {
         line("", format!("and {} more", cluster.left_out - cluster.left_out_examples.len()));
     }
-    line("View", format!("number {}, read {} ago", cluster.view, seconds(cluster.age_seconds)));
+    line("View", view_text(cluster));
     let plane = &status.dataplane;
     line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));
     let late = if plane.renewed_late() { " (problem: verdicts lapse 3 s after it)" } else { "" };

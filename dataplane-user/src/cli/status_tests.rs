@@ -10,6 +10,7 @@ fn well() -> Value {
         "mode": "enforce", "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
         "cluster": {
             "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
+            "max_age_seconds": null, "is_old": false,
             "nodes": 2, "backends": 1, "services": 0, "endpoints": 0, "error": null, "conflicts": 0,
             "conflict_examples": [], "left_out": 0, "left_out_examples": [], "flags": [], "watch": null, "view": 1,
             "reading": {"times": 0, "processor_micros": 0, "ended_ns": 0}
@@ -71,6 +72,20 @@ fn verdicts_that_are_not_renewed_are_a_problem() {
     });
     let late = "Renewed         2.6 s ago (problem: verdicts lapse 3 s after it)";
     assert_eq!(lines, [late, "                problem: node-b: no room"]);
+}
+
+#[test]
+fn a_view_that_is_too_old_is_a_problem() {
+    let lines = |is_old: bool| {
+        new_lines(|status| {
+            status["cluster"]["age_seconds"] = json!(61);
+            status["cluster"]["max_age_seconds"] = json!(60);
+            status["cluster"]["is_old"] = json!(is_old);
+        })
+    };
+    assert_eq!(lines(false), ["View            number 1, read 1m 1s ago, holds for 1m"]);
+    let old = "View            number 1, read 1m 1s ago (problem: older than 1m: nothing is cut, what would be is counted)";
+    assert_eq!(lines(true), [old]);
 }
 
 #[test]

@@ -99,6 +99,16 @@ pub(super) fn patience(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// How old a view may be: what is confirmed less often than that cuts nothing.
+pub(super) fn view_age(text: &str) -> Result<Duration, String> {
+    let age = humantime::parse_duration(text)
+        .map_err(|_| "expected numbers with their units (s, m, h, d), as in 90s, 10m or 1h 30m".to_owned())?;
+    if age < Duration::from_secs(1) || age > LONGEST_FLAG {
+        return Err("between 1s and 3650d; without the option a view holds however old it is".into());
+    }
+    Ok(age)
+}
+
 /// Ten years: what is longer was meant otherwise.
 const LONGEST_FLAG: Duration = Duration::from_secs(3_650 * 24 * 3_600);
 

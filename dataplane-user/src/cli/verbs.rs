@@ -212,6 +212,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
             AutoArg::Enforce => Auto::Enforce,
         },
         auto_limit: args.auto_limit,
+        max_view_age: args.max_view_age,
         answer: match args.answer {
             AnswerArg::Refuse => Answer::Refuse,
             AnswerArg::Drop => Answer::Drop,

@@ -176,6 +176,7 @@ fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back(
         auto: Auto::Enforce,
         answer: crate::plan::Answer::Refuse,
         limit: Share::default(),
+        max_view_age: None,
     };
     let mut enforcer = Enforcer::bridge(Vec::new(), store.adopt(now).unwrap().saved, told, now);
     enforcer.handle(Input::Tick, now);

@@ -16,8 +16,12 @@ pub struct ClusterRow {
     pub file: Option<String>,
     /// When the view that holds was taken from it.
     pub loaded: Timestamp,
-    /// How many seconds ago that was, whatever became of the wall clock meanwhile.
+    /// How many seconds ago the source last said that it is so, whatever became of the wall clock meanwhile.
     pub age_seconds: u64,
+    /// How old it may be, in seconds, before nothing is cut by it; `None` where it holds however old it is.
+    pub max_age_seconds: Option<u64>,
+    /// Whether it is older.
+    pub is_old: bool,
     /// Nodes in that view.
     pub nodes: usize,
     /// Backends in that view.

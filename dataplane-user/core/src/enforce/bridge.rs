@@ -8,6 +8,7 @@ use std::{
 use nodefence_common::{NodeEntry, Verdict};
 
 use super::{
+    age::Age,
     claim::{Claim, Saved},
     claims::Claims,
     exempt::Exempt,
@@ -36,6 +37,7 @@ impl Enforcer {
         let places = pinned.into_iter().map(|(index, entry)| (index, Place::found(index, entry, now.mono)));
         let mut this = Self {
             claims: Claims::new(told.clone(), saved),
+            age: Age::new(told.max_view_age, now),
             told,
             now,
             bridged: Some(bridged),
@@ -119,7 +121,7 @@ impl Enforcer {
         } else {
             Some(self.told.mode)
         };
-        match mode {
+        match mode.map(|mode| self.age.under(mode)) {
             Some(Mode::Enforce) => true,
             Some(Mode::Observe) => !cuts(entry),
             None => false,

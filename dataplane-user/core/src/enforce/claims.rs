@@ -46,6 +46,8 @@ pub(super) struct Claims {
     /// Nodes to be decided on anew.
     dirty: BTreeSet<NodeName>,
     all_dirty: bool,
+    /// The view is too old to cut by it.
+    is_old: bool,
     /// All scopes are to be held against their limits anew.
     scopes_dirty: bool,
     changes: Changes,
@@ -66,6 +68,7 @@ impl Claims {
             shown: ShownClaims::default(),
             dirty: BTreeSet::new(),
             all_dirty: true,
+            is_old: false,
             scopes_dirty: false,
             changes: Changes::default(),
             // What was saved is looked through first.
@@ -201,6 +204,12 @@ impl Claims {
         self.all_dirty = true;
     }
 
+    /// The view is too old to cut by it, or is so no more.
+    pub(super) fn set_old(&mut self, is_old: bool) {
+        self.is_old = is_old;
+        self.all_dirty = true;
+    }
+
     /// Has every node decided on anew of which a claim has an end: as time goes by, ends come nearer and the wall clock is set.
     pub(super) fn refresh(&mut self, now: Now) {
         let ends =
@@ -297,8 +306,8 @@ impl Claims {
             self.told.mode
         };
         match mode {
-            Mode::Enforce => Standing::Enforced,
-            Mode::Observe => Standing::Observed,
+            Mode::Enforce if !self.is_old => Standing::Enforced,
+            Mode::Enforce | Mode::Observe => Standing::Observed,
         }
     }
 

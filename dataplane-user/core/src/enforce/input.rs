@@ -1,6 +1,6 @@
 //! What the Enforcer is told.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use nodefence_common::{NodeEntry, PortKey};
 
@@ -35,6 +35,8 @@ pub enum Input {
         /// What its source flags ([`Source::File`]), where that was read anew. The limits of the view hold for both.
         flags: Option<Vec<(NodeName, NewClaim)>>,
     },
+    /// When (CLOCK_BOOTTIME) the source last said that the view it gave last is as it is, without another view.
+    Confirmed(Duration),
     /// A claim on a node.
     Claim {
         /// The node.

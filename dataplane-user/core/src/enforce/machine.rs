@@ -8,6 +8,7 @@ use std::{
 use nodefence_common::NodeEntry;
 
 use super::{
+    age::Age,
     claim::Source,
     claims::Claims,
     exempt::Exempt,
@@ -44,6 +45,7 @@ pub struct Enforcer {
     pub(super) bridging: VecDeque<(u32, NodeEntry)>,
     pub(super) claims: Claims,
     pub(super) views: Views,
+    pub(super) age: Age,
     pub(super) places: BTreeMap<u32, Place>,
     pub(super) exempt: Exempt,
     /// Places by what must be done about them.
@@ -101,6 +103,7 @@ impl Enforcer {
                 }
                 self.view(view);
             }
+            Input::Confirmed(at) => self.confirmed(at),
             Input::Claim { node, change, ticket } => self.claim(node, change, ticket),
             Input::Replace { source, claims } => self.replace(source, claims),
             Input::Routes { own_attached } => {
@@ -144,6 +147,11 @@ impl Enforcer {
         }
         for (node, source) in self.claims.expire(self.now) {
             self.out.push_back(Output::Record(Event::Over(node, source)));
+        }
+        if let Some(news) = self.age.follow(self.now) {
+            self.claims.set_old(self.age.is_over());
+            self.out.push_back(Output::Record(news));
+            self.publish = true;
         }
         if self.bridged.is_some() {
             self.bridge_on();
@@ -309,6 +317,7 @@ impl Enforcer {
             self.later.first().map(|(at, _)| *at),
             own.filter(|at| *at > self.now.mono),
             self.views.next_try(),
+            self.age.deadline(self.now),
             self.requests.next_deadline(),
             self.requests.next_save(self.claims.changes()),
         ];

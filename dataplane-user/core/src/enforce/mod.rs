@@ -3,6 +3,7 @@
 //!
 //! [`Enforcer`] is the machine. [`Input`] is what it is told, [`Output`] what it wants done, [`World`] what everybody else reads.
 
+mod age;
 mod bearers;
 mod bridge;
 mod build;

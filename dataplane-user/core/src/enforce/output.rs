@@ -1,6 +1,6 @@
 //! What the Enforcer wants done.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use nodefence_common::{NodeEntry, PortKey};
 
@@ -147,6 +147,10 @@ pub enum Event {
     Withheld(Withheld, Vec<NodeName>),
     /// Automatic claims of a scope are withheld no more.
     NoMoreWithheld(LimitScope),
+    /// The view is older than this: nothing is cut by it any more, only counted.
+    ViewTooOld(Duration),
+    /// The view is not too old any more.
+    ViewConfirmed,
     /// A node's entry could not be written.
     Failed(NodeName, Arc<str>),
     /// A node is not cut because this port of it must be exempt, which failed.

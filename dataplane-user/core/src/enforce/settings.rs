@@ -1,5 +1,7 @@
 //! What the command line says of verdicts. It does not change while the agent runs.
 
+use std::time::Duration;
+
 use crate::{
     cluster::NodeName,
     plan::{Answer, Mode},
@@ -68,4 +70,6 @@ pub struct Told {
     pub answer: Answer,
     /// How many nodes automatic claims may cut, of all, of each zone and of each pool.
     pub limit: Share,
+    /// Nothing is cut while the view is older, only counted. `None`: it holds however old it is.
+    pub max_view_age: Option<Duration>,
 }

@@ -24,6 +24,7 @@ impl Enforcer {
         let mut world = World {
             number: self.world.number + 1,
             view: self.views.latest().cloned(),
+            view_is_old: self.age.is_over(),
             claims: self.claims.shown().clone(),
             enforced: self.world.enforced.clone(),
             observed: self.world.observed.clone(),

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use nodefence_common::{NodeEntry, PortKey};
@@ -21,6 +22,13 @@ impl Enforcer {
     pub(super) fn view(&mut self, view: Arc<NewView>) {
         if let Some(view) = self.views.offer(view) {
             self.take(view);
+        }
+    }
+
+    /// The source said then (CLOCK_BOOTTIME) that the view it gave last is as it is. One that is not in the maps yet is of about that time itself.
+    pub(super) fn confirmed(&mut self, at: Duration) {
+        if self.views.is_written() {
+            self.age.confirm(at);
         }
     }
 
@@ -135,6 +143,9 @@ impl Enforcer {
         self.publish = true;
         if self.views.written() == Some(epoch) && self.views.error.is_none() {
             self.exempt.written(epoch);
+            if let Some(view) = self.views.latest() {
+                self.age.confirm(view.read.boot);
+            }
             self.ask_grown();
             self.grown.clear();
             self.vacate();

@@ -69,6 +69,11 @@ impl Views {
         self.written
     }
 
+    /// Whether the view that came last is the one whose tables lie in the maps.
+    pub(super) fn is_written(&self) -> bool {
+        self.next.is_none() && self.step == Step::Written && self.latest.is_some()
+    }
+
     /// Whether tables lie in the maps that know what came with this view.
     pub(super) fn written_since(&self, epoch: Epoch) -> bool {
         self.written.is_some_and(|written| written >= epoch)

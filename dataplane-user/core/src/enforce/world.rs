@@ -23,6 +23,8 @@ pub struct World {
     pub number: u64,
     /// Who exists: the view whose backends the maps hold or are being given.
     pub view: Option<Arc<NewView>>,
+    /// It is older than it may be: nothing is cut by it, only counted.
+    pub view_is_old: bool,
     /// Every claim and how it stands.
     pub claims: ShownClaims,
     /// Nodes that are cut, or are about to be. By place.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use super::super::{builder::Builds, told::SourceRow};
-use crate::flags::monotonic_ns;
+use crate::flags::{monotonic_ns, now};
 
 /// Who takes views, and what `status` says of the source.
 pub(in super::super) struct Ground {
@@ -21,6 +21,13 @@ impl Ground {
             row.reading.processor_micros += took.as_micros() as u64;
             row.reading.ended_ns = monotonic_ns();
         });
+    }
+
+    /// It is as it was when the view that holds was taken of it.
+    pub(super) fn has_confirmed(&self) {
+        let at = now().boot;
+        self.row.send_modify(|row| row.confirmed = at);
+        self.builds.confirm(at);
     }
 
     /// What became of it. Where it was not taken, the reason is kept for `status`.

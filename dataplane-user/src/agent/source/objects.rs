@@ -132,6 +132,7 @@ impl Taking {
     fn follow(&mut self, own: &NodeName, ground: &Ground, stop: &CancellationToken) -> anyhow::Result<()> {
         self.tell_conflicts(ground);
         let mut is_there = true;
+        let mut is_taken = true;
         let mut last = Instant::now();
         loop {
             match self.objects.wait(None) {
@@ -145,7 +146,13 @@ impl Taking {
             let (view, took) = timed(|| self.take(own));
             ground.has_read(took);
             self.tell_conflicts(ground);
-            let Some(view) = view else { continue };
+            let Some(view) = view else {
+                // It speaks, and nothing that it says alters the view.
+                if is_taken {
+                    ground.has_confirmed();
+                }
+                continue;
+            };
             last = Instant::now();
             let taken = self.believed(&view).and_then(|()| {
                 let was_there = std::mem::replace(&mut is_there, view.node(own).is_some());
@@ -156,6 +163,7 @@ impl Taking {
                 let taken = ground.builds.deliver(view).blocking_recv().unwrap_or(Ok(()));
                 taken.map_err(|full| full.to_string())
             });
+            is_taken = taken.is_ok();
             ground.has_taken(taken);
         }
     }

@@ -98,6 +98,7 @@ fn told() -> Told {
         auto: Auto::Off,
         answer: crate::plan::Answer::Refuse,
         limit: Share::default(),
+        max_view_age: None,
     }
 }
 

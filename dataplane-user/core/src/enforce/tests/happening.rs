@@ -38,7 +38,8 @@ impl History {
             38..46 => self.any_withdrawal(),
             46..52 => self.any_file(),
             52..74 => self.any_tables(),
-            74..78 => self.any_save(),
+            74..77 => self.any_save(),
+            77 => self.any_confirmation(),
             78..81 => self.any_found(),
             81..83 => {
                 let own_attached = self.random.percent(50);
@@ -159,7 +160,7 @@ impl History {
             }
             _ => {
                 self.note("tables".to_owned());
-                self.rig.write_tables();
+                self.write_tables();
             }
         }
         self.look();
@@ -260,7 +261,7 @@ impl History {
         self.any_found_whole();
         for _ in 0..8 {
             self.pass(SECOND, false);
-            self.rig.write_tables();
+            self.write_tables();
             self.look();
             self.run();
             self.save(Ok(()));

@@ -25,6 +25,7 @@ struct Seen {
     handed_over: u64,
     went_on: u64,
     lost: u64,
+    old: u64,
 }
 
 impl Seen {
@@ -49,6 +50,7 @@ impl Seen {
                 Saw::HandedOver => &mut self.handed_over,
                 Saw::WentOn => &mut self.went_on,
                 Saw::Lost => &mut self.lost,
+                Saw::Old => &mut self.old,
             };
             *count += 1;
         }
@@ -120,5 +122,6 @@ fn never_a_wrong_cut() {
         assert!(at_least(seen.handed_over, 10), "{seen:?}");
         assert!(at_least(seen.went_on, 1), "{seen:?}");
         assert!(at_least(seen.lost, 5), "{seen:?}");
+        assert!(at_least(seen.old, 5), "{seen:?}");
     }
 }

@@ -45,6 +45,7 @@ pub(super) enum Saw {
     HandedOver,
     WentOn,
     Lost,
+    Old,
 }
 
 /// A history and what must hold in it.
@@ -156,6 +157,25 @@ impl History {
         self.oracle.lapse(&self.members(), self.rig.now);
         self.look();
         self.run();
+    }
+
+    /// Tables that were handed out are written.
+    pub(super) fn write_tables(&mut self) {
+        if self.rig.tables.is_some() {
+            self.rig.write_tables();
+            let read = self.rig.maps.views[0].new.read.boot;
+            self.oracle.confirmed = self.oracle.confirmed.max(read);
+        }
+    }
+
+    /// The source says that its view is as it is.
+    pub(super) fn any_confirmation(&mut self) {
+        self.note("confirmed");
+        let at = self.rig.now.boot - Duration::from_nanos(self.random.below(SECOND));
+        if self.rig.enforcer.views.is_written() {
+            self.oracle.confirmed = self.oracle.confirmed.max(at);
+        }
+        self.tell(Input::Confirmed(at));
     }
 
     /// What was handed out to be saved is, or is not.
@@ -280,6 +300,9 @@ impl History {
         if self.oracle.exceeded > 0 {
             self.saw.insert(Saw::Exceeded);
         }
+        if self.oracle.is_old(self.rig.now) {
+            self.saw.insert(Saw::Old);
+        }
         if self.oracle.came_back > 0 {
             self.saw.insert(Saw::CameBack);
         }
@@ -399,7 +422,9 @@ impl History {
             // A verdict that is alive now and was written before is one that is claimed now.
             for slot in self.rig.maps.cut(self.rig.now.mono).collect::<Vec<_>>() {
                 let entry = self.rig.maps.nodes[&slot.index];
+                // A view is too old from one moment to the next, which a verdict that was renewed before that does not know.
                 if self.claims_of(&entry).is_empty()
+                    && !self.oracle.is_old(self.rig.now)
                     && !self.excused.contains(&slot.index)
                     && self.oracle.open
                 {
@@ -421,6 +446,7 @@ pub(super) fn any_told(random: &mut Seeded) -> Told {
         auto: random.pick(&[Auto::Enforce, Auto::Enforce, Auto::Enforce, Auto::Observe, Auto::Off]),
         answer: plan::Answer::Refuse,
         limit: random.pick(&[Share::default(), Share { part: 1, of: 2 }, Share { part: 1, of: 1 }]),
+        max_view_age: random.percent(25).then(|| Duration::from_secs(random.pick(&[2, 10, 60]))),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every rule by itself, against a model of the maps in which a packet is looked up between any two writes; then random histories.
 
+mod aged;
 mod automatic;
 mod bridged;
 mod changing;

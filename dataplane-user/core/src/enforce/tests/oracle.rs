@@ -61,6 +61,8 @@ pub(super) struct Oracle {
     asked: BTreeMap<u64, (Key, Option<Held>, Option<Held>)>,
     /// Hand-overs that are not answered, and when (CLOCK_MONOTONIC, ns) each was asked for.
     handing_over: BTreeMap<u64, u64>,
+    /// When (CLOCK_BOOTTIME) the view whose tables lie in the maps was last confirmed; before one was written, when the agent began.
+    pub(super) confirmed: Duration,
     /// To so many agents what was saved was given, that nobody said had gone.
     pub(super) given: u32,
     /// What was saved is gone from the disk.
@@ -84,6 +86,7 @@ impl Oracle {
             saved,
             asked: BTreeMap::new(),
             handing_over: BTreeMap::new(),
+            confirmed: now.boot,
             given: 0,
             lost: false,
             drain_alive: now.mono,
@@ -313,7 +316,7 @@ impl Oracle {
         if held.over(now) {
             return Standing::Over;
         }
-        let mut enforces = self.told.mode == Mode::Enforce;
+        let mut enforces = self.told.mode == Mode::Enforce && !self.is_old(now);
         if is_automatic(&key.1) {
             if self.told.auto == Auto::Off {
                 return Standing::Off;
@@ -325,6 +328,11 @@ impl Oracle {
             enforces &= self.told.auto == Auto::Enforce;
         }
         if enforces { Standing::Enforced } else { Standing::Observed }
+    }
+
+    /// Whether the view is too old to cut by it.
+    pub(super) fn is_old(&self, now: Now) -> bool {
+        self.told.max_view_age.is_some_and(|max| now.boot >= self.confirmed + max)
     }
 
     /// Whether a node may be cut for one of its claims.

@@ -73,6 +73,7 @@ pub(super) fn told() -> Told {
         auto: Auto::Enforce,
         answer: plan::Answer::Refuse,
         limit: Share::default(),
+        max_view_age: None,
     }
 }
 
@@ -165,15 +166,10 @@ impl Rig {
             Some(last) => Arc::new(ClusterView::clone(&cluster.view).sharing(&last.view)),
             None => Arc::clone(&cluster.view),
         };
-        let new = Arc::new(NewView::build(
-            epoch,
-            view,
-            |name| slots.get(name),
-            pool,
-            &policy(&self.told),
-            None,
-            self.last.as_deref(),
-        ));
+        let policy = policy(&self.told);
+        let last = self.last.as_deref();
+        let new = NewView::build(epoch, view, |name| slots.get(name), pool, &policy, None, last);
+        let new = Arc::new(NewView { read: self.now, ..new });
         self.last = Some(Arc::clone(&new));
         self.known.insert(epoch, Known { new: Arc::clone(&new), cluster: Arc::clone(cluster) });
         new

@@ -1,0 +1,122 @@
+//! `--max-view-age`: a view that nobody confirms cuts nothing in the end.
+
+use std::time::Duration;
+
+use super::{
+    model::Cluster,
+    rig::{Rig, SECOND, now, told},
+    texts::text,
+};
+use crate::enforce::{Event, Input, Standing, Told};
+
+const MAX: Duration = Duration::from_secs(60);
+
+fn aging() -> Told {
+    Told { max_view_age: Some(MAX), ..told() }
+}
+
+/// Two nodes are flagged.
+fn rig(told: Told) -> Rig {
+    let mut rig = Rig::with(&text("abcdefghijkl", &["b", "be"]), told);
+    for node in ["b", "e"] {
+        rig.flag(node).unwrap();
+    }
+    rig
+}
+
+/// What came of the claim on `b`, how many nodes are observed, whether the view is told to be too old, and what the log has of that.
+fn shown(rig: &Rig) -> (Standing, usize, bool, Vec<&Event>) {
+    let world = rig.world();
+    let ages = |event: &&Event| matches!(event, Event::ViewTooOld(_) | Event::ViewConfirmed);
+    let events = rig.events.iter().filter(ages).collect();
+    let standing = world.claims.of("b")[0].standing.clone();
+    (standing, world.observed.iter().count(), world.view_is_old, events)
+}
+
+#[test]
+fn a_view_that_is_too_old_cuts_nothing_until_it_is_confirmed() {
+    let mut rig = rig(aging());
+    let (begun, age) = (rig.now.mono, MAX.as_nanos() as u64);
+    assert_eq!(rig.cut(), "b,e");
+    rig.pass(age - 1);
+    assert_eq!(rig.cut(), "b,e");
+    assert_eq!(rig.enforcer.deadline(), begun + age);
+    assert!(!rig.maps.exempt.is_empty());
+    rig.pass(1);
+    // At once, and it is counted what would be cut.
+    assert_eq!(rig.cut(), "");
+    let over = Event::ViewTooOld(MAX);
+    assert_eq!(shown(&rig), (Standing::Observed, 2, true, vec![&over]));
+    assert_eq!((rig.entry("b").until > rig.now.mono, rig.maps.exempt.len()), (true, 0));
+    rig.pass(3 * age);
+    assert_eq!(shown(&rig), (Standing::Observed, 2, true, vec![&over]), "it is said once");
+    // Its source says that it is so.
+    rig.tell(Input::Confirmed(rig.now.boot));
+    assert_eq!(rig.cut(), "b,e");
+    assert_eq!(shown(&rig), (Standing::Enforced, 0, false, vec![&over, &Event::ViewConfirmed]));
+    rig.pass(age - 1);
+    assert_eq!(rig.cut(), "b,e");
+    // Another view, in time.
+    let cluster = Cluster::parse(&text("abcdefghijkl", &["b", "be"]));
+    rig.view(&cluster);
+    rig.pass(age - 1);
+    assert_eq!(rig.cut(), "b,e");
+    rig.pass(1);
+    assert_eq!(rig.cut(), "");
+    rig.view(&cluster);
+    assert_eq!(rig.cut(), "b,e");
+}
+
+#[test]
+fn by_default_a_view_holds_however_old_it_is() {
+    let mut rig = rig(told());
+    rig.pass(3_600 * SECOND);
+    assert_eq!(rig.cut(), "b,e");
+    assert_eq!(shown(&rig), (Standing::Enforced, 0, false, vec![]));
+}
+
+/// What lies in the maps is what is too old.
+#[test]
+fn a_view_whose_tables_are_not_written_confirms_nothing() {
+    let mut rig = rig(aging());
+    rig.writes_tables = false;
+    rig.pass(50 * SECOND);
+    rig.view(&Cluster::parse(&text("abcdefghijk", &["b", "be"])));
+    rig.tell(Input::Confirmed(rig.now.boot));
+    rig.pass(10 * SECOND);
+    assert_eq!(rig.cut(), "");
+    rig.write_tables();
+    rig.run();
+    assert_eq!(rig.cut(), "b,e");
+    // From when it was read.
+    rig.pass(49 * SECOND);
+    assert_eq!(rig.cut(), "b,e");
+    rig.pass(SECOND);
+    assert_eq!(rig.cut(), "");
+}
+
+/// The clock of the age goes on while the machine sleeps.
+#[test]
+fn a_machine_that_slept_has_an_old_view() {
+    let mut rig = rig(aging());
+    rig.now.boot += MAX;
+    rig.tell(Input::Tick);
+    assert_eq!(rig.cut(), "");
+}
+
+/// Who cut them before knew the view; nobody says how old that is.
+#[test]
+fn an_agent_that_waits_for_its_first_view_renews_no_longer_than_that() {
+    let before = rig(told());
+    let begun = before.now.mono + SECOND;
+    let mut rig = Rig::over(before.maps, before.saved, aging(), begun);
+    rig.run();
+    rig.pass(59 * SECOND);
+    assert_eq!(rig.cut(), "b,e");
+    rig.pass(4 * SECOND);
+    assert_eq!(rig.cut(), "");
+    assert_eq!(rig.events.iter().filter(|event| matches!(event, Event::ViewTooOld(_))).count(), 1);
+    rig.view(&Cluster::parse(&text("abcdefghijkl", &["b", "be"])));
+    assert_eq!(rig.cut(), "b,e");
+    assert_eq!(rig.now, now(begun + 63 * SECOND));
+}
