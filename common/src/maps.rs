@@ -13,10 +13,11 @@ pub mod backend_flags {
 
 /// Bits of a value of `ports`.
 pub mod port_flags {
-    /// Packets to this address, port and protocol are subject to the node's verdict.
+    /// Packets to this address, port and protocol are subject to the node's verdict; under a key of [`super::port_kinds::KEPT`] though
+    /// the address is kept.
     pub const CUT: u32 = 1;
     /// Packets to this address, port and protocol pass whatever the node's verdict says. Only under a key of
-    /// [`super::port_kinds::KEPT`].
+    /// [`super::port_kinds::KEPT`]. Of an address that is a backend as a whole, its own key says so for all of it but for ports that are cut.
     pub const KEEP: u32 = 2;
 }
 
@@ -25,7 +26,7 @@ pub mod port_flags {
 pub mod port_kinds {
     /// A host-network endpoint.
     pub const ENDPOINT: u8 = 0;
-    /// A port that is kept, of whatever backend; under port 0 and protocol 0 an address that has one.
+    /// A port that is kept, of whatever backend; under port 0 and protocol 0 an address that is, and then also a port that is not.
     pub const KEPT: u8 = 1;
 }
 
@@ -49,7 +50,7 @@ pub struct BackendEntry {
     pub flags: u32,
 }
 
-/// Key of `ports`: one host-network endpoint, or one port that is kept. Value: [`port_flags`] as `u32`.
+/// Key of `ports`: one host-network endpoint, or one port or address that is kept. Value: [`port_flags`] as `u32`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortKey {
@@ -70,13 +71,13 @@ impl PortKey {
         Self { addr, port, protocol, kind: port_kinds::ENDPOINT }
     }
 
-    /// Of a port that is kept.
+    /// Of a port that is kept, or is not though its address is.
     #[inline(always)]
     pub const fn kept(addr: Addr, port: u16, protocol: u8) -> Self {
         Self { addr, port, protocol, kind: port_kinds::KEPT }
     }
 
-    /// Of an address some port of which is kept: what packets without a port, or with an unknown one, are judged by.
+    /// Of an address that is a backend as a whole and is kept, but for the ports that are cut by name.
     #[inline(always)]
     pub const fn kept_address(addr: Addr) -> Self {
         Self::kept(addr, 0, 0)

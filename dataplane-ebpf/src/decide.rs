@@ -113,14 +113,14 @@ pub const fn portless(packet: &Packet) -> Option<Decision> {
     }
 }
 
-/// What a packet is counted as that passes because its port, or some port of its address, is kept.
+/// What a packet is counted as that passes because its port, or its address, is kept.
 #[inline(always)]
 pub const fn kept_reason(packet: &Packet) -> Reason {
     if packet.is(marks::FRAGMENT) { Reason::FragmentPassed } else { Reason::Kept }
 }
 
 /// Decides on a packet to a backend whose node is subject to `action`. For [`Scope::Port`] the caller has asked
-/// [`portless`] and looked the port up before; for both, whether the port is kept.
+/// [`portless`] and looked the port up before; for both, whether the packet is kept.
 #[inline(always)]
 pub fn decide(packet: &Packet, scope: Scope, action: Action) -> Decision {
     let readable = packet.is(marks::TRANSPORT);

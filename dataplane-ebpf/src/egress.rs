@@ -178,5 +178,5 @@ pub fn spared(hit: &Hit, packet: &Packet) -> Option<Decision> {
             return Some(Decision::Pass);
         }
     }
-    (kept(packet) != 0).then(|| Decision::Counted(kept_reason(packet)))
+    (kept(hit, packet) != 0).then(|| Decision::Counted(kept_reason(packet)))
 }

@@ -96,16 +96,18 @@ pub fn port_listed(packet: &Packet) -> u64 {
     listed(&PortKey::endpoint(packet.dst, packet.dst_port, packet.protocol), port_flags::CUT)
 }
 
-/// Whether the packet's destination is kept: its port, or some port of its address where the packet has none or not every
-/// packet of its flow shows it.
+/// Whether the packet's destination is kept: its port; where all of the address is the backend's, that address, unless the port is cut by name. A packet without
+/// ports, or of whose flow not every packet shows them, goes with the address.
 #[inline(never)]
-pub fn kept(packet: &Packet) -> u64 {
-    let key = if portless(packet).is_some() {
-        PortKey::kept_address(packet.dst)
-    } else {
-        PortKey::kept(packet.dst, packet.dst_port, packet.protocol)
-    };
-    listed(&key, port_flags::KEEP)
+pub fn kept(hit: &Hit, packet: &Packet) -> u64 {
+    let port = PortKey::kept(packet.dst, packet.dst_port, packet.protocol);
+    if matches!(hit.scope(), Scope::Port) {
+        return listed(&port, port_flags::KEEP);
+    }
+    if listed(&PortKey::kept_address(packet.dst), port_flags::KEEP) == 0 {
+        return 0;
+    }
+    u64::from(portless(packet).is_some() || listed(&port, port_flags::CUT) == 0)
 }
 
 #[inline(always)]

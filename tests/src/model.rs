@@ -51,8 +51,11 @@ pub struct World {
     pub backends: HashMap<Ip, Backend>,
     /// Host-network endpoints: address, port, protocol.
     pub ports: HashSet<(Ip, u16, u8)>,
-    /// Ports that pass whatever is ordered: address, port, protocol.
+    /// Ports that pass whatever is ordered: address, port, protocol. Where only some ports of the address are backends, these alone do; otherwise all of the address
+    /// does, but for [`World::cut`].
     pub kept: HashSet<(Ip, u16, u8)>,
+    /// Ports of such addresses that are cut: address, port, protocol.
+    pub cut: HashSet<(Ip, u16, u8)>,
     /// Nodes by index.
     pub nodes: HashMap<u32, Node>,
     /// MAC address of the device that XDP runs on.
@@ -215,13 +218,17 @@ fn judge_backend(
             return pass();
         }
     }
-    // What cannot be told from a kept port's packets goes with them.
     if world.kept.iter().any(|(address, _, _)| *address == seen.dst) {
+        // What may belong to what passes goes with it.
         if seen.fragment {
             return passed("fragment_passed");
         }
         let port = found.destination.map(|port| (seen.dst.clone(), port as u16, seen.protocol));
-        if port.is_none_or(|port| world.kept.contains(&port)) {
+        let passes = |port| match backend.host_network {
+            true => world.kept.contains(&port),
+            false => !world.cut.contains(&port),
+        };
+        if port.is_none_or(passes) {
             return passed("kept");
         }
     }

@@ -28,14 +28,16 @@ pub const LAPSED: u32 = 5;
 pub const STALE: u32 = 6;
 /// A node with a host-network backend.
 pub const HOST: u32 = 7;
-/// A node whose packets are refused, but for one port of its backends.
+/// A node whose packets are refused, but for its backends' addresses, which pass except for one port.
 pub const KEPT: u32 = 8;
 /// The last node.
 pub const LAST: u32 = KEPT;
-/// The port of the host-network backend.
+/// The port of the host-network backend; and the one of [`KEPT`]'s backends that does not pass.
 pub const HOST_PORT: u16 = 9_100;
-/// A port of the host-network backend that is kept; and the one of [`KEPT`]'s backends.
+/// A port of the host-network backend that is kept; and one of [`KEPT`]'s backends that a Service has nothing else for.
 pub const KEPT_PORT: u16 = 9_101;
+/// A port that nobody names, by which the answers to a request come.
+pub const ANSWER_PORT: u16 = 40_000;
 /// Index of the device that BPF_PROG_TEST_RUN pretends: loopback.
 pub const IFINDEX: u32 = 1;
 
@@ -104,6 +106,9 @@ pub fn world() -> World {
 pub fn keep(world: &mut World, ip: IpAddr, node: u32) {
     for protocol in [6, 17, 132] {
         world.kept.insert((bytes(ip), KEPT_PORT, protocol));
+        if node == KEPT {
+            world.cut.insert((bytes(ip), HOST_PORT, protocol));
+        }
         if node == HOST {
             world.ports.extend([HOST_PORT, KEPT_PORT].map(|port| (bytes(ip), port, protocol)));
         }
@@ -156,9 +161,14 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
     for (ip, port, protocol) in &world.ports {
         programs.port(PortKey::endpoint(addr(ip), *port, *protocol), port_flags::CUT)?;
     }
+    for (ip, port, protocol) in &world.cut {
+        programs.port(PortKey::kept(addr(ip), *port, *protocol), port_flags::CUT)?;
+    }
     for (ip, port, protocol) in &world.kept {
         programs.port(PortKey::kept(addr(ip), *port, *protocol), port_flags::KEEP)?;
-        programs.port(PortKey::kept_address(addr(ip)), port_flags::KEEP)?;
+        if world.backends.get(ip).is_some_and(|backend| !backend.host_network) {
+            programs.port(PortKey::kept_address(addr(ip)), port_flags::KEEP)?;
+        }
     }
     programs
         .device(IFINDEX, Device { mac: world.mac, vlans: world.vlans.into(), generic: world.generic.into() })

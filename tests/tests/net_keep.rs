@@ -1,14 +1,18 @@
 //! Fail open: what a Service has nothing else for is not cut, and is again once there is something else.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence::report::{Request, UnflagReport};
 use nodefence_common::Reason;
 use nodefence_tests::{
-    Agent, Cluster, Conn, Family, Node, Options, Outcome, Place,
+    Agent, Cluster, Family, Node, Options, Outcome, Place, Proc, bin,
     checks::{Case, SOON, reset_by_now},
-    client::{UdpConn, try_new},
+    client::{Conn, UdpConn, try_new},
     promises::{FOLLOWED, FREED},
     topology::Service,
     watch::{wait_within, within},
@@ -157,6 +161,70 @@ fn what_would_be_kept_of_an_observed_node_is_told() -> Result<()> {
 
     agent.unflag("node-b")?;
     ensure!(agent.status()?["would_keep"] == 0, "{}", agent.status()?);
+    Ok(())
+}
+
+/// A Service `other` of one TCP port, with endpoints on B and C.
+fn other(cluster: &Cluster, port: u16) -> String {
+    let mut text = format!(
+        "  - name: default/other\n    clusterIPs: [10.96.0.78, 'fd00:96::78']\n    ports: [{{ port: 90, targetPort: {port} }}]\n    endpoints:\n"
+    );
+    for node in [&cluster.b, &cluster.c] {
+        for family in [Family::V4, Family::V6] {
+            text += &format!("      - {{ address: '{}', node: {} }}\n", node.pod_address(family), node.name);
+        }
+    }
+    text
+}
+
+/// Who answers for a Service that has nobody else asks others before it answers: a pod elsewhere, a DNS server, the API server at its node's address. What they say
+/// comes to ports that nobody names. What other Services name at its address is cut all the same.
+#[test]
+fn a_last_endpoint_gets_the_answers_to_what_it_asks() -> Result<()> {
+    const NAMED: u16 = 8085;
+    const NOT_NAMED: u16 = 8086;
+    let mut cluster = Cluster::new(Options::default())?;
+    cluster.serve_on_a()?;
+    let mut command = Command::new(bin("nodefence-peer")?);
+    command.arg("node-b").args([NAMED, NOT_NAMED].map(|port| format!("tcp={port}")));
+    let _more = Proc::spawn_ready(&cluster.b.pod, command)?;
+    let file = file(&cluster, &["node-b"]) + &other(&cluster, NAMED);
+    let agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &file)?;
+    for family in [Family::V4, Family::V6] {
+        let limit = Duration::from_secs(2);
+        let of_b = |port| SocketAddr::from((cluster.b.pod_address(family), port));
+        let [pod, api] = [Service::Web, Service::Host].map(|service| cluster.a.endpoint(service, family));
+        let mut asks = Conn::connect(&cluster.b.pod, pod, limit)?;
+        let mut not_named = Conn::connect(&cluster.a.pod, of_b(NOT_NAMED), limit)?;
+        let mut named = Conn::connect(&cluster.a.pod, of_b(NAMED), limit)?;
+        ensure!(not_named.request() == Outcome::Answered && named.request() == Outcome::Answered);
+
+        agent.flag("node-b")?;
+        let cut = [Reason::Refused, Reason::Reset, Reason::Unreachable].map(|reason| agent.counter(reason));
+        let cut: Vec<u64> = cut.into_iter().collect::<Result<_>>()?;
+        for (what, to) in [("a pod", pod), ("the API", api)] {
+            let (outcome, _) = try_new(&cluster.b.pod, to, limit);
+            ensure!(outcome == Outcome::Answered, "a last endpoint asked {what}, {family:?}: {outcome:?}");
+        }
+        let dns = UdpConn::connect(&cluster.b.pod, cluster.a.endpoint(Service::Dns, family), limit)?;
+        ensure!(dns.request() == Outcome::Answered, "a last endpoint asked a DNS server, {family:?}");
+        for _ in 0..10 {
+            ensure!(asks.request() == Outcome::Answered, "what it had open, {family:?}");
+            ensure!(not_named.request() == Outcome::Answered, "a port that no Service names, {family:?}");
+        }
+        let now = [Reason::Refused, Reason::Unreachable].map(|reason| agent.counter(reason));
+        let now: Vec<u64> = now.into_iter().collect::<Result<_>>()?;
+        ensure!(now == [cut[0], cut[2]], "some of it was refused: {cut:?}, {now:?}");
+
+        Conn::refused_at_once(&cluster.a.pod, of_b(NAMED), limit)
+            .context("a port of another Service, which has somebody else")?;
+        ensure!(agent.counter(Reason::Refused)? > cut[0], "refused, and not by the cut");
+        let outcome = named.wait_end(SOON);
+        ensure!(outcome == Outcome::Reset, "an idle client of another Service: {outcome:?}");
+        // Nobody was asked who passes.
+        ensure!(asks.request() == Outcome::Answered && not_named.request() == Outcome::Answered);
+        agent.unflag("node-b")?;
+    }
     Ok(())
 }
 

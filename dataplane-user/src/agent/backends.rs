@@ -5,7 +5,7 @@ use crate::{
     plan::Keep,
 };
 
-/// Adds a node's backends, but for its exempt ports: nothing is to happen to flows there. False where the view has no such node.
+/// Adds what of a node's backends is cut: nothing is to happen to flows that pass. False where the view has no such node.
 pub(super) fn add_backends<T: Clone>(
     to: &mut Backends<T>,
     view: &ClusterView,
@@ -14,9 +14,6 @@ pub(super) fn add_backends<T: Clone>(
     owner: T,
 ) -> bool {
     let (Some(node), Some(index)) = (view.node(name), view.index(name)) else { return false };
-    node.backends.iter().for_each(|backend| to.add(backend, owner.clone()));
-    for kept in keep.of_node(index) {
-        to.exempt(kept.address.into(), kept.port, kept.protocol.number());
-    }
+    keep.cut(index, node).for_each(|backend| to.add(&backend, owner.clone()));
     true
 }

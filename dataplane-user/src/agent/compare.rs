@@ -1,10 +1,10 @@
 //! Holds all that lies in the maps against what was written, every few minutes and some entries at a time: somebody else may have changed it. The thread that writes
 //! tables does it, which alone writes most of it; what the owner of verdicts writes is shown to that.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use nodefence_common::{NodeEntry, PortKey, port_flags};
+use nodefence_common::{NodeEntry, PortKey};
 
 use super::{beat::Beat, chain::chain, inbox::Inbox, timed::processor_time, world::Published};
 use crate::{
@@ -132,7 +132,7 @@ impl Comparing {
         if !differing.is_empty() {
             tracing::warn!(nodes = ?differing.nodes, ports = ?differing.ports, "verdicts were not as they were written; written again");
             self.row.differed += differing.len() as u64;
-            self.inbox.tell(found(nodes, kept, &world.exempt.keep().keys()));
+            self.inbox.tell(found(nodes, kept));
         }
         self.row.times += 1;
         self.row.last = Some(Timestamp::now());
@@ -142,11 +142,8 @@ impl Comparing {
 }
 
 /// What the owner of verdicts is to hold against what it wrote.
-fn found(nodes: Vec<NodeEntry>, kept: Vec<(PortKey, u32)>, wanted: &BTreeSet<PortKey>) -> Input {
+fn found(nodes: Vec<NodeEntry>, exempt: Vec<(PortKey, u32)>) -> Input {
     let nodes = (0..).zip(nodes).filter(|(_, entry)| entry.generation != 0).collect();
-    // What is wanted and has another value is written again, as if it were missing.
-    let there = |(key, flags): &(PortKey, u32)| *flags == port_flags::KEEP || !wanted.contains(key);
-    let exempt = kept.into_iter().filter(there).map(|(key, _)| key).collect();
     Input::Found { nodes, exempt, whole: true }
 }
 

@@ -237,6 +237,7 @@ impl Driver {
                 return;
             }
             Output::Exempt(key) => self.writer.keep(key).err().map(chain),
+            Output::Except(key) => self.writer.except(key).err().map(chain),
             Output::Node(index, entry) => {
                 self.writer.write(*index, entry).err().map(|error| error.to_string())
             }

@@ -86,9 +86,9 @@ impl World {
         self.members.get(node).map(|member| member.slot)
     }
 
-    /// Ports that are not cut though their node is. Costs in proportion to them.
+    /// What is not cut though its node is. Costs in proportion to it.
     pub(super) fn keep(&self) -> Keep {
-        self.held.exempt.keep()
+        self.held.keep()
     }
 
     /// Nodes whose backends are cut, or are about to be.

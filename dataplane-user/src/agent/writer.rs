@@ -11,9 +11,11 @@ use crate::{
 pub(super) trait Writer: Send {
     /// Writes one node's entry.
     fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error>;
-    /// Keeps a port, or notes that an address has one.
+    /// Keeps a port or an address.
     fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-    /// Takes that back.
+    /// Has a port cut though its address is kept.
+    fn except(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+    /// Takes either back.
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
     /// What was taken out of IPVS holds up to `until` (CLOCK_MONOTONIC, ns); once it has lapsed only where it begins `anew`.
     fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error>;
@@ -28,6 +30,10 @@ impl Writer for NodeWriter {
 
     fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
         self.keep_port(key)
+    }
+
+    fn except(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.cut_port(key)
     }
 
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
@@ -52,6 +58,10 @@ impl Writer for Nowhere {
     }
 
     fn keep(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+        Ok(())
+    }
+
+    fn except(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
         Ok(())
     }
 

@@ -96,6 +96,8 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         writer.keep_port(&let_go).unwrap();
         assert_eq!(entries(1), [hung; 2]);
         assert_eq!(has(&let_go), [Some(port_flags::KEEP); 2]);
+        writer.cut_port(&let_go).unwrap();
+        assert_eq!(has(&let_go), [Some(port_flags::CUT); 2]);
         writer.let_go_of_port(&let_go).unwrap();
         assert_eq!((has(&kept), has(&let_go)), ([Some(port_flags::KEEP); 2], [None; 2]));
         // The old map has no such index, and no backend there names it.

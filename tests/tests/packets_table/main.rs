@@ -7,8 +7,8 @@ use nodefence_tests::{
     packet_check::{Answer, check, check_padded},
     packet_frame::{Frame, OWN_MAC, Transport},
     packet_world::{
-        DROP, HEALTHY, HOST, HOST_PORT, IGNORE, KEPT, KEPT_PORT, LAPSED, OBSERVE, REFUSE, STALE, install,
-        world,
+        ANSWER_PORT, DROP, HEALTHY, HOST, HOST_PORT, IGNORE, KEPT, KEPT_PORT, LAPSED, OBSERVE, REFUSE, STALE,
+        install, world,
     },
 };
 
@@ -131,9 +131,21 @@ fn kept(table: &mut Table, sixth: bool) {
         back.sport = KEPT_PORT;
         table.add("the kept port as source", back, reset());
     }
-    table.add("another port of a kept address", to(KEPT, tcp(SYN_FLAG), HOST_PORT), refuse(1));
+    table.add("a port of a kept address that is not", to(KEPT, tcp(SYN_FLAG), HOST_PORT), refuse(1));
     let datagram = to(KEPT, Transport::Udp, HOST_PORT);
-    table.add("a datagram to another port of a kept address", datagram, Want::Answer(Answer::Unreachable));
+    table.add("a datagram to a port that is not kept", datagram, Want::Answer(Answer::Unreachable));
+    let sctp = to(KEPT, Transport::Sctp, HOST_PORT);
+    table.add("SCTP to a port that is not kept", sctp, Want::Drop(Reason::Dropped));
+    // What the backend of a kept address asks for comes to whatever port it asked from.
+    for transport in [tcp(SYN_FLAG | ACK_FLAG), tcp(ACK_FLAG), tcp(RST_FLAG), Transport::Udp, Transport::Sctp]
+    {
+        let name = format!("{transport:?} in answer to a kept address");
+        table.add(&name, to(KEPT, transport.clone(), ANSWER_PORT), Want::Counted(Reason::Kept));
+        let mut from_cut = to(KEPT, transport, ANSWER_PORT);
+        from_cut.sport = HOST_PORT;
+        table.add(&format!("{name}, from a port that is cut there"), from_cut, Want::Counted(Reason::Kept));
+    }
+    table.add("an answer to the host", to(HOST, tcp(SYN_FLAG | ACK_FLAG), ANSWER_PORT), Want::Pass);
     // A flow that is kept needs its ICMP errors, and a ping says nothing else than they do.
     let icmp: &[u8] = if sixth { &[1, 2, 128, 135] } else { &[3, 8] };
     for kind in icmp {

@@ -1,9 +1,6 @@
 //! Whose backend a socket is: the one answer to it, whatever asks.
 
-use std::{
-    collections::{HashMap, HashSet},
-    net::SocketAddr,
-};
+use std::{collections::HashMap, net::SocketAddr};
 
 use foldhash::fast::RandomState;
 use nodefence_common::{Addr, PortKey};
@@ -11,17 +8,16 @@ use nodefence_common::{Addr, PortKey};
 use super::{Backend, Protocol, Scope};
 use crate::{conntrack::Flow, ipvs::ServiceKey};
 
-/// Backends, each with its owner: a node, where that matters. Exempt ports are nobody's.
+/// Backends, each with its owner: a node, where that matters. What is exempt is not among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backends<T> {
     whole: HashMap<Addr, T, RandomState>,
     ports: HashMap<PortKey, T, RandomState>,
-    exempt: HashSet<PortKey, RandomState>,
 }
 
 impl<T> Default for Backends<T> {
     fn default() -> Self {
-        Self { whole: HashMap::default(), ports: HashMap::default(), exempt: HashSet::default() }
+        Self { whole: HashMap::default(), ports: HashMap::default() }
     }
 }
 
@@ -46,14 +42,9 @@ impl<T> Backends<T> {
         self.whole.insert(addr, owner);
     }
 
-    /// A host-network backend: only this address, port and protocol.
+    /// A host-network backend, or what is cut of an address that passes: only this address, port and protocol.
     pub fn add_port(&mut self, port: PortKey, owner: T) {
         self.ports.insert(port, owner);
-    }
-
-    /// This port is nobody's.
-    pub fn exempt(&mut self, addr: Addr, port: u16, protocol: u8) {
-        self.exempt.insert(PortKey::endpoint(addr, port, protocol));
     }
 
     /// Whether there are none.
@@ -61,7 +52,7 @@ impl<T> Backends<T> {
         self.whole.is_empty() && self.ports.is_empty()
     }
 
-    /// Addresses, host-network ones included; some of them more than once.
+    /// Addresses, those of single ports included; some of them more than once.
     pub fn addresses(&self) -> impl Iterator<Item = Addr> + '_ {
         self.whole().chain(self.ports.keys().map(|port| port.addr))
     }
@@ -71,22 +62,14 @@ impl<T> Backends<T> {
         self.whole.keys().copied()
     }
 
-    /// Whether it is such an address.
-    pub fn is_whole(&self, addr: Addr) -> bool {
-        self.whole.contains_key(&addr)
-    }
-
-    /// Host-network backends that are not exempt.
+    /// Single ports that are backends.
     pub fn ports(&self) -> impl Iterator<Item = PortKey> + '_ {
-        self.ports.keys().filter(|port| !self.exempt.contains(port)).copied()
+        self.ports.keys().copied()
     }
 
     /// Whose backend this port is. Port and protocol (IP protocol number) in host order.
     pub fn of(&self, addr: Addr, port: u16, protocol: u8) -> Option<&T> {
         let key = || PortKey::endpoint(addr, port, protocol);
-        if !self.exempt.is_empty() && self.exempt.contains(&key()) {
-            return None;
-        }
         let by_port = || if self.ports.is_empty() { None } else { self.ports.get(&key()) };
         self.whole.get(&addr).or_else(by_port)
     }
@@ -113,18 +96,6 @@ impl<T> Backends<T> {
         Backends {
             whole: self.whole().filter(|addr| wanted(*addr)).map(|addr| (addr, ())).collect(),
             ports: self.ports.keys().filter(|port| wanted(port.addr)).map(|port| (*port, ())).collect(),
-            exempt: self.exempt.iter().filter(|port| wanted(port.addr)).copied().collect(),
-        }
-    }
-
-    /// Those with their whole address and exempt ports on it, whosever they are.
-    pub fn with_exempt(&self) -> Backends<()> {
-        let exempt: HashSet<PortKey, RandomState> =
-            self.exempt.iter().filter(|port| self.is_whole(port.addr)).copied().collect();
-        Backends {
-            whole: exempt.iter().map(|port| (port.addr, ())).collect(),
-            ports: HashMap::default(),
-            exempt,
         }
     }
 }
@@ -149,11 +120,6 @@ mod tests {
         assert_eq!(backends.of(POD, 1, 200), Some(&"whole"));
         assert_eq!(backends.of(node, 9_100, TCP), Some(&"port"));
         assert_eq!((backends.of(node, 9_100, 17), backends.of(node, 22, TCP)), (None, None));
-        backends.exempt(POD, 53, 17);
-        backends.exempt(node, 9_100, TCP);
-        assert_eq!((backends.of(POD, 53, 17), backends.of(POD, 53, TCP)), (None, Some(&"whole")));
-        assert_eq!((backends.of(node, 9_100, TCP), backends.ports().count()), (None, 0));
-        assert_eq!(backends.with_exempt().addresses().collect::<Vec<_>>(), [POD]);
         assert_eq!(backends.at(|addr| addr == node).addresses().collect::<Vec<_>>(), [node]);
     }
 

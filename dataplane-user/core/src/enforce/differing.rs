@@ -1,6 +1,6 @@
 //! Nodes' entries and exempted ports as they were read in the maps, beside what everybody was told of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodefence_common::{NodeEntry, PortKey, Verdict, port_flags};
 
@@ -12,7 +12,7 @@ use crate::plan::{Slot, name_field};
 pub struct Differing {
     /// Places.
     pub nodes: BTreeSet<u32>,
-    /// Keys of exempted ports.
+    /// Keys of what is exempt.
     pub ports: BTreeSet<PortKey>,
 }
 
@@ -37,7 +37,7 @@ impl Differing {
 }
 
 impl World {
-    /// Holds what was read against this. `nodes`: every entry, by its place; `kept`: every exempted port with its flags; `now`: CLOCK_MONOTONIC, ns. Nodes whose entry
+    /// Holds what was read against this. `nodes`: every entry, by its place; `kept`: every key of what is exempt with its flags; `now`: CLOCK_MONOTONIC, ns. Nodes whose entry
     /// could not be written are tried again as it is, and left out.
     pub fn differing(&self, nodes: &[NodeEntry], kept: &[(PortKey, u32)], now: u64) -> Differing {
         let mut differing = Differing::default();
@@ -65,11 +65,13 @@ impl World {
                 differing.nodes.insert(index);
             }
         }
-        let wanted = self.exempt.keep().keys();
-        let there = kept.iter().filter(|(_, flags)| *flags == port_flags::KEEP).map(|(key, _)| *key);
-        let there: BTreeSet<PortKey> = there.collect();
-        let wrong = kept.iter().filter(|(_, flags)| *flags != port_flags::KEEP).map(|(key, _)| *key);
-        differing.ports = wanted.symmetric_difference(&there).copied().chain(wrong).collect();
+        let (wanted, there) = (self.keep().keys(), kept.iter().copied().collect::<BTreeMap<_, _>>());
+        // What is to be cut at an address that passes may have found no room. It passes, and is tried again.
+        let is_missing =
+            |(key, flags): &(&PortKey, &u32)| **flags == port_flags::KEEP && !there.contains_key(*key);
+        let missing = wanted.iter().filter(is_missing).map(|(key, _)| *key);
+        let other = there.iter().filter(|(key, flags)| wanted.get(*key) != Some(*flags)).map(|(key, _)| *key);
+        differing.ports = missing.chain(other).collect();
         differing
     }
 

@@ -4,37 +4,22 @@
 //! out since.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use nodefence_common::PortKey;
+use nodefence_common::{Addr, PortKey};
 
 use super::{
-    index::{ExemptIndex, Reindexed},
+    index::Reindexed,
+    keys::{Keys, Says},
     now::Epoch,
+    output::Output,
     ports::ExemptPorts,
     shortage::Shortage,
+    view::NewView,
 };
-use crate::plan::{KeptPort, Slot, Why};
-
-/// A key that may lie in the map.
-#[derive(Clone, Copy, Debug)]
-struct Lies {
-    /// It does, for certain: it was written, and nobody said that this failed.
-    sure: bool,
-    /// The node that it was last needed for.
-    slot: Option<Slot>,
-}
-
-/// A key that must lie in the map.
-#[derive(Clone, Copy, Debug)]
-struct Need {
-    /// How many ports of all views need it.
-    ports: u32,
-    /// The node that it was last needed for.
-    slot: Option<Slot>,
-}
+use crate::plan::{At, KeptPort, NodeTables, Slot, Why};
 
 /// For which port a key is needed, and whose verdicts together make it so.
 #[derive(Clone, Debug)]
@@ -45,29 +30,27 @@ pub(super) struct Blame {
     pub(super) cut: Vec<Slot>,
 }
 
+/// A view whose backends the map may hold.
+#[derive(Debug)]
+struct Open {
+    epoch: Epoch,
+    shortage: Shortage,
+    /// They say which addresses are backends as a whole.
+    tables: Arc<NodeTables>,
+}
+
 /// Exemptions: needed and written.
 #[derive(Debug, Default)]
 pub(super) struct Exempt {
     /// The oldest first.
-    views: Vec<(Epoch, Shortage)>,
+    views: Vec<Open>,
     /// Of the latest view, were what is only observed enforced as well.
     would: Option<(Epoch, Shortage)>,
     /// Nodes that are cut or are about to be.
     cut: BTreeSet<Slot>,
     /// Nodes that would be.
     observed: BTreeSet<Slot>,
-    needed: HashMap<PortKey, Need>,
-    lies: HashMap<PortKey, Lies>,
-    /// Needed, and not in the map for certain.
-    missing: BTreeSet<PortKey>,
-    /// Not needed, and perhaps in the map.
-    surplus: BTreeSet<PortKey>,
-    /// The key that was removed last, and the node that it was last needed for.
-    removed: Option<(PortKey, Option<Slot>)>,
-    /// Writes of these failed; they are tried again then (CLOCK_MONOTONIC, ns).
-    later: BTreeMap<PortKey, u64>,
-    /// A view was written: before, somebody else's backends lie in the map, and nothing that they may need is removed.
-    settled: bool,
+    keys: Keys,
 }
 
 impl Exempt {
@@ -83,12 +66,14 @@ impl Exempt {
                 this.cut.remove(&slot);
             }
         });
-        let mut views = std::mem::take(&mut self.views);
-        for (_, view) in &mut views {
-            let changed = if cut { view.cut(slot) } else { view.spare(slot) };
-            self.note(view.index(), &changed, cut);
+        for view in &mut self.views {
+            let changed = if cut { view.shortage.cut(slot) } else { view.shortage.spare(slot) };
+            for (at, changed) in by_address(&changed) {
+                let now = view.shortage.ports().at(at);
+                let before = if cut { &now - &changed } else { &now | &changed };
+                view.note(&mut self.keys, at, &before, &now);
+            }
         }
-        self.views = views;
     }
 
     /// A node would be cut were what is observed enforced, or would be so no more.
@@ -115,184 +100,100 @@ impl Exempt {
         }
     }
 
-    fn note(&mut self, index: &ExemptIndex, ports: &[KeptPort], needed: bool) {
-        for port in ports {
-            for key in [port.address_key(), port.key()] {
-                if needed { self.need(key, index.slot(port)) } else { self.unneed(key) }
-            }
-        }
-    }
-
-    fn need(&mut self, key: PortKey, slot: Option<Slot>) {
-        let need = self.needed.entry(key).or_insert(Need { ports: 0, slot });
-        need.ports += 1;
-        need.slot = slot;
-        self.surplus.remove(&key);
-        // An earlier try that failed is no excuse for who needs it from now on: it is tried at once.
-        self.later.remove(&key);
-        self.list(key);
-    }
-
-    fn unneed(&mut self, key: PortKey) {
-        let Some(need) = self.needed.get_mut(&key) else { return };
-        need.ports -= 1;
-        if need.ports > 0 {
-            return;
-        }
-        let slot = need.slot;
-        self.needed.remove(&key);
-        self.missing.remove(&key);
-        self.later.remove(&key);
-        if let Some(lies) = self.lies.get_mut(&key) {
-            lies.slot = slot;
-            self.list(key);
-        }
-    }
-
     /// Backends of this view may lie in the map from now on. `since`: what changed since another view, where that is known.
-    pub(super) fn open(
-        &mut self,
-        epoch: Epoch,
-        index: &Arc<ExemptIndex>,
-        since: Option<(Epoch, &Reindexed)>,
-    ) {
+    pub(super) fn open(&mut self, view: &NewView, since: Option<(Epoch, &Reindexed)>) {
+        let index = &view.exempt;
         let is_cut = |slot| self.cut.contains(&slot);
         let would_be = |slot| self.cut.contains(&slot) || self.observed.contains(&slot);
         let base = since.and_then(|(base, changed)| {
-            let (_, view) = self.views.iter().find(|(of, _)| *of == base)?;
+            let before = self.views.iter().find(|view| view.epoch == base)?;
             let (_, would) = self.would.as_ref().filter(|(of, _)| *of == base)?;
-            let view = view.follow(Arc::clone(index), changed, is_cut);
-            Some((view, would.follow(Arc::clone(index), changed, would_be)))
+            let shortage = before.shortage.follow(Arc::clone(index), changed, is_cut);
+            Some((shortage, would.follow(Arc::clone(index), changed, would_be)))
         });
-        let (view, would) = base.unwrap_or_else(|| {
-            let mut view = Shortage::new(Arc::clone(index));
-            let mut would = view.clone();
+        let (shortage, would) = base.unwrap_or_else(|| {
+            let mut shortage = Shortage::new(Arc::clone(index));
+            let mut would = shortage.clone();
             for slot in &self.cut {
-                view.cut(*slot);
+                shortage.cut(*slot);
             }
             for slot in self.cut.union(&self.observed) {
                 would.cut(*slot);
             }
-            (view, would)
+            (shortage, would)
         });
-        self.note(index, &ports_of(&view), true);
-        self.views.push((epoch, view));
-        self.would = Some((epoch, would));
+        let open = Open { epoch: view.epoch, shortage, tables: Arc::clone(&view.tables) };
+        for (at, ports) in open.addresses() {
+            open.note(&mut self.keys, at, &BTreeSet::new(), &ports);
+        }
+        self.views.push(open);
+        self.would = Some((view.epoch, would));
     }
 
     /// Only backends of this view lie in the map from now on.
     pub(super) fn written(&mut self, epoch: Epoch) {
-        self.settled = true;
-        let views = std::mem::take(&mut self.views);
-        for (of, view) in views {
-            if of == epoch {
-                self.views.push((of, view));
-            } else {
-                self.let_go(&view);
-            }
+        self.keys.settle();
+        for gone in self.views.extract_if(.., |view| view.epoch != epoch) {
+            gone.let_go(&mut self.keys);
         }
     }
 
     /// No backend of this view came into the map.
     pub(super) fn forget(&mut self, epoch: Epoch) {
-        let Some(at) = self.views.iter().position(|(of, _)| *of == epoch) else { return };
-        let (_, view) = self.views.remove(at);
-        self.let_go(&view);
+        for gone in self.views.extract_if(.., |view| view.epoch == epoch) {
+            gone.let_go(&mut self.keys);
+        }
     }
 
-    fn let_go(&mut self, view: &Shortage) {
-        self.note(view.index(), &ports_of(view), false);
-    }
-
-    /// The first key that is needed and must be written.
-    pub(super) fn next_missing(&mut self) -> Option<PortKey> {
-        let key = self.missing.pop_first()?;
-        let slot = self.owner(key);
-        self.lies.insert(key, Lies { sure: true, slot });
-        Some(key)
+    /// The next key that must be written, or removed, before verdicts are.
+    pub(super) fn next_before(&mut self) -> Option<Output> {
+        self.keys.next_before()
     }
 
     /// Whether nothing is missing that is needed.
     pub(super) fn whole(&self) -> bool {
-        self.missing.is_empty() && !self.later.keys().any(|key| self.needed.contains_key(key))
+        self.keys.whole()
     }
 
-    /// The first key that is not needed and must be removed, and the node of which more is cut then.
-    pub(super) fn next_surplus(&mut self) -> Option<(PortKey, Option<Slot>)> {
-        if !self.settled {
-            return None;
-        }
-        let key = self.surplus.pop_first()?;
-        let slot = self.lies.remove(&key).and_then(|lies| lies.slot);
-        self.removed = Some((key, slot));
-        Some((key, slot.filter(|slot| self.cut.contains(slot))))
+    /// The next key that must be written, or removed, once verdicts are, and the node of which more is cut then.
+    pub(super) fn next_after(&mut self) -> Option<(Output, Option<Slot>)> {
+        let (output, slot) = self.keys.next_after()?;
+        Some((output, slot.filter(|slot| self.cut.contains(slot))))
     }
 
-    /// A key could not be written, or removed: whether it lies there is not known.
-    pub(super) fn failed(&mut self, key: PortKey, again: u64) {
-        let removed = self.removed.take().filter(|(last, _)| *last == key).and_then(|(_, slot)| slot);
-        let slot = self.owner(key).or(removed);
-        self.lies.insert(key, Lies { sure: false, slot });
-        self.missing.remove(&key);
-        self.surplus.remove(&key);
-        self.later.insert(key, again);
+    /// A key could not be written, or removed: whether it lies there is not known. Whether something cannot pass therefore.
+    pub(super) fn failed(&mut self, key: PortKey, again: u64) -> bool {
+        self.keys.failed(key, again);
+        self.keys.must_pass(&key)
     }
 
     /// Has those tried again whose time has come.
     pub(super) fn retry(&mut self, now: u64) {
-        let due: Vec<PortKey> =
-            self.later.iter().filter(|(_, at)| **at <= now).map(|(key, _)| *key).collect();
-        for key in due {
-            self.later.remove(&key);
-            self.list(key);
-        }
-    }
-
-    fn list(&mut self, key: PortKey) {
-        match (self.needed.contains_key(&key), self.lies.get(&key)) {
-            (true, Some(Lies { sure: true, .. })) | (false, None) => {}
-            (true, _) => drop(self.missing.insert(key)),
-            (false, Some(_)) => drop(self.surplus.insert(key)),
-        }
+        self.keys.retry(now);
     }
 
     /// When a failed write is tried again (CLOCK_MONOTONIC, ns).
     pub(super) fn next_retry(&self) -> Option<u64> {
-        self.later.values().min().copied()
+        self.keys.next_retry()
     }
 
-    /// These keys were read in the map, all of them where `whole`. What was read may be old by now, so it proves nothing: a key
+    /// These keys were read in the map with their values, all of them where `whole`. What was read may be old by now, so it proves nothing: a key
     /// that is needed is written again. Returns how many differed from what was believed.
-    pub(super) fn found(&mut self, keys: &[PortKey], whole: bool) -> usize {
-        let found: BTreeSet<PortKey> = keys.iter().copied().collect();
-        let mut differ = 0;
-        let is_lost = |(key, lies): &(&PortKey, &Lies)| whole && lies.sure && !found.contains(*key);
-        let lost = self.lies.iter().filter(is_lost).map(|(key, _)| *key);
-        for key in lost.collect::<Vec<_>>() {
-            differ += 1;
-            if let Some(lies) = self.lies.get_mut(&key) {
-                lies.sure = false;
-            }
-            self.list(key);
-        }
-        for key in found {
-            if !self.lies.contains_key(&key) {
-                differ += 1;
-                let slot = self.owner(key);
-                self.lies.insert(key, Lies { sure: false, slot });
-                self.list(key);
-            }
-        }
-        differ
+    pub(super) fn found(&mut self, keys: &[(PortKey, u32)], whole: bool) -> usize {
+        self.keys.found(keys, whole)
     }
 
     /// The ports that need a key, and whose verdicts make it so. Costs in proportion to what is exempt: asked only where a write failed.
     pub(super) fn blame(&self, key: PortKey) -> Vec<Blame> {
         let mut blames = Vec::new();
-        for (_, view) in &self.views {
-            let index = view.index();
-            let of_key =
-                view.ports().iter().filter(|(port, _)| port.key() == key || port.address_key() == key);
+        for view in &self.views {
+            let index = view.shortage.index();
+            let its_own = self.keys.passes(&key);
+            // All of an address needs its key, and that no port is cut which nobody names.
+            let of_key = view.shortage.ports().iter().filter(|(port, _)| match its_own {
+                true => port.key() == key,
+                false => Addr::from(port.address) == key.addr,
+            });
             for (port, reason) in of_key {
                 let owner = index.slot(port);
                 if reason.why == Why::Untied {
@@ -310,21 +211,15 @@ impl Exempt {
         blames
     }
 
-    /// The node that a key is needed for, or was last.
-    fn owner(&self, key: PortKey) -> Option<Slot> {
-        let needed = self.needed.get(&key).and_then(|need| need.slot);
-        needed.or_else(|| self.lies.get(&key).and_then(|lies| lies.slot))
-    }
-
     /// What is exempt under the latest view.
     pub(super) fn ports(&self) -> ExemptPorts {
-        self.views.last().map(|(_, view)| view.ports().clone()).unwrap_or_default()
+        self.views.last().map(|view| view.shortage.ports().clone()).unwrap_or_default()
     }
 
     /// How many more ports of the latest view would be exempt, were what is observed enforced.
     pub(super) fn would(&self) -> usize {
         let would = self.would.as_ref().map_or(0, |(_, would)| would.ports().len());
-        would.saturating_sub(self.views.last().map_or(0, |(_, view)| view.ports().len()))
+        would.saturating_sub(self.views.last().map_or(0, |view| view.shortage.ports().len()))
     }
 
     /// Whether the node is cut, or about to be.
@@ -350,8 +245,52 @@ impl Exempt {
     }
 }
 
-/// All that is exempt, each port once.
-fn ports_of(view: &Shortage) -> Vec<KeptPort> {
-    let ports: BTreeSet<KeptPort> = view.ports().iter().map(|(port, _)| *port).collect();
-    ports.into_iter().collect()
+impl Open {
+    /// Has the keys follow where other ports of an address are exempt than before.
+    fn note(&self, keys: &mut Keys, at: At, before: &BTreeSet<KeptPort>, now: &BTreeSet<KeptPort>) {
+        let index = self.shortage.index();
+        let Some(slot) = before.union(now).next().map(|port| index.slot(port)) else { return };
+        let (_, address) = at;
+        let addr = Addr::from(address);
+        if slot.is_some_and(|slot| self.tables.is_whole(&addr, slot.index)) {
+            let named = index.named(at);
+            let cut = |exempt: &BTreeSet<KeptPort>| match exempt.is_empty() {
+                true => BTreeSet::new(),
+                false => &named - exempt,
+            };
+            let (was_cut, is_cut) = (cut(before), cut(now));
+            is_cut.difference(&was_cut).for_each(|port| keys.need(port.key(), Says::Cut, slot));
+            was_cut.difference(&is_cut).for_each(|port| keys.unneed(port.key(), Says::Cut));
+            let address = PortKey::kept_address(addr);
+            match (before.is_empty(), now.is_empty()) {
+                (true, false) => keys.need(address, Says::Pass, slot),
+                (false, true) => keys.unneed(address, Says::Pass),
+                _ => {}
+            }
+            keys.address_changed(addr);
+        }
+        now.difference(before).for_each(|port| keys.need(port.key(), Says::Pass, slot));
+        before.difference(now).for_each(|port| keys.unneed(port.key(), Says::Pass));
+    }
+
+    /// No backend of it lies in the map any more.
+    fn let_go(&self, keys: &mut Keys) {
+        for (at, ports) in self.addresses() {
+            self.note(keys, at, &ports, &BTreeSet::new());
+        }
+    }
+
+    /// All that is exempt, by address.
+    fn addresses(&self) -> BTreeMap<At, BTreeSet<KeptPort>> {
+        let ports: Vec<KeptPort> = self.shortage.ports().iter().map(|(port, _)| *port).collect();
+        by_address(&ports)
+    }
+}
+
+fn by_address(ports: &[KeptPort]) -> BTreeMap<At, BTreeSet<KeptPort>> {
+    let mut all: BTreeMap<At, BTreeSet<KeptPort>> = BTreeMap::new();
+    for port in ports {
+        all.entry(port.at()).or_default().insert(*port);
+    }
+    all
 }

@@ -23,8 +23,7 @@ impl Enforcer {
                     self.node_failed(index, before, error);
                 }
             }
-            Output::Exempt(key) => self.exempt_failed(key, &error),
-            Output::Unexempt(key) => self.exempt.failed(key, now.mono.saturating_add(SECOND)),
+            Output::Exempt(key) | Output::Except(key) | Output::Unexempt(key) => self.key_failed(key, &error),
             Output::Tables(plan) => self.tables_written(plan.epoch, Err(error)),
             Output::Save(serial, _) => self.saved(serial, Err(error)),
             Output::Publish(_) | Output::Lease(_) | Output::Reply(..) | Output::Record(_) => {}
@@ -69,10 +68,12 @@ impl Enforcer {
     }
 
     /// Nothing may be cut that must be exempt. Of the nodes that together need it, those are not cut whose verdict is not written yet: the older ones
-    /// go on as they are. Where all verdicts are written, the node of the port is released.
-    fn exempt_failed(&mut self, key: PortKey, error: &Arc<str>) {
+    /// go on as they are. Where all verdicts are written, the node of the port is released. What is to be cut of an address that passes holds up nothing: it passes.
+    fn key_failed(&mut self, key: PortKey, error: &Arc<str>) {
         let until = self.now.mono.saturating_add(SECOND);
-        self.exempt.failed(key, until);
+        if !self.exempt.failed(key, until) {
+            return;
+        }
         let mut blocked: BTreeMap<u32, Backend> = BTreeMap::new();
         for blame in self.exempt.blame(key) {
             let is_new = |index: &u32| {

@@ -5,11 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use super::untied::Untied;
+use super::{named::Named, untied::Untied};
 use crate::{
     cluster::{Changed, ClusterView, Endpoint, Service, TrafficPolicy},
     list::List,
-    plan::{KeptFor, KeptPort, Proxy, Slot, Why, published, targets, usable},
+    plan::{At, KeptFor, KeptPort, Proxy, Slot, Why, published, targets, usable},
     proxy::Mode as ProxyMode,
 };
 
@@ -65,6 +65,7 @@ pub struct ExemptIndex {
     /// By the place of a node: its generation, and what the node has.
     parts: List<Option<(u32, Arc<[Part]>)>>,
     untied: Untied,
+    named: Named,
     /// How kube-proxy forwards.
     mode: Option<ProxyMode>,
 }
@@ -107,6 +108,7 @@ impl ExemptIndex {
             index.set_parts(slot, parts);
         }
         index.untied = Untied::new(view, &index.slots);
+        index.named = Named::new(view);
         index
     }
 
@@ -149,6 +151,7 @@ impl ExemptIndex {
             index.set_parts(slot, parts);
         }
         let untied = index.untied.follow(before, view, nodes, services, &index.slots);
+        index.named.follow(before, view, services);
         Some((index, Reindexed { services: services.clone(), untied }))
     }
 
@@ -233,6 +236,11 @@ impl ExemptIndex {
     /// A node's ports that are exempt whenever it is cut.
     pub(crate) fn untied_of(&self, slot: Slot) -> &[(KeptPort, KeptFor)] {
         self.untied.of(slot)
+    }
+
+    /// What Services name at an address, exempt or not.
+    pub(crate) fn named(&self, at: At) -> BTreeSet<KeptPort> {
+        self.named.at(at)
     }
 
     /// The targets that may use a port for that reason.

@@ -71,8 +71,8 @@ pub enum Input {
     Found {
         /// Entries of nodes; those in use, where `whole`.
         nodes: Vec<(u32, NodeEntry)>,
-        /// Exempted ports.
-        exempt: Vec<PortKey>,
+        /// What is exempt, or is not though its address is, with its value in `ports`.
+        exempt: Vec<(PortKey, u32)>,
         /// These are all that lie in the maps.
         whole: bool,
     },

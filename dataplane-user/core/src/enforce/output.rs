@@ -33,8 +33,10 @@ pub struct TablesPlan {
 pub enum Output {
     /// Everybody is to read this from now on.
     Publish(Arc<World>),
-    /// This key must lie in `ports`.
+    /// This key must lie in `ports`, and say that what it names passes.
     Exempt(PortKey),
+    /// This key must lie in `ports`, and say that its port is cut though its address passes.
+    Except(PortKey),
     /// This must lie in `nodes` at this index.
     Node(u32, NodeEntry),
     /// This key must not lie in `ports`.

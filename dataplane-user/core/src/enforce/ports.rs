@@ -1,8 +1,14 @@
 //! Which ports are exempt and why: a set that is cheap to hand out and to change by a few.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use crate::plan::{Keep, KeptFor, KeptPort};
+use crate::{
+    cluster::Protocol,
+    plan::{At, KeptFor, KeptPort},
+};
 
 /// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
 const PARTS: usize = 64;
@@ -28,18 +34,22 @@ impl ExemptPorts {
     pub(super) fn insert(&mut self, port: KeptPort, reason: KeptFor) -> bool {
         let new = self.reason(&port).is_none();
         self.ports += usize::from(new);
-        self.part(&port).insert((port, reason));
+        self.part_mut(&port).insert((port, reason));
         new
     }
 
     /// Takes a reason away. Whether the port is not exempt any more.
     pub(super) fn remove(&mut self, port: KeptPort, reason: KeptFor) -> bool {
-        let gone = self.part(&port).remove(&(port, reason)) && self.reason(&port).is_none();
+        let gone = self.part_mut(&port).remove(&(port, reason)) && self.reason(&port).is_none();
         self.ports -= usize::from(gone);
         gone
     }
 
-    fn part(&mut self, port: &KeptPort) -> &mut BTreeSet<(KeptPort, KeptFor)> {
+    fn part(&self, port: &KeptPort) -> &BTreeSet<(KeptPort, KeptFor)> {
+        &self.parts[port.node.position() % PARTS]
+    }
+
+    fn part_mut(&mut self, port: &KeptPort) -> &mut BTreeSet<(KeptPort, KeptFor)> {
         Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[port.node.position() % PARTS])
     }
 
@@ -55,7 +65,7 @@ impl ExemptPorts {
 
     /// The first reason, by Service, for which a port is exempt.
     pub fn reason(&self, port: &KeptPort) -> Option<KeptFor> {
-        let (found, reason) = self.parts[port.node.position() % PARTS].range(lowest(*port)..).next()?;
+        let (found, reason) = self.part(port).range(lowest(*port)..).next()?;
         (found == port).then_some(*reason)
     }
 
@@ -64,13 +74,21 @@ impl ExemptPorts {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
+    /// Those at an address.
+    pub(super) fn at(&self, at: At) -> BTreeSet<KeptPort> {
+        let (node, address) = at;
+        let first = KeptPort { node, address, port: 0, protocol: Protocol::Tcp };
+        let ports = self.part(&first).range(lowest(first)..).map(|(port, _)| *port);
+        ports.take_while(|port| port.at() == at).collect()
+    }
+
     /// Each port with its first reason. Costs in proportion to what is exempt.
-    pub fn keep(&self) -> Keep {
-        let mut keep = Keep::default();
+    pub(super) fn reasons(&self) -> BTreeMap<KeptPort, KeptFor> {
+        let mut reasons = BTreeMap::new();
         for (port, reason) in self.iter() {
-            keep.ports.entry(*port).or_insert(*reason);
+            reasons.entry(*port).or_insert(*reason);
         }
-        keep
+        reasons
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is to be done next, one thing at a time: an order in which no packet meets a cut that must not be.
 //!
-//! 1. New owners of places, healthy. 2. Verdicts that must not stand. 3. The snapshot. 4. Exemptions. 5. Verdicts, new ones first.
-//! 6. Exemptions that are not needed any more. 7. Tables. 8. What must be saved, answers, records.
+//! 1. New owners of places, healthy. 2. Verdicts that must not stand. 3. The snapshot. 4. Exemptions; of an address what is cut there all the same first.
+//! 5. Verdicts, new ones first. 6. Exemptions that are not needed any more. 7. Tables. 8. What must be saved, answers, records.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ impl Enforcer {
         if std::mem::take(&mut self.publish) {
             return Some(Output::Publish(self.snapshot()));
         }
-        if let Some(key) = self.exempt.next_missing() {
-            return Some(Output::Exempt(key));
+        if let Some(output) = self.exempt.next_before() {
+            return Some(output);
         }
         loop {
             if let Some(output) = self.write_first(&[Work::Flag, Work::Renew]) {
@@ -45,13 +45,13 @@ impl Enforcer {
         if let Some(output) = self.lease() {
             return Some(output);
         }
-        if let Some((key, more_is_cut)) = self.exempt.next_surplus() {
+        if let Some((output, more_is_cut)) = self.exempt.next_after() {
             if let Some(place) = more_is_cut.and_then(|slot| self.places.get_mut(&slot.index)) {
                 place.ask_since = self.now.mono;
                 self.more_is_cut = true;
                 self.retell.extend(more_is_cut.map(|slot| slot.index));
             }
-            return Some(Output::Unexempt(key));
+            return Some(output);
         }
         if std::mem::take(&mut self.more_is_cut) {
             return Some(Output::Publish(self.snapshot()));

@@ -49,7 +49,7 @@ impl Enforcer {
             self.own(name, &view);
         }
         let since = delta.base.zip(delta.exempt.as_ref());
-        self.exempt.open(view.epoch, &view.exempt, since);
+        self.exempt.open(&view, since);
         if let Some(before) = before.filter(|_| never_written) {
             self.exempt.forget(before.epoch);
         }
@@ -173,7 +173,7 @@ impl Enforcer {
     }
 
     /// Holds what was read in the maps against what should lie there, and has the differences mended.
-    pub(super) fn found(&mut self, nodes: Vec<(u32, NodeEntry)>, exempt: &[PortKey], whole: bool) {
+    pub(super) fn found(&mut self, nodes: Vec<(u32, NodeEntry)>, exempt: &[(PortKey, u32)], whole: bool) {
         let now = self.now.mono;
         let mut differ = 0;
         let read: BTreeSet<u32> = nodes.iter().map(|(index, _)| *index).collect();

@@ -8,11 +8,12 @@ use std::{
 use super::{
     index::{ExemptIndex, Reindexed},
     now::{Epoch, Now},
+    ports::ExemptPorts,
     scope::LimitScope,
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    plan::{NodeTables, Slot, VirtualAddresses},
+    plan::{Keep, NodeTables, Slot, VirtualAddresses},
 };
 
 /// A node of a view, as far as verdicts go.
@@ -129,6 +130,15 @@ pub struct NewView {
 }
 
 impl NewView {
+    /// What is exempt, with what is cut all the same at addresses that pass.
+    pub(super) fn keep(&self, exempt: &ExemptPorts) -> Keep {
+        Keep::new(exempt.reasons(), |at| {
+            let (node, address) = at;
+            let slot = (*self.exempt.slots().get(node.position())?)?;
+            self.tables.is_whole(&address.into(), slot.index).then(|| self.exempt.named(at))
+        })
+    }
+
     /// This view for whoever has not taken the one before: what changed with that one changed with this one.
     #[must_use]
     pub fn in_place_of(self: Arc<Self>, skipped: &Self) -> Arc<Self> {

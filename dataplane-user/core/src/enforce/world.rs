@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{bearers::Bearers, limits::Withheld, ports::ExemptPorts, shown::ShownClaims, view::NewView};
-use crate::cluster::NodeName;
+use crate::{cluster::NodeName, plan::Keep};
 
 /// What is dangerous about the flags of the cluster's source: no command stood between them and the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,4 +51,11 @@ pub struct World {
     pub handed_over: bool,
     /// Why the tables could not be written.
     pub tables_error: Option<Arc<str>>,
+}
+
+impl World {
+    /// What is exempt, and what is cut all the same at addresses that pass. Costs in proportion to it.
+    pub fn keep(&self) -> Keep {
+        self.view.as_ref().map(|view| view.keep(&self.exempt)).unwrap_or_default()
+    }
 }

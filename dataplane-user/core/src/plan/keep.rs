@@ -3,15 +3,18 @@
 //! kube-proxy goes on sending to the endpoints of a flagged node as long as they are ready in the API. Where all that it may
 //! choose from for a virtual address is flagged, a cut would leave the Service with nothing, so these endpoints are kept, each
 //! with its port and protocol: for every Service, whatever else the others have.
+//!
+//! An endpoint asks others before it answers, and their answers come to a port that nobody can name beforehand. So where an address is a
+//! backend as a whole, all of it passes but for the ports that other Services name there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
-use nodefence_common::PortKey;
+use nodefence_common::{PortKey, port_flags};
 
-use crate::cluster::{Backend, Endpoint, NodeIx, Protocol, Scope, Service, TrafficPolicy};
+use crate::cluster::{Backend, Endpoint, Node, NodeIx, Protocol, Scope, Service, TrafficPolicy};
 
 /// A port that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,9 +45,9 @@ impl KeptPort {
         PortKey::kept(self.address.into(), self.port, self.protocol.number())
     }
 
-    /// The key in `ports` that says that some port of the address is kept.
-    pub(crate) fn address_key(&self) -> PortKey {
-        PortKey::kept_address(self.address.into())
+    /// Where it is.
+    pub(crate) fn at(&self) -> At {
+        (self.node, self.address)
     }
 
     /// As people write it.
@@ -73,14 +76,33 @@ pub struct KeptFor {
     pub why: Why,
 }
 
+/// Where a port is: its node, and its address there.
+pub(crate) type At = (NodeIx, IpAddr);
+
 /// All that is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     /// For each kept port the first reason, by Service.
     pub ports: BTreeMap<KeptPort, KeptFor>,
+    /// Addresses that pass as a whole, since they have a kept port; and of each the ports that Services name there and that are not kept.
+    pub(crate) whole: BTreeMap<At, BTreeSet<KeptPort>>,
 }
 
 impl Keep {
+    /// `named`: what Services name at an address that is a backend as a whole; `None` for one of which only ports are.
+    pub(crate) fn new(
+        ports: BTreeMap<KeptPort, KeptFor>,
+        named: impl Fn(At) -> Option<BTreeSet<KeptPort>>,
+    ) -> Self {
+        let at: BTreeSet<At> = ports.keys().map(KeptPort::at).collect();
+        let whole = at.into_iter().filter_map(|at| Some((at, named(at)?)));
+        let not_kept = |named: BTreeSet<KeptPort>| {
+            named.into_iter().filter(|port| !ports.contains_key(port)).collect::<BTreeSet<_>>()
+        };
+        let whole = whole.map(|(at, named)| (at, not_kept(named))).collect();
+        Self { ports, whole }
+    }
+
     /// The kept ports of a node's backends.
     pub fn of_node(&self, node: NodeIx) -> impl Iterator<Item = &KeptPort> {
         // Ports are in the order of their nodes.
@@ -88,8 +110,31 @@ impl Keep {
         self.ports.range(first..).map(|(port, _)| port).take_while(move |port| port.node == node)
     }
 
-    /// What must lie in `ports` for it, with [`nodefence_common::port_flags::KEEP`].
-    pub fn keys(&self) -> BTreeSet<PortKey> {
-        self.ports.keys().flat_map(|kept| [kept.key(), kept.address_key()]).collect()
+    /// What of a node's backends is cut where the node is: of an address that passes as a whole, ports.
+    pub fn cut<'a>(&'a self, at: NodeIx, node: &'a Node) -> impl Iterator<Item = Backend> + 'a {
+        node.backends.iter().flat_map(move |backend| {
+            let (whole, ports) = match backend.scope {
+                Scope::Address => {
+                    let ports = self.whole.get(&(at, backend.address));
+                    (ports.is_none(), ports)
+                }
+                Scope::Port(port, protocol) => {
+                    let port = KeptPort { node: at, address: backend.address, port, protocol };
+                    (!self.ports.contains_key(&port), None)
+                }
+            };
+            let ports = ports.into_iter().flatten().map(KeptPort::backend);
+            whole.then_some(*backend).into_iter().chain(ports)
+        })
+    }
+
+    /// What must lie in `ports` for it, each with its value ([`port_flags`]).
+    pub fn keys(&self) -> BTreeMap<PortKey, u32> {
+        let kept = self.ports.keys().map(|port| (port.key(), port_flags::KEEP));
+        let whole = self.whole.keys();
+        let whole = whole.map(|(_, address)| (PortKey::kept_address((*address).into()), port_flags::KEEP));
+        let cut = self.whole.values().flatten().map(|port| (port.key(), port_flags::CUT));
+        // Of two nodes with one address, what one keeps is kept.
+        cut.chain(kept).chain(whole).collect()
     }
 }

@@ -4,12 +4,12 @@ use std::{
     net::IpAddr,
 };
 
-use nodefence_common::PortKey;
+use nodefence_common::{PortKey, port_flags};
 use proptest::prelude::*;
 
 use super::{Keep, KeptFor, KeptPort, Proxy, Why, published, targets, usable};
 use crate::{
-    cluster::{ClusterView, Endpoint, NodeIx, NodeSet, Service, TrafficPolicy, parse},
+    cluster::{Backend, ClusterView, Endpoint, NodeIx, NodeSet, Scope, Service, TrafficPolicy, parse},
     proxy::Mode as ProxyMode,
 };
 
@@ -109,6 +109,23 @@ pub(crate) fn keep(
             }
         }
     }
+    let ports: Vec<KeptPort> = keep.ports.keys().copied().collect();
+    for port in ports {
+        let whole = Backend { address: port.address, scope: Scope::Address };
+        if !view.at(port.node).is_some_and(|node| node.backends.contains(&whole)) {
+            continue;
+        }
+        let cut = keep.whole.entry((port.node, port.address)).or_default();
+        for service in services {
+            let there =
+                |endpoint: &&Endpoint| (endpoint.node, endpoint.address) == (Some(port.node), port.address);
+            for endpoint in service.endpoints.iter().filter(there) {
+                let named = (0..service.ports.len())
+                    .filter_map(|p| KeptPort::of(service, p, endpoint, endpoint.node));
+                cut.extend(named.filter(|named| !keep.ports.contains_key(named)));
+            }
+        }
+    }
     keep
 }
 
@@ -174,9 +191,59 @@ fn only_what_has_nothing_else_is_kept() {
     assert_eq!(Some(port.node), view.index("b"));
     // Each port, and the address it belongs to.
     let addr = port.address.into();
-    assert!(keep.keys().contains(&PortKey::kept(addr, 8080, 6)));
-    assert!(keep.keys().contains(&PortKey::kept_address(addr)));
+    assert_eq!(keep.keys().get(&PortKey::kept(addr, 8080, 6)), Some(&port_flags::KEEP));
+    assert_eq!(keep.keys().get(&PortKey::kept_address(addr)), Some(&port_flags::KEEP));
     assert_eq!(keep.keys().len(), 6);
+}
+
+/// What is cut of a node's backends while these nodes bear flags.
+fn cut(view: &ClusterView, names: &str, of: &str) -> Vec<String> {
+    let keep = kept_in(view, None, names);
+    let cut = keep.cut(view.index(of).unwrap(), view.node(of).unwrap());
+    cut.map(|backend| backend.to_string()).collect()
+}
+
+#[test]
+fn an_address_with_a_kept_port_passes_but_for_what_other_services_name() {
+    let shared = "{address: 10.1.2.1, node: b, ports: {p: 8080, q: 5300}}";
+    let not_ready = "{address: 10.1.2.1, node: b, ready: false, ports: {p: 9090}}";
+    let view = view(&format!(
+        "services:\n{}{}{}",
+        service("many", 1, "", &[shared, "{address: 10.1.2.2, node: b}", "{address: 10.1.3.1, node: c}"]),
+        service("one", 2, "", &["{address: 10.1.2.1, node: b, ports: {p: 8081}}"]),
+        service("other", 3, "", &[not_ready, "{address: 10.1.3.1, node: c, ports: {p: 8081}}"]),
+    ));
+    assert_eq!(kept(&view, "b"), ["10.1.2.1:8081/tcp"]);
+    // Who is not ready is not used, and nobody waits for it.
+    let named = ["10.1.2.1:5300/udp", "10.1.2.1:8080/tcp", "10.1.2.1:9090/tcp"];
+    assert_eq!(cut(&view, "b", "b"), [&named[..], &["10.1.2.2"]].concat());
+    let keys = kept_in(&view, None, "b").keys();
+    let says = |says: u32| keys.values().filter(|flags| **flags == says).count();
+    assert_eq!((says(port_flags::KEEP), says(port_flags::CUT)), (2, 3));
+    let addr = IpAddr::from([10, 1, 2, 1]).into();
+    assert_eq!(keys.get(&PortKey::kept(addr, 5300, 17)), Some(&port_flags::CUT));
+    // Both flagged: all but what nobody uses is kept.
+    assert_eq!(cut(&view, "bc", "b"), ["10.1.2.1:9090/tcp"]);
+    assert_eq!(cut(&view, "bc", "c"), [""; 0]);
+    assert_eq!(cut(&view, "c", "c"), ["10.1.3.1:53/udp", "10.1.3.1:8080/tcp"]);
+    assert_eq!(cut(&view, "c", "b"), ["10.1.2.1", "10.1.2.2"]);
+}
+
+/// Of an address that the node shares only ports are ever cut: what is kept there is a port.
+#[test]
+fn a_shared_address_is_never_kept_as_a_whole() {
+    let on_host =
+        |port: u16| format!("{{address: 10.0.0.2, node: b, hostNetwork: true, ports: {{p: {port}}}}}");
+    let view = view(&format!(
+        "services:\n{}{}",
+        service("one", 1, "", &[&on_host(8081)]),
+        service("many", 2, "", &[&on_host(8080), "{address: 10.1.3.1, node: c, ports: {p: 1}}"]),
+    ));
+    assert_eq!(kept(&view, "b"), ["10.0.0.2:8081/tcp"]);
+    assert_eq!(cut(&view, "b", "b"), ["10.0.0.2:8080/tcp"]);
+    let keys = kept_in(&view, None, "b").keys();
+    let addr = IpAddr::from([10, 0, 0, 2]).into();
+    assert_eq!(keys.into_iter().collect::<Vec<_>>(), [(PortKey::kept(addr, 8081, 6), port_flags::KEEP)]);
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub use compare::{Fix, Pass, Wanted};
 pub use delta::{Delta, LeftOut, Step};
 pub use headless::published;
 pub use indices::{Full, Indices, Slot, name_field};
+pub(crate) use keep::At;
 pub use keep::{Keep, KeptFor, KeptPort, Why};
 #[cfg(test)]
 pub(crate) use keep_tests::{KeepIndex, keep};

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use nodefence_common::{Addr, BackendEntry, PortKey, port_flags};
+use nodefence_common::{Addr, BackendEntry, PortKey, backend_flags, port_flags};
 
 use super::{
     indices::Slot,
@@ -84,6 +84,11 @@ impl NodeTables {
         let backends = &self.part(index)?.backends;
         let at = backends.binary_search_by_key(addr, |(addr, _)| *addr).ok()?;
         backends.get(at).map(|(_, entry)| *entry)
+    }
+
+    /// Whether the address is a backend as a whole of the node with this place.
+    pub(crate) fn is_whole(&self, addr: &Addr, index: u32) -> bool {
+        self.backend(addr, index).is_some_and(|entry| entry.flags & backend_flags::PORT_SCOPED == 0)
     }
 
     /// All addresses and their entries.

@@ -102,9 +102,8 @@ impl Steps {
         if !by_filter {
             return by_dump();
         }
-        let with_exempt = backends.with_exempt();
-        let mut steps = Self { filters: Vec::new(), dump: with_exempt.clone() };
-        for addr in backends.whole().filter(|addr| !with_exempt.is_whole(*addr)) {
+        let mut steps = Self::default();
+        for addr in backends.whole() {
             steps.filters.extend(which.numbers().iter().map(|number| Filter::protocol(addr, *number)));
         }
         for key in backends.ports().filter(|key| which.includes(key.protocol)) {

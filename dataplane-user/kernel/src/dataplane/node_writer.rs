@@ -58,15 +58,24 @@ impl NodeWriter {
         self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
     }
 
-    /// Has the datapath pass what goes to a port, or notes that an address has such a port ([`PortKey::kept_address`]).
+    /// Has the datapath pass what goes to a port, or to an address ([`PortKey::kept_address`]).
     pub fn keep_port(&mut self, key: &PortKey) -> Result<(), Error> {
+        self.write_port(key, port_flags::KEEP)
+    }
+
+    /// Has it cut what goes to a port of an address that passes.
+    pub fn cut_port(&mut self, key: &PortKey) -> Result<(), Error> {
+        self.write_port(key, port_flags::CUT)
+    }
+
+    fn write_port(&mut self, key: &PortKey, flags: u32) -> Result<(), Error> {
         for ports in self.old_ports.iter_mut().chain(&mut self.ports) {
-            insert(ports, key, &port_flags::KEEP).map_err(Error::map(names::PORTS))?;
+            insert(ports, key, &flags).map_err(Error::map(names::PORTS))?;
         }
         Ok(())
     }
 
-    /// Takes that back.
+    /// Takes either back.
     pub fn let_go_of_port(&mut self, key: &PortKey) -> Result<(), Error> {
         for ports in self.old_ports.iter_mut().chain(&mut self.ports) {
             match ports.remove(key) {

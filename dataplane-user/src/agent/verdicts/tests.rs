@@ -75,6 +75,10 @@ impl Writer for Shared {
         Ok(())
     }
 
+    fn except(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+        Ok(())
+    }
+
     fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
         self.0.lock().unwrap().kept.remove(key);
         Ok(())
@@ -409,6 +413,10 @@ fn a_panic_ends_the_agent() {
         fn keep(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
             Ok(())
         }
+        fn except(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+            Ok(())
+        }
+
         fn let_go(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
             Ok(())
         }

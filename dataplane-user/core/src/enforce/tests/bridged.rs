@@ -29,8 +29,9 @@ fn after(claims: &[(&str, NewClaim)], later: u64) -> (Rig, Arc<Cluster>) {
     (next, cluster)
 }
 
-fn found(rig: &Rig) -> Input {
-    Input::Found { nodes: rig.maps.pinned(), exempt: rig.maps.exempt.iter().copied().collect(), whole: true }
+fn compare(rig: &mut Rig) {
+    let found = rig.found(true);
+    rig.tell(found);
 }
 
 #[test]
@@ -43,7 +44,7 @@ fn what_is_pinned_is_renewed_until_the_first_view() {
     rig.pass(5 * SECOND);
     assert_eq!(rig.did().len(), 20);
     assert_eq!(rig.cut(), "b,e");
-    rig.tell(found(&rig));
+    compare(&mut rig);
     rig.view(&cluster);
     // Nobody is moved, exemptions stay, and both are renewed.
     assert_eq!(rig.cut(), "b,e");
@@ -139,7 +140,7 @@ fn what_nobody_claims_lapses_and_is_taken_back() {
     rig.run();
     assert!(rig.did().is_empty());
     assert_eq!(rig.cut(), "b");
-    rig.tell(found(&rig));
+    compare(&mut rig);
     rig.view(&cluster);
     assert_eq!(rig.cut(), "");
     let did = rig.did();
@@ -183,7 +184,7 @@ fn a_name_that_two_entries_bear_is_believed_of_neither() {
 fn nobody_is_cut_newly_before_the_first_tables() {
     let (mut rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
     rig.run();
-    rig.tell(found(&rig));
+    compare(&mut rig);
     rig.writes_tables = false;
     let claims = vec![(NodeName::from("c"), claim(Source::File))];
     rig.tell(Input::Replace { source: Source::File, claims });

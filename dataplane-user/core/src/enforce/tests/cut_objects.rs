@@ -25,7 +25,7 @@ const NODES: [&str; 5] = ["a", "b", "c", "d", "z"];
 #[derive(Debug, PartialEq)]
 struct Met {
     nodes: BTreeMap<String, &'static str>,
-    exempt: BTreeSet<PortKey>,
+    exempt: BTreeMap<PortKey, u32>,
     backends: BTreeMap<String, (String, u32)>,
     endpoints: BTreeSet<PortKey>,
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use nodefence_common::{NodeEntry, PortKey};
+use nodefence_common::{NodeEntry, PortKey, port_flags};
 
 use super::{
     model::Cluster,
@@ -25,10 +25,12 @@ fn refuse_place(rig: &mut Rig, node: &str) {
 
 /// `ports` has room for so many keys.
 fn room(rig: &mut Rig, keys: usize) {
-    let mut there: BTreeSet<_> = rig.maps.exempt.clone();
+    let mut there: BTreeSet<_> = rig.maps.exempt.keys().copied().collect();
     rig.fates = Box::new(move |output| match output {
-        Output::Exempt(key) if !there.contains(key) && there.len() >= keys => Fate::Failed,
-        Output::Exempt(key) => {
+        Output::Exempt(key) | Output::Except(key) if !there.contains(key) && there.len() >= keys => {
+            Fate::Failed
+        }
+        Output::Exempt(key) | Output::Except(key) => {
             there.insert(*key);
             Fate::Done
         }
@@ -97,6 +99,55 @@ fn nobody_is_cut_whose_exemptions_do_not_fit() {
     room(&mut rig, 6);
     rig.flag("c").unwrap();
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b,c", 6));
+}
+
+/// What is cut at an address that passes finds no room: then all of the address passes.
+#[test]
+fn an_address_passes_whole_where_what_is_cut_there_does_not_fit() {
+    let second = "- {name: x/s2, clusterIPs: [10.96.0.2], ports: [{port: 90, targetPort: 81}], endpoints: [{address: 10.1.1.2, node: b}, {address: 10.1.2.3, node: c}]}\n";
+    let mut rig = Rig::with(&(text("abcdef", &["b"]) + second), told());
+    let refuse =
+        |output: &Output| if matches!(output, Output::Except(_)) { Fate::Failed } else { Fate::Done };
+    rig.fates = Box::new(refuse);
+    rig.flag("b").unwrap();
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    assert!(rig.world().failed.is_empty());
+    let asked = rig.world().enforced.iter().next().unwrap().ask_since;
+    rig.pass(3 * SECOND);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.pass(SECOND);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 3));
+    assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked, "clients passed meanwhile");
+}
+
+/// A port that nobody names any more may be one by which answers come: nobody is cut beside it while it cannot be removed.
+#[test]
+fn what_is_cut_no_more_at_an_address_that_passes_must_go() {
+    let second = |port: u16| {
+        format!(
+            "- {{name: x/s2, clusterIPs: [10.96.0.2], ports: [{{port: 90, targetPort: {port}}}], endpoints: [{{address: 10.1.1.2, node: b}}, {{address: 10.1.2.3, node: c}}]}}\n"
+        )
+    };
+    let of = |port| Cluster::parse(&(text("abcdef", &["b"]) + &second(port)));
+    let mut rig = Rig::new(told());
+    rig.view(&of(81));
+    rig.flag("b").unwrap();
+    rig.fates =
+        Box::new(|output| if matches!(output, Output::Unexempt(_)) { Fate::Failed } else { Fate::Done });
+    rig.did();
+    rig.view(&of(82));
+    let did = rig.did();
+    let at = |what: &str| did.iter().position(|did| did == what).unwrap();
+    assert!(
+        at("failed: unexempt 10.1.1.2:81") < at("healthy b") && at("healthy b") < at("tables 2"),
+        "{did:?}"
+    );
+    rig.pass(3 * SECOND);
+    assert_eq!(rig.cut(), "");
+    rig.fates = Box::new(|_| Fate::Done);
+    rig.pass(2 * SECOND);
+    assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 3));
 }
 
 /// A claim that nobody waits for is tried again, and what does not need the exemption is not held up.
@@ -186,7 +237,7 @@ fn an_exemption_that_cannot_be_removed_is_tried_again() {
     // It may be gone: it is written again where it is needed.
     rig.did();
     rig.flag("b").unwrap();
-    assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2", "exempt 10.1.1.2:80", "cut b"]);
+    assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2:80", "exempt 10.1.1.2", "cut b"]);
     rig.unflag("b").unwrap();
     rig.fates = Box::new(|_| Fate::Done);
     rig.did();
@@ -212,12 +263,7 @@ fn the_tables_wait_for_new_owners() {
 fn what_differs_is_mended() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());
     rig.flag("b").unwrap();
-    let found = |rig: &Rig| Input::Found {
-        nodes: rig.maps.pinned(),
-        exempt: rig.maps.exempt.iter().copied().collect(),
-        whole: true,
-    };
-    let same = found(&rig);
+    let same = rig.found(true);
     rig.did();
     rig.tell(same);
     assert_eq!(rig.did(), [""; 0]);
@@ -228,8 +274,8 @@ fn what_differs_is_mended() {
     rig.maps.nodes.insert(places[0], swap(healthy, cut.name));
     rig.maps.exempt.pop_first();
     let key = PortKey::kept(IpAddr::from([0; 16]).into(), 1, 6);
-    rig.maps.exempt.insert(key);
-    let differs = found(&rig);
+    rig.maps.exempt.insert(key, port_flags::KEEP);
+    let differs = rig.found(true);
     rig.maps.nodes.insert(places[1], swap(cut, healthy.name));
     let cut_c = Input::Found { nodes: rig.maps.pinned(), exempt: Vec::new(), whole: false };
     rig.world = None;

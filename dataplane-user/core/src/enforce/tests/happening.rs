@@ -178,8 +178,8 @@ impl History {
     fn any_found(&mut self) {
         let whole = self.random.percent(50);
         self.note(format!("found {whole}"));
-        let exempt = self.rig.maps.exempt.iter().copied().collect();
-        self.tell(Input::Found { nodes: self.rig.maps.pinned(), exempt, whole });
+        let found = self.rig.found(whole);
+        self.tell(found);
     }
 
     /// Another agent asks for what is saved, or has gone.
@@ -247,8 +247,8 @@ impl History {
     }
 
     fn any_found_whole(&mut self) {
-        let exempt = self.rig.maps.exempt.iter().copied().collect();
-        self.tell(Input::Found { nodes: self.rig.maps.pinned(), exempt, whole: true });
+        let found = self.rig.found(true);
+        self.tell(found);
     }
 
     /// In the end: nothing fails any more, tables are written, and whoever asked is answered.

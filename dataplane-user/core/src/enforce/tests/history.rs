@@ -31,6 +31,7 @@ pub(super) enum Saw {
     Cut,
     Observed,
     Exempted,
+    Excepted,
     Exceeded,
     Failed,
     Refused,
@@ -259,6 +260,7 @@ impl History {
             }
             Output::Node(_, entry) if entry.verdict != 0 => drop(self.saw.insert(Saw::Observed)),
             Output::Exempt(_) => drop(self.saw.insert(Saw::Exempted)),
+            Output::Except(_) => drop(self.saw.insert(Saw::Excepted)),
             Output::Lease(_) if self.rig.now.mono - self.oracle.drain_alive >= 60 * SECOND => {
                 self.fail("the lease is renewed, and the drain has been silent for a minute");
             }
@@ -402,7 +404,7 @@ impl History {
                 self.fail(&format!("{name} should be cut: {wanted}"));
             }
         }
-        let exempt = self.rig.enforcer.exempt.ports().keep().keys();
+        let exempt = self.rig.world().keep().keys();
         if exempt != self.rig.maps.exempt {
             self.fail(&format!("{exempt:?} should be exempt"));
         }

@@ -8,9 +8,9 @@ use std::{
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
 
 use crate::{
-    cluster::{ClusterView, NodeIx, NodeSet, parse},
+    cluster::{ClusterView, NodeIx, NodeSet, Protocol, parse},
     enforce::{NewView, place::cuts},
-    plan::{KeepIndex, KeptPort, Slot, Step, Tables, keep},
+    plan::{At, Keep, KeepIndex, KeptPort, Slot, Step, Tables, keep},
 };
 
 /// The node on which the agent runs.
@@ -22,7 +22,7 @@ pub(super) struct Cluster {
     pub(super) text: String,
     index: KeepIndex,
     /// By which nodes are cut, a bit for each position.
-    known: Mutex<HashMap<u64, Arc<[KeptPort]>>>,
+    known: Mutex<HashMap<u64, Arc<Keep>>>,
 }
 
 impl Cluster {
@@ -41,12 +41,13 @@ impl Cluster {
         Arc::new(Self { view: Arc::new(view), text: text.to_owned(), index, known: Mutex::default() })
     }
 
-    fn exempt(&self, cut: u64) -> Arc<[KeptPort]> {
+    /// What is exempt while these nodes are cut, a bit for each position.
+    pub(super) fn exempt(&self, cut: u64) -> Arc<Keep> {
         let mut known = self.known.lock().unwrap();
         let work_out = || {
             let is_cut = |node: &NodeIx| cut >> node.position() & 1 == 1;
             let nodes: NodeSet = self.view.indexed().map(|(node, _)| node).filter(is_cut).collect();
-            keep(&self.view, &self.index, OWN, None, &nodes).ports.into_keys().collect()
+            Arc::new(keep(&self.view, &self.index, OWN, None, &nodes))
         };
         Arc::clone(known.entry(cut).or_insert_with(work_out))
     }
@@ -63,7 +64,9 @@ pub(super) struct Known {
 #[derive(Clone, Default)]
 pub(super) struct Maps {
     pub(super) nodes: BTreeMap<u32, NodeEntry>,
-    pub(super) exempt: BTreeSet<PortKey>,
+    pub(super) exempt: BTreeMap<PortKey, u32>,
+    /// Keys of it that an earlier agent left, and of which this one was not told.
+    pub(super) unknown: BTreeSet<PortKey>,
     pub(super) backends: HashMap<Addr, BackendEntry>,
     pub(super) endpoints: BTreeSet<PortKey>,
     /// The view that was written last, and those that were written in part since.
@@ -86,6 +89,22 @@ impl Maps {
             .map(|(index, entry)| Slot { index: *index, generation: entry.generation })
     }
 
+    /// Which nodes of a view are cut, a bit for each position.
+    pub(super) fn cut_of(&self, known: &Known, now: u64) -> u64 {
+        let mut cut = 0;
+        for (position, node) in known.cluster.view.nodes.iter().enumerate() {
+            let member = known.new.members.get(node.name.as_str());
+            if member.is_some_and(|member| self.is_cut(member.slot, now)) {
+                cut |= 1 << position;
+            }
+        }
+        cut
+    }
+
+    fn says(&self, key: &PortKey, flags: u32) -> bool {
+        self.exempt.get(key) == Some(&flags)
+    }
+
     /// Whether a packet to this port is cut: backend entry, node entry, exemption.
     fn drops(&self, port: &KeptPort, now: u64) -> bool {
         let addr: Addr = port.address.into();
@@ -95,31 +114,48 @@ impl Maps {
             return false;
         }
         let endpoint = PortKey::endpoint(addr, port.port, port.protocol.number());
-        if backend.flags & backend_flags::PORT_SCOPED != 0 && !self.endpoints.contains(&endpoint) {
-            return false;
+        if backend.flags & backend_flags::PORT_SCOPED != 0 {
+            return self.endpoints.contains(&endpoint) && !self.says(&port.key(), port_flags::KEEP);
         }
-        !(self.exempt.contains(&port.key()) && self.exempt.contains(&port.address_key()))
+        !self.says(&PortKey::kept_address(addr), port_flags::KEEP) || self.says(&port.key(), port_flags::CUT)
     }
 
-    /// A packet may come now: nothing is cut that must be exempt, in any view whose backends the map may hold.
+    /// Ports of an address of which an entry says that they are cut though the address passes, and one of which nobody ever says anything: by any of these the
+    /// answers may come to what somebody there asked for.
+    fn by_which_answers_come(&self, at: At) -> Vec<KeptPort> {
+        let (node, address) = at;
+        let port = |port, protocol| KeptPort { node, address, port, protocol };
+        let addr = Addr::from(address);
+        let cut = self.exempt.iter().filter(|(key, flags)| key.addr == addr && **flags == port_flags::CUT);
+        let cut = cut.filter(|(key, _)| !self.unknown.contains(*key));
+        let cut = cut.filter_map(|(key, _)| Some(port(key.port, Protocol::of(key.protocol)?)));
+        cut.chain([port(40_000, Protocol::Tcp)]).collect()
+    }
+
+    /// A packet may come now: nothing is cut that must be exempt, and no answer to somebody at an address that passes, in any view whose backends the map may hold.
     pub(super) fn check(&self, now: u64) -> Result<(), String> {
         for known in &self.views {
-            let mut cut = 0;
-            for (position, node) in known.cluster.view.nodes.iter().enumerate() {
-                let member = known.new.members.get(node.name.as_str());
-                if member.is_some_and(|member| self.is_cut(member.slot, now)) {
-                    cut |= 1 << position;
-                }
-            }
+            let cut = self.cut_of(known, now);
             if cut == 0 {
                 continue;
             }
-            if let Some(port) = known.cluster.exempt(cut).iter().find(|port| self.drops(port, now)) {
-                let epoch = known.new.epoch;
+            let keep = known.cluster.exempt(cut);
+            let epoch = known.new.epoch;
+            if let Some(port) = keep.ports.keys().find(|port| self.drops(port, now)) {
                 return Err(format!(
                     "{} is cut and must be exempt in {epoch:?}, nodes {cut:b}",
                     port.backend()
                 ));
+            }
+            for (at, named) in &keep.whole {
+                let answers = self.by_which_answers_come(*at);
+                let lost = answers.iter().find(|port| !named.contains(port) && self.drops(port, now));
+                if let Some(port) = lost {
+                    return Err(format!(
+                        "an answer to {} is cut in {epoch:?}, nodes {cut:b}",
+                        port.backend()
+                    ));
+                }
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::enforce::{Change, Input, Output, Source};
 fn an_exemption_comes_before_the_verdict_and_goes_after_it() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());
     rig.flag("b").unwrap();
-    assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2", "exempt 10.1.1.2:80", "cut b"]);
+    assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2:80", "exempt 10.1.1.2", "cut b"]);
     rig.unflag("b").unwrap();
     assert_eq!(rig.did(), ["healthy b", "publish ", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80"]);
 }
@@ -24,7 +24,7 @@ fn only_what_has_nothing_else_is_exempt() {
     rig.flag("b").unwrap();
     assert_eq!(rig.did(), ["publish b", "cut b"]);
     rig.flag("c").unwrap();
-    let exempt = ["exempt 10.1.1.2", "exempt 10.1.1.2:80", "exempt 10.1.1.3", "exempt 10.1.1.3:80"];
+    let exempt = ["exempt 10.1.1.3:80", "exempt 10.1.1.3", "exempt 10.1.1.2:80", "exempt 10.1.1.2"];
     let mut wanted = vec!["publish b,c"];
     wanted.extend(exempt);
     wanted.push("cut c");
@@ -37,6 +37,64 @@ fn only_what_has_nothing_else_is_exempt() {
     rig.unflag("b").unwrap();
     assert_eq!(rig.did()[..2], ["healthy b", "publish c"]);
     assert!(rig.maps.exempt.is_empty());
+    assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked);
+}
+
+/// Two Services at the same address of b: the first has nobody else, the second is on these nodes, at this port.
+fn two_at_b(on: &str, port: u16) -> String {
+    let endpoint = |node: char| format!("{{address: 10.1.1.{}, node: {node}}}", node as u8 - b'`');
+    let endpoints: Vec<String> = on.chars().map(endpoint).collect();
+    let second = format!(
+        "- {{name: x/s2, clusterIPs: [10.96.0.2], ports: [{{port: 90, targetPort: {port}}}], endpoints: [{}]}}\n",
+        endpoints.join(", ")
+    );
+    text("abcdef", &["b"]) + &second
+}
+
+#[test]
+fn what_is_cut_at_an_address_that_passes_lies_there_before_it_and_longer() {
+    let mut rig = Rig::with(&two_at_b("bc", 81), told());
+    rig.flag("b").unwrap();
+    let exempt = ["except 10.1.1.2:81", "exempt 10.1.1.2:80", "exempt 10.1.1.2"];
+    assert_eq!(rig.did(), [&["publish b"][..], &exempt, &["cut b"]].concat());
+    let asked = |rig: &Rig| rig.world().enforced.iter().next().unwrap().ask_since;
+    let before = asked(&rig);
+    rig.pass(10);
+    rig.did();
+    // Now the second has nobody else either; and then it has.
+    rig.flag("c").unwrap();
+    let exempt = ["exempt 10.1.1.3:81", "exempt 10.1.1.3", "exempt 10.1.1.2:81"];
+    assert_eq!(rig.did(), [&["publish b,c"][..], &exempt, &["cut c"]].concat());
+    assert_eq!(asked(&rig), before);
+    rig.unflag("c").unwrap();
+    let did = [
+        "healthy c",
+        "publish b",
+        "except 10.1.1.2:81",
+        "unexempt 10.1.1.3",
+        "unexempt 10.1.1.3:81",
+        "publish b",
+    ];
+    assert_eq!(rig.did(), did);
+    // Its clients passed meanwhile.
+    assert!(asked(&rig) > before);
+    rig.unflag("b").unwrap();
+    let gone = ["unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "unexempt 10.1.1.2:81"];
+    assert_eq!(rig.did(), [&["healthy b", "publish "][..], &gone].concat());
+}
+
+/// A port that no Service names any more is one by which answers may come; one that a Service names newly may have been such a one in the view before.
+#[test]
+fn what_is_cut_at_an_address_that_passes_follows_the_view() {
+    let mut rig = Rig::with(&two_at_b("bc", 81), told());
+    rig.flag("b").unwrap();
+    let asked = rig.world().enforced.iter().next().unwrap().ask_since;
+    rig.pass(10);
+    rig.did();
+    rig.view(&Cluster::parse(&two_at_b("bc", 82)));
+    let did =
+        ["publish b", "unexempt 10.1.1.2:81", "tables 2", "publish b", "except 10.1.1.2:82", "publish b"];
+    assert_eq!(rig.did(), did);
     assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked);
 }
 
@@ -126,7 +184,7 @@ fn both_views_exemptions_lie_there_while_tables_are_written() {
     rig.did();
     rig.writes_tables = false;
     rig.view(&Cluster::parse(&text("abcdef", &["bc", "b"])));
-    assert_eq!(rig.did(), ["publish b", "exempt 10.1.2.2", "exempt 10.1.2.2:80", "tables 2"]);
+    assert_eq!(rig.did(), ["publish b", "exempt 10.1.2.2:80", "exempt 10.1.2.2", "tables 2"]);
     rig.fail_tables(1);
     rig.run();
     assert_eq!(rig.maps.exempt.len(), 4);

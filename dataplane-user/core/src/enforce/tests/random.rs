@@ -90,7 +90,8 @@ pub(super) fn cluster(random: &mut Seeded) -> Arc<Cluster> {
         };
         let policy = policy.replace("192.0.2.1", &format!("192.0.2.{service}"));
         text += &format!(
-            "- {{name: x/s{service}, clusterIPs: [10.96.0.{service}], {policy}ports: [{{port: 80}}], endpoints: [{}]}}\n",
+            "- {{name: x/s{service}, clusterIPs: [10.96.0.{service}], {policy}ports: [{{port: 80, targetPort: {}}}], endpoints: [{}]}}\n",
+            80 + service % 3,
             endpoints.join(", ")
         );
     }

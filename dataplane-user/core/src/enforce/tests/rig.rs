@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use nodefence_common::{NodeEntry, PortKey};
+use nodefence_common::{NodeEntry, PortKey, port_flags};
 
 use super::model::{Cluster, Known, Maps, OWN, Slots, word};
 use crate::{
@@ -64,6 +64,8 @@ pub(super) struct Rig {
     pub(super) known: BTreeMap<Epoch, Known>,
     pub(super) last: Option<Arc<NewView>>,
     pub(super) tickets: u64,
+    /// The maps hold what was written and nothing else.
+    exact: bool,
 }
 
 pub(super) fn told() -> Told {
@@ -119,7 +121,8 @@ impl Rig {
             told,
             now,
             slots: Slots::adopt(&maps),
-            maps,
+            exact: maps.nodes.is_empty(),
+            maps: Maps { unknown: maps.exempt.keys().copied().collect(), ..maps },
             fates: Box::new(|_| Fate::Done),
             log: Vec::new(),
             tables: None,
@@ -146,6 +149,13 @@ impl Rig {
         rig.view(&Cluster::parse(text));
         rig.log.clear();
         rig
+    }
+
+    /// A comparison read the maps.
+    pub(super) fn found(&mut self, whole: bool) -> Input {
+        self.maps.unknown.clear();
+        let exempt = self.maps.exempt.iter().map(|(key, flags)| (*key, *flags)).collect();
+        Input::Found { nodes: self.maps.pinned(), exempt, whole }
     }
 
     /// Another view comes.
@@ -196,7 +206,9 @@ impl Rig {
                 self.log.push(format!("publish {}", names.join(",")));
                 self.world = Some(Arc::clone(world));
             }
-            Output::Node(..) | Output::Exempt(_) | Output::Unexempt(_) => self.write(&output),
+            Output::Node(..) | Output::Exempt(_) | Output::Except(_) | Output::Unexempt(_) => {
+                self.write(&output);
+            }
             Output::Lease(until) => self.lease = Some(*until),
             Output::Tables(plan) => {
                 self.log.push(format!("tables {}", plan.epoch.0));
@@ -216,12 +228,20 @@ impl Rig {
         }
     }
 
+    fn put(&mut self, key: PortKey, flags: u32) {
+        self.maps.unknown.remove(&key);
+        self.maps.exempt.insert(key, flags);
+    }
+
     fn write(&mut self, output: &Output) {
         let fate = (self.fates)(output);
+        self.exact &= fate == Fate::Done;
+        self.is_in_order(output);
         if fate != Fate::Failed {
             match output {
                 Output::Node(index, entry) => drop(self.maps.nodes.insert(*index, *entry)),
-                Output::Exempt(key) => drop(self.maps.exempt.insert(*key)),
+                Output::Exempt(key) => self.put(*key, port_flags::KEEP),
+                Output::Except(key) => self.put(*key, port_flags::CUT),
                 Output::Unexempt(key) => drop(self.maps.exempt.remove(key)),
                 _ => unreachable!("{output:?}"),
             }
@@ -232,6 +252,28 @@ impl Rig {
         if fate != Fate::Done {
             self.enforcer.failed(output.clone(), "no room".into(), self.now);
         }
+    }
+
+    /// Where no write failed and one view alone holds: what is cut at an address that passes lies there before the address does, and as long. Otherwise packets may
+    /// pass meanwhile that need not.
+    fn is_in_order(&self, output: &Output) {
+        let (Output::Exempt(key) | Output::Unexempt(key)) = output else { return };
+        let [known] = &self.maps.views[..] else { return };
+        if !self.exact || self.last.as_ref().is_none_or(|last| last.epoch != known.new.epoch) {
+            return;
+        }
+        let address = PortKey::kept_address(key.addr);
+        let nodes = known.cluster.view.indexed();
+        let named = nodes.flat_map(|(at, _)| known.new.exempt.named((at, key.addr.into())));
+        let named: Vec<PortKey> = named.map(|port| port.key()).collect();
+        let in_order = match output {
+            Output::Exempt(_) if *key == address && !self.maps.exempt.contains_key(key) => {
+                named.iter().all(|port| self.maps.exempt.contains_key(port))
+            }
+            Output::Unexempt(_) if named.contains(key) => !self.maps.exempt.contains_key(&address),
+            _ => true,
+        };
+        assert!(in_order, "{output:?} is out of order\n{}", self.log.join("\n"));
     }
 
     /// Writes the tables that were handed out, one entry after the other.
@@ -385,6 +427,7 @@ fn in_words(maps: &Maps, output: &Output) -> String {
             format!("{} {name}", word(entry))
         }
         Output::Exempt(key) => format!("exempt {}", key_in_words(key)),
+        Output::Except(key) => format!("except {}", key_in_words(key)),
         Output::Unexempt(key) => format!("unexempt {}", key_in_words(key)),
         _ => format!("{output:?} of {}", maps.nodes.len()),
     }

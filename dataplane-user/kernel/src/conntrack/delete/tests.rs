@@ -116,27 +116,6 @@ fn filters_say_what_the_backends_are() {
 }
 
 #[test]
-fn what_is_spared_is_in_no_filter() {
-    let mut backends = Backends::new();
-    let other = Addr::v4([10, 244, 2, 8]);
-    backends.add_address(POD, ());
-    backends.add_address(other, ());
-    backends.exempt(POD, 53, 17);
-    let mut spared = Backends::new();
-    spared.add_address(POD, ());
-    spared.exempt(POD, 53, 17);
-    let steps = Steps::new(&backends, Protocols::Tcp, true);
-    assert_eq!(steps, Steps { filters: vec![Filter::protocol(other, 6)], dump: spared });
-
-    let mut backends = Backends::new();
-    backends.add_port(key(53, 17), ());
-    backends.add_port(key(54, 17), ());
-    backends.exempt(POD, 53, 17);
-    let filters = vec![Filter::port(&key(54, 17)).unwrap()];
-    assert_eq!(Steps::new(&backends, Protocols::All, true), Steps { filters, dump: Backends::new() });
-}
-
-#[test]
 fn many_backends_are_one_dump() {
     let mut backends = Backends::new();
     for last in 1..=FILTERS_AT_MOST {
@@ -217,7 +196,7 @@ proptest! {
     /// By dump and by filter the same entries are meant.
     #[test]
     fn a_filter_matches_what_the_backends_match(
-        flow in any_flow(), whole: bool, same: bool, spared: bool, which in 0..3,
+        flow in any_flow(), whole: bool, same: bool, which in 0..3,
     ) {
         let which = [Protocols::All, Protocols::Tcp, Protocols::Datagrams][which as usize];
         let mut backends = Backends::new();
@@ -227,9 +206,6 @@ proptest! {
             backends.add_address(reply.src, ());
         } else {
             backends.add_port(PortKey::endpoint(reply.src, port, reply.protocol), ());
-        }
-        if spared {
-            backends.exempt(reply.src, reply.src_port, reply.protocol);
         }
         let steps = Steps::new(&backends, which, true);
         let matches = |filter: &Filter| {
