@@ -93,26 +93,31 @@ pub fn standing_of(hit: &mut Hit) -> Standing {
 /// Whether the packet's destination port belongs to a port-scoped backend that is subject to the verdict.
 #[inline(never)]
 pub fn port_listed(packet: &Packet) -> u64 {
-    listed(&PortKey::endpoint(packet.dst, packet.dst_port, packet.protocol), port_flags::CUT)
+    u64::from(flags(&PortKey::endpoint(packet.dst, packet.dst_port, packet.protocol)) & port_flags::CUT)
 }
 
-/// Whether the packet's destination is kept: its port; where all of the address is the backend's, that address, unless the port is cut by name. A packet without
-/// ports, or of whose flow not every packet shows them, goes with the address.
+/// Whether the packet's destination is kept: its port is; or, where all of the address is the backend's, that address is, and the port is not cut by name. A packet
+/// without ports, or of whose flow not every packet shows them, goes with the address.
+///
+/// The port alone is enough: a view may be on its way in which the address is no backend as a whole any more, and has no entry of its own.
 #[inline(never)]
 pub fn kept(hit: &Hit, packet: &Packet) -> u64 {
-    let port = PortKey::kept(packet.dst, packet.dst_port, packet.protocol);
-    if matches!(hit.scope(), Scope::Port) {
-        return listed(&port, port_flags::KEEP);
+    let is_whole = !matches!(hit.scope(), Scope::Port);
+    let (mut port, mut address) = (0, 0);
+    if !is_whole || portless(packet).is_none() {
+        port = flags(&PortKey::kept(packet.dst, packet.dst_port, packet.protocol));
     }
-    if listed(&PortKey::kept_address(packet.dst), port_flags::KEEP) == 0 {
-        return 0;
+    if is_whole {
+        address = flags(&PortKey::kept_address(packet.dst));
     }
-    u64::from(portless(packet).is_some() || listed(&port, port_flags::CUT) == 0)
+    // Without a branch: what the verifier knew because of it, it would follow through every answer.
+    const { assert!(port_flags::KEEP == port_flags::CUT << 1) };
+    u64::from((port | address & !(port << 1)) & port_flags::KEEP)
 }
 
 #[inline(always)]
-fn listed(key: &PortKey, flag: u32) -> u64 {
+fn flags(key: &PortKey) -> u32 {
     let Some(flags) = PORTS.get_ptr(key) else { return 0 };
     // SAFETY: a value of the map, whose memory stays the map's own until the program ends.
-    u64::from(unsafe { flags.read_volatile() } & flag)
+    unsafe { flags.read_volatile() }
 }

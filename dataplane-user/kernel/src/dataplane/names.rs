@@ -2,19 +2,8 @@
 use std::path::{Path, PathBuf};
 
 /// The pinned maps of the object, each under its name.
-pub(super) const MAPS: [&str; 11] = [
-    BACKENDS,
-    PORTS,
-    NODES,
-    COUNTERS,
-    EVENTS,
-    CONFIG,
-    LIMITS,
-    ICMP_BUDGET,
-    ICMP_SENDERS,
-    DEVICES,
-    LEASE,
-];
+pub(super) const MAPS: [&str; 11] =
+    [BACKENDS, PORTS, NODES, COUNTERS, EVENTS, CONFIG, LIMITS, ICMP_BUDGET, ICMP_SENDERS, DEVICES, LEASE];
 pub(super) const BACKENDS: &str = "backends";
 pub(super) const PORTS: &str = "ports";
 pub(super) const NODES: &str = "nodes";

@@ -117,7 +117,9 @@ impl Maps {
         if backend.flags & backend_flags::PORT_SCOPED != 0 {
             return self.endpoints.contains(&endpoint) && !self.says(&port.key(), port_flags::KEEP);
         }
-        !self.says(&PortKey::kept_address(addr), port_flags::KEEP) || self.says(&port.key(), port_flags::CUT)
+        let passes = self.says(&PortKey::kept_address(addr), port_flags::KEEP)
+            && !self.says(&port.key(), port_flags::CUT);
+        !passes && !self.says(&port.key(), port_flags::KEEP)
     }
 
     /// Ports of an address of which an entry says that they are cut though the address passes, and one of which nobody ever says anything: by any of these the
