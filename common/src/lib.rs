@@ -33,7 +33,7 @@ pub const PIN_VERSION: &str = "v2";
 
 /// Backends that fit unless the agent asks for another size (`--max-backends`).
 pub const DEFAULT_MAX_BACKENDS: u32 = 262_144;
-/// Nodes that fit; the size of the `nodes` and `seen` arrays.
+/// Nodes that fit; the size of the `nodes` array.
 pub const MAX_NODES: u32 = 16_384;
 /// Port-scoped (host-network) backends and kept ports that fit.
 pub const MAX_PORTS: u32 = 65_536;

@@ -41,7 +41,7 @@ pub mod config_flags {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackendEntry {
-    /// Index into `nodes` and `seen`.
+    /// Index into `nodes`.
     pub node: u32,
     /// The generation that the node's entry had when this was written; another one in `nodes` means that the index
     /// has a new owner, and the packet passes.

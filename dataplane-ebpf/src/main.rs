@@ -24,7 +24,6 @@ mod egress;
 #[cfg(target_arch = "bpf")]
 mod icmp;
 #[cfg(target_arch = "bpf")]
-#[cfg(target_arch = "bpf")]
 mod inject;
 #[cfg(target_arch = "bpf")]
 mod judge;

@@ -1,4 +1,4 @@
-//! What the programs read and write beside the packet: budgets, the ring buffer, deadlines, stamps, and how the maps look to
+//! What the programs read and write beside the packet: budgets, the ring buffer, deadlines, and how the maps look to
 //! bpftool.
 use std::{
     collections::BTreeMap,

@@ -151,7 +151,7 @@ impl ExemptIndex {
             index.set_parts(slot, parts);
         }
         let untied = index.untied.follow(before, view, nodes, services, &index.slots);
-        index.named.follow(before, view, services);
+        index.named.follow(view, services);
         Some((index, Reindexed { services: services.clone(), untied }))
     }
 

@@ -8,7 +8,7 @@ use crate::cluster::NodeName;
 /// ([`crate::cluster::NodeIx`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
-    /// Index into `nodes` and `seen`.
+    /// Index into `nodes`.
     pub index: u32,
     /// Never 0: that is what an unused entry says.
     pub generation: u32,

@@ -40,7 +40,8 @@ impl Budget {
 
     /// What may be handed over from `now` on. `asked`: how many packets the kernel was about to hand over so far; `busy`: how long (ns) the thread that takes them has run so far.
     pub fn look(&mut self, now: u64, asked: u64, busy: u64) -> Allowed {
-        let most = self.per_second * BURST_NS;
+        // A whole packet at least, however few a second there may be.
+        let most = (self.per_second * BURST_NS).max(if self.per_second > 0 { SECOND } else { 0 });
         let Some(looked) = self.looked.replace(now) else {
             self.packets = most;
             self.time = MOST_TIME_NS.cast_signed();
@@ -118,6 +119,13 @@ mod tests {
         let asked = budget.asked;
         let allowed = budget.look(3_600_000 * MS, asked, budget.busy);
         assert_eq!(allowed, Allowed { up_to: asked + 1_000, beyond: 0 });
+    }
+
+    #[test]
+    fn few_a_second_come_one_by_one() {
+        let mut budget = Budget::new(1);
+        // The one that was kept, and three seconds.
+        assert_eq!(flood(&mut budget, 1_000, 3_000, 1, 1_000), (3, 2_997));
     }
 
     #[test]

@@ -138,7 +138,8 @@ fn below(folder: &Path, root: &Path, place: impl Fn(&Path) -> Place + Copy, us: 
         Err(error) if is_gone(&error) => return Ok(()),
         entries => entries.map_err(Error::file(folder, "list it"))?,
     };
-    for path in entries.flatten().map(|entry| entry.path()) {
+    for entry in entries {
+        let path = entry.map_err(Error::file(folder, "list it"))?.path();
         let found = match fs::symlink_metadata(&path) {
             Err(error) if is_gone(&error) => continue,
             found => found.map_err(Error::file(&path, "look at it"))?,

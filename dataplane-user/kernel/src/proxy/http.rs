@@ -10,7 +10,10 @@ pub(super) const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4
 /// It answers at once, or not at all.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// HTTP/1.0: one answer, until the other side closes, there are more than `longest` bytes, or a third of a second has passed.
+/// HTTP/1.0: one answer, until the other side closes.
+///
+/// # Errors
+/// Where it is longer than `longest` bytes, or takes longer than a third of a second: half an answer is none.
 pub(super) fn get(from: SocketAddr, path: &str, longest: usize) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&from, PATIENCE)?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -20,14 +23,14 @@ pub(super) fn get(from: SocketAddr, path: &str, longest: usize) -> io::Result<Ve
     while let Some(left) = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut part)? {
-            0 => break,
+            0 => return Ok(answer),
             read => answer.extend_from_slice(&part[..read]),
         }
         if answer.len() > longest {
-            break;
+            return Err(io::Error::other(format!("http://{from}{path} tells more than {longest} bytes")));
         }
     }
-    Ok(answer)
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("http://{from}{path} is not done after {PATIENCE:?}")))
 }
 
 /// The text that a good answer brings.
