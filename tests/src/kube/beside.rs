@@ -178,7 +178,9 @@ fn slices(control: &ControlPlane, setup: &Setup<'_>, service: Service, nodes: &[
 /// The cluster file: nodes, and the Services as kube-proxy has them, Web and Dns with endpoints on `nodes`.
 fn file(cluster: &Cluster, setup: &Setup<'_>, nodes: &[&Node]) -> Value {
     let all = [&cluster.a, &cluster.b, &cluster.c];
-    let nodes_of = all.map(|node| json!({"name": node.name, "address": node.address(Family::V4)}));
+    let nodes_of = all.map(
+        |node| json!({"name": node.name, "addresses": [node.address(Family::V4), node.address(Family::V6)]}),
+    );
     let both = [&cluster.b, &cluster.c];
     let services = [(Service::Web, nodes), (Service::Host, &both[..])].map(|(service, nodes)| {
         let object = setup.service(service);

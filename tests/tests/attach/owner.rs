@@ -1,8 +1,8 @@
 //! One dataplane for each pin folder, whoever asks; what it does when its folders go, and after a crash between two steps.
 use std::{
     fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt as _,
-    path::Path,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -136,14 +136,18 @@ fn a_pin_folder_that_others_could_change_is_refused() {
     let ours = |path: &str| (path.to_owned(), pin_dir());
     let (shared, linked) = ("/sys/fs/bpf/shared/nodefence/v2", "/sys/fs/bpf/linked/nodefence/v2");
     for (done, (wrong, pins), remedy) in [
-        ("install -d -m 700 -o 65534 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "rm -r"),
-        ("install -d -m 750 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "chmod go="),
+        ("mkdir -m 700 $B/nodefence; chown 65534 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "rm -r"),
+        ("mkdir -m 750 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "chmod go="),
         ("chown 65534 $B", ours("/sys/fs/bpf"), "chown root"),
-        ("install -d -m 777 $B/shared", ("/sys/fs/bpf/shared".into(), shared.into()), "chmod go-w"),
-        ("install -d -m 700 -o 65534 $B/shared", ("/sys/fs/bpf/shared".into(), shared.into()), "chown root"),
-        ("install -d $B/real; ln -s real $B/linked", ("/sys/fs/bpf/linked".into(), linked.into()), "rm"),
+        ("mkdir -m 777 $B/shared", ("/sys/fs/bpf/shared".into(), shared.into()), "chmod go-w"),
         (
-            "install -d -m 777 $B/shared; ln -sfn $B/shared /run/outside",
+            "mkdir -m 700 $B/shared; chown 65534 $B/shared",
+            ("/sys/fs/bpf/shared".into(), shared.into()),
+            "chown root",
+        ),
+        ("mkdir -m 755 $B/real; ln -s real $B/linked", ("/sys/fs/bpf/linked".into(), linked.into()), "rm"),
+        (
+            "mkdir -m 777 $B/shared; ln -sfn $B/shared /run/outside",
             ("/sys/fs/bpf/shared".into(), "/run/outside/nodefence/v2".into()),
             "chmod go-w",
         ),
@@ -169,6 +173,16 @@ fn a_pin_folder_that_others_could_change_is_refused() {
     }
 }
 
+/// The permissions of a folder and of all that lies in it.
+fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
+    let metadata = fs::symlink_metadata(folder).unwrap();
+    let mut all = vec![(folder.to_owned(), metadata.permissions().mode() & 0o7777)];
+    if metadata.is_dir() {
+        all.extend(fs::read_dir(folder).unwrap().flat_map(|entry| modes(&entry.unwrap().path())));
+    }
+    all
+}
+
 /// What was pinned by somebody else, in a folder that is ours by now.
 #[test]
 fn a_pin_of_others_in_our_folder_is_refused() {
@@ -186,13 +200,9 @@ fn a_pin_of_others_in_our_folder_is_refused() {
         sh(remedy);
         drop(open().unwrap());
         // The filesystem's root is open to all and sticky, as everybody but the agent mounts it; of our own nothing is.
-        let modes = sh("find /sys/fs/bpf -printf '%m %P\\n'");
-        assert!(modes.lines().any(|line| line == "1777 "), "{modes}");
-        let ours = modes.lines().filter(|line| line.contains(" nodefence"));
-        assert!(
-            ours.clone().count() > 10
-                && ours.clone().all(|line| line.starts_with(['6', '7']) && line[1..].starts_with("00 ")),
-            "{modes}"
-        );
+        let root = Path::new("/sys/fs/bpf");
+        assert_eq!(fs::metadata(root).unwrap().permissions().mode() & 0o7777, 0o1777);
+        let ours = modes(&root.join("nodefence"));
+        assert!(ours.len() > 10 && ours.iter().all(|(_, mode)| mode & 0o077 == 0), "{ours:?}");
     });
 }

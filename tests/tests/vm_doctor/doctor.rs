@@ -292,11 +292,14 @@ fn each_line_is_true_and_each_remedy_mends() -> Result<()> {
     let several = line(
         "warn",
         "kube-proxy",
-        "datapath only (traces of several modes: the device kube-ipvs0, the nftables table kube-proxy; say which with --proxy)",
+        "datapath only (traces of several modes: the device kube-ipvs0, the nftables table kube-proxy; say which with --proxy; it does not answer: Connection refused (os error 111))",
     );
     same(&lines(&agent)?, &expected(ns, true, several, none.clone())?).context("without an agent")?;
     ns.nft("delete table ip kube-proxy; delete table ip6 kube-proxy;")?;
-    let by_trace = ok("kube-proxy", "ipvs (by the device kube-ipvs0)");
+    let by_trace = ok(
+        "kube-proxy",
+        "ipvs (by the device kube-ipvs0; it does not answer: Connection refused (os error 111))",
+    );
     same(&lines(&agent)?, &expected(ns, true, by_trace.clone(), none.clone())?).context("one trace")?;
     let run_dir = socket.parent().and_then(|path| path.to_str()).context("no folder")?.to_owned();
     agent.expect(&["--run-dir", &run_dir, "detach"])?;

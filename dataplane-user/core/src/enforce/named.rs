@@ -84,7 +84,8 @@ fn ports_at(service: &Service, at: At) -> impl Iterator<Item = KeptPort> + '_ {
     let (node, address) = at;
     // They are in the order of their addresses.
     let from = service.endpoints.partition_point(|endpoint| endpoint.address < address);
-    let endpoints = service.endpoints.iter().skip(from).take_while(move |endpoint| endpoint.address == address);
+    let endpoints =
+        service.endpoints.iter().skip(from).take_while(move |endpoint| endpoint.address == address);
     endpoints.filter(move |endpoint| endpoint.node == Some(node)).flat_map(move |endpoint| {
         (0..service.ports.len()).filter_map(move |port| KeptPort::of(service, port, endpoint, endpoint.node))
     })

@@ -30,7 +30,10 @@ pub(super) fn get(from: SocketAddr, path: &str, longest: usize) -> io::Result<Ve
             return Err(io::Error::other(format!("http://{from}{path} tells more than {longest} bytes")));
         }
     }
-    Err(io::Error::new(io::ErrorKind::TimedOut, format!("http://{from}{path} is not done after {PATIENCE:?}")))
+    Err(io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!("http://{from}{path} is not done after {PATIENCE:?}"),
+    ))
 }
 
 /// The text that a good answer brings.
