@@ -43,7 +43,8 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> 
 /// Whether a call of the benchmarks wants what is measured in a VM.
 fn has_tables(args: &[String]) -> bool {
     let is = |wanted: &[&str]| args.iter().any(|arg| wanted.contains(&arg.as_str()));
-    args.first().is_some_and(|verb| verb == "ipvs") && !is(&["-h", "--help", "rescue", "--only=rescue"])
+    args.first().is_some_and(|verb| verb == "ipvs")
+        && !is(&["-h", "--help", "rescue", "--only=rescue", "flood", "--only=flood"])
 }
 
 fn build(workspace: &Workspace, what: &[&str]) -> Result<()> {
@@ -74,9 +75,16 @@ mod tests {
         for line in ["ipvs", "ipvs --quick", "ipvs --only tables", "ipvs --only=tables --quick"] {
             assert!(has(line), "{line}");
         }
-        for line in
-            ["datapath", "ipvs --help", "ipvs --only rescue", "ipvs --quick --only=rescue", "scale", ""]
-        {
+        for line in [
+            "datapath",
+            "ipvs --help",
+            "ipvs --only rescue",
+            "ipvs --quick --only=rescue",
+            "ipvs --only flood",
+            "ipvs --only=flood",
+            "scale",
+            "",
+        ] {
             assert!(!has(line), "{line}");
         }
     }

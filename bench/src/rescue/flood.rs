@@ -3,10 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use nodefence_tests::{
-    Agent,
-    load::{connections, syns::Syns},
-};
+use nodefence_tests::load::{connections, syns::Syns};
 
 use super::world::{self, Mode, World};
 use crate::{
@@ -57,15 +54,7 @@ fn once(length: Duration, rescued: bool, program: &Path) -> anyhow::Result<Run> 
     let world = World::new(mode)?;
     let [b, c] = &world.nodes;
     let (b, _c) = (server::greeting(b)?, server::greeting(c)?);
-    let uplinks = World::uplinks();
-    let agent = Agent::of(
-        program,
-        &world.router,
-        "node-a",
-        &uplinks.each_ref().map(String::as_str),
-        &World::cluster().to_string(),
-        &["--proxy", if rescued { mode.name() } else { "none" }],
-    )?;
+    let agent = world.agent(program, if rescued { mode.name() } else { "none" })?;
     b.freeze()?;
     cluster::flag(&agent, "node-b", &["--wait"])?;
     let flood = Syns::start(&world.client, &world::CLIENTS, world::service())?;

@@ -10,10 +10,7 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
-use nodefence_tests::{
-    Agent,
-    load::connections::{self, Seen},
-};
+use nodefence_tests::load::connections::{self, Seen};
 
 use self::world::{Mode, World};
 use crate::{
@@ -99,16 +96,7 @@ fn once(sizes: &Sizes, mode: Mode, way: Way, program: &Path) -> anyhow::Result<R
     let world = World::new(mode)?;
     let [b, c] = &world.nodes;
     let (b, _c) = (server::greeting(b)?, server::greeting(c)?);
-    let uplinks = World::uplinks();
-    let proxy = if way == Way::CutAlone { "none" } else { mode.name() };
-    let agent = Agent::of(
-        program,
-        &world.router,
-        "node-a",
-        &uplinks.each_ref().map(String::as_str),
-        &World::cluster().to_string(),
-        &["--proxy", proxy],
-    )?;
+    let agent = world.agent(program, if way == Way::CutAlone { "none" } else { mode.name() })?;
     if way != Way::Well {
         b.freeze()?;
         cluster::flag(&agent, "node-b", &["--wait"])?;

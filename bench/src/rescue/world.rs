@@ -1,10 +1,11 @@
 //! The namespaces and the rules of one run.
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
+    path::Path,
     sync::Arc,
 };
 
-use nodefence_tests::Netns;
+use nodefence_tests::{Agent, Netns};
 use serde_json::{Value, json};
 
 use crate::flows;
@@ -78,13 +79,21 @@ impl World {
         Ok(world)
     }
 
+    /// An agent on the router. `proxy`: as its option of that name has it.
+    pub(super) fn agent(&self, program: &Path, proxy: &str) -> anyhow::Result<Agent> {
+        let uplinks = Self::uplinks();
+        let uplinks = uplinks.each_ref().map(String::as_str);
+        let cluster = Self::cluster().to_string();
+        Agent::of(program, &self.router, "node-a", &uplinks, &cluster, &["--proxy", proxy])
+    }
+
     /// The devices that lead to the nodes.
-    pub(super) fn uplinks() -> [String; 2] {
+    fn uplinks() -> [String; 2] {
         [0, 1].map(uplink)
     }
 
     /// The cluster file's content: the nodes, and the Service with all endpoints.
-    pub(super) fn cluster() -> Value {
+    fn cluster() -> Value {
         let nodes = (0..).zip(["node-b", "node-c"]);
         let on = |at: u8, name: &'static str| {
             (0..PER_NODE).map(move |i| json!({ "address": pod(at, i), "node": name }))
