@@ -1,6 +1,4 @@
 //! Who gets an ICMP answer: one budget for the machine, and for each sender as much as the kernel gives of its own.
-use core::arch::asm;
-
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED, bpf_fib_lookup},
     helpers,
@@ -10,7 +8,7 @@ use nodefence_ebpf::limit::{SECOND, take_of_sender};
 
 use crate::{
     maps::{ICMP_BUDGET, ICMP_SENDERS},
-    report::config,
+    report::{add_one, config},
 };
 
 /// 0 where an answer to `sender` may be made now, and is counted then; else the [`Reason`] why not. `ifindex`: the device by which the packet leaves
@@ -41,10 +39,7 @@ pub fn take(skb: *mut __sk_buff, now: u64, ifindex: u32, sender: &Addr) -> u64 {
         return Reason::IcmpSenderLimited as u64;
     }
     // SAFETY: as above; an addition that no other processor's gets lost in.
-    unsafe {
-        asm!("lock *(u64 *)({spent} + 0) += {one}", spent = in(reg) &raw mut (*budget).spent, one = in(reg) 1_u64,
-            options(nostack, preserves_flags));
-    }
+    unsafe { add_one(&raw mut (*budget).spent) };
     0
 }
 

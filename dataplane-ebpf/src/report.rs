@@ -36,6 +36,19 @@ pub fn count_raw(reason: u32, bytes: u32) {
     }
 }
 
+/// Adds one to a word that all processors share. `core` has no addition for this target, whose oldest kernels know one without a result (BPF_XADD).
+///
+/// # Safety
+/// A word of a map's value.
+#[inline(always)]
+pub unsafe fn add_one(word: *mut u64) {
+    // SAFETY: the caller's; nothing else is written.
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64,
+            options(nostack, preserves_flags));
+    }
+}
+
 #[inline(always)]
 pub fn config(field: impl FnOnce(*const Config) -> u32) -> u32 {
     CONFIG.get_ptr(0).map_or(0, field)

@@ -15,7 +15,7 @@ use nodefence_ebpf::decide::rescuable;
 use crate::{
     judge::Hit,
     maps::{RESCUE, RESCUE_BUDGET, RESCUE_UNTIL},
-    report::count,
+    report::{add_one, count},
 };
 
 /// No frame here is shorter: it has an IP and a UDP header. (Before Linux 6.4 the verifier learns no lower bound from "not zero".)
@@ -54,10 +54,10 @@ pub fn hand_over(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u64 {
 fn within_budget() -> bool {
     let Some(allowed) = RESCUE_BUDGET.get_ptr(rescue_budget::ALLOWED) else { return false };
     let Some(asked) = RESCUE_BUDGET.get_ptr_mut(rescue_budget::ASKED) else { return false };
-    // SAFETY: values of the map, one word each. `core` has no addition for this target, whose oldest kernels know one without a result (BPF_XADD).
+    // SAFETY: values of the map, one word each.
     unsafe {
         let within = asked.read_volatile() < allowed.read_volatile();
-        core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) asked, in(reg) 1_u64);
+        add_one(asked);
         within
     }
 }

@@ -5,12 +5,12 @@ use nodefence_core::plan::audit::Syncs;
 
 use super::http::{METRICS, body, get};
 
-/// An answer that is longer is not read. kube-proxy's has some 100 KiB.
+/// An answer that is longer is not read.
 const LONGEST: usize = 4 << 20;
 const LAST: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 const QUEUED: &str = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds";
 
-/// When kube-proxy last synced, by IP family as it calls these; of one that does not tell families apart (before Kubernetes 1.32) under an empty name. Blocking, a third of a second at most.
+/// When kube-proxy last synced, by IP family as it calls these; of one that does not tell families apart under an empty name. Blocking, a third of a second at most.
 ///
 /// # Errors
 /// Where it does not answer, or tells nothing of its syncs.
