@@ -41,6 +41,8 @@ pub struct Packet<'a> {
     bytes: &'a [u8],
     /// Source and destination as they stand in it.
     pub tuple: Tuple,
+    /// TCP sequence number; 0 of a datagram.
+    pub sequence: u32,
 }
 
 impl<'a> Packet<'a> {
@@ -71,9 +73,9 @@ impl<'a> Packet<'a> {
             }
             _ => return Err(Unreadable::Protocol),
         }
-        let packet::Packet { src, dst, src_port, dst_port, protocol, .. } = read;
+        let packet::Packet { src, dst, src_port, dst_port, protocol, seq, .. } = read;
         let tuple = Tuple { src, dst, src_port, dst_port, protocol };
-        Ok(Self { bytes: &bytes[..read.l4 as usize + body], tuple })
+        Ok(Self { bytes: &bytes[..read.l4 as usize + body], tuple, sequence: seq })
     }
 
     /// The conntrack tuple of an answer to it: by this its entry is found.

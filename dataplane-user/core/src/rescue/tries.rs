@@ -100,9 +100,18 @@ struct Series {
     count: u32,
 }
 
-/// The tries of each packet, by the ends that it was sent with.
+/// Which packet is tried. It is the same one where all of this is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sent {
+    /// The ends that it was sent with.
+    pub ends: Tuple,
+    /// Its TCP sequence number: another connection that has the same ends soon after has another one (RFC 9293, 3.4.1). 0 where it is no TCP.
+    pub sequence: u32,
+}
+
+/// The tries of each packet.
 #[derive(Debug)]
-pub struct Tries(Recent<Tuple, Series>);
+pub struct Tries(Recent<Sent, Series>);
 
 impl Default for Tries {
     fn default() -> Self {
@@ -115,25 +124,25 @@ impl Tries {
     ///
     /// # Errors
     /// [`Spent`].
-    pub fn take(&mut self, ends: Tuple, limit: u32, now: u64) -> Result<u32, Spent> {
-        let known = self.0.get(&ends, now).filter(|series| now.saturating_sub(series.first) < SERIES_NS);
+    pub fn take(&mut self, packet: Sent, limit: u32, now: u64) -> Result<u32, Spent> {
+        let known = self.0.get(&packet, now).filter(|series| now.saturating_sub(series.first) < SERIES_NS);
         let mut series = known.unwrap_or(Series { first: now, count: 0 });
         if now.saturating_sub(series.first) >= TIME_LIMIT_NS {
             // Remembered all the same: what comes of it next is no new packet.
-            self.0.put(ends, series, now);
+            self.0.put(packet, series, now);
             return Err(Spent::Time);
         }
         if series.count >= limit {
-            self.0.put(ends, series, now);
+            self.0.put(packet, series, now);
             return Err(Spent::Tries);
         }
         series.count += 1;
-        if self.0.put(ends, series, now) { Ok(series.count) } else { Err(Spent::Memory) }
+        if self.0.put(packet, series, now) { Ok(series.count) } else { Err(Spent::Memory) }
     }
 
     /// Whether one was taken for this packet already.
-    pub fn has(&mut self, ends: &Tuple, now: u64) -> bool {
-        self.0.get(ends, now).is_some_and(|series| now.saturating_sub(series.first) < SERIES_NS)
+    pub fn has(&mut self, packet: &Sent, now: u64) -> bool {
+        self.0.get(packet, now).is_some_and(|series| now.saturating_sub(series.first) < SERIES_NS)
     }
 }
 

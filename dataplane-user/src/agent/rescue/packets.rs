@@ -27,7 +27,7 @@ use crate::{
         packet::{Packet, ethernet},
         refusals::Refusals,
         services::{Choices, NoChoice},
-        tries::{LEAST_TRIES, Spent, Tries, tries},
+        tries::{LEAST_TRIES, Sent, Spent, Tries, tries},
     },
     takeout::pair_of,
 };
@@ -199,7 +199,7 @@ impl Helper {
         }
         let entry = self.conntrack.by_reply(&reply).map_err(|error| self.give_up(&error))?;
         let ends = if let Some(entry) = &entry {
-            self.may_move(entry, visit, now)?
+            self.may_move(entry, packet.sequence, visit, now)?
         } else {
             // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
             let moved = self.ground.desk.moved().get(&reply, now);
@@ -249,7 +249,8 @@ impl Helper {
     }
 
     /// The ends of the flow as its client knows them, where it may find another backend.
-    fn may_move(&mut self, entry: &Flow, visit: Visit, now: u64) -> Result<Tuple, Stop> {
+    fn may_move(&mut self, entry: &Flow, sequence: u32, visit: Visit, now: u64) -> Result<Tuple, Stop> {
+        let sent = Sent { ends: entry.orig, sequence };
         let waited = visit == Visit::Waited;
         let view = Arc::clone(&self.view);
         let proxy = Proxy::of(&view, &self.ground.sight.own_node, self.mode);
@@ -267,7 +268,7 @@ impl Helper {
             // IPVS has no call that deletes one connection. It lets go of it once its destination is taken out, and not of one that was made at
             // that moment: what comes back waits for the next look at the tables.
             let pair = pair_of(entry);
-            if !self.balanced.contains(&pair) || (!waited && self.tries.has(&entry.orig, now)) {
+            if !self.balanced.contains(&pair) || (!waited && self.tries.has(&sent, now)) {
                 if !waited {
                     self.ground.takeout.urgent(pair.service);
                 }
@@ -291,7 +292,7 @@ impl Helper {
             (Some(_), Keeping::Empty(_)) => {}
         }
         let limit = if choice.all_flagged() { LEAST_TRIES } else { tries(choice.flagged, choice.usable) };
-        match self.tries.take(entry.orig, limit, now) {
+        match self.tries.take(sent, limit, now) {
             Ok(_) => {}
             Err(Spent::Memory) => return Err(Fate::Memory.into()),
             Err(Spent::Tries) if choice.all_flagged() => {

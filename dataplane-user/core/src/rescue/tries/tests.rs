@@ -3,9 +3,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn ends(port: u16) -> Tuple {
-    let (src, dst) = (Addr::v4([192, 0, 2, 2]), Addr::v4([10, 96, 0, 10]));
-    Tuple { src, dst, src_port: port, dst_port: 80, protocol: 6 }
+fn sent(port: u16) -> Sent {
+    let src = Addr::v4([192, 0, 2, 2]);
+    let dst = Addr::v4([10, 96, 0, 10]);
+    Sent { ends: Tuple { src, dst, src_port: port, dst_port: 80, protocol: 6 }, sequence: 1_000 }
 }
 
 #[test]
@@ -28,15 +29,28 @@ fn a_packet_has_so_many_tries_and_so_much_time() {
     let mut all = Tries::default();
     let start = 10_000_000_000;
     for count in 1..=20 {
-        assert_eq!(all.take(ends(1), 20, start + u64::from(count)), Ok(count));
+        assert_eq!(all.take(sent(1), 20, start + u64::from(count)), Ok(count));
     }
-    assert_eq!(all.take(ends(1), 20, start + 30), Err(Spent::Tries));
+    assert_eq!(all.take(sent(1), 20, start + 30), Err(Spent::Tries));
     // Another packet is another matter.
-    assert_eq!(all.take(ends(2), 20, start + 30), Ok(1));
-    assert_eq!(all.take(ends(2), 20, start + 30 + TIME_LIMIT_NS), Err(Spent::Time));
+    assert_eq!(all.take(sent(2), 20, start + 30), Ok(1));
+    assert_eq!(all.take(sent(2), 20, start + 30 + TIME_LIMIT_NS), Err(Spent::Time));
     // What is sent again is a packet of its own.
-    assert_eq!(all.take(ends(1), 20, start + SERIES_NS - 1), Err(Spent::Time));
-    assert_eq!(all.take(ends(1), 20, start + 1_000_000_000), Ok(1));
+    assert_eq!(all.take(sent(1), 20, start + SERIES_NS - 1), Err(Spent::Time));
+    assert_eq!(all.take(sent(1), 20, start + 1_000_000_000), Ok(1));
+}
+
+/// A client that takes a port again soon after its last connection from there was refused for that one's time.
+#[test]
+fn another_connection_from_the_same_port_is_another_packet() {
+    let mut all = Tries::default();
+    let start = 10_000_000_000;
+    let first = sent(1);
+    let next = Sent { sequence: 2_000, ..first };
+    assert_eq!(all.take(first, 20, start), Ok(1));
+    assert_eq!(all.take(first, 20, start + TIME_LIMIT_NS), Err(Spent::Time));
+    assert!(all.has(&first, start + TIME_LIMIT_NS) && !all.has(&next, start + TIME_LIMIT_NS));
+    assert_eq!(all.take(next, 20, start + TIME_LIMIT_NS), Ok(1));
 }
 
 #[test]
@@ -67,7 +81,7 @@ proptest! {
         let mut granted: HashMap<u16, Vec<u64>> = HashMap::new();
         for (port, later) in steps {
             now += later;
-            if all.take(ends(port), limit, now).is_ok() {
+            if all.take(sent(port), limit, now).is_ok() {
                 granted.entry(port).or_default().push(now);
             }
             prop_assert!(all.0.len() <= 12);
