@@ -1,5 +1,7 @@
-//! How the workspace's files hang together: no two of a crate import each other in a circle, and the agent's threads and tasks begin in one of them.
+//! How the workspace's files hang together: no two of a crate import each other in a circle, the agent's threads and tasks begin in one of them, and
+//! the page on coverage names tests that are there.
 
+mod coverage;
 mod imports;
 mod modules;
 mod spawns;
