@@ -284,9 +284,9 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
     Ok(())
 }
 
-/// As a packet needs it that waits: one endpoint, by name.
+/// As packets need it that wait: these clients, each at one endpoint, by its name, and no others.
 #[test]
-fn one_endpoint_s_clients_are_forgotten_by_its_name() -> Result<()> {
+fn clients_are_forgotten_one_by_one() -> Result<()> {
     let ns = Netns::new("affinity-one")?;
     let ours = [
         endpoint("http", Protocol::Tcp, "10.244.2.7:8080"),
@@ -295,14 +295,16 @@ fn one_endpoint_s_clients_are_forgotten_by_its_name() -> Result<()> {
     let other = endpoint("http", Protocol::Tcp, "10.244.2.7:8081");
     for one in ours.iter().chain([&other]) {
         let v4 = one.socket.is_ipv4();
-        let (family, kind, client) =
-            if v4 { ("ip", "ipv4_addr", "192.0.2.1") } else { ("ip6", "ipv6_addr", "2001:db8::1") };
+        let (family, kind, clients) = match v4 {
+            true => ("ip", "ipv4_addr", "192.0.2.1, 192.0.2.2"),
+            false => ("ip6", "ipv6_addr", "2001:db8::1, 2001:db8::2"),
+        };
         let set = one.set();
         // The other family has a set of that name, too: not kube-proxy's.
         let (strange, strange_kind, stranger) =
             if v4 { ("ip6", "ipv6_addr", "2001:db8::1") } else { ("ip", "ipv4_addr", "192.0.2.1") };
         ns.nft(&format!(
-            "table {family} kube-proxy {{ set {set} {{ type {kind}; elements = {{ {client} }}; }}; }}
+            "table {family} kube-proxy {{ set {set} {{ type {kind}; elements = {{ {clients} }}; }}; }}
              table {strange} kube-proxy {{ set {set} {{ type {strange_kind}; elements = {{ {stranger} }}; }}; }}"
         ))?;
     }
@@ -314,18 +316,26 @@ fn one_endpoint_s_clients_are_forgotten_by_its_name() -> Result<()> {
         let (own, strange) = if one.socket.is_ipv4() { ("ip", "ip6") } else { ("ip6", "ip") };
         Ok([of(own)?, of(strange)?])
     };
-    let gone = endpoint("gone", Protocol::Tcp, "10.244.2.7:8080");
-    let (asked, unknown) = (ours.clone(), gone);
+    let [v4, v6] = ours.clone();
+    let unknown = endpoint("gone", Protocol::Tcp, "10.244.2.7:8080");
     let forgotten = ns.run(move || {
         let mut forget = Forget::default();
-        let mut clients_of = |one| forget.clients_of(Mode::Nftables, one).unwrap();
-        let first = [clients_of(&asked[0]), clients_of(&asked[1])];
+        let mut all = |clients: &[(&Endpoint<'_>, &str)]| {
+            for (endpoint, client) in clients {
+                forget.add(Mode::Nftables, endpoint, client.parse().unwrap());
+            }
+            forget.all().unwrap()
+        };
+        let first = all(&[(&v4, "192.0.2.1"), (&v6, "2001:db8::1")]);
         // The same socket goes on where there is nothing, or no such set.
-        let again = [clients_of(&asked[0]), clients_of(&unknown)];
-        (first, again, forget.clients_of(Mode::Ipvs, &asked[0]).unwrap())
+        let nothing = all(&[(&v4, "192.0.2.1"), (&unknown, "192.0.2.2")]);
+        // What is not there keeps nothing else.
+        let some = all(&[(&v4, "192.0.2.1"), (&unknown, "192.0.2.2"), (&v6, "2001:db8::2")]);
+        forget.add(Mode::Ipvs, &v4, "192.0.2.2".parse().unwrap());
+        [first, nothing, some, forget.all().unwrap()]
     });
-    assert_eq!(forgotten, ([true; 2], [false; 2], false));
-    assert_eq!((left(&ours[0])?, left(&ours[1])?, left(&other)?), ([0, 1], [0, 1], [1, 1]));
+    assert_eq!(forgotten, [true, false, true, false]);
+    assert_eq!([left(&ours[0])?, left(&ours[1])?, left(&other)?], [[1, 1], [0, 1], [2, 1]]);
     Ok(())
 }
 
@@ -356,6 +366,12 @@ fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
             let file = file(one);
             ns.run(move || std::fs::read_to_string(file).unwrap().lines().count())
         };
+        let addresses = |one: &Endpoint<'_>| {
+            let file = file(one);
+            let text = ns.run(move || std::fs::read_to_string(file).unwrap());
+            let first = text.lines().filter_map(|line| line.split(' ').next()?.strip_prefix("src="));
+            first.map(str::to_owned).collect::<Vec<_>>()
+        };
         assert_eq!((count(&flagged), count(&other)), (2, 2), "{tool}");
         let rules = ns.exec(&format!("{tool}-save -t nat"))?;
         let mut known = Affinity::default();
@@ -373,9 +389,13 @@ fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
         assert_eq!(read, ["192.0.2.1", "192.0.2.2"].map(|client| (client.to_owned(), flagged.socket)));
         assert_eq!(flushed, Flushed { emptied: 1, unknown: 0 });
         assert_eq!((count(&flagged), count(&other)), (0, 2), "{tool}");
-        let by_name = other.clone();
-        let forgotten = ns.run(move || Forget::default().clients_of(Mode::Iptables, &by_name).unwrap());
-        assert_eq!((forgotten, count(&other)), (true, 0), "{tool}");
+        let lists = [other.clone(), endpoint("none", Protocol::Tcp, "10.244.2.7:9090")];
+        ns.run(move || {
+            let mut forget = Forget::default();
+            lists.iter().for_each(|one| forget.add(Mode::Iptables, one, IpAddr::from([192, 0, 2, 1])));
+            assert!(!forget.all().unwrap(), "no transaction of nftables");
+        });
+        assert_eq!(addresses(&other), ["192.0.2.2"], "{tool}");
         let same = |text: &str| text.lines().filter(|line| line.starts_with('-')).count();
         assert_eq!(same(&ns.exec(&format!("{tool}-save -t nat"))?), same(&rules));
     }

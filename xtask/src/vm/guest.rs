@@ -26,6 +26,7 @@ const PROGRAMS: &[&str] = &[
     "ip6tables-restore",
     "iptables-nft",
     "iptables-nft-save",
+    "iptables-nft-restore",
     "iptables-legacy",
     "iptables-legacy-save",
     "ip6tables-nft",

@@ -4,9 +4,9 @@ use std::{collections::HashMap, hash::Hash};
 
 use crate::conntrack::Tuple;
 
-/// How long (ns) after its first try a packet is put in again: well below the second after which TCP sends a SYN again. A try takes a fraction of a
-/// millisecond, but some where a set of kube-proxy's has to be emptied, and tens of them on a machine that is crowded or emulated.
-pub const TIME_LIMIT_NS: u64 = 400_000_000;
+/// How long (ns) after its first try a packet is put in again: below the second after which TCP sends a SYN again. A try takes a fraction of a
+/// millisecond, tens of them on a machine that is crowded or emulated, and 50 where kube-proxy has to forget the client first.
+pub const TIME_LIMIT_NS: u64 = 700_000_000;
 /// How often a packet is put in again at most.
 pub(crate) const MOST_TRIES: u32 = 64;
 /// How often it is at least, where the share says less: kube-proxy may know of other endpoints than we do just then.
@@ -14,7 +14,7 @@ pub const LEAST_TRIES: u32 = 8;
 /// How likely all tries may meet flagged endpoints.
 const FAILURE: f64 = 1e-6;
 /// How long (ns) a packet that has met the cut is remembered: whoever sends it again after this begins anew.
-const SERIES_NS: u64 = 600_000_000;
+const SERIES_NS: u64 = 900_000_000;
 /// Packets remembered for each half of the memory. At 5,000 connections a second a thousand are.
 const CAPACITY: usize = 16_384;
 

@@ -1,12 +1,17 @@
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs,
     io::{self, Write as _},
+    mem,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use super::{Endpoint, Error, Mode, facts::FAMILIES, nft::Nft};
+use super::{
+    Endpoint, Error, Mode,
+    facts::FAMILIES,
+    nft::{Element, Nft},
+};
 use nodefence_core::{
     cluster::Protocol,
     proxy::{endpoint_of, is_affinity},
@@ -108,35 +113,49 @@ pub fn clients(
     Ok(())
 }
 
-/// Has kube-proxy forget the clients of one endpoint at a time. Keeps its netlink socket: for where a packet waits for it.
+/// Has kube-proxy forget some clients, each at one endpoint, and no others. Keeps its netlink socket: for where packets wait for it.
 #[derive(Default)]
 pub struct Forget {
     nft: Option<Nft>,
+    elements: BTreeSet<Element>,
+    entries: BTreeSet<(String, IpAddr)>,
 }
 
 impl Forget {
-    /// Takes the clients out of what kube-proxy keeps for this endpoint, found by its name, without a look at what it keeps for others. Whether
-    /// there were any. In the network namespace of the thread that called it first. Blocking.
-    ///
-    /// # Errors
-    /// [`Error`]; what is gone is none.
-    pub fn clients_of(&mut self, mode: Mode, endpoint: &Endpoint<'_>) -> Result<bool, Error> {
+    /// Adds a client that kube-proxy keeps at an endpoint. What keeps it there is found by its name, without a look at what is kept for others.
+    pub fn add(&mut self, mode: Mode, endpoint: &Endpoint<'_>, client: IpAddr) {
         match mode {
             Mode::Nftables => {
-                let mut nft = match self.nft.take() {
-                    Some(nft) => nft,
-                    None => Nft::open()?,
-                };
-                let family = FAMILIES[usize::from(endpoint.socket.is_ipv6())];
-                let flushed = nft.flush(family, TABLE, &endpoint.set())?;
-                // One that failed is not used again: an answer may be on its way to it.
-                self.nft = Some(nft);
-                Ok(flushed)
+                let family = FAMILIES[usize::from(client.is_ipv6())];
+                self.elements.insert((family, endpoint.set(), client));
             }
-            Mode::Iptables => flush_lists([&endpoint.list()]).map(|flushed| flushed.emptied != 0),
+            Mode::Iptables => drop(self.entries.insert((endpoint.list(), client))),
             // IPVS keeps templates of its own.
-            Mode::Ipvs => Ok(false),
+            Mode::Ipvs => {}
         }
+    }
+
+    /// Has those forgotten that were added since the last time. Whether that took a transaction of nftables. In the network namespace of the thread that called it first.
+    /// Blocking.
+    ///
+    /// # Errors
+    /// [`Error`]; what is gone is none. What was added is not tried again.
+    pub fn all(&mut self) -> Result<bool, Error> {
+        let elements = mem::take(&mut self.elements);
+        for (list, client) in mem::take(&mut self.entries) {
+            write_list(&file(&list), &format!("-{client}"), "removal of an xt_recent entry")?;
+        }
+        if elements.is_empty() {
+            return Ok(false);
+        }
+        let mut nft = match self.nft.take() {
+            Some(nft) => nft,
+            None => Nft::open()?,
+        };
+        let removed = nft.remove(TABLE, &elements)?;
+        // One that failed is not used again: an answer may be on its way to it.
+        self.nft = Some(nft);
+        Ok(removed)
     }
 }
 
@@ -155,17 +174,29 @@ fn flush_sets(ours: &impl Fn(Protocol, SocketAddr) -> bool, known: &Affinity<'_>
     Ok(flushed)
 }
 
-/// A `/` empties a list (`recent_mt_proc_write`, xt_recent.c).
+/// A `/` empties a list, and a `-` takes one address out (`recent_mt_proc_write`, xt_recent.c).
 fn flush_lists<'l>(lists: impl IntoIterator<Item = &'l String>) -> Result<Flushed, Error> {
     let mut flushed = Flushed::default();
     for list in lists {
-        match empty(&file(list)) {
-            Ok(had) => flushed.emptied += usize::from(had),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(Error::Io { request: "removal of xt_recent entries", source }),
+        let list = file(list);
+        let text = read(&list).map_err(|source| Error::Io { request: LIST, source })?;
+        if text.is_some() && write_list(&list, "/", "removal of xt_recent entries")? {
+            flushed.emptied += 1;
         }
     }
     Ok(flushed)
+}
+
+/// Tells xt_recent what to do with a list. False where there is no such.
+fn write_list(list: &Path, what: &str, request: &'static str) -> Result<bool, Error> {
+    // Opened to write only: never made.
+    let written =
+        fs::OpenOptions::new().write(true).open(list).and_then(|mut file| file.write_all(what.as_bytes()));
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::Io { request, source }),
+    }
 }
 
 /// A list of xt_recent; it is there while a rule of that name is.
@@ -186,16 +217,6 @@ fn read(list: &Path) -> io::Result<Option<String>> {
 fn addresses(list: &str) -> impl Iterator<Item = IpAddr> {
     let first = list.lines().filter_map(|line| line.split_whitespace().next());
     first.filter_map(|word| word.strip_prefix("src=")?.parse().ok())
-}
-
-/// Whether there was anything in it.
-fn empty(list: &Path) -> io::Result<bool> {
-    if read(list)?.is_none() {
-        return Ok(false);
-    }
-    // Opened to write only: never made.
-    fs::OpenOptions::new().write(true).open(list)?.write_all(b"/")?;
-    Ok(true)
 }
 
 #[cfg(test)]

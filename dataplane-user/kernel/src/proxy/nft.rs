@@ -1,13 +1,13 @@
 //! The few nftables requests that are needed (include/uapi/linux/netfilter/nf_tables.h): is a table or chain there, which sets has a table, and
-//! which addresses has a set, and take all elements out of one. Nothing here can delete or change a table, a chain, a rule or a set.
-use std::{io, net::IpAddr};
+//! which addresses has a set, and take elements out of one. Nothing here can delete or change a table, a chain, a rule or a set.
+use std::{collections::BTreeSet, io, net::IpAddr};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Error;
 use crate::{
-    netlink::{Broken, Channel, address_of, attributes, put_text, str_of},
+    netlink::{Broken, Channel, address_of, attributes, nest, put, put_text, str_of},
     nfnetlink::{NFGEN_LEN, message},
     nftables::{
         DEL_SET_ELEM, GET_CHAIN, GET_SET, GET_SET_ELEM, GET_TABLE, NEW_SET, NEW_SET_ELEM, transaction,
@@ -21,12 +21,20 @@ const SET: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 /// `NFTA_SET_ELEM_LIST_ELEMENTS`.
 const ELEMENTS: u16 = 3;
+/// `NFTA_LIST_ELEM`.
+const ELEMENT: u16 = 1;
 /// `NFTA_SET_ELEM_KEY`, and `NFTA_DATA_VALUE` in it.
 const KEY: u16 = 1;
 const VALUE: u16 = 1;
 /// How often a list that the kernel broke off is begun anew.
 const MAX_ATTEMPTS: usize = 5;
 const LIST_OF_ELEMENTS: &str = "list of elements";
+const REMOVAL: &str = "removal of elements";
+/// Elements in one transaction: a list of them has 16 bits for its length, and all of it must fit into the socket's send buffer (`netlink_sendmsg`).
+const IN_ONE: usize = 512;
+
+/// An element of a set: the set's family and name, and an address.
+pub(super) type Element = (u8, String, IpAddr);
 
 /// A netlink socket to nftables in the network namespace that it was opened in. Blocking.
 pub(super) struct Nft {
@@ -109,36 +117,126 @@ impl Nft {
     /// Takes all elements out of a set. False where there are none. An empty set is left alone: each transaction makes others that are being
     /// prepared begin anew, kube-proxy's among them.
     pub(super) fn flush(&mut self, family: u8, table: &str, set: &str) -> Result<bool, Error> {
-        const REQUEST: &str = "removal of elements";
         if !self.has_elements(family, table, set)? {
             return Ok(false);
         }
         let mut answer = 0;
         for _ in 0..MAX_ATTEMPTS {
-            let request = flush_request(family, table, set, self.channel.next_sequence());
-            self.channel
-                .pipeline(&request, 1, |_, errno| answer = errno)
-                .map_err(|source| Error::Io { request: REQUEST, source })?;
+            let sequence = self.channel.next_sequence();
+            let request =
+                transaction(&[removal(family, table, set, &[], NLM_F_ACK, sequence)], [sequence; 2]);
+            answer = self.commit(&request)?;
             match answer {
                 0 => return Ok(true),
                 libc::ENOENT => return Ok(false),
-                // Another transaction came in between.
-                libc::EAGAIN | libc::ERESTART | libc::EINTR | libc::EBUSY => {}
-                errno => return Err(failed(REQUEST, Broken::Refused(errno))),
+                errno if came_between(errno) => {}
+                errno => return Err(failed(REMOVAL, Broken::Refused(errno))),
             }
         }
-        Err(failed(REQUEST, Broken::Refused(answer)))
+        Err(failed(REMOVAL, Broken::Refused(answer)))
+    }
+
+    /// Takes these elements out of a table's sets, in one transaction unless they are very many; false where none of them is there. What is not there is left out: the kernel takes
+    /// nothing back where it misses one.
+    pub(super) fn remove(&mut self, table: &str, elements: &BTreeSet<Element>) -> Result<bool, Error> {
+        let all: Vec<&Element> = elements.iter().collect();
+        let mut removed = false;
+        for some in all.chunks(IN_ONE) {
+            removed |= self.remove_together(table, some)?;
+        }
+        Ok(removed)
+    }
+
+    fn remove_together(&mut self, table: &str, elements: &[&Element]) -> Result<bool, Error> {
+        let mut answer = 0;
+        for _ in 0..MAX_ATTEMPTS {
+            let mut there: Vec<&Element> = Vec::new();
+            for element in elements.iter().copied() {
+                if self.has(table, element)? {
+                    there.push(element);
+                }
+            }
+            if there.is_empty() {
+                return Ok(false);
+            }
+            let sequence = self.channel.next_sequence();
+            let of_sets = there.chunk_by(|one, next| one.0 == next.0 && one.1 == next.1);
+            let lists: Vec<&[&Element]> = of_sets.collect();
+            let mut removals = Vec::new();
+            for (at, list) in lists.iter().enumerate() {
+                let (family, set, _) = list[0];
+                let addresses: Vec<IpAddr> = list.iter().map(|(_, _, address)| *address).collect();
+                // Only the last one is acknowledged, and all bear one number: so the first answer is the outcome, be it an error of any of them, of the
+                // whole, or that acknowledgement (`nfnetlink_rcv_batch`, net/netfilter/nfnetlink.c).
+                let asks = if at + 1 == lists.len() { NLM_F_ACK } else { 0 };
+                removals.push(removal(*family, table, set, &addresses, asks, sequence));
+            }
+            answer = self.commit(&transaction(&removals, [sequence; 2]))?;
+            match answer {
+                0 => return Ok(true),
+                // One of them has gone meanwhile.
+                libc::ENOENT => {}
+                errno if came_between(errno) => {}
+                errno => return Err(failed(REMOVAL, Broken::Refused(errno))),
+            }
+        }
+        Err(failed(REMOVAL, Broken::Refused(answer)))
+    }
+
+    /// Whether the set has this element: found without a list of all, and without the mutex of transactions (`nf_tables_getsetelem`, nf_tables_api.c).
+    fn has(&mut self, table: &str, (family, set, address): &Element) -> Result<bool, Error> {
+        let flags = NLM_F_REQUEST | NLM_F_ACK;
+        let found = self.channel.again(MAX_ATTEMPTS, |channel| {
+            let request = message(GET_SET_ELEM, flags, *family, 0, channel.next_sequence(), |out| {
+                put_elements(out, table, set, &[*address]);
+            });
+            channel.exchange(&request, |_, _| {})
+        });
+        match found {
+            Ok(_) => Ok(true),
+            Err(Broken::Refused(libc::ENOENT)) => Ok(false),
+            Err(broken) => Err(failed("question for an element", broken)),
+        }
+    }
+
+    /// Sends a transaction all of which bears the channel's last number; its outcome, 0 or an error number.
+    fn commit(&mut self, request: &[u8]) -> Result<i32, Error> {
+        let mut answer = 0;
+        self.channel
+            .pipeline(request, 1, |_, errno| answer = errno)
+            .map_err(|source| Error::Io { request: REMOVAL, source })?;
+        Ok(answer)
     }
 }
 
-/// A transaction that takes all elements out of one set: a removal that lists none (`nf_tables_delsetelem`, nf_tables_api.c, 4.10 and later). All of it bears one
-/// number, so that the first answer, be it to the transaction or to the removal, is the outcome.
-pub(super) fn flush_request(family: u8, table: &str, set: &str, sequence: u32) -> Vec<u8> {
-    let flush = message(DEL_SET_ELEM, NLM_F_REQUEST | NLM_F_ACK, family, 0, sequence, |out| {
-        put_text(out, TABLE, table);
-        put_text(out, SET, set);
+/// Another transaction came in between.
+const fn came_between(errno: i32) -> bool {
+    matches!(errno, libc::EAGAIN | libc::ERESTART | libc::EINTR | libc::EBUSY)
+}
+
+/// A request that takes elements out of a set: all of them where it lists none (`nf_tables_delsetelem`, nf_tables_api.c, 4.10 and later).
+fn removal(family: u8, table: &str, set: &str, addresses: &[IpAddr], asks: u16, sequence: u32) -> Vec<u8> {
+    message(DEL_SET_ELEM, NLM_F_REQUEST | asks, family, 0, sequence, |out| {
+        put_elements(out, table, set, addresses);
+    })
+}
+
+fn put_elements(out: &mut Vec<u8>, table: &str, set: &str, addresses: &[IpAddr]) {
+    put_text(out, TABLE, table);
+    put_text(out, SET, set);
+    if addresses.is_empty() {
+        return;
+    }
+    nest(out, ELEMENTS, |out| {
+        for address in addresses {
+            nest(out, ELEMENT, |out| {
+                nest(out, KEY, |out| match address {
+                    IpAddr::V4(address) => put(out, VALUE, &address.octets()),
+                    IpAddr::V6(address) => put(out, VALUE, &address.octets()),
+                });
+            });
+        }
     });
-    transaction(&[flush], [sequence; 2])
 }
 
 /// The name of the set, if it is one of this table.
@@ -207,7 +305,7 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn a_flush_is_a_removal_without_elements() {
-        let bytes = flush_request(2, "kube-proxy", "affinity-x", 7);
+        let bytes = transaction(&[removal(2, "kube-proxy", "affinity-x", &[], NLM_F_ACK, 7)], [7; 2]);
         let removal = &bytes[20..bytes.len() - 20];
         // NFT_MSG_DELSETELEM; NLM_F_REQUEST | NLM_F_ACK.
         assert_eq!(removal[4..12], [14, 10, 5, 0, 7, 0, 0, 0]);
@@ -220,6 +318,20 @@ mod tests {
             assert_eq!(bytes[begin..begin + 12], [20, 0, 0, 0, kind, 0, 1, 0, 7, 0, 0, 0]);
             assert_eq!(bytes[begin + 16..begin + 20], [0, 0, 0, 10]);
         }
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn a_removal_lists_its_elements() {
+        let bytes = removal(2, "t", "s", &[IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])], 0, 7);
+        let element = |last| [&[16, 0, 1, 0x80][..], &[12, 0, 1, 0x80], &[8, 0, 1, 0], &[192, 0, 2, last]].concat();
+        assert_eq!(bytes[20..], [
+            &[6, 0, 1, 0][..], b"t\0\0\0",
+            &[6, 0, 2, 0], b"s\0\0\0",
+            &[36, 0, 3, 0x80], &element(1), &element(2),
+        ].concat());
+        let found: Vec<IpAddr> = elements(&bytes[16..]).filter_map(key_of).collect();
+        assert_eq!(found, [IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])]);
     }
 
     #[test]

@@ -16,9 +16,9 @@ use crate::{
     ledger::{Ledger, Turn},
     plan::{
         Mode,
-        audit::{Difference, Grace, Kind, Mend, Observed, Part, State, Subject},
+        audit::{Client, Difference, Grace, Kind, Mend, Observed, Part, State, Subject},
     },
-    proxy::{self, Endpoint, Wanted},
+    proxy::{self, Wanted},
     report::{Outcome, RepairReport, RepairRow},
 };
 
@@ -108,7 +108,7 @@ fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str
         None if lets_go && ground.sight.settings.proxy == Wanted::None => Err(PROXY_NONE),
         None => Err(difference.kind.remedy()),
         Some(_) if ground.sight.settings.mode == Mode::Observe => Err("observe mode: nothing is changed"),
-        Some(Mend::Forget(_) | Mend::ForgetClients) if ground.sight.settings.proxy == Wanted::None => {
+        Some(Mend::Forget(_) | Mend::ForgetClient) if ground.sight.settings.proxy == Wanted::None => {
             Err(PROXY_NONE)
         }
         Some(_) if ground.source.borrow().error.is_some() => {
@@ -124,14 +124,14 @@ fn action(mend: &Mend) -> String {
         Mend::Ipvs(Change::SetDestination(_, new)) => format!("set its weight to {}", new.weight),
         Mend::Ipvs(_) => "delete it".to_owned(),
         Mend::Forget(_) => "delete its conntrack entry".to_owned(),
-        Mend::ForgetClients => "have kube-proxy forget the endpoint's clients".to_owned(),
+        Mend::ForgetClient => "have kube-proxy forget the client there".to_owned(),
     }
 }
 
 /// Does what is to be done; gives what went wrong.
 fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     let (mut servers, mut flows) = (BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new(), Vec::new());
-    let mut endpoints = BTreeSet::new();
+    let mut clients = Vec::new();
     let mut problems = Vec::new();
     for difference in differences {
         tracing::info!(kind = %difference.kind, subject = %difference.subject, service = difference.service, "audit: mends");
@@ -141,8 +141,8 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
                 wanted.insert((difference.kind, difference.subject.clone()));
             }
             (Some(Mend::Forget(flow)), _) => flows.push(*flow),
-            (Some(Mend::ForgetClients), Subject::Client(client)) => drop(endpoints.insert(client.endpoint())),
-            (Some(Mend::Ipvs(_) | Mend::ForgetClients) | None, _) => {}
+            (Some(Mend::ForgetClient), Subject::Client(client)) => clients.push(client),
+            (Some(Mend::Ipvs(_) | Mend::ForgetClient) | None, _) => {}
         }
     }
     if !servers.is_empty() {
@@ -151,8 +151,8 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     if !flows.is_empty() {
         problems.extend(forget(&flows).err());
     }
-    if !endpoints.is_empty() {
-        problems.extend(forget_clients(ground, &endpoints).err());
+    if !clients.is_empty() {
+        problems.extend(forget_clients(ground, &clients).err());
     }
     problems
 }
@@ -212,14 +212,17 @@ fn forget(flows: &[Flow]) -> Result<(), String> {
     }
 }
 
-/// Of those endpoints alone whose nodes are still flagged.
-fn forget_clients(ground: &Ground, endpoints: &BTreeSet<Endpoint<'_>>) -> Result<(), String> {
+/// Those alone that are kept at endpoints whose nodes are still flagged.
+fn forget_clients(ground: &Ground, clients: &[&Client]) -> Result<(), String> {
     let scene = Scene::now(ground)?;
     let mode = scene.mode.ok_or("it is not known any more how kube-proxy forwards")?;
     let affinities = scene.affinities();
     let mut forget = proxy::Forget::default();
-    for endpoint in endpoints.iter().filter(|one| affinities.contains(one.protocol, one.socket)) {
-        forget.clients_of(mode, endpoint).map_err(chain)?;
+    for client in clients {
+        let endpoint = client.endpoint();
+        if affinities.contains(endpoint.protocol, endpoint.socket) {
+            forget.add(mode, &endpoint, client.address);
+        }
     }
-    Ok(())
+    forget.all().map(drop).map_err(chain)
 }

@@ -1,6 +1,7 @@
-//! Packets of clients that kube-proxy keeps at one endpoint. What it keeps has to be emptied first, which in nftables mode waits for whoever changes
+//! Packets of clients that kube-proxy keeps at one endpoint. It has to forget them first, which in nftables mode waits for whoever changes
 //! its rules: one mutex for each network namespace is held through a whole transaction (`nf_tables_valid_genid`, net/netfilter/nf_tables_api.c). So
-//! they have a thread of their own, and whoever renews the lease waits for nobody.
+//! they have a thread of their own, and whoever renews the lease waits for nobody. Each transaction also makes others that are being prepared begin
+//! anew, kube-proxy's among them. So there is one in a while, for all who wait for it.
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread::JoinHandle,
@@ -19,6 +20,9 @@ use crate::{
 
 /// How many wait at most: 2 MiB.
 const MOST: usize = 1024;
+
+/// How long after one transaction the next begins at the earliest.
+const PACE: Duration = Duration::from_millis(50);
 
 /// After so long without a packet it gives back what it holds.
 const IDLE: Duration = Duration::from_secs(10);
@@ -48,8 +52,9 @@ impl Lane {
 fn run(ground: &Ground, packets: &Receiver<Packet>) {
     let mut helper: Option<Helper> = None;
     let mut tried: Option<Instant> = None;
+    let mut committed: Option<Instant> = None;
     loop {
-        let (head, frame) = match packets.recv_timeout(IDLE) {
+        let first = match packets.recv_timeout(IDLE) {
             Ok(packet) => packet,
             Err(RecvTimeoutError::Timeout) => {
                 // It holds the view of that time.
@@ -58,9 +63,12 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        std::thread::sleep(committed.map_or(Duration::ZERO, |at| PACE.saturating_sub(at.elapsed())));
+        let mut together = vec![first];
+        together.extend(packets.try_iter().take(MOST));
         helper = helper.filter(|helper| !helper.broken);
         if helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
-            helper = match Helper::open(ground.clone(), Keeping::Empty(proxy::Forget::default())) {
+            helper = match Helper::open(ground.clone(), Keeping::Forget(proxy::Forget::default())) {
                 Ok(ready) => Some(ready),
                 Err(error) => {
                     tried = Some(Instant::now());
@@ -70,11 +78,38 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
             };
         }
         if let Some(able) = &mut helper {
-            able.look();
-            able.handle(&head, &frame);
+            if rescue(ground, able, together) {
+                committed = Some(Instant::now());
+            }
         } else {
-            let fate = refuse(ground, &head, &frame, Fate::NotPutIn);
-            ground.desk.tally.add(fate, length(&head, &frame));
+            together.iter().for_each(|packet| refused(ground, packet, Fate::NotPutIn));
         }
     }
+}
+
+/// Rescues these. Whether that took a transaction of nftables.
+fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> bool {
+    helper.look();
+    packets.retain(|(head, frame)| helper.comes_again(head, frame));
+    if packets.is_empty() {
+        return false;
+    }
+    match helper.forget() {
+        Ok(committed) => {
+            // That may have taken its time: entries, flags and clock are looked at anew.
+            helper.look();
+            packets.iter().for_each(|(head, frame)| helper.go_on(head, frame));
+            committed
+        }
+        Err(error) => {
+            tracing::debug!(%error, "kube-proxy does not forget clients");
+            packets.iter().for_each(|packet| refused(ground, packet, Fate::Affinity));
+            true
+        }
+    }
+}
+
+fn refused(ground: &Ground, (head, frame): &Packet, why: Fate) {
+    let fate = refuse(ground, head, frame, why);
+    ground.desk.tally.add(fate, length(head, frame));
 }

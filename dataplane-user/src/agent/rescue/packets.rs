@@ -39,8 +39,8 @@ const LATE_NS: u64 = 500_000_000;
 pub(super) enum Keeping {
     /// The packet is for the thread that may wait.
     HandOn(SyncSender<handed::Packet>),
-    /// It is emptied, by that thread.
-    Empty(proxy::Forget),
+    /// kube-proxy is to forget the client, of which that thread sees to many together.
+    Forget(proxy::Forget),
 }
 
 /// What those who rescue are given.
@@ -141,6 +141,24 @@ impl Helper {
         self.take(head, frame, Visit::First);
     }
 
+    /// By the thread that may wait: whether it is to come again ([`Self::go_on`]) once kube-proxy has forgotten its client ([`Self::forget`]).
+    pub(super) fn comes_again(&mut self, head: &RescueHead, frame: &[u8]) -> bool {
+        self.take(head, frame, Visit::First)
+    }
+
+    /// Has kube-proxy forget the clients of all packets that are to come again. Whether that took a transaction of nftables. May wait for whoever changes rules.
+    pub(super) fn forget(&mut self) -> Result<bool, proxy::Error> {
+        match &mut self.keeping {
+            Keeping::Forget(forget) => forget.all(),
+            Keeping::HandOn(_) => Ok(false),
+        }
+    }
+
+    /// Looks at a packet again whose client was forgotten.
+    pub(super) fn go_on(&mut self, head: &RescueHead, frame: &[u8]) {
+        self.take(head, frame, Visit::Forgotten);
+    }
+
     /// Looks at those again that wait.
     pub(super) fn again(&mut self) {
         for (head, frame) in self.waiting.due(monotonic_ns(), &self.balanced) {
@@ -153,24 +171,21 @@ impl Helper {
         !self.waiting.is_empty()
     }
 
-    fn take(&mut self, head: &RescueHead, frame: &[u8], visit: Visit) {
+    fn take(&mut self, head: &RescueHead, frame: &[u8], visit: Visit) -> bool {
         let now = monotonic_ns();
         let late = now.saturating_sub(head.time_ns) > LATE_NS;
         let fate = match if late { Err(Stop::Late) } else { self.rescue(head, frame, visit, now) } {
             Ok(fate) => fate,
-            // That may have taken its time: entry, flags and clock are looked at anew.
-            Err(Stop::Emptied) => {
-                self.look();
-                return self.take(head, frame, Visit::Emptied);
-            }
+            Err(Stop::Again) => return true,
             Err(Stop::Late) => Fate::Late,
-            Err(Stop::Wait) if self.waits_for(head, frame, now) => return,
+            Err(Stop::Wait) if self.waits_for(head, frame, now) => return false,
             Err(Stop::Wait) => refuse(&self.ground, head, frame, Fate::Tries),
-            Err(Stop::HandOn) if self.hand_on(head, frame) => return,
+            Err(Stop::HandOn) if self.hand_on(head, frame) => return false,
             Err(Stop::HandOn) => refuse(&self.ground, head, frame, Fate::Affinity),
             Err(Stop::Refuse(why)) => refuse(&self.ground, head, frame, why),
         };
         self.ground.desk.tally.add(fate, length(head, frame));
+        false
     }
 
     /// Keeps it for later, where there is room and somebody who comes back to it.
@@ -182,7 +197,7 @@ impl Helper {
     fn hand_on(&self, head: &RescueHead, frame: &[u8]) -> bool {
         match &self.keeping {
             Keeping::HandOn(packets) => packets.try_send((*head, frame.to_vec())).is_ok(),
-            Keeping::Empty(_) => false,
+            Keeping::Forget(_) => false,
         }
     }
 
@@ -282,14 +297,13 @@ impl Helper {
             (None, _) => {}
             (Some(_), Keeping::HandOn(_)) => return Err(Stop::HandOn),
             // Each pick of the hung endpoint has the client kept there again.
-            (Some(endpoint), Keeping::Empty(forget)) if visit != Visit::Emptied => {
-                let Err(error) = forget.clients_of(self.mode, endpoint) else { return Err(Stop::Emptied) };
-                tracing::debug!(%error, "kube-proxy's affinity cannot be emptied");
-                return Err(Fate::Affinity.into());
+            (Some(endpoint), Keeping::Forget(forget)) if visit != Visit::Forgotten => {
+                forget.add(self.mode, endpoint, entry.orig.src.into());
+                return Err(Stop::Again);
             }
             // Its node is flagged no more: the client may have connected by this entry meanwhile.
-            (Some(_), Keeping::Empty(_)) if choice.is_free => return Err(Stop::Late),
-            (Some(_), Keeping::Empty(_)) => {}
+            (Some(_), Keeping::Forget(_)) if choice.is_free => return Err(Stop::Late),
+            (Some(_), Keeping::Forget(_)) => {}
         }
         let limit = if choice.all_flagged() { LEAST_TRIES } else { tries(choice.flagged, choice.usable) };
         match self.tries.take(sent, limit, now) {
@@ -354,8 +368,8 @@ enum Visit {
     First,
     /// It has waited for IPVS.
     Waited,
-    /// What kept its client has been emptied.
-    Emptied,
+    /// kube-proxy has forgotten its client.
+    Forgotten,
 }
 
 /// Why a packet is not put in again.
@@ -366,8 +380,8 @@ enum Stop {
     Wait,
     /// It may be, by the thread that may wait for nftables.
     HandOn,
-    /// What kept its client has been emptied: now it may be.
-    Emptied,
+    /// It may be, once kube-proxy has forgotten its client.
+    Again,
     /// Nobody is told: its sender is about to repeat it.
     Late,
 }

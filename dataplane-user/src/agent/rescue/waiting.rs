@@ -3,10 +3,12 @@ use std::{collections::HashSet, mem, sync::Arc};
 
 use nodefence_common::RescueHead;
 
-use crate::{ledger::Pair, rescue::tries::TIME_LIMIT_NS};
+use crate::ledger::Pair;
 
 /// How many wait at most: 2 MiB.
 const MOST: usize = 1024;
+/// How long (ns) one waits at most.
+const LONGEST_NS: u64 = 400_000_000;
 /// How soon (ns) they are looked at again where nothing new is known: a connection may have been made at the moment in which its destination was
 /// taken out, and is gone a moment later.
 const AGAIN_NS: u64 = 20_000_000;
@@ -23,7 +25,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// `false` where there is no room, or it has waited long enough.
     pub(super) fn put(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
-        let young = now.saturating_sub(head.time_ns) < TIME_LIMIT_NS;
+        let young = now.saturating_sub(head.time_ns) < LONGEST_NS;
         let fits = young && self.packets.len() < MOST;
         if fits {
             self.packets.push((*head, frame.to_vec()));
@@ -86,7 +88,7 @@ mod tests {
     #[test]
     fn neither_too_long_nor_too_many() {
         let mut waiting = Waiting::default();
-        assert!(!waiting.put(&head(0), &[], TIME_LIMIT_NS));
+        assert!(!waiting.put(&head(0), &[], LONGEST_NS));
         assert!((0..MOST).all(|_| waiting.put(&head(0), &[], 1)));
         assert!(!waiting.put(&head(0), &[], 1));
     }

@@ -52,7 +52,7 @@ impl<'a> Affinities<'a> {
                 subject: Subject::Client(client),
                 detail: format!("is kept at node {node}, which is flagged"),
                 grace: Grace::Sync,
-                mend: self.lets_go.then_some(Mend::ForgetClients),
+                mend: self.lets_go.then_some(Mend::ForgetClient),
             }
         });
     }

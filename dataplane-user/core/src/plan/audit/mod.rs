@@ -87,8 +87,8 @@ pub enum Mend {
     Ipvs(Change),
     /// This conntrack entry is deleted.
     Forget(Flow),
-    /// kube-proxy forgets all clients of the endpoint.
-    ForgetClients,
+    /// kube-proxy forgets the client at this endpoint.
+    ForgetClient,
 }
 
 /// Something that is not as it should be.

@@ -86,7 +86,7 @@ proptest! {
             }
             prop_assert!(all.0.len() <= 12);
         }
-        // A series grants within its first 400 ms, and the next begins 600 ms after it: the time between holds grants of one alone.
+        // A series grants within its first 700 ms, and the next begins 900 ms after it: the time between holds grants of one alone.
         for times in granted.values() {
             for (at, first) in times.iter().enumerate() {
                 let within = times[at..].iter().take_while(|time| **time - first < SERIES_NS - TIME_LIMIT_NS);

@@ -79,7 +79,7 @@ fn each_client_is_one_and_all_of_an_endpoint_go_together() {
         .map(|client| format!("flagged-affinity client {client} of default/web:http tcp -> 10.1.2.1:8080"));
     assert_eq!(texts(&both), expected);
     for difference in &both.differences {
-        assert_eq!(difference.mend, Some(Mend::ForgetClients));
+        assert_eq!(difference.mend, Some(Mend::ForgetClient));
         assert_eq!(difference.service.as_deref(), Some("default/web:http"));
         assert_eq!(difference.detail, "is kept at node b, which is flagged");
         let Subject::Client(client) = &difference.subject else { panic!("{difference:?}") };
