@@ -1,10 +1,10 @@
 //! What is taken out does not outlive the flag's deadline, whatever becomes of the agent.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
-use nodefence_tests::{Agent, Cluster, client::wait_until, promises::RESTORED};
+use nodefence_tests::{Agent, Cluster, client::wait_until, promises::RESTORED, traced::Still};
 
 use super::common::{LIMIT, agent, cluster, guard, saved, untouched, wait_out, wait_same};
 
@@ -66,6 +66,26 @@ fn a_stopped_agent_s_work_is_undone_and_it_ends() -> Result<()> {
     // Where something was left to be done it ends.
     agent.restart(&["--take-over"])?;
     let began = Instant::now();
+    wait_same(&cluster, &before, began, &agent.log())?;
+    untouched(&agent)
+}
+
+/// Who reads the tables may take long over millions of entries. What was taken out holds meanwhile: another thread renews that.
+#[test]
+fn a_long_look_at_the_tables_puts_nothing_back() -> Result<()> {
+    /// Twice as long as what was taken out holds unless that is renewed.
+    const LOOK: Duration = Duration::from_secs(6);
+    let (cluster, before, agent) = taken_out()?;
+    let out = saved(&cluster.a.ns)?;
+    let still = Still::of(agent.proc()?.pid(), "takeout")?;
+    let since = Instant::now();
+    while since.elapsed() < LOOK {
+        ensure!(saved(&cluster.a.ns)? == out, "put back after {:?}\n{}", since.elapsed(), agent.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    still.lift()?;
+    let began = Instant::now();
+    agent.unflag("node-b")?;
     wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)
 }
