@@ -72,6 +72,8 @@ reasons! {
     OwnSocket = 16, "own_socket";
     /// Datagram dropped without answer because its sender had six ICMP answers in a row, and gets one a second.
     IcmpSenderLimited = 17, "icmp_sender_limited";
+    /// TCP segment dropped without answer because user space, which would have to make it, makes no more for the second.
+    AnswerLimited = 18, "answer_limited";
 }
 
 impl Reason {

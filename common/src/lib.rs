@@ -17,7 +17,7 @@ pub use addr::Addr;
 pub use counters::{Counter, Reason};
 pub use event::{Event, EventKind, HEAD_LEN};
 pub use maps::{
-    BackendEntry, Config, Device, IcmpBudget, Limits, NodeEntry, PortKey, backend_flags, config_flags,
+    BackendEntry, Budget, Config, Device, Limits, NodeEntry, PortKey, backend_flags, config_flags,
     port_flags, port_kinds,
 };
 pub use rescue::{
@@ -50,5 +50,7 @@ pub const MAX_ICMP_SENDERS: u32 = 16_384;
 pub const INJECTED_NOT_FOR_BUDGET: u32 = 1;
 /// ICMP answers a second, of the whole machine, unless configured otherwise: as many as the kernel makes itself (`net.ipv4.icmp_msgs_per_sec`).
 pub const DEFAULT_ICMP_PER_SECOND: u32 = 1_000;
+/// Answers to TCP segments a second, of the whole machine, that user space makes for the kernel programs: less than a tenth of a processor.
+pub const ANSWERS_PER_SECOND: u32 = 20_000;
 /// Sampled cuts a second and CPU that reach the ring buffer unless configured otherwise.
 pub const DEFAULT_SAMPLES_PER_SECOND: u32 = 20;

@@ -127,13 +127,13 @@ pub struct Limits {
     pub zero: u32,
 }
 
-/// The only value of `icmp_budget` (index 0): what all CPUs spent of the budget of ICMP answers in the current second.
+/// The only value of `icmp_budget` and of `answer_budget` (index 0 of each): what all CPUs spent of that budget in the current second.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IcmpBudget {
+pub struct Budget {
     /// CLOCK_MONOTONIC second that the count belongs to.
     pub second: u64,
-    /// ICMP answers in that second.
+    /// Answers in that second.
     pub spent: u64,
 }
 
@@ -154,13 +154,13 @@ const _: () = assert!(size_of::<PortKey>() == 20);
 const _: () = assert!(size_of::<NodeEntry>() == 48 && align_of::<NodeEntry>() == 8);
 const _: () = assert!(size_of::<Config>() == 16);
 const _: () = assert!(size_of::<Limits>() == 16);
-const _: () = assert!(size_of::<IcmpBudget>() == 16);
+const _: () = assert!(size_of::<Budget>() == 16);
 const _: () = assert!(size_of::<Device>() == 8);
 
 #[cfg(feature = "user")]
 mod pod {
     #![expect(unsafe_code, reason = "aya::Pod is an unsafe trait")]
-    use super::{BackendEntry, Config, Device, IcmpBudget, Limits, NodeEntry, PortKey};
+    use super::{BackendEntry, Budget, Config, Device, Limits, NodeEntry, PortKey};
     use crate::{Addr, Counter};
 
     // SAFETY: this and all below are repr(C), every bit pattern valid, no padding: the sum of the field sizes is the asserted size.
@@ -176,7 +176,7 @@ mod pod {
     // SAFETY: see above.
     unsafe impl aya::Pod for Limits {}
     // SAFETY: see above.
-    unsafe impl aya::Pod for IcmpBudget {}
+    unsafe impl aya::Pod for Budget {}
     // SAFETY: see above.
     unsafe impl aya::Pod for Device {}
     // SAFETY: see above.

@@ -8,31 +8,20 @@ use nodefence_ebpf::limit::{SECOND, take_of_sender};
 
 use crate::{
     maps::{ICMP_BUDGET, ICMP_SENDERS},
-    report::{add_one, config},
+    report::{add_one, config, has_left},
 };
 
 /// 0 where an answer to `sender` may be made now, and is counted then; else the [`Reason`] why not. `ifindex`: the device by which the packet leaves
 /// that is to be answered.
-///
-/// Nothing is locked, and before Linux 5.12 no atomic operation gives back what was there. Processors that ask at once may each get the last answer of a
-/// second, and what is counted while its turn is noted may be lost: some answers more than the budget, as many as there are processors.
 #[inline(never)]
 pub fn take(skb: *mut __sk_buff, now: u64, ifindex: u32, sender: &Addr) -> u64 {
     const SPENT: u64 = Reason::IcmpLimited as u64;
     // SAFETY: a value of the map; user space replaces it as a whole.
     let per_second = config(|c| unsafe { (&raw const (*c).icmp_per_second).read_volatile() });
     let Some(budget) = ICMP_BUDGET.get_ptr_mut(0) else { return SPENT };
-    let second = now / SECOND;
-    // SAFETY: a value of the map, whose words are read and written each as a whole.
-    unsafe {
-        // A processor that was held up since it looked at the clock sets nothing back.
-        if (&raw const (*budget).second).read_volatile() < second {
-            (&raw mut (*budget).spent).write_volatile(0);
-            (&raw mut (*budget).second).write_volatile(second);
-        }
-        if (&raw const (*budget).spent).read_volatile() >= u64::from(per_second) {
-            return SPENT;
-        }
+    // SAFETY: a value of the map.
+    if !unsafe { has_left(budget, now, per_second) } {
+        return SPENT;
     }
     // The sender first: what is refused to it is not taken from others.
     if !sender_has(now, sender) && is_own(skb, ifindex, sender) == 0 {

@@ -5,7 +5,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, IcmpBudget, Limits,
+    Addr, BackendEntry, Budget, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Limits,
     MAX_DEVICES, MAX_ICMP_SENDERS, MAX_NODES, MAX_PORTS, NodeEntry, PortKey, RESCUE_BYTES, Reason,
 };
 
@@ -38,7 +38,11 @@ pub static CONFIG: Array<Config, 1> = Array::new();
 pub static LIMITS: PerCpuArray<Limits, 1> = PerCpuArray::new();
 
 #[btf_map(name = "icmp_budget", pin_by_name)]
-pub static ICMP_BUDGET: Array<IcmpBudget, 1> = Array::new();
+pub static ICMP_BUDGET: Array<Budget, 1> = Array::new();
+
+/// Of answers to TCP segments that user space makes.
+#[btf_map(name = "answer_budget", pin_by_name)]
+pub static ANSWER_BUDGET: Array<Budget, 1> = Array::new();
 
 /// By sender: the state of [`nodefence_ebpf::limit::take_of_sender`]. Whom the kernel takes out to make room begins anew; the machine's budget holds for it too.
 #[btf_map(name = "icmp_senders", pin_by_name)]

@@ -4,10 +4,10 @@ use aya_ebpf::{
     helpers::{bpf_ringbuf_discard, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_skb_load_bytes},
 };
 use nodefence_common::{
-    Config, Event, EventKind, HEAD_LEN, Reason, config_flags,
+    Budget, Config, Event, EventKind, HEAD_LEN, Reason, config_flags,
     packet::{Reader as _, Window as _},
 };
-use nodefence_ebpf::limit;
+use nodefence_ebpf::limit::{self, SECOND};
 
 use crate::{
     judge::Hit,
@@ -46,6 +46,28 @@ pub unsafe fn add_one(word: *mut u64) {
     unsafe {
         core::arch::asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64,
             options(nostack, preserves_flags));
+    }
+}
+
+/// Whether something is left of a budget that all processors share, which is `per_second` in each second. Nothing is taken from it: that is [`add_one`] to what
+/// is spent.
+///
+/// Nothing is locked, and before Linux 5.12 no atomic operation gives back what was there. Processors that ask at once may each get the last answer of a
+/// second, and what is counted while its turn is noted may be lost: some answers more than the budget, as many as there are processors.
+///
+/// # Safety
+/// A value of the map.
+#[inline(always)]
+pub unsafe fn has_left(budget: *mut Budget, now: u64, per_second: u32) -> bool {
+    let second = now / SECOND;
+    // SAFETY: the caller's; its words are read and written each as a whole.
+    unsafe {
+        // A processor that was held up since it looked at the clock sets nothing back.
+        if (&raw const (*budget).second).read_volatile() < second {
+            (&raw mut (*budget).spent).write_volatile(0);
+            (&raw mut (*budget).second).write_volatile(second);
+        }
+        (&raw const (*budget).spent).read_volatile() < u64::from(per_second)
     }
 }
 

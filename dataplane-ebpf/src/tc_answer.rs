@@ -8,7 +8,7 @@ use aya_ebpf::{
     helpers::{bpf_l4_csum_replace, bpf_redirect, bpf_skb_change_tail},
 };
 use nodefence_common::{
-    EventKind, Reason,
+    ANSWERS_PER_SECOND, EventKind, Reason,
     packet::{
         ICMP_LEN, Packet, Reader as _, Sum, TCP_LEN, UDP_LEN, V4_LEN, V6_LEN, at, marks, port_unreachable,
         protocol, pseudo, sum, swap_macs, v4_header, v6_header,
@@ -18,8 +18,9 @@ use nodefence_ebpf::decide::Answer;
 
 use crate::{
     judge::Hit,
+    maps::ANSWER_BUDGET,
     packet::Skb,
-    report::{emit_skb, inject},
+    report::{add_one, emit_skb, has_left, inject},
 };
 
 /// Keeps a CHECKSUM_COMPLETE sum right and drops the flow hash of the old direction.
@@ -38,6 +39,20 @@ fn hand_over(skb: *mut __sk_buff, hit: &Hit) -> Reason {
     } else {
         Reason::Failed
     }
+}
+
+/// As [`hand_over`], for a segment: ICMP answers were taken from their budget before, and of these nothing else would bound what senders have user space do.
+#[inline(always)]
+fn hand_over_segment(skb: *mut __sk_buff, hit: &Hit) -> Reason {
+    let Some(budget) = ANSWER_BUDGET.get_ptr_mut(0) else { return Reason::AnswerLimited };
+    // SAFETY: a value of the map.
+    unsafe {
+        if !has_left(budget, hit.now, ANSWERS_PER_SECOND) {
+            return Reason::AnswerLimited;
+        }
+        add_one(&raw mut (*budget).spent);
+    }
+    hand_over(skb, hit)
 }
 
 /// Whether the device is to complete the checksum at `at` (CHECKSUM_PARTIAL); `None` where a helper failed.
@@ -96,25 +111,28 @@ pub fn answer_tcp<const ETHERNET: bool>(
     packet: &Packet,
     answer: &Answer,
 ) -> u32 {
-    if inject() {
-        return hand_over(skb, hit) as u32;
-    }
-    let partial = match is_partial(skb, packet.l4 + at::TCP_CHECK as u32) {
-        // The device would sum from where the transport header was, which moves with the options.
-        Some(true) if packet.is(marks::EXTENDED) => return hand_over(skb, hit) as u32,
-        Some(partial) => u64::from(partial),
-        None => return hand_over(skb, hit) as u32,
-    };
-    let header = if packet.v6 { V6_LEN } else { V4_LEN };
-    if !resize(skb, packet.l3 + (header + TCP_LEN) as u32) {
-        return hand_over(skb, hit) as u32;
-    }
+    let Some(partial) = trim(skb, packet) else { return hand_over_segment(skb, hit) as u32 };
     let reason = if matches!(answer, Answer::Reset { .. }) { Reason::Reset } else { Reason::Refused };
     if reset(skb, packet, answer, partial) != 0 && send_back::<ETHERNET>(skb) {
         reason as u32
     } else {
         Reason::Failed as u32
     }
+}
+
+/// Leaves of a segment what an answer takes, and tells whether the device is to complete the checksum; `None` where no answer can be made of it.
+#[inline(always)]
+fn trim(skb: *mut __sk_buff, packet: &Packet) -> Option<u64> {
+    if inject() {
+        return None;
+    }
+    let partial = is_partial(skb, packet.l4 + at::TCP_CHECK as u32)?;
+    // The device would sum from where the transport header was, which moves with the options.
+    if partial && packet.is(marks::EXTENDED) {
+        return None;
+    }
+    let header = if packet.v6 { V6_LEN } else { V4_LEN };
+    resize(skb, packet.l3 + (header + TCP_LEN) as u32).then_some(u64::from(partial))
 }
 
 #[inline(never)]

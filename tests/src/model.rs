@@ -77,6 +77,8 @@ pub struct World {
 pub struct Budgets {
     /// ICMP answers of the machine.
     pub icmp: u32,
+    /// TCP answers that user space makes for the machine.
+    pub answers: u32,
     /// Samples of what is cut, of a processor.
     pub samples: u32,
 }
@@ -115,6 +117,13 @@ impl Judgement {
                 return Self { to: self.to, ..dropped("icmp_limited") };
             }
             left.icmp -= 1;
+        }
+        if self.counted == Some("handed") && !self.icmp {
+            if left.answers == 0 {
+                self.counted = Some("answer_limited");
+            } else {
+                left.answers -= 1;
+            }
         }
         if self.sample.is_some() {
             if left.samples == 0 {

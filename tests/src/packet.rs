@@ -14,8 +14,8 @@ use nix::{
     unistd::Pid,
 };
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, IcmpBudget, Limits,
-    NodeEntry, PortKey, Reason, RescueHead, rescue_budget,
+    Addr, BackendEntry, Budget, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, Limits, NodeEntry,
+    PortKey, Reason, RescueHead, rescue_budget,
 };
 use tempfile::TempDir;
 
@@ -233,23 +233,21 @@ impl Programs {
         Ok(map.set(0, &config, 0)?)
     }
 
-    /// What the machine has spent of its ICMP answers.
+    /// What the machine has spent of a budget, by the map's name.
     ///
     /// # Errors
     /// Where the map cannot be read.
-    pub fn icmp_budget(&self) -> Result<IcmpBudget> {
-        let map: Array<_, IcmpBudget> =
-            Array::try_from(self.ebpf.map("icmp_budget").context("icmp_budget")?)?;
+    pub fn budget(&self, name: &'static str) -> Result<Budget> {
+        let map: Array<_, Budget> = Array::try_from(self.ebpf.map(name).context(name)?)?;
         Ok(map.get(&0, 0)?)
     }
 
-    /// Sets what the machine has spent of its ICMP answers.
+    /// Sets what the machine has spent of a budget.
     ///
     /// # Errors
     /// Where the map cannot be written.
-    pub fn set_icmp_budget(&mut self, spent: IcmpBudget) -> Result<()> {
-        let mut map: Array<_, IcmpBudget> =
-            Array::try_from(self.ebpf.map_mut("icmp_budget").context("icmp_budget")?)?;
+    pub fn set_budget(&mut self, name: &'static str, spent: Budget) -> Result<()> {
+        let mut map: Array<_, Budget> = Array::try_from(self.ebpf.map_mut(name).context(name)?)?;
         Ok(map.set(0, &spent, 0)?)
     }
 

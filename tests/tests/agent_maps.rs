@@ -85,6 +85,7 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
             }
         }
         let known = [
+            "answer_budget",
             "backends",
             "config",
             "counters",
@@ -107,6 +108,7 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
         per_cpu::<16>("counters", &mut out)?;
         per_cpu::<16>("limits", &mut out)?;
         array::<16>("icmp_budget", &mut out)?;
+        array::<16>("answer_budget", &mut out)?;
         hash::<16, 8>("icmp_senders", &mut out)?;
         Ok(out)
     })

@@ -11,7 +11,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{
-    Action, Addr, BackendEntry, Config, Device, EventKind, HEAD_LEN, NodeEntry, Reason, Verdict, config_flags,
+    ANSWERS_PER_SECOND, Action, Addr, BackendEntry, Budget, Config, Device, EventKind, HEAD_LEN, NodeEntry,
+    Reason, Verdict, config_flags,
 };
 use nodefence_tests::{
     packet::{
@@ -165,6 +166,36 @@ fn each_sender_has_six_icmp_answers_and_then_one_a_second() -> Result<()> {
     }
     // What was refused to a sender was not taken from the machine.
     ensure!(programs.counter(Reason::IcmpLimited)?.packets == 0, "the machine's budget was spent");
+    Ok(())
+}
+
+/// Of segments; datagrams take from that of ICMP answers.
+#[test]
+fn answers_that_user_space_makes_have_a_budget() -> Result<()> {
+    let mut programs = loaded()?;
+    programs.configure(Config { flags: config_flags::INJECT, ..DEFAULT })?;
+    let budget = u64::from(ANSWERS_PER_SECOND);
+    // One that is ahead is not over while this runs.
+    let ahead = now()? / SECOND + 3_600;
+    programs.set_budget("answer_budget", Budget { second: ahead, spent: budget - 3 })?;
+    let cpus = cpus()?;
+    let run = |programs: &Programs, packet: &[u8]| -> Result<[u64; 2]> {
+        let verdict = programs.run("nf_egress_l2", packet)?.verdict;
+        ensure!(verdict == TC_DROP, "verdict {verdict}");
+        let counted = [Reason::Handed, Reason::AnswerLimited].map(|reason| programs.counter(reason));
+        let [handed, limited] = counted;
+        Ok([handed?.packets, limited?.packets])
+    };
+    for (at, cpu) in (1..=10_u64).zip(cpus.iter().cycle()) {
+        stay_on(*cpu)?;
+        let found = run(&programs, &segment(REFUSE))?;
+        ensure!(found == [at.min(3), at.saturating_sub(3)], "packet {at} on {cpu}: {found:?}");
+    }
+    ensure!(run(&programs, &datagram(REFUSE))? == [4, 7], "a datagram");
+    ensure!(programs.events()?.len() == 4, "another number of them was told");
+    programs.set_budget("answer_budget", Budget { second: now()? / SECOND - 1, spent: budget })?;
+    ensure!(run(&programs, &segment(REFUSE))? == [5, 7], "in the next second");
+    ensure!(programs.budget("answer_budget")?.spent == 1, "{:?}", programs.budget("answer_budget")?);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use nodefence_tests::{
 use super::{FOUR, READY, start};
 
 /// Its parent (this test) has not waited for it yet.
-fn has_ended(pid: Pid) -> bool {
+pub(super) fn has_ended(pid: Pid) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
 

@@ -20,6 +20,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 mod ends;
+mod flood;
 mod socket;
 mod unread;
 

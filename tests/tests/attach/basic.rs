@@ -35,7 +35,7 @@ fn a_dataplane_stays_until_it_is_detached() {
             let (links, filters, qdiscs) = if mode == TcMode::Tcx { (1, 0, 0) } else { (0, 1, 1) };
             assert_eq!(
                 (report.links, report.filters, report.qdiscs, report.maps),
-                (links, filters, qdiscs, 11)
+                (links, filters, qdiscs, 12)
             );
             nothing_left();
             assert_eq!(dataplane::detach(&pin_dir()).unwrap(), DetachReport::default());
@@ -115,7 +115,7 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
 #[test]
 fn a_second_start_stages_nothing() {
     Pair::new("same").near.run(|| {
-        const MAPS: [&str; 10] = [
+        const MAPS: [&str; 11] = [
             "backends",
             "ports",
             "nodes",
@@ -124,6 +124,7 @@ fn a_second_start_stages_nothing() {
             "config",
             "limits",
             "icmp_budget",
+            "answer_budget",
             "icmp_senders",
             "devices",
         ];

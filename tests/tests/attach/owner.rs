@@ -40,7 +40,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
         writer.write_node(1, &node("hung", 1, true)).unwrap();
         drop(dataplane);
         drop(Dataplane::open(&options(TcChoice::Auto)).unwrap());
-        assert_eq!(dataplane::detach(&pin_dir()).unwrap().maps, 11);
+        assert_eq!(dataplane::detach(&pin_dir()).unwrap().maps, 12);
         assert!(!pin_dir().parent().unwrap().exists());
     });
 }

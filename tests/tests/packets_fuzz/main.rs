@@ -4,7 +4,7 @@
 use std::{env, thread};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use nodefence_common::Reason;
+use nodefence_common::{ANSWERS_PER_SECOND, Reason};
 use nodefence_tests::{
     model::{Backend, Budgets, World},
     packet::{Programs, XDP},
@@ -36,14 +36,17 @@ const THREADS: [&[Setup]; 2] = [
             name: "answers handed over",
             share: 3,
             programs: CUTTING,
-            adapt: |world| world.injects = true,
-            reaches: &["handed", "reset"],
+            adapt: |world| {
+                world.injects = true;
+                world.budgets = Budgets { icmp: 5, answers: ANSWERS_PER_SECOND, samples: 7 };
+            },
+            reaches: &["handed", "reset", "icmp_limited", "answer_limited"],
         },
         Setup {
             name: "budgets",
             share: 3,
             programs: CUTTING,
-            adapt: |world| world.budgets = Budgets { icmp: 5, samples: 7 },
+            adapt: |world| world.budgets = Budgets { icmp: 5, answers: ANSWERS_PER_SECOND, samples: 7 },
             reaches: &["icmp_limited", "unreachable", "sampled", "not sampled"],
         },
     ],
@@ -73,7 +76,8 @@ const THREADS: [&[Setup]; 2] = [
 ];
 
 fn whole_world() -> World {
-    let mut world = World { budgets: Budgets { icmp: u32::MAX, samples: 0 }, ..world() };
+    let mut world =
+        World { budgets: Budgets { icmp: u32::MAX, answers: ANSWERS_PER_SECOND, samples: 0 }, ..world() };
     for node in 0..=LAST {
         for sixth in [false, true] {
             let generation = if node == STALE { 3 } else { 10 + node };

@@ -3,9 +3,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
-use nodefence_common::{
-    Config, Counter, Event, EventKind, HEAD_LEN, IcmpBudget, Limits, Reason, config_flags,
-};
+use nodefence_common::{Budget, Config, Counter, Event, EventKind, HEAD_LEN, Limits, Reason, config_flags};
 use nodefence_tests::{
     model::{Backend, Budgets, Fate, Hook, Ip, Judgement, Order, World, judge},
     packet::{
@@ -104,6 +102,10 @@ pub(crate) fn run(
                 *counts.entry(also).or_default() += 1;
             }
         }
+        if i % TAKEN_OUT_EVERY == 0 {
+            // Where no budget is small this one is never spent.
+            programs.set_budget("answer_budget", Budget { second: second()?, spent: 0 })?;
+        }
         if i % TAKEN_OUT_EVERY == 0 || i + 1 == packets {
             told.compare(programs).with_context(|| format!("up to packet {i}"))?;
         }
@@ -142,14 +144,19 @@ fn second() -> Result<u64> {
 }
 
 /// What is left of a second's budgets.
-fn left(budgets: Budgets, (icmp, samples): (IcmpBudget, Limits), second: u64) -> Budgets {
+fn left(budgets: Budgets, (icmp, answers, samples): (Budget, Budget, Limits), second: u64) -> Budgets {
     let rest = |budget: u32, of: u64, spent: u32| {
         if of == second { budget.saturating_sub(spent) } else { budget }
     };
     Budgets {
         icmp: rest(budgets.icmp, icmp.second, icmp.spent as u32),
+        answers: rest(budgets.answers, answers.second, answers.spent as u32),
         samples: rest(budgets.samples, samples.second, samples.samples),
     }
+}
+
+fn spent_by(programs: &Programs, cpu: usize) -> Result<(Budget, Budget, Limits)> {
+    Ok((programs.budget("icmp_budget")?, programs.budget("answer_budget")?, programs.limits(cpu)?))
 }
 
 /// Runs a packet where budgets are small, and holds to the model what it took from them.
@@ -170,16 +177,22 @@ fn limited(
             samples: random.random_range(0..=world.budgets.samples),
             zero: 0,
         })?;
-        programs.set_icmp_budget(IcmpBudget {
-            second: now - random.random_range(0..2),
-            spent: random.random_range(0..=world.budgets.icmp).into(),
-        })?;
+        for (name, budget) in [("icmp_budget", world.budgets.icmp), ("answer_budget", world.budgets.answers)]
+        {
+            programs.set_budget(
+                name,
+                Budget {
+                    second: now - random.random_range(0..2),
+                    spent: random.random_range(budget.saturating_sub(5)..=budget).into(),
+                },
+            )?;
+        }
     }
-    let spent = (programs.icmp_budget()?, programs.limits(cpu)?);
+    let spent = spent_by(programs, cpu)?;
     let began = second()?;
     let outcome = programs.run(name, bytes).with_context(|| format!("{name} on {bytes:02x?}"))?;
     let ended = second()?;
-    let spent_after = (programs.icmp_budget()?, programs.limits(cpu)?);
+    let spent_after = spent_by(programs, cpu)?;
     // A second may end while the program runs: either of both may be the one it saw.
     let mut seen = Vec::new();
     for second in began..=ended {

@@ -186,7 +186,7 @@ mod tests {
             table::FILES.iter().filter(|file| file.is_native_alone()).map(|file| file.name).collect();
         assert_eq!(
             native,
-            ["attach_load::agent", "demo", "house", "kube_proxy::namespaces"],
+            ["agent_life::flood", "attach_load::agent", "demo", "house", "kube_proxy::namespaces"],
             "what `--all` leaves out in guests"
         );
     }

@@ -82,7 +82,7 @@ pub(crate) struct File {
 /// This machine's kernel, which is enough for each change, and with `--all` the others.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
 /// No guest can run it: it reads the sources, wants two control planes, or is too much for an emulated processor (the demo's 32 clients; an agent's start
-/// within a verdict's life).
+/// within a verdict's life; a flood).
 const NATIVE: &[On] = &[On::Native];
 /// Both ways to attach, to delete and to answer, beside the machine's own kernel.
 const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
@@ -102,6 +102,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_flows", NATIVE_REST_IN_ALL, 5),
     file("agent_life", NATIVE_REST_IN_ALL, 5),
     file("agent_life::ends", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
+    file("agent_life::flood", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
     file("agent_life::unread", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),

@@ -2,8 +2,20 @@
 use std::path::{Path, PathBuf};
 
 /// The pinned maps of the object, each under its name.
-pub(super) const MAPS: [&str; 11] =
-    [BACKENDS, PORTS, NODES, COUNTERS, EVENTS, CONFIG, LIMITS, ICMP_BUDGET, ICMP_SENDERS, DEVICES, LEASE];
+pub(super) const MAPS: [&str; 12] = [
+    BACKENDS,
+    PORTS,
+    NODES,
+    COUNTERS,
+    EVENTS,
+    CONFIG,
+    LIMITS,
+    ICMP_BUDGET,
+    ANSWER_BUDGET,
+    ICMP_SENDERS,
+    DEVICES,
+    LEASE,
+];
 pub(super) const BACKENDS: &str = "backends";
 pub(super) const PORTS: &str = "ports";
 pub(super) const NODES: &str = "nodes";
@@ -12,6 +24,7 @@ pub(super) const EVENTS: &str = "events";
 pub(super) const CONFIG: &str = "config";
 pub(super) const LIMITS: &str = "limits";
 pub(super) const ICMP_BUDGET: &str = "icmp_budget";
+pub(super) const ANSWER_BUDGET: &str = "answer_budget";
 pub(super) const ICMP_SENDERS: &str = "icmp_senders";
 pub(super) const DEVICES: &str = "devices";
 pub(super) const LEASE: &str = "lease";

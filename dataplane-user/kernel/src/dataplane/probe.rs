@@ -11,6 +11,7 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, unshare};
+use nodefence_common::ANSWERS_PER_SECOND;
 use serde::{Deserialize, Serialize};
 
 use super::sweep::Manner;
@@ -98,15 +99,17 @@ impl Findings {
 
     /// How to ask idle clients on this kernel.
     pub fn manner(&self) -> Manner {
-        match self.conntrack {
-            Finding::Found(conntrack) => Manner {
-                syn_ack: conntrack.syn_ack,
-                far_is_invalid: !conntrack.far_past,
-                ..Manner::default()
-            },
-            // Both ways are tried then, one after the other.
-            Finding::NotNeeded(_) | Finding::Failed(_) => Manner::default(),
+        let mut manner = Manner::default();
+        // Else both ways are tried, one after the other.
+        if let Finding::Found(conntrack) = self.conntrack {
+            manner.syn_ack = conntrack.syn_ack;
+            manner.far_is_invalid = !conntrack.far_past;
         }
+        if self.inject() {
+            // What clients reply to the question is answered within that budget, and they reply once.
+            manner.per_second = ANSWERS_PER_SECOND * 4 / 5;
+        }
+        manner
     }
 
     /// How to delete the conntrack entries of backends on this kernel.
