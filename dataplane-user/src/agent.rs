@@ -57,7 +57,7 @@ mod watched;
 mod world;
 mod writer;
 
-pub use lock::{Lock, LockError};
+pub use lock::{Lock, LockError, own_folder};
 pub use own_node::{OwnNodeError, own_node};
 pub use run::run;
 pub use settings::{AuditSettings, Settings, Wanted};

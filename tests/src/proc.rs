@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "the parent-death signal is set between fork and exec")]
 
 use std::{
-    io::{BufRead as _, BufReader},
+    fs::File,
+    io::{self, BufRead as _, BufReader},
     os::unix::process::CommandExt as _,
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -11,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use nix::{
     errno::Errno,
+    sched::{CloneFlags, setns, unshare},
     sys::signal::{Signal, kill},
     time::{ClockId, clock_gettime},
     unistd::Pid,
@@ -38,14 +40,36 @@ impl Proc {
     ///
     /// # Errors
     /// Where the program cannot be started.
-    pub fn spawn(ns: &Netns, mut command: Command) -> Result<Self> {
+    pub fn spawn(ns: &Netns, command: Command) -> Result<Self> {
+        Self::begin(ns, command, |command| command.spawn())
+    }
+
+    /// As [`Proc::spawn`], as the first process of a PID namespace of its own, as of a container. `/proc` stays the caller's.
+    ///
+    /// # Errors
+    /// As [`Proc::spawn`], or where the kernel refuses a namespace.
+    pub fn spawn_as_init(ns: &Netns, command: Command) -> Result<Self> {
+        Self::begin(ns, command, |command| {
+            // Of the calling thread's children, the thread itself stays where it is (pid_namespaces(7)).
+            let own = File::open("/proc/thread-self/ns/pid")?;
+            unshare(CloneFlags::CLONE_NEWPID)?;
+            let child = command.spawn();
+            setns(own, CloneFlags::CLONE_NEWPID)?;
+            child
+        })
+    }
+
+    fn begin(
+        ns: &Netns,
+        mut command: Command,
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child> + Send + 'static,
+    ) -> Result<Self> {
         let what = format!("{command:?} in {}", ns.name());
         // SAFETY: between fork and exec only prctl(2) is called, which is async-signal-safe and allocates nothing.
         unsafe {
-            command
-                .pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from));
+            command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
         }
-        let child = ns.run(move || command.spawn()).with_context(|| format!("start {what}"))?;
+        let child = ns.run(move || spawn(&mut command)).with_context(|| format!("start {what}"))?;
         Ok(Self { child, what })
     }
 
@@ -210,7 +234,7 @@ impl Drop for Proc {
 }
 
 /// Whether a file of a thread is gone, or was when it was read: the thread has ended.
-fn ended(error: &std::io::Error) -> bool {
+fn ended(error: &io::Error) -> bool {
     let gone = [Errno::ENOENT, Errno::ESRCH];
     error.raw_os_error().is_some_and(|number| gone.contains(&Errno::from_raw(number)))
 }

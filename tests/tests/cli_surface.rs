@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Netns, bin};
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "agent",
     "flag",
     "unflag",
@@ -21,6 +21,7 @@ const VERBS: [&str; 15] = [
     "audit",
     "repair",
     "detach",
+    "guard",
     "doctor",
     "completions",
     "man",
@@ -68,7 +69,7 @@ fn the_manual_is_complete() -> Result<()> {
         }
     }
     // Those of all commands stand in the first table, with the words of their own.
-    for verb in ["agent", "flag", "detach", "doctor"] {
+    for verb in ["agent", "flag", "detach", "guard", "doctor"] {
         let own = text(&run(&[verb, "--help"])?.stdout);
         for default in
             own.lines().filter_map(|line| line.trim().strip_prefix("[default: ")?.strip_suffix(']'))
@@ -109,6 +110,7 @@ fn a_wrong_command_line_is_2() -> Result<()> {
         &["agent", "--cluster-file", "x", "--interface", "y", "--fault-after", "0s"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--exclude-cidr", "10.0.0.0"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--repair", "all"],
+        &["agent", "--cluster-file", "x", "--interface", "y", "--guard", "nobody"],
     ] {
         let output = run(args)?;
         ensure!(output.status.code() == Some(2), "{args:?}: {output:?}");
@@ -130,17 +132,40 @@ fn without_an_agent_it_is_3() -> Result<()> {
 }
 
 #[test]
+fn a_guard_is_told_what_is_wrong_with_its_run_folder() -> Result<()> {
+    let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
+    let guard = |folder: &str, code: i32, expected: &str| -> Result<()> {
+        let output = run(&["guard", "--run-dir", dir.path().join(folder).to_str().context("path")?])?;
+        let said = text(&output.stderr);
+        ensure!(output.status.code() == Some(code) && output.stdout.is_empty(), "{output:?}");
+        ensure!(said.contains(folder) && said.contains(expected), "{said}");
+        Ok(())
+    };
+    guard("none", 1, "there is none; expected the agent's --run-dir")?;
+    ensure!(!dir.path().join("none").exists(), "it has made one");
+    let theirs = dir.path().join("theirs");
+    std::fs::create_dir(&theirs)?;
+    std::os::unix::fs::chown(&theirs, Some(65_534), None)?;
+    guard("theirs", 1, "it belongs to user 65534")?;
+    let shared = dir.path().join("shared");
+    std::fs::create_dir(&shared)?;
+    std::fs::write(shared.join("letter"), "")?;
+    guard("shared", 1, "it is open to other users and holds `letter`")
+}
+
+#[test]
 fn completions_and_manual_pages_are_made() -> Result<()> {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = text(&run(&["completions", shell])?.stdout);
-        ensure!(script.contains("unflag") && script.contains("take-over"), "{shell}");
+        let words = ["unflag", "take-over", "guard"];
+        ensure!(words.iter().all(|word| script.contains(word)), "{shell}");
     }
     let page = text(&run(&["man"])?.stdout);
     ensure!(page.contains(".TH nodefence 1"), "{page}");
     let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
     let pages = dir.path().join("man1");
     ensure!(run(&["man", "--dir", pages.to_str().context("path")?])?.status.success());
-    for page in ["nodefence.1", "nodefence-flag.1", "nodefence-agent.1"] {
+    for page in ["nodefence.1", "nodefence-flag.1", "nodefence-agent.1", "nodefence-guard.1"] {
         ensure!(Path::new(&pages).join(page).is_file(), "no {page}");
     }
     Ok(())

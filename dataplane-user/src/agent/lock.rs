@@ -67,6 +67,37 @@ fn stranger(run_dir: &Path) -> Option<String> {
     names.filter(|name| !["agent.", "flags.", ledger::FILES].iter().any(|ours| name.starts_with(ours))).min()
 }
 
+fn at(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> LockError {
+    let path = path.to_owned();
+    move |source| LockError::Folder { path, what, source }
+}
+
+/// Sees to it that a run folder which is there is this user's own, and closed to others.
+///
+/// # Errors
+/// Where it is not, or others use it too.
+pub fn own_folder(run_dir: &Path) -> Result<(), LockError> {
+    let meta = fs::metadata(run_dir).map_err(at(run_dir, "look at it"))?;
+    let user = nix::unistd::geteuid();
+    if meta.uid() != user.as_raw() {
+        // Root does not use it either: another user may change what lies in it.
+        let kind = if user.is_root() { io::ErrorKind::Other } else { io::ErrorKind::PermissionDenied };
+        let source = io::Error::new(kind, format!("it belongs to user {}", meta.uid()));
+        return Err(at(run_dir, "use it")(source));
+    }
+    if meta.mode() & 0o077 != 0 {
+        // A shared folder, /run or /tmp by a slip of the hand, must not be closed to its other users.
+        if let Some(other) = stranger(run_dir) {
+            let source = io::Error::other(format!(
+                "it is open to other users and holds `{other}`, which is not ours (expected a folder of nodefence's own)"
+            ));
+            return Err(at(run_dir, "use it")(source));
+        }
+        fs::set_permissions(run_dir, Permissions::from_mode(0o700)).map_err(at(run_dir, "set its mode"))?;
+    }
+    Ok(())
+}
+
 impl Lock {
     /// Makes the run folder (0700) where it is missing, and takes the lock in it. `advice` is for whoever finds another
     /// agent there.
@@ -74,30 +105,8 @@ impl Lock {
     /// # Errors
     /// [`LockError::Busy`] where another agent has it.
     pub fn take(run_dir: &Path, advice: &'static str) -> Result<Self, LockError> {
-        let at = |path: &Path, what| {
-            let path = path.to_owned();
-            move |source| LockError::Folder { path, what, source }
-        };
         DirBuilder::new().recursive(true).mode(0o700).create(run_dir).map_err(at(run_dir, "make it"))?;
-        let meta = fs::metadata(run_dir).map_err(at(run_dir, "look at it"))?;
-        let user = nix::unistd::geteuid();
-        if meta.uid() != user.as_raw() {
-            // Root does not use it either: another user may change what lies in it.
-            let kind = if user.is_root() { io::ErrorKind::Other } else { io::ErrorKind::PermissionDenied };
-            let source = io::Error::new(kind, format!("it belongs to user {}", meta.uid()));
-            return Err(at(run_dir, "use it")(source));
-        }
-        if meta.mode() & 0o077 != 0 {
-            // A shared folder, /run or /tmp by a slip of the hand, must not be closed to its other users.
-            if let Some(other) = stranger(run_dir) {
-                let source = io::Error::other(format!(
-                    "it is open to other users and holds `{other}`, which is not ours (expected a folder of nodefence's own)"
-                ));
-                return Err(at(run_dir, "use it")(source));
-            }
-            fs::set_permissions(run_dir, Permissions::from_mode(0o700))
-                .map_err(at(run_dir, "set its mode"))?;
-        }
+        own_folder(run_dir)?;
         let path = run_dir.join("agent.lock");
         let file = File::options()
             .read(true)

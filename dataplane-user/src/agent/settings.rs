@@ -14,6 +14,7 @@ use crate::{
         audit::{Cidr, Kind},
     },
     proxy,
+    takeout::GuardKind,
 };
 
 /// Which devices to attach to.
@@ -64,6 +65,8 @@ pub struct Settings {
     pub answer: Answer,
     /// What the operator says of kube-proxy's mode.
     pub proxy: proxy::Wanted,
+    /// Who puts IPVS back where this agent is killed.
+    pub guard: GuardKind,
     /// How the tables are watched for what differs.
     pub audit: AuditSettings,
     /// How often all that lies in the maps is compared.

@@ -22,14 +22,14 @@ use crate::{
     cluster::{ClusterView, NodeName},
     flags::{monotonic_ns, now},
     ipvs::{self, is_loaded},
-    ledger::{Ledger, Loaded},
+    ledger::{Ledger, Loaded, has_guard_apart},
     plan::{
         Mode, VirtualAddresses,
         takeout::{Flagged, Ground, TakeOut, Wanted},
     },
     proxy,
-    report::IpvsRow,
-    takeout::{Book as _, Drive, Failure, Kernel, Known, Ledgers, Reopened, ground, holds},
+    report::{GuardRow, IpvsRow},
+    takeout::{Book as _, Drive, Failure, GuardKind, Kernel, Known, Ledgers, Reopened, ground, holds},
 };
 use rows::{node_row, note};
 
@@ -288,7 +288,9 @@ impl Work {
         let beat = Arc::clone(&self.given.beat);
         // Large tables are read for longer than a minute: it is said meanwhile that this thread lives.
         let alive = Box::new(move || beat.drain_lives(monotonic_ns()));
-        let Some((ledgers, loaded)) = Ledgers::open(run_dir, pin_dir, alive)? else {
+        let Some((ledgers, loaded)) =
+            Ledgers::open(run_dir, pin_dir, self.given.sight.settings.guard, alive)?
+        else {
             anyhow::bail!("another process still has the ledger in {}", run_dir.display());
         };
         if !loaded.entries.is_empty() {
@@ -364,6 +366,12 @@ impl Work {
             note: note(lowered_only, kept && self.view.services.is_none()),
             problems: self.problem.iter().chain(&self.inherited).cloned().collect(),
             changes: self.changes,
+            guard: match self.given.sight.settings.guard {
+                GuardKind::Child => GuardRow::Child,
+                GuardKind::External => {
+                    GuardRow::External { seen: has_guard_apart(&self.given.sight.settings.run_dir) }
+                }
+            },
             nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
         };
         // A new one tells packets that wait that the tables were looked at.

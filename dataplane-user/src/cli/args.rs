@@ -7,8 +7,8 @@ use clap::{
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS, DEFAULT_RESCUE_PER_SECOND};
 
 use super::values::{
-    AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, lasting, patience, reason, share,
-    view_age,
+    AnswerArg, AutoArg, GuardArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, lasting, patience,
+    reason, share, view_age,
 };
 use crate::{
     enforce::Share,
@@ -52,6 +52,31 @@ const EXAMPLES: &str = "Examples:
 
   # Something does not work: what is in the way?
   nodefence doctor";
+
+const GUARD: &str = "\
+Behind IPVS the agent sets the weights of flagged nodes to 0, and no weight lapses by itself. The guard puts them back within \
+5 s once the agent is gone or stands still. By default the agent starts it as a child, which ends with it where a container \
+or control group is killed as a whole. Start it apart there: in a container or unit of its own, with the agent's run folder \
+and BPF filesystem, in its network namespace. Agents come and go meanwhile; they are started with --guard external, and \
+`nodefence status` says whether they see it.
+
+SIGTERM ends it once nothing is left to be put back: while an agent lives that took something out, it waits for that one. It needs \
+CAP_NET_ADMIN and CAP_BPF, as the user of the agent.
+
+Example, beside the agent in a pod with hostNetwork: true; of the agent only what is new:
+  containers:
+    - name: agent
+      args: [agent, --guard, external, ...]
+      volumeMounts: &shared
+        - { name: run, mountPath: /run/nodefence }
+        - { name: bpf, mountPath: /sys/fs/bpf }
+    - name: guard
+      args: [guard, --run-dir, /run/nodefence]
+      securityContext: { capabilities: { add: [NET_ADMIN, BPF] } }
+      volumeMounts: *shared
+  volumes:
+    - { name: run, hostPath: { path: /run/nodefence, type: DirectoryOrCreate } }
+    - { name: bpf, hostPath: { path: /sys/fs/bpf } }";
 
 /// Refuses to send traffic to backends on flagged Kubernetes nodes.
 ///
@@ -220,14 +245,14 @@ pub enum Verb {
         pin_dir: PathBuf,
     },
 
-    /// Put back into IPVS what has lapsed; started by the agent
-    #[command(hide = true)]
+    /// Put back into IPVS what a dead agent took out; for agents in containers
+    #[command(after_help = GUARD)]
     Guard {
-        /// Process id of the agent
-        #[arg(long)]
-        parent: u32,
-        /// Folder of the pins
-        #[arg(long)]
+        /// Process id of the agent that started it: it ends with that one
+        #[arg(long, hide = true)]
+        parent: Option<u32>,
+        /// Folder of the pins, the agent's own
+        #[arg(long, value_name = "DIR", default_value = PIN_DIR)]
         pin_dir: PathBuf,
     },
 
@@ -306,6 +331,10 @@ pub struct AgentArgs {
     /// kube-proxy's mode, by which its tables are read and changed: found out (auto), told, or none for the datapath alone
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub proxy: ProxyArg,
+
+    /// Who puts IPVS back where the agent is killed: a process that it starts (child), or `nodefence guard`, started apart (external)
+    #[arg(long, value_name = "WHO", default_value = "child")]
+    pub guard: GuardArg,
 
     /// Mend faults of these kinds without being asked (see `nodefence repair`); none by default
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind())]

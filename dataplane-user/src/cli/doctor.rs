@@ -14,7 +14,7 @@ use crate::{
     },
     doctor::{AS_ROOT, Check, Counting, Facts, Level, judge, worst},
     proxy,
-    report::{Client, ClientError, LeftOutRow, Request, Status},
+    report::{Client, ClientError, GuardRow, IpvsRow, LeftOutRow, Request, Status},
 };
 
 /// How long the agent may take to answer before it counts as hung.
@@ -339,6 +339,7 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
             "nodefence backends  # attach to their devices with --interface, or use --interface auto",
         ));
     }
+    checks.extend(guard(&status.ipvs, &status.dataplane.pin_dir));
     for row in &status.interfaces {
         if let Some(error) = &row.error {
             checks.push(Check::fail(
@@ -349,6 +350,24 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
         }
     }
     checks
+}
+
+/// Who puts IPVS back where the agent is killed; nothing where there is nothing to guard.
+fn guard(ipvs: &IpvsRow, pin_dir: &str) -> Option<Check> {
+    const NAME: &str = "IPVS guard";
+    match ipvs.guard {
+        GuardRow::Child => ipvs.loaded.then(|| {
+            Check::ok(NAME, "child of the agent (in a container: ends with it, see `nodefence guard --help`)")
+        }),
+        GuardRow::External { seen: true } => Some(Check::ok(NAME, "external, and it is there")),
+        GuardRow::External { seen: false } => Some(Check::warn(
+            NAME,
+            "external, and none is there: where the agent is killed, weights of 0 stay",
+            format!(
+                "nodefence guard --pin-dir {pin_dir}  # with the agent's --run-dir, in a container or unit of its own"
+            ),
+        )),
+    }
 }
 
 fn table(checks: &[Check], colours: bool) -> String {
@@ -408,6 +427,18 @@ mod tests {
         let text = table(&checks, false);
         assert!(text.contains("fail  interface eth9") && text.contains("-> ip -brief link"), "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn an_external_guard_that_is_not_there_is_a_warning() {
+        let level = |row, loaded| {
+            let ipvs = IpvsRow { guard: row, loaded, ..IpvsRow::default() };
+            guard(&ipvs, PIN_DIR).map(|check| check.level)
+        };
+        assert_eq!(level(GuardRow::Child, false), None);
+        assert_eq!(level(GuardRow::Child, true), Some(Level::Ok));
+        assert_eq!(level(GuardRow::External { seen: true }, false), Some(Level::Ok));
+        assert_eq!(level(GuardRow::External { seen: false }, false), Some(Level::Warn));
     }
 
     /// Whoever may not look learns that, and neither good nor bad news.

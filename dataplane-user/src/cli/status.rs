@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     plan::Mode,
-    report::{ClusterRow, PinnedRow, RescueRow, Status, TakeOutRow},
+    report::{ClusterRow, GuardRow, IpvsRow, PinnedRow, RescueRow, Status, TakeOutRow},
 };
 
 fn pinned_text(row: &PinnedRow) -> String {
@@ -38,6 +38,17 @@ fn taken_out_text(row: &TakeOutRow) -> String {
         "{} destinations taken out, {} with connections left, {} services kept, {} failed",
         row.taken, row.waiting, row.kept_services, row.failed
     )
+}
+
+/// Nothing where there is nothing to guard.
+fn guard_text(ipvs: &IpvsRow) -> Option<&'static str> {
+    match ipvs.guard {
+        GuardRow::Child => ipvs.loaded.then_some("child: the agent starts it once something is taken out"),
+        GuardRow::External { seen: true } => Some("external, and it is there"),
+        GuardRow::External { seen: false } => Some(
+            "problem: external, and none is there: where this agent is killed, weights of 0 stay; start `nodefence guard`",
+        ),
+    }
 }
 
 fn rescue(row: &RescueRow, mode: Mode) -> String {
@@ -242,6 +253,9 @@ pub(super) fn status(status: &Status) -> String {
     }
     for problem in status.ipvs.note.iter().chain(&status.ipvs.problems) {
         line("IPVS", format!("problem: {problem}"));
+    }
+    if let Some(guard) = guard_text(&status.ipvs) {
+        line("IPVS guard", guard.to_owned());
     }
     for (node, row) in &status.ipvs.nodes {
         line("IPVS", format!("{node}: {}", taken_out_text(row)));

@@ -35,7 +35,7 @@ fn well() -> Value {
         },
         "probe_text": "as it is", "cannot_ask": [], "asked": {}, "proxy": {"mode": null, "why": "--proxy says so"},
         "pinned": {}, "neighbours": [],
-        "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "nodes": {}},
+        "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "guard": {"kind": "child"}, "nodes": {}},
         "log_lines_lost": 0
     })
 }
@@ -178,6 +178,17 @@ fn what_is_taken_out_of_ipvs_and_what_would_be() {
         "                problem: no answer",
     ];
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn who_guards_what_is_taken_out_is_told() {
+    let lines = |guard: Value| new_lines(|status| status["ipvs"]["guard"] = guard);
+    let loaded = new_lines(|status| status["ipvs"]["loaded"] = json!(true));
+    assert_eq!(loaded, ["IPVS guard      child: the agent starts it once something is taken out"]);
+    let seen = lines(json!({"kind": "external", "seen": true}));
+    assert_eq!(seen, ["IPVS guard      external, and it is there"]);
+    let none = "IPVS guard      problem: external, and none is there: where this agent is killed, weights of 0 stay; start `nodefence guard`";
+    assert_eq!(lines(json!({"kind": "external", "seen": false})), [none]);
 }
 
 #[test]

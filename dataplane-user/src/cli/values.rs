@@ -53,6 +53,15 @@ pub enum AutoArg {
     Enforce,
 }
 
+/// Who puts IPVS back where the agent is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GuardArg {
+    /// A process that the agent starts.
+    Child,
+    /// `nodefence guard`, which is started apart.
+    External,
+}
+
 /// Whether and how XDP is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum XdpArg {

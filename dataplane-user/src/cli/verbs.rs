@@ -16,10 +16,10 @@ use super::{
     output::{print, put, say},
     status::status,
     tables,
-    values::{AnswerArg, AutoArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg},
+    values::{AnswerArg, AutoArg, GuardArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
-    agent::{self, AuditSettings, Lock, Settings, Source, Wanted},
+    agent::{self, AuditSettings, Lock, Settings, Source, Wanted, own_folder},
     dataplane,
     enforce::Auto,
     flags::FlagStore,
@@ -31,7 +31,7 @@ use crate::{
         RepairReport, Request, Server, UnflagReport,
     },
     source::Objects,
-    takeout,
+    takeout::{self, GuardKind},
 };
 
 /// Carries out one verb. `objects`: what an agent follows in place of a cluster file.
@@ -105,9 +105,14 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             }
         }
         Verb::Guard { parent, ref pin_dir } => {
+            // Before the log has its thread.
+            let ends = takeout::Ends::hold().context("take signals")?;
             let log = Log::begin(LogFormat::Text);
-            let ended = takeout::guard(&cli.run_dir, pin_dir, parent);
-            return Ok(ended.map_or_else(|error| log.fails(&error.into()), |()| Exit::Ok));
+            let ended = match parent {
+                Some(parent) => takeout::guard_child(&cli.run_dir, pin_dir, parent).map_err(Into::into),
+                None => guard(&cli.run_dir, pin_dir, ends),
+            };
+            return Ok(ended.map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
         Verb::Doctor { ref interface, ref pin_dir } => {
             return doctor::run(cli.output, interface, pin_dir.as_deref(), &cli.socket());
@@ -120,6 +125,17 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         Verb::Man { dir } => man(dir.as_deref())?,
     }
     Ok(Exit::Ok)
+}
+
+fn guard(run_dir: &Path, pin_dir: &Path, ends: takeout::Ends) -> anyhow::Result<()> {
+    // It makes none: one that is named wrong would be watched over for nothing.
+    anyhow::ensure!(
+        run_dir.exists(),
+        "run folder {}: there is none; expected the agent's --run-dir, which an agent makes, or a volume",
+        run_dir.display()
+    );
+    own_folder(run_dir)?;
+    Ok(takeout::guard(run_dir, pin_dir, ends)?)
 }
 
 fn agent(settings: Settings, source: Source) -> anyhow::Result<()> {
@@ -223,6 +239,10 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
             ProxyArg::Iptables => proxy::Wanted::Iptables,
             ProxyArg::Nftables => proxy::Wanted::Nftables,
             ProxyArg::None => proxy::Wanted::None,
+        },
+        guard: match args.guard {
+            GuardArg::Child => GuardKind::Child,
+            GuardArg::External => GuardKind::External,
         },
         audit: AuditSettings {
             fault_after: args.fault_after,

@@ -2,7 +2,7 @@ use std::{
     fs::File,
     io,
     os::unix::fs::OpenOptionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -42,10 +42,14 @@ impl Turn {
     }
 }
 
+/// The file that a guard locks which was started apart from any agent.
+const APART: &str = "apart";
+
 /// Held by an agent while it lives: whoever gets it knows that no agent has a hand in the ledger, not even a stopped one.
 #[derive(Debug)]
 pub struct Owner {
     file: Flock<File>,
+    name: &'static str,
 }
 
 impl Owner {
@@ -54,25 +58,53 @@ impl Owner {
     /// # Errors
     /// Where the lock's file cannot be used.
     pub fn take(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
-        Ok(lock(run_dir, "owner", patience)?.map(|file| Self { file }))
+        Self::named(run_dir, "owner", patience)
     }
 
     /// Whether its file is still the one that others find in that run folder.
     pub fn is_in(&self, run_dir: &Path) -> bool {
-        super::is_at(&self.file, &run_dir.join(format!("{}owner", super::FILES)))
+        super::is_at(&self.file, &path(run_dir, self.name))
     }
 
-    /// The same for the guard itself: one at a time.
+    /// The same for the guard that puts back: one at a time.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
     pub fn take_guard(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
-        Ok(lock(run_dir, "guard", patience)?.map(|file| Self { file }))
+        Self::named(run_dir, "guard", patience)
+    }
+
+    /// The same for a guard that was started apart from any agent, for as long as it lives: beside it an agent's own one may be at work still.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn take_apart(run_dir: &Path, patience: Duration) -> Result<Option<Self>, Error> {
+        Self::named(run_dir, APART, patience)
+    }
+
+    fn named(run_dir: &Path, name: &'static str, patience: Duration) -> Result<Option<Self>, Error> {
+        Ok(lock(run_dir, name, patience)?.map(|file| Self { file, name }))
     }
 }
 
+/// Whether a guard that was started apart holds its lock there. It may be in a PID namespace of its own: a lock tells, a process id would not.
+pub fn has_guard_apart(run_dir: &Path) -> bool {
+    let file = File::options()
+        .read(true)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+        .open(path(run_dir, APART));
+    // Shared, so that two who look do not see each other.
+    file.is_ok_and(|file| {
+        matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+    })
+}
+
+fn path(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join(format!("{}{name}", super::FILES))
+}
+
 fn lock(run_dir: &Path, name: &str, patience: Duration) -> Result<Option<Flock<File>>, Error> {
-    let path = run_dir.join(format!("{}{name}", super::FILES));
+    let path = path(run_dir, name);
     let mut file = open(&path).map_err(|source| Error { path: path.clone(), what: "open it", source })?;
     let end = Instant::now() + patience;
     loop {

@@ -13,7 +13,7 @@ mod stored;
 mod tests;
 
 pub use file::{Ledger, Loaded, put_aside};
-pub use locks::{Owner, Turn};
+pub use locks::{Owner, Turn, has_guard_apart};
 pub use nodefence_core::ledger::{Entry, Pair, Phase, Record};
 
 use std::{

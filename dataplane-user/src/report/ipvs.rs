@@ -34,6 +34,20 @@ pub struct TakeOutRow {
     pub problems: Vec<String>,
 }
 
+/// Who puts back what was taken out, where the agent is killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum GuardRow {
+    /// A process that the agent starts once something is taken out.
+    #[default]
+    Child,
+    /// One that is started apart.
+    External {
+        /// Whether it is there.
+        seen: bool,
+    },
+}
+
 /// IPVS.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpvsRow {
@@ -45,6 +59,8 @@ pub struct IpvsRow {
     pub problems: Vec<String>,
     /// Changes of the tables that this agent has made: one for each weight, deletion and addition.
     pub changes: u64,
+    /// Who puts back where this agent is killed.
+    pub guard: GuardRow,
     /// By flagged node, and by such as are being put back.
     pub nodes: BTreeMap<NodeName, TakeOutRow>,
 }

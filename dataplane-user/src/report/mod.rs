@@ -14,7 +14,7 @@ pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, Repa
 pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};
-pub use ipvs::{IpvsRow, KeptServiceRow, TakeOutRow};
+pub use ipvs::{GuardRow, IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
     AskRow, BackendRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow, KeptRow,
     NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,

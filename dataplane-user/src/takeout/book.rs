@@ -13,6 +13,15 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How soon a guard that ended is replaced.
 const RESPAWN: Duration = Duration::from_secs(1);
 
+/// Who puts back what a dead agent took out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardKind {
+    /// A process that the agent starts, and starts again where it ends.
+    Child,
+    /// One that others start (`nodefence guard`).
+    External,
+}
+
 /// Says that this thread lives: the lease is renewed only as long as it does.
 type Alive = Box<dyn Fn() + Send>;
 
@@ -22,7 +31,8 @@ pub struct Ledgers {
     pin_dir: PathBuf,
     ledger: Ledger,
     alive: Alive,
-    guard: Guard,
+    /// `None` where it was started apart.
+    guard: Option<Guard>,
     owner: Owner,
 }
 
@@ -31,30 +41,45 @@ impl Ledgers {
     ///
     /// # Errors
     /// Where its files cannot be used.
-    pub fn open(run_dir: &Path, pin_dir: &Path, alive: Alive) -> Result<Option<(Self, Loaded)>, Error> {
+    pub fn open(
+        run_dir: &Path,
+        pin_dir: &Path,
+        guard: GuardKind,
+        alive: Alive,
+    ) -> Result<Option<(Self, Loaded)>, Error> {
         let Some(owner) = Owner::take(run_dir, PATIENCE)? else { return Ok(None) };
         let (ledger, loaded) = Ledger::open(run_dir)?;
-        let mut guard = Guard { child: None, tried: None };
+        let guard = match guard {
+            GuardKind::Child => Some(Guard { child: None, tried: None }),
+            GuardKind::External => None,
+        };
+        let (run_dir, pin_dir) = (run_dir.to_owned(), pin_dir.to_owned());
+        let mut this = Self { run_dir, pin_dir, ledger, alive, guard, owner };
         if !loaded.entries.is_empty() {
             // An earlier agent's guard ends once this one is there.
-            guard.ensure(run_dir, pin_dir);
+            this.ensure_guard();
         }
-        let (run_dir, pin_dir) = (run_dir.to_owned(), pin_dir.to_owned());
-        Ok(Some((Self { run_dir, pin_dir, ledger, alive, guard, owner }, loaded)))
+        Ok(Some((this, loaded)))
+    }
+
+    fn ensure_guard(&mut self) {
+        if let Some(guard) = &mut self.guard {
+            guard.ensure(&self.run_dir, &self.pin_dir);
+        }
     }
 
     /// Has a guard run where there is something to guard. False where the lease has lapsed, or where others do not find the ledger any more: nobody would put
     /// back what is taken out from then on.
     pub fn holds(&mut self, guarded: bool) -> bool {
         if guarded {
-            self.guard.ensure(&self.run_dir, &self.pin_dir);
+            self.ensure_guard();
         }
         self.is_ours()
     }
 
-    /// Ends the guard, where nothing is ours any more.
+    /// Ends the guard that it started, where nothing is ours any more.
     pub fn dismiss_guard(&mut self) {
-        if let Some(mut child) = self.guard.child.take() {
+        if let Some(mut child) = self.guard.as_mut().and_then(|guard| guard.child.take()) {
             let _ended_already = child.kill();
             let _reaped = child.wait();
         }
@@ -76,7 +101,7 @@ impl Book for Ledgers {
             return Ok(None);
         }
         self.ledger.append(records)?;
-        self.guard.ensure(&self.run_dir, &self.pin_dir);
+        self.ensure_guard();
         Ok(Some(turn))
     }
 
@@ -101,7 +126,7 @@ impl Book for Ledgers {
     }
 }
 
-/// The guard's process.
+/// The process of a guard that the agent starts itself.
 struct Guard {
     child: Option<Child>,
     tried: Option<Instant>,

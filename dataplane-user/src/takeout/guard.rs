@@ -1,28 +1,52 @@
-//! A process of its own that puts back what has lapsed, whatever has become of the agent.
+//! A process of its own that puts back what has lapsed, whatever has become of the agent: the agent's child, or one that was started apart and stays while
+//! agents come and go.
 use std::{
     collections::BTreeMap,
     io,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 
-use nix::{
-    sys::signal::{SigSet, Signal},
-    unistd::{getppid, setsid},
-};
+use nix::unistd::{getppid, setsid};
 
-use super::{Kernel, holds, restore};
+use super::{
+    Ends,
+    lapsed::{LapseError, lapse},
+};
 use crate::{
-    ipvs,
-    ledger::{self, Entry, Ledger, Owner, Pair, Record, Turn},
+    dataplane,
+    flags::monotonic_ns,
+    ledger::{self, Entry, Ledger, Owner, Pair},
+    sched,
 };
 
 /// How often the lease is looked at.
 const TICK: Duration = Duration::from_millis(200);
 /// How long to wait after something could not be put back, and before what was put back is read once more.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long another guard's lock is waited for: whoever looks whether one is there has it for a moment.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// As the agent's child has it from the thread that starts it: five seconds are promised.
+const PRECEDENCE: i32 = -20;
+
+/// Why a guard ended without having done its work.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// The run folder cannot be used.
+    #[error(transparent)]
+    Ledger(#[from] ledger::Error),
+    /// One is enough.
+    #[error(
+        "another `nodefence guard` watches over the run folder {} (its `ledger.apart` is locked); expected one for each, named by --run-dir",
+        run_dir.display()
+    )]
+    Second {
+        /// The folder.
+        run_dir: PathBuf,
+    },
+}
 
 /// Starts a guard for the ledger in a run folder and the lease below a pin folder, from this very program.
 ///
@@ -47,74 +71,166 @@ pub fn spawn_guard(run_dir: &Path, pin_dir: &Path) -> io::Result<Child> {
 ///
 /// # Errors
 /// Where the folder cannot be used.
-pub fn guard(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), ledger::Error> {
+pub fn guard_child(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), GuardError> {
     // Whoever ends the agent's session or its group means the agent. This one ends by itself, once nothing is left to be put back.
     let _leader_already = setsid();
-    let mut ends = SigSet::empty();
-    ends.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
-    let _not_blocked = ends.thread_block();
-    let mut watch =
-        Watch { run_dir, pin_dir, parent, lock: None, struck: BTreeMap::new(), told: String::new() };
-    loop {
-        match watch.step() {
-            Ok(None) => return Ok(()),
-            Ok(Some(pause)) => thread::sleep(pause),
-            // Without agent and ledger nobody says what there is to be put back.
-            Err(error) if watch.is_orphaned() && !Ledger::path(run_dir).exists() => return Err(error),
-            Err(error) => thread::sleep(watch.failed(error)),
-        }
+    Watch::new(run_dir, pin_dir, Whose::Agent { process: parent }).run()
+}
+
+/// Watches over the ledger in a run folder, whichever agents come and go, until it is told to end and nothing is left to be put back.
+///
+/// # Errors
+/// Where the folder cannot be used, or another one watches over it.
+pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardError> {
+    let place = take_place(run_dir, PATIENCE)?;
+    if let Err(error) = sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE)) {
+        tracing::debug!(%error, "guard: goes on with the nice value that it was given");
     }
+    let (run, pins) = (run_dir.display(), pin_dir.display());
+    tracing::info!(run_dir = %run, pin_dir = %pins, "guard: watches over what agents take out of IPVS");
+    if !dataplane::in_bpffs(pin_dir).unwrap_or(false) {
+        tracing::warn!(
+            "guard: {pins} is in no BPF filesystem yet; in a container, mount the agent's there (volume of /sys/fs/bpf)"
+        );
+    }
+    Watch::new(run_dir, pin_dir, Whose::Folder { place, ends }).run()?;
+    tracing::info!("guard: ends; nothing is left to be put back");
+    Ok(())
+}
+
+fn take_place(run_dir: &Path, patience: Duration) -> Result<Owner, GuardError> {
+    Owner::take_apart(run_dir, patience)?.ok_or_else(|| GuardError::Second { run_dir: run_dir.to_owned() })
+}
+
+/// Whose guard it is.
+enum Whose {
+    /// That of one agent, which started it.
+    Agent {
+        /// Told by whoever started it: that one may have died before this could be asked.
+        process: u32,
+    },
+    /// That of the run folder.
+    Folder {
+        /// No second one has it.
+        place: Owner,
+        ends: Ends,
+    },
 }
 
 /// The lease and the ledger, as they are there.
 struct Watch<'a> {
     run_dir: &'a Path,
     pin_dir: &'a Path,
-    parent: u32,
+    whose: Whose,
     lock: Option<Owner>,
     /// What was put back, and is not in the ledger any more. An agent that is stopped may have changes of it on their way.
     struck: BTreeMap<Pair, Entry>,
     told: String,
 }
 
-impl Watch<'_> {
-    /// Told by whoever started it: that one may have died before this could be asked.
-    fn is_orphaned(&self) -> bool {
-        u32::try_from(getppid().as_raw()) != Ok(self.parent)
+impl<'a> Watch<'a> {
+    fn new(run_dir: &'a Path, pin_dir: &'a Path, whose: Whose) -> Self {
+        Self { run_dir, pin_dir, whose, lock: None, struck: BTreeMap::new(), told: String::new() }
+    }
+
+    fn run(&mut self) -> Result<(), GuardError> {
+        loop {
+            match self.step() {
+                Ok(None) => return Ok(()),
+                Ok(Some(pause)) => thread::sleep(pause),
+                Err(error @ GuardError::Second { .. }) => return Err(error),
+                // Without agent and ledger nobody says what there is to be put back.
+                Err(error) if self.may_end() && !Ledger::path(self.run_dir).exists() => return Err(error),
+                Err(error) => thread::sleep(self.failed(error)),
+            }
+        }
+    }
+
+    /// Whether it is to go once nothing is left: its agent is gone, or it was told to.
+    fn may_end(&mut self) -> bool {
+        match &mut self.whose {
+            Whose::Agent { process } => u32::try_from(getppid().as_raw()) != Ok(*process),
+            Whose::Folder { ends, .. } => ends.told().is_some(),
+        }
     }
 
     /// One look; gives when to look again, or nothing where there is nothing left to guard.
-    fn step(&mut self) -> Result<Option<Duration>, ledger::Error> {
+    fn step(&mut self) -> Result<Option<Duration>, GuardError> {
+        self.find_place()?;
         if self.lock.is_none() {
             // An earlier agent's guard may be at work.
             self.lock = Owner::take_guard(self.run_dir, Duration::ZERO)?;
         }
-        let orphaned = self.is_orphaned();
+        let may_end = self.may_end();
         if Ledger::is_empty(self.run_dir)? && self.struck.is_empty() {
-            return Ok((!orphaned).then_some(TICK));
+            return Ok((!may_end).then_some(TICK));
         }
+        let of_agent = matches!(self.whose, Whose::Agent { .. });
         // Once no agent has the ledger nobody takes it over while this one puts back.
-        let owner = if orphaned { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
-        if orphaned && owner.is_none() {
+        let asks = may_end || !of_agent;
+        let owner = if asks { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
+        if of_agent && may_end && owner.is_none() {
             // What was struck is this guard's matter no more: no change of a dead agent is on its way.
             self.struck.clear();
             // Another agent's by now, and its guard's. Until that one has this lock, which is given back for it, nobody else would put back.
             return Ok(self.lock.take().map(|_given_back| TICK));
         }
-        if holds(self.pin_dir) {
+        let lease = dataplane::lease(self.pin_dir);
+        if lease > monotonic_ns() {
             self.struck.clear();
             return Ok(Some(TICK));
         }
         if self.lock.is_none() {
             return Ok(Some(TICK));
         }
+        if !of_agent && owner.is_none() && lease == 0 {
+            return Ok(Some(self.unseen()));
+        }
         match lapse(self.run_dir, &mut self.struck) {
-            Ok(left) if left.is_empty() && owner.is_some() => Ok(None),
+            Ok(left) if left.is_empty() && owner.is_some() => Ok(self.put_back()?),
             Ok(left) => Ok(Some(self.left(&left))),
             // Another agent's, which began one anew: nothing of it is this guard's.
-            Err(Failure::Unread(_)) if orphaned => Ok(None),
+            Err(LapseError::Unread(_)) if may_end && of_agent => Ok(None),
+            // Nor can anybody put back what this one cannot read: the next agent keeps it aside.
+            Err(error @ LapseError::Unread(_)) if may_end && owner.is_some() => {
+                self.failed(error);
+                Ok(None)
+            }
             Err(error) => Ok(Some(self.failed(error))),
         }
+    }
+
+    /// Somebody may have removed the run folder, or all files of the ledger: what lies there by now is what agents lock.
+    fn find_place(&mut self) -> Result<(), GuardError> {
+        if let Whose::Folder { place, .. } = &mut self.whose {
+            if self.lock.as_ref().is_some_and(|lock| !lock.is_in(self.run_dir)) {
+                self.lock = None;
+            }
+            if !place.is_in(self.run_dir) {
+                *place = take_place(self.run_dir, PATIENCE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All of it, and no agent has a hand in it.
+    fn put_back(&mut self) -> Result<Option<Duration>, ledger::Error> {
+        if let Whose::Agent { .. } = self.whose {
+            return Ok(None);
+        }
+        self.struck.clear();
+        // History alone would keep this one busy.
+        Ledger::open(self.run_dir)?.0.rest(0, BTreeMap::new)?;
+        Ok(Some(TICK))
+    }
+
+    /// An agent lives, and this one does not see its lease: where that lies in another BPF filesystem, all would be put back that is out for good reason.
+    fn unseen(&mut self) -> Duration {
+        let pins = self.pin_dir.display();
+        self.tell(format!(
+            "no lease can be read below {pins}, though an agent has the ledger: expected its --pin-dir, in the same BPF filesystem"
+        ));
+        AGAIN
     }
 
     fn left(&mut self, left: &BTreeMap<Pair, Option<i32>>) -> Duration {
@@ -138,118 +254,42 @@ impl Watch<'_> {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Ledger(#[from] ledger::Error),
-    #[error(transparent)]
-    Tables(#[from] ipvs::Error),
-    #[error("the ledger {0}")]
-    Unread(&'static str),
-}
-
-/// Puts back what has lapsed, once more what was `struck` from the ledger before, and strikes what is done; gives what could not be put back.
-fn lapse(run_dir: &Path, struck: &mut BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, Failure> {
-    let _turn = Turn::take(run_dir)?;
-    let loaded = Ledger::read(run_dir)?;
-    if let Some(problem) = loaded.unread() {
-        return Err(Failure::Unread(problem));
-    }
-    let mut entries = struck.clone();
-    entries.extend(loaded.entries.clone());
-    let left = put_back(&entries)?;
-    let done: BTreeMap<Pair, Entry> =
-        loaded.entries.into_iter().filter(|(pair, _)| !left.contains_key(pair)).collect();
-    if !done.is_empty() {
-        // Added to the file and not written anew: what a stopped agent still writes there must be found.
-        let drops: Vec<Record> = done.keys().map(|pair| Record::Drop(*pair)).collect();
-        Ledger::open(run_dir)?.0.append(&drops)?;
-        struck.extend(done);
-    }
-    Ok(left)
-}
-
-/// Puts back what the ledger in a run folder still names, for an agent whose lease has lapsed; gives what could not be put back.
-///
-/// # Errors
-/// Where the ledger or the tables cannot be used.
-pub fn put_back_named(run_dir: &Path) -> anyhow::Result<BTreeMap<Pair, Option<i32>>> {
-    Ok(lapse(run_dir, &mut BTreeMap::new())?)
-}
-
-/// Puts back all that the ledger in a run folder names, and removes it; gives how many destinations that were. For whoever knows that no agent
-/// runs.
-///
-/// # Errors
-/// Where something cannot be put back: the ledger stays then.
-pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
-    if !run_dir.exists() {
-        return Ok(0);
-    }
-    let turn = Turn::take(run_dir)?;
-    let loaded = Ledger::read(run_dir)?;
-    if let Some(problem) = loaded.unread() {
-        anyhow::bail!("the ledger in {} {problem}: what it says was not put back", run_dir.display());
-    }
-    let entries = loaded.entries;
-    if !entries.is_empty() {
-        let left = put_back(&entries)?;
-        if let Some((pair, _)) = left.first_key_value() {
-            anyhow::bail!("{} destinations cannot be put back into IPVS: {pair} ...", left.len());
-        }
-    }
-    // A guard that still runs finds nothing there any more, and ends.
-    Ledger::remove(run_dir)?;
-    drop(turn);
-    Ok(entries.len())
-}
-
-/// Puts all of these back; gives what could not be, with the kernel's error number where there is one. Without IPVS there is nothing to put back.
-///
-/// # Errors
-/// Where the tables cannot be read or changed.
-pub fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, ipvs::Error> {
-    let restored = match Kernel::open(Box::new(|_| {})) {
-        Ok(mut kernel) => restore(&mut kernel, entries)?,
-        Err(ipvs::Error::NotLoaded) => return Ok(BTreeMap::new()),
-        Err(error) => return Err(error),
-    };
-    if restored.changes > 0 {
-        let (changes, left) = (restored.changes, restored.left.len());
-        tracing::warn!(changes, left, "put back into IPVS what had been taken out and has lapsed");
-    }
-    Ok(restored.left)
-}
-
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::{Signal, raise};
+
     use super::*;
     use crate::{
         ipvs::{Destination, Protocol, ServiceKey},
-        ledger::Phase,
+        ledger::{Phase, Record, has_guard_apart},
     };
 
-    /// Who takes over may be killed before it has a guard: the one before it is there as long as that.
-    #[test]
-    fn the_guard_of_a_dead_agent_leaves_once_the_next_one_s_is_there() {
+    /// A run folder whose ledger names a destination.
+    fn taken_out() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        let run_dir = folder.path();
         let address = "10.96.0.1:80".parse().unwrap();
         let destination = "10.244.2.7:8080".parse().unwrap();
         let pair = Pair { service: ServiceKey::Address { address, protocol: Protocol::TCP }, destination };
         let original = Destination::new(destination, 1);
         let entry = Entry { node: "node-b".into(), phase: Phase::Lowered, original };
-        Ledger::open(run_dir).unwrap().0.append(&[Record::Own(pair, entry)]).unwrap();
-        let mut watch = Watch {
-            run_dir,
-            pin_dir: &run_dir.join("none"),
-            // Nobody's: its agent is dead.
-            parent: 0,
-            lock: None,
-            struck: BTreeMap::new(),
-            told: String::new(),
-        };
-        assert!(watch.is_orphaned());
+        Ledger::open(folder.path()).unwrap().0.append(&[Record::Own(pair, entry)]).unwrap();
+        folder
+    }
+
+    fn apart<'a>(run_dir: &'a Path, pin_dir: &'a Path) -> Watch<'a> {
+        let place = take_place(run_dir, Duration::ZERO).unwrap();
+        Watch::new(run_dir, pin_dir, Whose::Folder { place, ends: Ends::hold().unwrap() })
+    }
+
+    /// Who takes over may be killed before it has a guard: the one before it is there as long as that.
+    #[test]
+    fn the_guard_of_a_dead_agent_leaves_once_the_next_one_s_is_there() {
+        let folder = taken_out();
+        let run_dir = folder.path();
+        let pin_dir = run_dir.join("none");
+        // Nobody's: its agent is dead.
+        let mut watch = Watch::new(run_dir, &pin_dir, Whose::Agent { process: 0 });
+        assert!(watch.may_end());
         let next_agent = Owner::take(run_dir, Duration::ZERO).unwrap().unwrap();
         for look in 0..20 {
             assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
@@ -258,5 +298,64 @@ mod tests {
         let next_guard = Owner::take_guard(run_dir, Duration::ZERO).unwrap().unwrap();
         assert_eq!(watch.step().unwrap(), None);
         drop((next_agent, next_guard));
+    }
+    #[test]
+    fn one_that_is_told_to_end_goes_once_nothing_is_left() {
+        let folder = taken_out();
+        let (run_dir, pin_dir) = (folder.path(), folder.path().join("none"));
+        let agent = Owner::take(run_dir, Duration::ZERO).unwrap().unwrap();
+        let mut watch = apart(run_dir, &pin_dir);
+        // To this thread alone.
+        raise(Signal::SIGTERM).unwrap();
+        // An agent lives whose lease lies elsewhere: what is out is its matter.
+        for look in 0..3 {
+            assert_eq!(watch.step().unwrap(), Some(AGAIN), "look {look}");
+        }
+        assert!(watch.told.contains("no lease can be read below"), "{}", watch.told);
+        assert!(!Ledger::is_empty(run_dir).unwrap());
+        drop(agent);
+        assert_eq!(watch.step().unwrap(), Some(TICK));
+        assert!(Ledger::is_empty(run_dir).unwrap());
+        assert_eq!(watch.step().unwrap(), None);
+    }
+
+    /// A long ledger of which all is put back would keep it from its end.
+    #[test]
+    fn it_stays_while_it_is_not_told_and_leaves_no_history() {
+        let folder = taken_out();
+        let (run_dir, pin_dir) = (folder.path(), folder.path().join("none"));
+        let loaded = Ledger::read(run_dir).unwrap();
+        let (pair, entry) = loaded.entries.first_key_value().unwrap();
+        let again = vec![Record::Own(*pair, entry.clone()); 100];
+        Ledger::open(run_dir).unwrap().0.append(&again).unwrap();
+        let mut watch = apart(run_dir, &pin_dir);
+        for look in 0..3 {
+            assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
+        }
+        assert!(Ledger::is_empty(run_dir).unwrap());
+    }
+
+    #[test]
+    fn there_is_one_for_a_run_folder_wherever_the_folder_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (run_dir, pin_dir) = (folder.path().join("run"), folder.path().join("none"));
+        std::fs::create_dir(&run_dir).unwrap();
+        assert!(!has_guard_apart(&run_dir));
+        let mut watch = apart(&run_dir, &pin_dir);
+        assert!(has_guard_apart(&run_dir));
+        let second = take_place(&run_dir, Duration::ZERO).unwrap_err();
+        assert!(second.to_string().starts_with("another `nodefence guard` watches over"), "{second}");
+        // Removed and made anew, as an agent does.
+        std::fs::remove_dir_all(&run_dir).unwrap();
+        assert!(watch.step().is_err());
+        std::fs::create_dir(&run_dir).unwrap();
+        assert!(!has_guard_apart(&run_dir));
+        assert_eq!(watch.step().unwrap(), Some(TICK));
+        assert!(has_guard_apart(&run_dir) && watch.lock.as_ref().unwrap().is_in(&run_dir));
+        // Where another one was faster it is that one's.
+        std::fs::remove_dir_all(&run_dir).unwrap();
+        std::fs::create_dir(&run_dir).unwrap();
+        let _other = take_place(&run_dir, Duration::ZERO).unwrap();
+        assert!(matches!(watch.step(), Err(GuardError::Second { .. })));
     }
 }

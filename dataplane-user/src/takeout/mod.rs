@@ -4,9 +4,11 @@
 mod book;
 mod drive;
 mod ending;
+mod ends;
 mod guard;
 mod hands;
 mod kernel;
+mod lapsed;
 mod lease;
 mod restore;
 #[cfg(test)]
@@ -14,11 +16,13 @@ mod tests;
 #[cfg(test)]
 mod world;
 
-pub use book::Ledgers;
+pub use book::{GuardKind, Ledgers};
 pub use drive::{Drive, Failure, Round};
 pub use ending::{PutBack, Reopened, Surroundings, put_back_within};
-pub use guard::{guard, put_all_back, put_back, put_back_named, spawn_guard};
+pub use ends::Ends;
+pub use guard::{GuardError, guard, guard_child, spawn_guard};
 pub use hands::{Book, Tables};
 pub use kernel::{Kernel, Known, ground, pair_of};
+pub use lapsed::{put_all_back, put_back, put_back_named};
 pub use lease::holds;
 pub use restore::{Restored, restore};

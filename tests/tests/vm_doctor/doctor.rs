@@ -213,7 +213,14 @@ fn expected(ns: &Netns, attached: bool, proxy: Line, agent: Line) -> Result<Vec<
         };
         lines.push(ok(&format!("interface {device}"), found));
     }
+    let runs = agent[0] == "ok";
     lines.push(agent);
+    if runs {
+        lines.push(ok(
+            "IPVS guard",
+            "child of the agent (in a container: ends with it, see `nodefence guard --help`)",
+        ));
+    }
     Ok(lines)
 }
 

@@ -161,6 +161,8 @@ fn next_hop(ns: &Netns, address: &str) -> Result<String> {
 const RESCUED: &str = "new connections and datagrams that meet the cut are balanced anew (of own sockets: not tried yet); 0 put in again, 0 refused after their \
                        tries";
 
+const GUARD: &str = "child: the agent starts it once something is taken out";
+
 #[test]
 fn each_line_is_true() -> Result<()> {
     let cluster = cluster()?;
@@ -184,6 +186,7 @@ fn each_line_is_true() -> Result<()> {
     }
     let rest = [
         ("kube-proxy", "ipvs (--proxy says so)".to_owned()),
+        ("IPVS guard", GUARD.to_owned()),
         ("Rescue", RESCUED.to_owned()),
         ("Flagged", "none".to_owned()),
     ];
@@ -206,6 +209,7 @@ fn each_line_is_true() -> Result<()> {
         ("kube-proxy", "ipvs (--proxy says so)".to_owned()),
         ("Next hop", next_hop(ns, "10.2.0.12")?),
         ("Next hop", next_hop(ns, "fd00:2::12")?),
+        ("IPVS guard", GUARD.to_owned()),
         (
             "IPVS",
             "node-b: 12 destinations taken out, 0 with connections left, 0 services kept, 0 failed"
@@ -308,6 +312,7 @@ fn each_problem_has_its_line() -> Result<()> {
         (String::new(), format!("{port} on {node}: all that port {service} may use here is on flagged nodes"))
     }));
     expected.push(("IPVS".to_owned(), format!("problem: {}", "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have")));
+    expected.push(("IPVS guard".to_owned(), GUARD.to_owned()));
     for node in ["node-b", "node-c"] {
         expected.push((
             "IPVS".to_owned(),

@@ -1,5 +1,6 @@
 //! Flagged nodes are taken out of IPVS and come back: the real agent, `ipvsadm`, servers and clients. Runs in VMs (`cargo xtask vm-test`).
 
+mod apart;
 mod common;
 mod end;
 mod ending;
