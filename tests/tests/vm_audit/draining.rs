@@ -82,10 +82,12 @@ fn what_drains_is_no_fault() -> Result<()> {
         all[1..].iter().map(|fault| fault.replace("stale-destination", "missing-destination")).collect();
     let faults: Vec<&str> = std::iter::once(&stray).chain(&missing).map(String::as_str).collect();
     wait_faults(&agent, &faults)?;
-    ensure!(repair(&agent, &["--kind", "stray-weight"])? == outcomes([("stray-weight mended", 1)]));
+    // It has a connection: kube-proxy may be draining it, as far as anybody can tell.
+    ensure!(repair(&agent, &["--kind", "stray-weight"])? == outcomes([("stray-weight left", 1)]));
     ensure!(
         repair(&agent, &["--kind", "missing-destination"])? == outcomes([("missing-destination mended", 3)])
     );
+    weigh(&cluster, 1)?;
     conn.echo(b"goes on")?;
     nothing_for_a_while(&agent)
 }

@@ -16,6 +16,8 @@ struct Planted {
     plant: &'static str,
     kind: &'static str,
     subject: &'static str,
+    /// By `repair`.
+    mended: bool,
     by_hand: Option<&'static str>,
 }
 
@@ -24,24 +26,29 @@ const ALL: [Planted; 6] = [
         plant: "ipvsadm -d -t 10.96.0.10:80 -r 10.244.3.2:8080",
         kind: "missing-destination",
         subject: "TCP 10.96.0.10:80 -> 10.244.3.2:8080",
+        mended: true,
         by_hand: None,
     },
     Planted {
         plant: "ipvsadm -a -u 10.96.0.10:53 -r 10.244.9.9:5300 -m -w 1",
         kind: "stale-destination",
         subject: "UDP 10.96.0.10:53 -> 10.244.9.9:5300",
+        mended: true,
         by_hand: None,
     },
     Planted {
-        plant: "ipvsadm -e -t 192.0.2.1:30080 -r 10.244.2.2:8080 -m -w 0",
+        plant: "ipvsadm -e -t 192.0.2.1:30091 -r 10.2.0.12:9100 -m -w 0",
         kind: "stray-weight",
-        subject: "TCP 192.0.2.1:30080 -> 10.244.2.2:8080",
-        by_hand: None,
+        subject: "TCP 192.0.2.1:30091 -> 10.2.0.12:9100",
+        mended: true,
+        // What kube-proxy does once it is deleted.
+        by_hand: Some("-a -t 192.0.2.1:30091 -r 10.2.0.12:9100 -m -w 1\n"),
     },
     Planted {
         plant: "ipvsadm -D -t 10.96.0.20:80",
         kind: "missing-service",
         subject: "TCP 10.96.0.20:80",
+        mended: false,
         by_hand: Some(
             "-A -t 10.96.0.20:80 -s rr\n-a -t 10.96.0.20:80 -r 10.2.0.12:9100 -m -w 1\n-a -t 10.96.0.20:80 -r 10.2.0.13:9100 -m -w 1\n",
         ),
@@ -50,6 +57,7 @@ const ALL: [Planted; 6] = [
         plant: "ipvsadm -A -t 10.97.0.1:80 -s rr",
         kind: "extra-service",
         subject: "TCP 10.97.0.1:80",
+        mended: false,
         by_hand: Some("-D -t 10.97.0.1:80\n"),
     },
     Planted {
@@ -57,6 +65,7 @@ const ALL: [Planted; 6] = [
                 --reply-port-src 5300 --reply-port-dst 4444",
         kind: "stale-udp",
         subject: "flow UDP 10.96.0.10:53 -> 10.244.9.8:5300",
+        mended: true,
         by_hand: None,
     },
 ];
@@ -67,7 +76,7 @@ impl Planted {
     }
 
     fn put_right(&self, agent: &Agent, ns: &Netns) -> Result<()> {
-        let outcome = if self.by_hand.is_some() { "left" } else { "mended" };
+        let outcome = if self.mended { "mended" } else { "left" };
         let expected = outcomes([(format!("{} {outcome}", self.kind).as_str(), 1)]);
         ensure!(repair(agent, &["--kind", self.kind])? == expected, "{}", self.kind);
         if let Some(by_hand) = self.by_hand {
@@ -133,7 +142,7 @@ fn each_is_found_alone_and_mended_alone() -> Result<()> {
         let changed = saved(ns)?;
         ensure!(repair(&agent, &["--kind", &others(planted.kind)])? == outcomes([]), "{fault}");
         let dry = repair(&agent, &["--kind", planted.kind, "--dry-run"])?;
-        let outcome = if planted.by_hand.is_some() { "left" } else { "planned" };
+        let outcome = if planted.mended { "planned" } else { "left" };
         ensure!(dry == outcomes([(format!("{} {outcome}", planted.kind).as_str(), 1)]), "{fault}: {dry:?}");
         ensure!(saved(ns)? == changed, "{fault}: changed by what is none of its");
         planted.put_right(&agent, ns)?;

@@ -129,7 +129,10 @@ impl Kind {
                 "restart kube-proxy; if the address is somebody else's (kube-proxy's ipvs.excludeCIDRs), tell the agent: \
                  --exclude-cidr"
             }
-            Self::StrayWeight => "nodefence repair --kind stray-weight; restart kube-proxy if more come",
+            Self::StrayWeight => {
+                "with connections: restart kube-proxy, which sets all weights anew; without: nodefence repair --kind stray-weight, which deletes it, \
+                 and kube-proxy adds it again"
+            }
             Self::FlaggedDestination => "see `IPVS` in nodefence status",
             Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",
             Self::FlaggedFlow => "nodefence repair --kind flagged-flow; see nodefence status",

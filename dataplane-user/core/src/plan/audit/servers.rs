@@ -168,11 +168,14 @@ impl<'a> Servers<'a> {
         if entry.is_some_and(|entry| self.is_out(&entry.node)) {
             return;
         }
+        let connections = found.active + found.inactive;
         let detail = entry.map_or_else(
-            || "weight 0, and the endpoint is to be used".to_owned(),
+            || format!("weight 0, {connections} connections, and the endpoint is to be used"),
             |entry| format!("weight 0 for node {}, which is not flagged any more", entry.node),
         );
-        let mend = entry.is_none().then(|| Mend::Ipvs(weigh(&pair, found, 1)));
+        // With connections kube-proxy may be draining it, and the view may not say so yet. kube-proxy waits until there are none and does not look at the
+        // weight again (pkg/proxy/ipvs/graceful_termination.go): a weight that is raised would stay. Without any it adds what it wants.
+        let mend = (entry.is_none() && connections == 0).then(|| Mend::Ipvs(delete(&pair)));
         out.add(Kind::StrayWeight, || Difference {
             kind: Kind::StrayWeight,
             subject: Subject::Pair(pair),
