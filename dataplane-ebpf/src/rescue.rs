@@ -35,7 +35,7 @@ pub fn hand_over(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u64 {
     if until <= hit.now || gso != 0 || len.wrapping_sub(hit.l3) > RESCUE_MAX {
         return 0;
     }
-    if !within_budget() {
+    if is_nobodys(skb) || !within_budget() {
         return 0;
     }
     let done = if len as usize <= RESCUE_SHORT_FRAME {
@@ -47,6 +47,14 @@ pub fn hand_over(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u64 {
         count(Reason::Rescue, len.wrapping_sub(hit.l3));
     }
     done
+}
+
+/// Whether it came in by no device, and no socket sent it either: SYNPROXY's SYN to a server is one (`synproxy_send_server_syn`, net/netfilter/nf_synproxy_core.c).
+/// Sent once more by a socket it would be nobody's again, and whoever made it would not know the answer.
+#[inline(always)]
+fn is_nobodys(skb: *mut __sk_buff) -> bool {
+    // SAFETY: the context of a running program; the socket is not looked at (`skb->sk`: Linux 5.1). One that opens a connection or sends datagrams is a full one.
+    unsafe { (*skb).ingress_ifindex == 0 && (*skb).__bindgen_anon_2.sk.is_null() }
 }
 
 /// Whether one more may be handed over on this machine. Asked before the ring is reserved. Processors that ask at once may each be given the last one.

@@ -1,6 +1,10 @@
 //! Packets that are handed over to be rescued instead of refused: which, when, and that all of them arrives; and that whatever is not handed
 //! over is refused as ever.
-use std::{net::IpAddr, time::Duration};
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, TcpStream},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::TcAttachType;
@@ -8,6 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 use nodefence_common::{RESCUE_BYTES, RESCUE_MAX, RESCUE_SHORT, RESCUE_SHORT_FRAME, Reason, RescueHead};
 use nodefence_tests::{
     Netns,
+    client::wait_until,
     packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, own_network, set_forwarding},
     packet_frame::{Frame, Transport},
     packet_wire::{Offload, Wire},
@@ -274,6 +279,68 @@ fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
                 ensure!(programs.rescues()?.is_empty(), "a datagram that is to be cut up was handed over");
             }
         }
+        Ok(())
+    })
+}
+
+/// Whom a SYN belongs to that no socket sent: SYNPROXY opens the connection to the server by itself, once the client has shown that it is there.
+const SYNPROXY: &str = "table ip guard {
+    chain tracked {
+        type filter hook prerouting priority raw;
+        iifname c1 tcp flags & (fin | syn | rst | ack) == syn notrack
+    }
+    chain proxied {
+        type filter hook forward priority filter;
+        iifname c1 ct state invalid,untracked synproxy mss 1460 wscale 7 timestamp sack-perm
+    }
+}
+";
+
+/// What came in by no device is not this machine's own for that: sent once more by a socket, SYNPROXY would know nothing of it.
+#[test]
+fn what_no_socket_sent_is_refused() -> Result<()> {
+    let (client, ns) = (Netns::new("proxied")?, Netns::new("synproxy")?);
+    client.veth("c0", &ns, "c1")?;
+    client.ip("addr add 192.0.2.2/24 dev c0\nlink set c0 up")?;
+    let backend = v4(REFUSE);
+    ns.ip(&format!(
+        "addr add 192.0.2.1/24 dev c1
+         link set c1 up
+         link add w0 type veth peer name w1
+         link set w0 up
+         link set w1 up
+         addr add 198.51.100.1/24 dev w0
+         route add {backend} dev w0
+         neigh add {backend} lladdr 02:00:00:00:00:01 dev w0 nud permanent"
+    ))?;
+    client.ip("route add default via 192.0.2.1")?;
+    ns.sysctl("ipv4/ip_forward", "1")?;
+    ns.nft(SYNPROXY)?;
+    // Else what completes a handshake that nobody saw is a connection.
+    ns.sysctl("netfilter/nf_conntrack_tcp_loose", "0")?;
+    let near = ns.ifindex("w0")?;
+    let backend = SocketAddr::new(backend, 80);
+    ns.run(move || -> Result<()> {
+        let mut programs = here()?;
+        arm(&mut programs)?;
+        programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
+        // Nobody answers it.
+        let _none = TcpStream::connect_timeout(&backend, Duration::from_millis(200));
+        let own = programs.rescues()?;
+        ensure!(!own.is_empty() && own.iter().all(|(head, _)| head.ingress_ifindex == 0), "own: {own:?}");
+        let proxied = client.run(move || TcpStream::connect_timeout(&backend, Duration::from_secs(5)));
+        // SYNPROXY answered, and what the server is said to have answered comes at once.
+        let told = proxied.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
+        ensure!(told, "{proxied:?}");
+        let counted = |reason| programs.counter(reason).map_or(0, |counter| counter.packets);
+        let met = || counted(Reason::Refused) + counted(Reason::Rescue) > own.len() as u64;
+        wait_until("SYNPROXY's own SYN", Duration::from_secs(5), met)?;
+        let refused = counted(Reason::Refused);
+        let handed = programs.rescues()?;
+        ensure!(
+            handed.is_empty() && refused > 0,
+            "{refused} refused, handed over as an own socket's: {handed:?}"
+        );
         Ok(())
     })
 }

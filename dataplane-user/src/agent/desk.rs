@@ -6,40 +6,23 @@ use std::sync::{
 };
 
 use crate::{
-    conntrack::{Flow, Tuple},
+    conntrack::Flow,
     flags::monotonic_ns,
     report::RescueRow,
-    rescue::{Fate, Tally, own::OwnFound, tries::Recent},
+    rescue::{Fate, Moved, Tally, own::OwnFound},
 };
 
-/// How long (ns) the ends of a flow whose entry was deleted are remembered, for the packets that were on their way then.
-const MOVED_NS: u64 = 1_000_000_000;
-/// How many are, for each half of the memory: 10 MiB.
-const MOVED: usize = 65_536;
-
 /// What the agent's other parts see of the thread that rescues.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Desk {
     /// What became of the packets.
     pub(super) tally: Tally,
     idle: Mutex<Option<String>>,
     own: Mutex<OwnFound>,
-    /// By the reply direction of entries that were deleted: the original one.
-    moved: Mutex<Recent<Tuple, Tuple>>,
+    /// Flows whose entries were deleted.
+    moved: Mutex<Moved>,
     /// How many packets were refused at once for want of budget.
     beyond: AtomicU64,
-}
-
-impl Default for Desk {
-    fn default() -> Self {
-        Self {
-            tally: Tally::default(),
-            idle: Mutex::default(),
-            own: Mutex::default(),
-            moved: Mutex::new(Recent::new(MOVED_NS, MOVED)),
-            beyond: AtomicU64::new(0),
-        }
-    }
 }
 
 impl Desk {
@@ -62,12 +45,10 @@ impl Desk {
     pub(super) fn remember(&self, flows: &[Flow]) {
         let now = monotonic_ns();
         let mut moved = self.moved();
-        for flow in flows.iter().filter(|flow| flow.is_balanced()) {
-            moved.put(flow.reply, flow.orig, now);
-        }
+        flows.iter().for_each(|flow| moved.remember(flow, now));
     }
 
-    pub(super) fn moved(&self) -> MutexGuard<'_, Recent<Tuple, Tuple>> {
+    pub(super) fn moved(&self) -> MutexGuard<'_, Moved> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -29,6 +29,7 @@ mod devices;
 mod handed;
 mod keeping;
 mod packets;
+mod refuse;
 mod waiting;
 
 use handed::{AGAIN, length};

@@ -2,4 +2,4 @@
 
 pub mod own;
 
-pub use nodefence_core::rescue::{Fate, Tally, budget, packet, refusals, services, tries};
+pub use nodefence_core::rescue::{Fate, Moved, Tally, budget, packet, refusals, services, tries};

@@ -27,6 +27,9 @@ pub struct Kernel {
     gone: HashSet<Pair>,
 }
 
+/// How many conntrack entries are remembered and deleted together.
+const TOGETHER: usize = 64;
+
 impl Kernel {
     /// Opens them.
     ///
@@ -43,8 +46,12 @@ impl Kernel {
     fn forget_datagrams(&mut self, half: Half, gone: &HashSet<Pair>) -> Result<(), conntrack::Error> {
         let Some(conntrack) = &mut self.conntrack else { return Ok(()) };
         let found = conntrack.dump(half, |flow| gone.contains(&pair_of(flow)))?;
-        (self.known)(&found.flows);
-        conntrack.delete(&found.flows).map(drop)
+        // A packet that meets the cut meanwhile is known for a moment only: what is remembered is deleted right away.
+        for flows in found.flows.chunks(TOGETHER) {
+            (self.known)(flows);
+            conntrack.delete(flows)?;
+        }
+        Ok(())
     }
 }
 

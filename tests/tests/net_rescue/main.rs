@@ -19,6 +19,7 @@ use nodefence_tests::{
 };
 
 mod common;
+mod ended;
 mod kept;
 mod own;
 mod refused;

@@ -5,10 +5,12 @@
 //! that entry the packet as its sender made it goes through the Service's rules as a new one. What is to be decided for that needs no kernel and is
 //! here.
 pub mod budget;
+mod moved;
 pub mod packet;
 pub mod refusals;
 pub mod services;
 mod tally;
 pub mod tries;
 
+pub use moved::Moved;
 pub use tally::{Fate, Tally};

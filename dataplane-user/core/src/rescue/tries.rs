@@ -72,10 +72,11 @@ impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
         self.halves.iter().map(HashMap::len).sum()
     }
 
-    /// Remembers. `false` where there is no room.
+    /// Remembers. `false` where there is no room: then nothing is known of it any more, since what was holds no longer.
     pub fn put(&mut self, key: K, value: V, now: u64) -> bool {
         self.turn(now);
         if self.halves[0].len() >= self.capacity && !self.halves[0].contains_key(&key) {
+            self.halves[1].remove(&key);
             return false;
         }
         self.halves[0].insert(key, value);
@@ -120,7 +121,7 @@ impl Default for Tries {
 }
 
 impl Tries {
-    /// Takes one try at `now` (CLOCK_MONOTONIC ns) where `limit` are allowed. Which one it is, from 1.
+    /// Takes one try of a packet that met the cut at `now` (CLOCK_MONOTONIC ns) where `limit` are allowed. Which one it is, from 1.
     ///
     /// # Errors
     /// [`Spent`].

@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     handed::{AGAIN, Packet, length},
-    packets::{Ground, Helper, Keeping, refuse},
+    packets::{Ground, Helper, Keeping},
+    refuse::refuse,
 };
 use crate::{
     agent::threads::{Crew, Turn},
@@ -98,7 +99,13 @@ fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> boo
         Ok(committed) => {
             // That may have taken its time: entries, flags and clock are looked at anew.
             helper.look();
-            packets.iter().for_each(|(head, frame)| helper.go_on(head, frame));
+            for packet in &packets {
+                if helper.broken {
+                    refused(ground, packet, Fate::NotPutIn);
+                } else {
+                    helper.go_on(&packet.0, &packet.1);
+                }
+            }
             committed
         }
         Err(error) => {
@@ -110,6 +117,6 @@ fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> boo
 }
 
 fn refused(ground: &Ground, (head, frame): &Packet, why: Fate) {
-    let fate = refuse(ground, head, frame, why);
+    let fate = refuse(&ground.injector, head, frame, why);
     ground.desk.tally.add(fate, length(head, frame));
 }

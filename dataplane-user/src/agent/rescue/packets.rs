@@ -5,11 +5,12 @@ use std::{
     sync::{Arc, mpsc::SyncSender},
 };
 
-use nodefence_common::{Addr, Event, EventKind, HEAD_LEN, Reason, RescueHead};
+use nodefence_common::{Addr, RescueHead};
 
 use super::{
     devices::Devices,
     handed::{self, length},
+    refuse::refuse,
     waiting::Waiting,
 };
 use crate::{
@@ -69,6 +70,8 @@ pub(super) struct Helper {
     view: Arc<ClusterView>,
     addresses: Arc<VirtualAddresses>,
     flagged: NodeSet,
+    /// Since when (CLOCK_MONOTONIC ns) these are.
+    flagged_since: u64,
     /// How kube-proxy forwards.
     mode: proxy::Mode,
     /// IPVS: the pairs whose connections find another destination.
@@ -100,6 +103,7 @@ impl Helper {
             view,
             addresses,
             flagged: NodeSet::default(),
+            flagged_since: 0,
             mode: proxy::Mode::Nftables,
             balanced: Arc::default(),
             waiting: Waiting::default(),
@@ -131,6 +135,9 @@ impl Helper {
             // By these it is judged who is refused, and what there is to choose from.
             self.refusals = Refusals::default();
             self.choices = Choices::default();
+        }
+        if self.world.is_none() || flagged != self.flagged {
+            self.flagged_since = monotonic_ns();
         }
         self.mode = mode;
         self.flagged = flagged;
@@ -179,10 +186,10 @@ impl Helper {
             Err(Stop::Again) => return true,
             Err(Stop::Late) => Fate::Late,
             Err(Stop::Wait) if self.waits_for(head, frame, now) => return false,
-            Err(Stop::Wait) => refuse(&self.ground, head, frame, Fate::Tries),
+            Err(Stop::Wait) => refuse(&self.ground.injector, head, frame, Fate::Tries),
             Err(Stop::HandOn) if self.hand_on(head, frame) => return false,
-            Err(Stop::HandOn) => refuse(&self.ground, head, frame, Fate::Affinity),
-            Err(Stop::Refuse(why)) => refuse(&self.ground, head, frame, why),
+            Err(Stop::HandOn) => refuse(&self.ground.injector, head, frame, Fate::Affinity),
+            Err(Stop::Refuse(why)) => refuse(&self.ground.injector, head, frame, why),
         };
         self.ground.desk.tally.add(fate, length(head, frame));
         false
@@ -213,15 +220,23 @@ impl Helper {
             return Err(why.into());
         }
         let entry = self.conntrack.by_reply(&reply).map_err(|error| self.give_up(&error))?;
-        let ends = if let Some(entry) = &entry {
-            self.may_move(entry, packet.sequence, visit, now)?
-        } else {
-            // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
-            let moved = self.ground.desk.moved().get(&reply, now);
-            moved.ok_or_else(|| {
-                self.refusals.unknown(reply, Fate::Untranslated, now);
-                Fate::Untranslated
-            })?
+        let (ends, entry) = match entry {
+            Some(entry) => {
+                let sent = Sent { ends: entry.orig, sequence: packet.sequence };
+                match self.may_move(&entry, sent, head.time_ns, visit, now)? {
+                    Goes::Elsewhere => (entry.orig, Some(entry)),
+                    Goes::OnItsWay => (entry.orig, None),
+                }
+            }
+            None => {
+                // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
+                let moved = self.ground.desk.moved().ends(&reply, head.time_ns, now);
+                let ends = moved.ok_or_else(|| {
+                    self.refusals.unknown(reply, Fate::Untranslated, now);
+                    Fate::Untranslated
+                })?;
+                (ends, None)
+            }
         };
         let way = self.way(head, &packet, &ends)?;
         if let Some(entry) = entry {
@@ -263,9 +278,8 @@ impl Helper {
         if balanced { Fate::PutIn } else { Fate::Repeated }
     }
 
-    /// The ends of the flow as its client knows them, where it may find another backend.
-    fn may_move(&mut self, entry: &Flow, sequence: u32, visit: Visit, now: u64) -> Result<Tuple, Stop> {
-        let sent = Sent { ends: entry.orig, sequence };
+    /// Whether a packet that was sent as this and met the cut at `met` may find another backend.
+    fn may_move(&mut self, entry: &Flow, sent: Sent, met: u64, visit: Visit, now: u64) -> Result<Goes, Stop> {
         let waited = visit == Visit::Waited;
         let view = Arc::clone(&self.view);
         let proxy = Proxy::of(&view, &self.ground.sight.own_node, self.mode);
@@ -279,11 +293,15 @@ impl Helper {
             self.refusals.judged(entry.reply, why, now);
             why
         })?;
+        // Its node is flagged no more. By this entry its client goes on meanwhile, or has connected. What met the cut since then has an address that a flagged node has, too.
+        if choice.is_free && met < self.flagged_since {
+            return Ok(Goes::OnItsWay);
+        }
         if self.mode == proxy::Mode::Ipvs && !choice.all_flagged() {
             // IPVS has no call that deletes one connection. It lets go of it once its destination is taken out, and not of one that was made at
             // that moment: what comes back waits for the next look at the tables.
             let pair = pair_of(entry);
-            if !self.balanced.contains(&pair) || (!waited && self.tries.has(&sent, now)) {
+            if !self.balanced.contains(&pair) || (!waited && self.tries.has(&sent, met)) {
                 if !waited {
                     self.ground.takeout.urgent(pair.service);
                 }
@@ -301,12 +319,10 @@ impl Helper {
                 forget.add(self.mode, endpoint, entry.orig.src.into());
                 return Err(Stop::Again);
             }
-            // Its node is flagged no more: the client may have connected by this entry meanwhile.
-            (Some(_), Keeping::Forget(_)) if choice.is_free => return Err(Stop::Late),
             (Some(_), Keeping::Forget(_)) => {}
         }
         let limit = if choice.all_flagged() { LEAST_TRIES } else { tries(choice.flagged, choice.usable) };
-        match self.tries.take(sent, limit, now) {
+        match self.tries.take(sent, limit, met) {
             Ok(_) => {}
             Err(Spent::Memory) => return Err(Fate::Memory.into()),
             Err(Spent::Tries) if choice.all_flagged() => {
@@ -315,7 +331,7 @@ impl Helper {
             }
             Err(Spent::Tries | Spent::Time) => return Err(Fate::Tries.into()),
         }
-        Ok(entry.orig)
+        Ok(Goes::Elsewhere)
     }
 
     fn way(&mut self, head: &RescueHead, packet: &Packet<'_>, ends: &Tuple) -> Result<Way, Fate> {
@@ -336,32 +352,6 @@ impl Helper {
     }
 }
 
-/// Has the sender told at once, as without rescue.
-pub(super) fn refuse(ground: &Ground, head: &RescueHead, frame: &[u8], why: Fate) -> Fate {
-    if ground.injector.answer_within_budget(&answer_event(head, frame)) { why } else { Fate::IcmpLimited }
-}
-
-/// The packet as one that asks for its answer.
-fn answer_event(head: &RescueHead, frame: &[u8]) -> Event {
-    let len = frame.len().min(HEAD_LEN);
-    let mut bytes = [0; HEAD_LEN];
-    bytes[..len].copy_from_slice(&frame[..len]);
-    Event {
-        time_ns: head.time_ns,
-        kind: EventKind::Answer as u32,
-        reason: Reason::Rescue as u32,
-        ifindex: head.ifindex,
-        node: head.node,
-        packet_len: head.frame_len,
-        vlan_tci: head.vlan_tci,
-        vlan_proto: head.vlan_proto,
-        l3_offset: head.l3_offset,
-        head_len: len as u16,
-        zero: 0,
-        head: bytes,
-    }
-}
-
 /// For which time a packet is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
@@ -370,6 +360,14 @@ enum Visit {
     Waited,
     /// kube-proxy has forgotten its client.
     Forgotten,
+}
+
+/// Where a packet that is put in again goes.
+enum Goes {
+    /// Its entry is deleted, and it is balanced anew.
+    Elsewhere,
+    /// As its entry says.
+    OnItsWay,
 }
 
 /// Why a packet is not put in again.
@@ -398,38 +396,4 @@ enum Way {
     Device(u32, Vec<u8>),
     /// As sent by this machine, to there.
     Socket(Vec<u8>, IpAddr),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packet_that_is_refused_is_answered_as_one_that_was_handed_over() {
-        // A SYN in a tagged frame, longer than an event's head.
-        let mut frame =
-            [&[2; 12][..], &[0x81, 0, 0, 5, 8, 0], &[0x45, 0, 1, 0x2c, 0, 0, 0, 0, 64, 6, 0, 0]].concat();
-        frame.extend([192, 0, 2, 9, 10, 244, 2, 7, 0x9c, 0x40, 0x1f, 0x90, 0, 0, 0, 9, 0, 0, 0, 0, 0x50, 2]);
-        frame.resize(18 + 300, 0);
-        let head = RescueHead {
-            time_ns: 7,
-            ifindex: 3,
-            ingress_ifindex: 4,
-            node: 5,
-            frame_len: frame.len() as u32,
-            vlan_tci: 0,
-            vlan_proto: 0,
-            l3_offset: 18,
-            zero: 0,
-        };
-        let event = answer_event(&head, &frame);
-        assert_eq!(event.packet(), &frame[..HEAD_LEN]);
-        assert_eq!((event.ifindex, event.packet_len, event.l3_offset), (3, 318, 18));
-        let answer = crate::dataplane::answer::answer(&event).unwrap().frame;
-        // RST|ACK to the sender that acknowledges the SYN and all its data.
-        assert_eq!(answer[..4], [2, 2, 2, 2]);
-        assert_eq!(answer[18 + 12..18 + 20], [10, 244, 2, 7, 192, 0, 2, 9]);
-        assert_eq!(answer[18 + 28..18 + 32], (9 + 1 + 260_u32).to_be_bytes());
-        assert_eq!(length(&head, &frame), 300);
-    }
 }
