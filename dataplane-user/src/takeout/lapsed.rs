@@ -74,7 +74,7 @@ pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
             anyhow::bail!("{} destinations cannot be put back into IPVS: {pair} ...", left.len());
         }
     }
-    // A guard that still runs finds nothing there any more, and ends.
+    // A guard that still runs finds nothing there any more: an agent's ends, and one that was started apart takes its locks anew.
     Ledger::remove(run_dir)?;
     drop(turn);
     Ok(entries.len())

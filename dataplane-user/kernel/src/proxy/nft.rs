@@ -36,6 +36,9 @@ const IN_ONE: usize = 512;
 /// An element of a set: the set's family and name, and an address.
 pub(super) type Element = (u8, String, IpAddr);
 
+/// What is taken out of a set, by its family and name: these addresses, all where none is listed.
+type FromSet<'a> = (u8, &'a str, Vec<IpAddr>);
+
 /// A netlink socket to nftables in the network namespace that it was opened in. Blocking.
 pub(super) struct Nft {
     channel: Channel,
@@ -117,23 +120,10 @@ impl Nft {
     /// Takes all elements out of a set. False where there are none. An empty set is left alone: each transaction makes others that are being
     /// prepared begin anew, kube-proxy's among them.
     pub(super) fn flush(&mut self, family: u8, table: &str, set: &str) -> Result<bool, Error> {
-        if !self.has_elements(family, table, set)? {
-            return Ok(false);
-        }
-        let mut answer = 0;
-        for _ in 0..MAX_ATTEMPTS {
-            let sequence = self.channel.next_sequence();
-            let request =
-                transaction(&[removal(family, table, set, &[], NLM_F_ACK, sequence)], [sequence; 2]);
-            answer = self.commit(&request)?;
-            match answer {
-                0 => return Ok(true),
-                libc::ENOENT => return Ok(false),
-                errno if came_between(errno) => {}
-                errno => return Err(failed(REMOVAL, Broken::Refused(errno))),
-            }
-        }
-        Err(failed(REMOVAL, Broken::Refused(answer)))
+        self.take_out(table, |nft| {
+            let some = nft.has_elements(family, table, set)?;
+            Ok(some.then(|| (family, set, Vec::new())).into_iter().collect())
+        })
     }
 
     /// Takes these elements out of a table's sets, in one transaction unless they are very many; false where none of them is there. What is not there is left out: the kernel takes
@@ -142,41 +132,53 @@ impl Nft {
         let all: Vec<&Element> = elements.iter().collect();
         let mut removed = false;
         for some in all.chunks(IN_ONE) {
-            removed |= self.remove_together(table, some)?;
+            removed |= self.take_out(table, |nft| {
+                let mut lists: Vec<FromSet<'_>> = Vec::new();
+                for of_set in some.chunk_by(|one, next| one.0 == next.0 && one.1 == next.1) {
+                    let (family, set, _) = of_set[0];
+                    let mut there = Vec::new();
+                    for element in of_set.iter().copied() {
+                        if nft.has(table, element)? {
+                            there.push(element.2);
+                        }
+                    }
+                    if !there.is_empty() {
+                        lists.push((*family, set, there));
+                    }
+                }
+                Ok(lists)
+            })?;
         }
         Ok(removed)
     }
 
-    fn remove_together(&mut self, table: &str, elements: &[&Element]) -> Result<bool, Error> {
+    /// Takes out of sets, in one transaction, what `there` finds in them; false where that is nothing. It looks anew where another transaction came in between, or
+    /// something of it has gone meanwhile.
+    fn take_out<'a>(
+        &mut self,
+        table: &str,
+        mut there: impl FnMut(&mut Self) -> Result<Vec<FromSet<'a>>, Error>,
+    ) -> Result<bool, Error> {
         let mut answer = 0;
         for _ in 0..MAX_ATTEMPTS {
-            let mut there: Vec<&Element> = Vec::new();
-            for element in elements.iter().copied() {
-                if self.has(table, element)? {
-                    there.push(element);
-                }
-            }
-            if there.is_empty() {
+            let lists = there(self)?;
+            if lists.is_empty() {
                 return Ok(false);
             }
+            // Only the last one is acknowledged, and all bear one number: so the first answer is the outcome, be it an error of any of them, of the
+            // whole, or that acknowledgement (`nfnetlink_rcv_batch`, net/netfilter/nfnetlink.c).
             let sequence = self.channel.next_sequence();
-            let of_sets = there.chunk_by(|one, next| one.0 == next.0 && one.1 == next.1);
-            let lists: Vec<&[&Element]> = of_sets.collect();
             let mut removals = Vec::new();
-            for (at, list) in lists.iter().enumerate() {
-                let (family, set, _) = list[0];
-                let addresses: Vec<IpAddr> = list.iter().map(|(_, _, address)| *address).collect();
-                // Only the last one is acknowledged, and all bear one number: so the first answer is the outcome, be it an error of any of them, of the
-                // whole, or that acknowledgement (`nfnetlink_rcv_batch`, net/netfilter/nfnetlink.c).
+            for (at, (family, set, addresses)) in lists.iter().enumerate() {
                 let asks = if at + 1 == lists.len() { NLM_F_ACK } else { 0 };
-                removals.push(removal(*family, table, set, &addresses, asks, sequence));
+                removals.push(removal(*family, table, set, addresses, asks, sequence));
             }
-            answer = self.commit(&transaction(&removals, [sequence; 2]))?;
+            self.channel
+                .pipeline(&transaction(&removals, [sequence; 2]), 1, |_, errno| answer = errno)
+                .map_err(|source| Error::Io { request: REMOVAL, source })?;
             match answer {
                 0 => return Ok(true),
-                // One of them has gone meanwhile.
-                libc::ENOENT => {}
-                errno if came_between(errno) => {}
+                libc::ENOENT | libc::EAGAIN | libc::ERESTART | libc::EINTR | libc::EBUSY => {}
                 errno => return Err(failed(REMOVAL, Broken::Refused(errno))),
             }
         }
@@ -198,20 +200,6 @@ impl Nft {
             Err(broken) => Err(failed("question for an element", broken)),
         }
     }
-
-    /// Sends a transaction all of which bears the channel's last number; its outcome, 0 or an error number.
-    fn commit(&mut self, request: &[u8]) -> Result<i32, Error> {
-        let mut answer = 0;
-        self.channel
-            .pipeline(request, 1, |_, errno| answer = errno)
-            .map_err(|source| Error::Io { request: REMOVAL, source })?;
-        Ok(answer)
-    }
-}
-
-/// Another transaction came in between.
-const fn came_between(errno: i32) -> bool {
-    matches!(errno, libc::EAGAIN | libc::ERESTART | libc::EINTR | libc::EBUSY)
 }
 
 /// A request that takes elements out of a set: all of them where it lists none (`nf_tables_delsetelem`, nf_tables_api.c, 4.10 and later).
