@@ -243,6 +243,14 @@ impl Agent {
         Ok(std::fs::rename(aside, self.cluster_file())?)
     }
 
+    /// Writes its cluster file once more, as it is: so the source confirms it.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    pub fn confirm_cluster_file(&self) -> Result<()> {
+        self.rewrite_cluster_file(&std::fs::read_to_string(self.cluster_file())?)
+    }
+
     /// The agent's socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("run").join("agent.sock")

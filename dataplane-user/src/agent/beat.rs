@@ -8,6 +8,7 @@ pub(super) struct Beat {
     renewed: AtomicU64,
     done: AtomicU64,
     tables: AtomicU64,
+    confirmed: AtomicU64,
     drain: AtomicU64,
     drains: AtomicBool,
 }
@@ -19,6 +20,7 @@ impl Beat {
             renewed: AtomicU64::new(now),
             done: AtomicU64::new(0),
             tables: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
             drain: AtomicU64::new(0),
             drains: AtomicBool::new(false),
         }
@@ -52,6 +54,17 @@ impl Beat {
     /// The tables of this view, and no others, are in the maps.
     pub(super) fn set_tables(&self, view: u64) {
         self.tables.store(view, Ordering::Release);
+    }
+
+    /// When the source last said that its view is as it is, without another view; 0 where it never did. It is of a view that is in the snapshot by then: whoever
+    /// holds one against the other reads this first.
+    pub(super) fn confirmed(&self) -> u64 {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
+    /// It said so.
+    pub(super) fn set_confirmed(&self, at: u64) {
+        self.confirmed.store(at, Ordering::Release);
     }
 
     /// When the thread that takes out of IPVS last gave a sign of life; 0 before its first one.

@@ -35,12 +35,12 @@ type Taken = oneshot::Sender<Result<(), Full>>;
 /// What it is to do.
 #[derive(Default)]
 pub(super) struct BuildWork {
-    /// A view that was read, and who waits to hear whether it is taken.
-    view: Option<(Arc<ClusterView>, Taken)>,
+    /// A view, when its source was read, and who waits to hear whether it is taken.
+    view: Option<(Arc<ClusterView>, Now, Taken)>,
     /// How kube-proxy forwards now.
     mode: Option<Option<proxy::Mode>>,
-    /// When (CLOCK_BOOTTIME) the source last said that the view it gave last is as it is.
-    confirmed: Option<Duration>,
+    /// When the source last said that the view it gave last is as it is.
+    confirmed: Option<Now>,
 }
 
 impl BuildWork {
@@ -54,15 +54,15 @@ impl BuildWork {
 pub(super) struct Builds(Slot<BuildWork>);
 
 impl Builds {
-    /// Hands it a view; tells whether it is taken, once it has been worked out. Of a view that another one takes the place of before nothing is told.
-    pub(super) fn deliver(&self, view: Arc<ClusterView>) -> oneshot::Receiver<Result<(), Full>> {
+    /// Hands it a view of a source that was read then; tells whether it is taken, once it has been worked out. Of a view that another one takes the place of before nothing is told.
+    pub(super) fn deliver(&self, view: Arc<ClusterView>, read: Now) -> oneshot::Receiver<Result<(), Full>> {
         let (taken, receiver) = oneshot::channel();
-        self.0.post(|work| work.view = Some((view, taken)));
+        self.0.post(|work| work.view = Some((view, read, taken)));
         receiver
     }
 
     /// The view that was delivered last, and taken, is as it is still.
-    pub(super) fn confirm(&self, at: Duration) {
+    pub(super) fn confirm(&self, at: Now) {
         self.0.post(|work| work.confirmed = Some(at));
     }
 
@@ -103,8 +103,13 @@ impl Builder {
 
     /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places. `written`: the view whose tables were written last.
     pub(super) fn take(&mut self, view: Arc<ClusterView>, written: Epoch) -> Result<Arc<NewView>, Full> {
+        self.take_of(view, now(), written)
+    }
+
+    /// The same of a view that was read then.
+    fn take_of(&mut self, view: Arc<ClusterView>, read: Now, written: Epoch) -> Result<Arc<NewView>, Full> {
         left_out::tell(self.last.as_deref().map(|last| &*last.view), &view);
-        self.place(view, now(), written)
+        self.place(view, read, written)
     }
 
     /// Gives nodes their places, and works out what follows.
@@ -197,8 +202,8 @@ impl Builder {
         if let Some(mode) = work.mode {
             self.proxy = mode;
         }
-        let is_another = work.view.is_some_and(|(view, taken)| {
-            let result = self.take(view, written).map(|view| {
+        let is_another = work.view.is_some_and(|(view, read, taken)| {
+            let result = self.take_of(view, read, written).map(|view| {
                 let flags = flags_of(&view.view);
                 inbox.view(view, Some(flags));
             });
@@ -339,8 +344,10 @@ mod tests {
         let inbox = Inbox::default();
         let builds = Builds::default();
         let nodes = "- {name: a, address: 10.0.0.1}\n- {name: b, address: 10.0.0.2}\n";
+        // It takes its time from then on.
+        let read = Now { mono: 7, ..now() };
         for text in [format!("{nodes}flags: [{{node: b}}]\n").as_str(), nodes] {
-            let mut taken = builds.deliver(view(text));
+            let mut taken = builds.deliver(view(text), read);
             builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox, NONE);
             assert_eq!(taken.try_recv(), Ok(Ok(())));
         }
@@ -348,7 +355,7 @@ mod tests {
         builds.set_mode(Some(proxy::Mode::Ipvs));
         builder.carry_out(builds.0.take(SWEEP, BuildWork::is_something), &inbox, NONE);
         let (latest, flags) = delivered(&inbox).unwrap();
-        assert_eq!((latest.epoch, flags), (Epoch(3), Some(0)));
+        assert_eq!((latest.epoch, latest.read, flags), (Epoch(3), read, Some(0)));
         assert!(delivered(&inbox).is_none());
     }
 
@@ -363,11 +370,11 @@ mod tests {
         let text = "- {name: a, address: 10.0.0.1}\n";
         let begun = Instant::now();
         while begun.elapsed() < 4 * APART {
-            let _replaced = builds.deliver(view(text));
+            let _replaced = builds.deliver(view(text), now());
             std::thread::sleep(APART / 20);
         }
         let taken =
-            builds.deliver(view(&format!("{text}- {{name: b, address: 10.0.0.2}}\n"))).blocking_recv();
+            builds.deliver(view(&format!("{text}- {{name: b, address: 10.0.0.2}}\n")), now()).blocking_recv();
         let most = begun.elapsed().as_millis() / APART.as_millis() + 1;
         assert_eq!(taken, Ok(Ok(())));
         let (latest, _) = delivered(&inbox).unwrap();

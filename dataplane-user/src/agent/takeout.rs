@@ -85,6 +85,8 @@ struct Work {
     first: bool,
     view: Arc<ClusterView>,
     addresses: Arc<VirtualAddresses>,
+    /// When its source last said that it is as that has it.
+    confirmed: Duration,
     /// The plan has not been told what kube-proxy wants by that view.
     unseen: bool,
     flagged: Vec<Flagged>,
@@ -112,6 +114,7 @@ impl Work {
             first: true,
             view,
             addresses,
+            confirmed: Duration::ZERO,
             unseen: true,
             flagged: Vec::new(),
             inherited: None,
@@ -173,10 +176,12 @@ impl Work {
         }
         let flagged = !self.flagged.is_empty();
         let busy = !drive.machine.is_empty();
-        if self.unseen && (flagged || busy) {
-            let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
-            drive.machine.set_wanted(Wanted::new(view, addresses, &self.given.sight.own_node));
-            self.unseen = false;
+        if flagged || busy || drive.machine.remembers() {
+            if std::mem::take(&mut self.unseen) {
+                let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
+                drive.machine.set_wanted(Wanted::new(view, addresses, &self.given.sight.own_node));
+            }
+            drive.machine.confirm(self.confirmed);
         }
         if !drive.book().holds(busy) {
             return Ok(self.lapsed());
@@ -216,8 +221,11 @@ impl Work {
 
     /// Learns who is flagged. True where that is news.
     fn look(&mut self) -> bool {
+        // First: it is of the view that the snapshot has, or that one was read later.
+        let confirmed = self.given.beat.confirmed();
         // Where something else forwards, the tables are others': what an earlier agent took out is put back.
         let world = self.given.sight.world();
+        self.confirmed = Duration::from_nanos(confirmed.max(world.loaded.mono));
         let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
         let now = now();
         // In observe mode it is planned what would be done.

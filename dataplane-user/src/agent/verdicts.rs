@@ -175,6 +175,7 @@ impl Driver {
         if let Some(epoch) = self.enforcer.written() {
             self.beat.set_tables(epoch.0);
         }
+        self.beat.set_confirmed(self.enforcer.confirmed_at());
         if let Some(world) = self.published.take() {
             self.beat.set_done(world.number);
             self.tell(&world);

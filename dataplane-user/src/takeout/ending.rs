@@ -53,6 +53,8 @@ pub fn put_back_within<T: Tables, B: Book>(
     longest: Duration,
 ) -> PutBack {
     let end = around.now() + longest;
+    // What waits for the source would never be put back.
+    drive.machine.end();
     drive.read_all();
     while around.now() < end {
         let problem = match drive.round() {

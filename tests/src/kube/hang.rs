@@ -31,6 +31,8 @@ pub(super) fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
     hung.thaw()?;
     let unflagged = Instant::now();
     beside.agent.expect(&["unflag", hung.name])?;
+    // What has connections behind IPVS gets its weight back once the source has confirmed it.
+    beside.agent.confirm_cluster_file()?;
     for family in BOTH {
         let to = cluster.service(Service::Web, Place::Outside, family);
         let there = || {

@@ -93,6 +93,7 @@ fn keeps_its_own(beside: &Beside) -> Result<()> {
     }
     let unflagged = Instant::now();
     beside.agent.unflag(a.name)?;
+    beside.agent.confirm_cluster_file()?;
     let same = || table().is_ok_and(|now| now == before);
     wait_within("the table is as it was", RESTORED, unflagged, same).map(drop)
 }

@@ -65,6 +65,8 @@ impl Client<'_> {
         hung.thaw()?;
         let unflagged = Instant::now();
         agent.unflag(hung.name)?;
+        // What has connections gets its weight back once the source has confirmed it.
+        agent.confirm_cluster_file()?;
         // In IPVS mode it gets its weights back a moment later; until then the other node has nobody beside it.
         let back = || {
             let status = self.beside.status();

@@ -38,6 +38,7 @@ impl Enforcer {
         let mut this = Self {
             claims: Claims::new(told.clone(), saved),
             age: Age::new(told.max_view_age, now),
+            confirmed: 0,
             told,
             now,
             bridged: Some(bridged),

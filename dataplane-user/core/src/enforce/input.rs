@@ -1,12 +1,12 @@
 //! What the Enforcer is told.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use nodefence_common::{NodeEntry, PortKey};
 
 use super::{
     claim::{NewClaim, Source},
-    now::{Epoch, Ticket},
+    now::{Epoch, Now, Ticket},
     view::NewView,
 };
 use crate::cluster::NodeName;
@@ -35,8 +35,8 @@ pub enum Input {
         /// What its source flags ([`Source::File`]), where that was read anew. The limits of the view hold for both.
         flags: Option<Vec<(NodeName, NewClaim)>>,
     },
-    /// When (CLOCK_BOOTTIME) the source last said that the view it gave last is as it is, without another view.
-    Confirmed(Duration),
+    /// When the source last said that the view it gave last is as it is, without another view.
+    Confirmed(Now),
     /// A claim on a node.
     Claim {
         /// The node.

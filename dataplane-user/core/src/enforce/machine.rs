@@ -46,6 +46,8 @@ pub struct Enforcer {
     pub(super) claims: Claims,
     pub(super) views: Views,
     pub(super) age: Age,
+    /// When (CLOCK_MONOTONIC, ns) the source last said that the view it gave last is as it is; 0: never, without another view.
+    pub(super) confirmed: u64,
     pub(super) places: BTreeMap<u32, Place>,
     pub(super) exempt: Exempt,
     /// Places by what must be done about them.
@@ -132,6 +134,11 @@ impl Enforcer {
     /// The node that this agent runs on, where [`Enforcer::bridge`] was not told. To be called before the first view comes.
     pub fn know_own(&mut self, own: NodeName) {
         self.told.own = own;
+    }
+
+    /// When (CLOCK_MONOTONIC, ns) the source last said that a view that was made known, or an earlier one, was as it is.
+    pub fn confirmed_at(&self) -> u64 {
+        self.confirmed
     }
 
     /// The view whose tables, and no others, were in the maps last.

@@ -3,14 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use nodefence_common::{NodeEntry, PortKey};
 
 use super::{
     machine::Enforcer,
-    now::{Epoch, SECOND},
+    now::{Epoch, Now, SECOND},
     output::{Event, Output},
     place::{Owner, Place},
     view::{Delta, NewView},
@@ -25,10 +24,11 @@ impl Enforcer {
         }
     }
 
-    /// The source said then (CLOCK_BOOTTIME) that the view it gave last is as it is. One that is not in the maps yet is of about that time itself.
-    pub(super) fn confirmed(&mut self, at: Duration) {
+    /// The source said then that the view it gave last is as it is. One that is not in the maps yet is of about that time itself.
+    pub(super) fn confirmed(&mut self, at: Now) {
         if self.views.is_written() {
-            self.age.confirm(at);
+            self.age.confirm(at.boot);
+            self.confirmed = self.confirmed.max(at.mono);
         }
     }
 

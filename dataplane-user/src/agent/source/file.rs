@@ -23,6 +23,8 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
+    enforce::Now,
+    flags::now,
     source::{FileSource, Watch},
 };
 
@@ -65,6 +67,8 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
             () = stop.cancelled() => return Ok(()),
             () = watch.changed() => {}
         }
+        // It may be written while it is read.
+        let since = now();
         let (answer, read) = oneshot::channel();
         let _fallen = reader.send((Arc::clone(&view), answer));
         let Ok((loaded, took)) = read.await else {
@@ -76,7 +80,7 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
         let taken = match loaded {
             Ok((loaded, backends)) => {
                 view = loaded;
-                take(&ground.builds, &own_node, Arc::clone(&view), backends, &stop).await
+                take(&ground.builds, &own_node, (Arc::clone(&view), since), backends, &stop).await
             }
             Err(error) => Err(error),
         };
@@ -119,14 +123,14 @@ fn load(source: &FileSource, before: &ClusterView) -> Result<(Arc<ClusterView>, 
 async fn take(
     builds: &Builds,
     own_node: &NodeName,
-    view: Arc<ClusterView>,
+    (view, read): (Arc<ClusterView>, Now),
     backends: usize,
     stop: &CancellationToken,
 ) -> Result<(), String> {
     let nodes = view.nodes.len();
     let source = view.source;
     let is_there = view.node(own_node).is_some();
-    let taken = builds.deliver(view);
+    let taken = builds.deliver(view, read);
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
         // Nobody else delivers, so none takes its place; and where the builder ended, so does the agent.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use super::super::{builder::Builds, told::SourceRow};
-use crate::flags::{monotonic_ns, now};
+use crate::{enforce::Now, flags::monotonic_ns};
 
 /// Who takes views, and what `status` says of the source.
 pub(in super::super) struct Ground {
@@ -23,10 +23,9 @@ impl Ground {
         });
     }
 
-    /// It is as it was when the view that holds was taken of it.
-    pub(super) fn has_confirmed(&self) {
-        let at = now().boot;
-        self.row.send_modify(|row| row.confirmed = at);
+    /// It was then as it was when the view that holds was taken of it.
+    pub(super) fn has_confirmed(&self, at: Now) {
+        self.row.send_modify(|row| row.confirmed = at.boot);
         self.builds.confirm(at);
     }
 

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, Conflict, NodeName},
+    flags::now,
     report::ConflictRow,
     source::{Gathered, Objects},
 };
@@ -143,13 +144,15 @@ impl Taking {
             }
             // No view would be taken sooner. What comes meanwhile is taken with it.
             std::thread::sleep(APART.saturating_sub(last.elapsed()));
+            // As of now: what comes meanwhile may wait for the next time.
+            let read = now();
             let (view, took) = timed(|| self.take(own));
             ground.has_read(took);
             self.tell_conflicts(ground);
             let Some(view) = view else {
                 // It speaks, and nothing that it says alters the view.
                 if is_taken {
-                    ground.has_confirmed();
+                    ground.has_confirmed(read);
                 }
                 continue;
             };
@@ -160,7 +163,7 @@ impl Taking {
                     tracing::warn!(node = own.as_str(), "this node is not in {} any more", view.source);
                 }
                 // Where the builder ended, so does the agent.
-                let taken = ground.builds.deliver(view).blocking_recv().unwrap_or(Ok(()));
+                let taken = ground.builds.deliver(view, read).blocking_recv().unwrap_or(Ok(()));
                 taken.map_err(|full| full.to_string())
             });
             is_taken = taken.is_ok();

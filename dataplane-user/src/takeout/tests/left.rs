@@ -35,9 +35,11 @@ pub(super) fn pair() -> Pair {
     Pair { service: key(1, Protocol::TCP), destination: at(2, 1) }
 }
 
-/// As [`Agent::flag`], with what kube-proxy wants.
+/// As [`Agent::flag`], with what kube-proxy wants, which was just read.
 pub(super) fn see(agent: &mut Agent, state: &str, flagged: &[Flagged]) {
     agent.drive.machine.set_wanted(view(state));
+    let now = agent.world.borrow().now;
+    agent.drive.machine.confirm(now);
     agent.flag(flagged);
 }
 

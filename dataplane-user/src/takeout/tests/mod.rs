@@ -6,6 +6,7 @@ mod left;
 mod others;
 mod pace;
 mod stumbles;
+mod unsure;
 mod urgent;
 mod views;
 

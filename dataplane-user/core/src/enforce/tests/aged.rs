@@ -51,7 +51,8 @@ fn a_view_that_is_too_old_cuts_nothing_until_it_is_confirmed() {
     rig.pass(3 * age);
     assert_eq!(shown(&rig), (Standing::Observed, 2, true, vec![&over]), "it is said once");
     // Its source says that it is so.
-    rig.tell(Input::Confirmed(rig.now.boot));
+    rig.tell(Input::Confirmed(rig.now));
+    assert_eq!(rig.enforcer.confirmed_at(), rig.now.mono);
     assert_eq!(rig.cut(), "b,e");
     assert_eq!(shown(&rig), (Standing::Enforced, 0, false, vec![&over, &Event::ViewConfirmed]));
     rig.pass(age - 1);
@@ -82,7 +83,8 @@ fn a_view_whose_tables_are_not_written_confirms_nothing() {
     rig.writes_tables = false;
     rig.pass(50 * SECOND);
     rig.view(&Cluster::parse(&text("abcdefghijk", &["b", "be"])));
-    rig.tell(Input::Confirmed(rig.now.boot));
+    rig.tell(Input::Confirmed(rig.now));
+    assert_eq!(rig.enforcer.confirmed_at(), 0);
     rig.pass(10 * SECOND);
     assert_eq!(rig.cut(), "");
     rig.write_tables();

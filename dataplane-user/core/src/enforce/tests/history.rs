@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Auto, Input, Output, Refusal, Share, Source, Standing, Told, place::cuts},
+    enforce::{Auto, Input, Now, Output, Refusal, Share, Source, Standing, Told, place::cuts},
     plan::{self, Mode},
 };
 
@@ -176,7 +176,7 @@ impl History {
         if self.rig.enforcer.views.is_written() {
             self.oracle.confirmed = self.oracle.confirmed.max(at);
         }
-        self.tell(Input::Confirmed(at));
+        self.tell(Input::Confirmed(Now { boot: at, ..self.rig.now }));
     }
 
     /// What was handed out to be saved is, or is not.

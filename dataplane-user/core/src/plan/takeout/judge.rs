@@ -1,5 +1,5 @@
 //! Fail open: a service that would have nobody left keeps its destinations.
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use super::{SETTLED, TakeOut, kept::Kept};
 use crate::{
@@ -18,23 +18,8 @@ impl TakeOut {
         let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
         let flagged: BTreeSet<usize> = found.iter().filter_map(|d| self.node_of(&pair(d))).collect();
         let others = || found.iter().filter(|d| self.node_of(&pair(d)).is_none());
-        // What was ours and is being put back at this very moment counts as there.
-        let returns = |pair: &Pair, there: bool| {
-            self.owned.get(pair).is_some_and(|owned| {
-                owned.entry.original.weight > 0
-                    && !owned.left
-                    && owned.problem.is_none()
-                    && (there || owned.entry.phase == Phase::Deleted)
-            })
-        };
-        let absent = || {
-            self.pairs_of(key)
-                .into_iter()
-                .map(|destination| Pair { service: key, destination })
-                .filter(|p| self.node_of(p).is_none() && !found.iter().any(|d| d.address == p.destination))
-        };
         let usable =
-            others().any(|d| d.weight > 0 || returns(&pair(d), true)) || absent().any(|p| returns(&p, false));
+            others().any(|d| d.weight > 0 || self.returns(&pair(d), true)) || self.comes_back(key, found);
         if usable {
             match self.kept.get(&key) {
                 Some(kept) if kept.last + SETTLED > now => return false,
@@ -51,5 +36,23 @@ impl TakeOut {
             self.kept.insert(key, Kept { nodes, why, last: now });
         }
         false
+    }
+
+    /// Whether what was ours is being put back at this very moment: it counts as there.
+    pub(super) fn returns(&self, pair: &Pair, there: bool) -> bool {
+        self.owned.get(pair).is_some_and(|owned| {
+            owned.entry.original.weight > 0
+                && !owned.left
+                && owned.problem.is_none()
+                && (there || owned.entry.phase == Phase::Deleted)
+        })
+    }
+
+    /// The same of something that is not among `found`, all of a service.
+    pub(super) fn comes_back(&self, key: ServiceKey, found: &[Destination]) -> bool {
+        let absent = |destination: &SocketAddr| !found.iter().any(|d| d.address == *destination);
+        let pairs = self.pairs_of(key).into_iter().filter(absent);
+        let mut pairs = pairs.map(|destination| Pair { service: key, destination });
+        pairs.any(|pair| self.node_of(&pair).is_none() && self.returns(&pair, false))
     }
 }

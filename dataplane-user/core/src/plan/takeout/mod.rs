@@ -13,9 +13,12 @@ mod hash;
 mod judge;
 mod kept;
 mod owned;
+mod raised;
+mod recede;
 mod report;
 mod steps;
 mod undo;
+mod unsure;
 mod wanted;
 #[cfg(test)]
 mod wanted_tests;
@@ -38,6 +41,7 @@ use crate::{
 };
 use hash::Hashing;
 use owned::{Owned, Step};
+use raised::Raised;
 
 /// Up to so long after the flag TCP connections are left in place, so that idle clients can be asked for their numbers: the question is
 /// translated by the connection, and whoever was not asked by then hears nothing. A round over 100,000 flows takes more than a second, and so does
@@ -98,6 +102,8 @@ enum Kind {
     Lower,
     Bury,
     Delete,
+    /// What is not ours any more.
+    Remove,
 }
 
 #[derive(Debug)]
@@ -120,6 +126,12 @@ pub struct TakeOut {
     watched: BTreeMap<ServiceKey, Duration>,
     kept: BTreeMap<ServiceKey, Kept>,
     wanted: Wanted,
+    /// When the source last said that it is as `wanted` has it.
+    confirmed: Duration,
+    /// Destinations that were given a weight again, as long as it is not certain that kube-proxy was not draining them.
+    raised: BTreeMap<Pair, Raised>,
+    /// All is put back, whatever the source says: nobody will do it later.
+    ending: bool,
     /// Observe mode: what would be taken.
     planned: BTreeMap<ServiceKey, Vec<usize>>,
 }
@@ -135,6 +147,9 @@ impl TakeOut {
             watched: BTreeMap::new(),
             kept: BTreeMap::new(),
             wanted: Wanted::default(),
+            confirmed: Duration::ZERO,
+            raised: BTreeMap::new(),
+            ending: false,
             planned: BTreeMap::new(),
         }
     }
@@ -148,11 +163,11 @@ impl TakeOut {
     pub fn set_wanted(&mut self, wanted: Wanted) {
         self.wanted = wanted;
         for (pair, owned) in &mut self.owned {
-            let left = self.wanted.has_left(pair);
-            if left != owned.left {
-                (owned.left, owned.due) = (left, Duration::ZERO);
+            if owned.heed(self.wanted.endpoint(pair)) {
+                owned.due = Duration::ZERO;
             }
         }
+        self.hold_raised();
     }
 
     /// Who is flagged now. True where every service must be looked at: other nodes are flagged, or they have other backends.
@@ -187,7 +202,8 @@ impl TakeOut {
     /// Services with something of ours, and those that had something until a moment ago.
     pub fn services(&mut self, now: Duration) -> BTreeSet<ServiceKey> {
         self.watched.retain(|_, until| *until > now);
-        self.owned.keys().map(|pair| pair.service).chain(self.watched.keys().copied()).collect()
+        let owned = self.owned.keys().map(|pair| pair.service);
+        owned.chain(self.watched.keys().copied()).chain(self.receding(now)).collect()
     }
 
     /// Whether there are any.
@@ -197,12 +213,14 @@ impl TakeOut {
 
     /// Those with something of ours that wants to be looked at now.
     pub fn due(&self, now: Duration) -> BTreeSet<ServiceKey> {
-        self.owned.iter().filter(|(_, owned)| owned.due <= now).map(|(pair, _)| pair.service).collect()
+        let due = self.owned.iter().filter(|(_, owned)| owned.due <= now);
+        due.map(|(pair, _)| pair.service).chain(self.receding(now)).collect()
     }
 
     /// When the next one wants to be.
     pub fn next_due(&self) -> Option<Duration> {
-        self.owned.values().map(|owned| owned.due).min().filter(|due| *due != Duration::MAX)
+        let owned = self.owned.values().map(|owned| owned.due).filter(|due| *due != Duration::MAX);
+        owned.chain(self.raised.values().filter_map(|raised| raised.due())).min()
     }
 
     /// Deleted pairs that are added again as soon as conntrack has none of their connections left.
@@ -239,6 +257,7 @@ impl TakeOut {
     pub fn gone(&mut self, key: ServiceKey, acts: &mut Vec<Act>) {
         self.kept.remove(&key);
         self.planned.remove(&key);
+        self.raised.retain(|pair, _| pair.service != key);
         acts.extend(self.pairs_of(key).into_iter().map(|at| forget(Pair { service: key, destination: at })));
     }
 
@@ -255,6 +274,7 @@ impl TakeOut {
         let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
         let take = self.may_take(key, found, now) && self.ground.enforce;
         let hashing = Hashing::of(service);
+        let waits = self.may_wait(key, found);
         let mut planned = Vec::new();
         for destination in found {
             let pair = pair(destination);
@@ -266,11 +286,15 @@ impl TakeOut {
             }
             match (self.owned.contains_key(&pair), wanted) {
                 (true, Some(node)) => acts.extend(self.advance(&pair, destination, node, hashing, now)),
-                (true, None) => acts.extend(self.restore(&pair, Some(destination), now)),
+                (true, None) => acts.extend(self.restore(&pair, Some(destination), waits, now)),
                 (false, Some(node)) => acts.extend(self.take(pair, destination, node, hashing, now)),
-                (false, None) => planned.extend(node.filter(|_| !self.kept.contains_key(&key))),
+                (false, None) => {
+                    acts.extend(self.recede(&pair, destination, found, now));
+                    planned.extend(node.filter(|_| !self.kept.contains_key(&key)));
+                }
             }
         }
+        self.forget_raised(key, found, now);
         if self.ground.enforce || planned.is_empty() {
             self.planned.remove(&key);
         } else {
@@ -286,7 +310,7 @@ impl TakeOut {
             } else if take && self.node_of(&pair).is_some() {
                 self.missing(&pair, hashing, counts, now)
             } else {
-                self.restore(&pair, None, now)
+                self.restore(&pair, None, waits, now)
             };
             acts.extend(act);
         }
@@ -300,6 +324,10 @@ impl TakeOut {
     /// Takes note of what came of an act; gives what is to be written now.
     pub fn done(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
         let pair = act.pair;
+        if act.kind == Kind::Remove {
+            self.removed(&pair, outcome, now);
+            return None;
+        }
         let forgotten = matches!(
             (act.kind, outcome),
             (Kind::Forget, _)
@@ -311,13 +339,17 @@ impl TakeOut {
             if self.node_of(&pair).is_some() {
                 self.watched.insert(pair.service, now + WATCHED);
             }
-            return self.owned.remove(&pair).map(|_| Record::Drop(pair));
+            let owned = self.owned.remove(&pair)?;
+            if act.kind == Kind::Restore && outcome == Outcome::Done {
+                self.remember_raised(pair, owned, now);
+            }
+            return Some(Record::Drop(pair));
         }
         let owned = self.owned.get_mut(&pair)?;
         match (act.kind, outcome) {
             (Kind::Note, _) => None,
             (Kind::Lower, Outcome::Done) => {
-                (owned.problem, owned.due) = (None, now);
+                (owned.problem, owned.due, owned.since) = (None, now, Some(now));
                 None
             }
             (Kind::Delete, Outcome::Done | Outcome::Unknown) => {

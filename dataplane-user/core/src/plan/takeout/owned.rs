@@ -4,6 +4,7 @@ use std::{
     time::Duration,
 };
 
+use super::wanted::Endpoint;
 use crate::{
     ipvs::ServiceKey,
     ledger::{Entry, Pair, Phase},
@@ -43,6 +44,12 @@ pub(super) struct Owned {
     /// When that was last.
     pub(super) flushed: Option<Duration>,
     pub(super) problem: Option<String>,
+    /// Why it is not put back though its node is not flagged any more.
+    pub(super) waits: Option<&'static str>,
+    /// When its weight was last set to 0; `None`: by an earlier agent, and it was not looked at since.
+    pub(super) since: Option<Duration>,
+    /// kube-proxy uses its endpoint, as the view has it.
+    pub(super) used: bool,
     /// kube-proxy has no use for it any more, as far as is known: its weight of 0 is not ours then.
     pub(super) left: bool,
     /// What the ledger says of that.
@@ -59,9 +66,19 @@ impl Owned {
             rounds: 0,
             flushed: None,
             problem: None,
+            waits: None,
+            since: None,
+            used: false,
             left: false,
             noted: false,
         }
+    }
+
+    /// What the view says of its endpoint now. Whether it has left since, or is back.
+    pub(super) fn heed(&mut self, endpoint: Option<Endpoint>) -> bool {
+        self.used = endpoint == Some(Endpoint::Used);
+        let left = endpoint.is_some() && !self.used;
+        std::mem::replace(&mut self.left, left) != left
     }
 
     /// As the ledger has it: whoever puts it back without knowing the cluster gives no weight to what has left.

@@ -48,7 +48,8 @@ impl TakeOut {
                 Step::Resting | Step::Gone => row.taken += 1,
                 Step::Lowering | Step::Draining | Step::Flushing { .. } => row.waiting += 1,
             }
-            row.problems.extend(owned.problem.iter().map(|problem| format!("{pair}: {problem}")));
+            let problems = owned.problem.as_deref().into_iter().chain(owned.waits);
+            row.problems.extend(problems.map(|problem| format!("{pair}: {problem}")));
         }
         for (key, kept) in &self.kept {
             for node in &kept.nodes {

@@ -6,6 +6,7 @@ use super::{
     hash::Hashing,
     owned::{Owned, Step},
     undo::undo,
+    unsure::UNSURE,
 };
 use crate::{
     ipvs::{Change, Destination, Protocol, ServiceKey},
@@ -51,8 +52,10 @@ impl TakeOut {
             original: without_counters(found),
         };
         let mut owned = Owned::new(entry, Step::Lowering);
-        owned.left = self.wanted.has_left(&pair);
+        owned.heed(self.wanted.endpoint(&pair));
         owned.noted = owned.left;
+        owned.since = Some(now);
+        self.raised.remove(&pair);
         self.owned.insert(pair, owned);
         let act = self.advance(&pair, found, node, hashing, now);
         let owned = self.owned.get(&pair)?;
@@ -76,6 +79,8 @@ impl TakeOut {
         let flushes = self.ground.flushes;
         let Node { name, since, asked } = &self.nodes[node];
         let owned = self.owned.get_mut(pair)?;
+        owned.waits = None;
+        owned.since.get_or_insert(now);
         if now < owned.not_before {
             return None;
         }
@@ -187,16 +192,28 @@ impl TakeOut {
         Some(Act { pair: *pair, before, change: None, kind: Kind::Note })
     }
 
-    /// A destination of ours that is to be as it was.
-    pub(super) fn restore(&mut self, pair: &Pair, found: Option<&Destination>, now: Duration) -> Option<Act> {
+    /// A destination of ours that is to be as it was. `waits`: unless it is not certain that kube-proxy is not draining it.
+    pub(super) fn restore(
+        &mut self,
+        pair: &Pair,
+        found: Option<&Destination>,
+        waits: bool,
+        now: Duration,
+    ) -> Option<Act> {
+        let unsure = waits && found.is_some_and(|found| self.is_unsure(pair, found));
         let owned = self.owned.get_mut(pair)?;
+        owned.since.get_or_insert(now);
+        owned.waits = None;
         if owned.left && owned.entry.original.weight != 0 {
             if found.is_none_or(|found| found.weight != 0) {
                 return Some(forget(*pair));
             }
             // kube-proxy will remove it, or it will be wanted again, perhaps before kube-proxy saw that it was not.
-            owned.problem = Some(LEFT.to_owned());
-            owned.due = Duration::MAX;
+            (owned.waits, owned.due) = (Some(LEFT), Duration::MAX);
+            return None;
+        }
+        if unsure {
+            (owned.waits, owned.due) = (Some(UNSURE), Duration::MAX);
             return None;
         }
         match undo(pair, &owned.entry, found) {
@@ -215,10 +232,10 @@ fn buried(owned: &Owned) -> bool {
     matches!(owned.entry.phase, Phase::Tombstone)
 }
 
-fn delete(pair: &Pair) -> Change {
+pub(super) fn delete(pair: &Pair) -> Change {
     Change::DeleteDestination(pair.service, pair.destination)
 }
 
-fn without_counters(found: &Destination) -> Destination {
+pub(super) fn without_counters(found: &Destination) -> Destination {
     Destination { active: 0, inactive: 0, persistent: 0, ..found.clone() }
 }

@@ -1,4 +1,4 @@
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     cluster::{ClusterView, Family, NodeName, Protocol},
@@ -7,6 +7,17 @@ use crate::{
     plan::{Proxy, Target, VirtualAddresses, usable},
     proxy::Mode,
 };
+
+/// What the view says of a destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Endpoint {
+    /// kube-proxy uses it.
+    Used,
+    /// It is an endpoint still, and kube-proxy gives it nothing new.
+    Ending,
+    /// It is none of the Service.
+    Gone,
+}
 
 /// Which destinations kube-proxy wants on this node, as far as the view knows: a weight is put back only where it does. One that has left is
 /// kube-proxy's to drain and to remove.
@@ -29,20 +40,23 @@ impl Wanted {
         Self::new(Arc::clone(view), Arc::new(addresses), node)
     }
 
-    /// Whether kube-proxy has no use for the destination any more. False where the view does not know the service.
-    pub(crate) fn has_left(&self, pair: &Pair) -> bool {
-        let ServiceKey::Address { address, protocol } = pair.service else { return false };
-        self.left(address, u8::try_from(protocol.0).unwrap_or(0), pair.destination).unwrap_or(false)
-    }
-
-    /// `None` where the view does not know it.
-    fn left(&self, address: SocketAddr, protocol: u8, destination: SocketAddr) -> Option<bool> {
-        let (protocol, family) = (Protocol::of(protocol)?, Family::of(address.ip()));
+    /// What the view says of the destination; `None` where it does not know the virtual server.
+    pub(crate) fn endpoint(&self, pair: &Pair) -> Option<Endpoint> {
+        let ServiceKey::Address { address, protocol } = pair.service else { return None };
+        let protocol = Protocol::of(u8::try_from(protocol.0).ok()?)?;
+        let family = Family::of(address.ip());
         let services = self.view.services.as_deref()?;
         let place = self.addresses.at(services, address, protocol)?;
         let (service, port) = (services.get(place.service as usize)?, place.port as usize);
         let target = Target { service, port, family, policy: place.policy };
         let used = usable(&target, &Proxy::of(&self.view, &self.node, Mode::Ipvs), |_| true);
-        Some(!used.into_iter().any(|endpoint| service.socket(port, endpoint) == Some(destination)))
+        let is = |endpoint| service.socket(port, endpoint) == Some(pair.destination);
+        Some(if used.into_iter().any(is) {
+            Endpoint::Used
+        } else if service.endpoints.iter().any(is) {
+            Endpoint::Ending
+        } else {
+            Endpoint::Gone
+        })
     }
 }

@@ -1,0 +1,308 @@
+//! What kube-proxy may have begun to drain while its weight was 0 on our account, and the source of nodes has not told of.
+use std::{net::SocketAddr, rc::Rc, time::Duration};
+
+use super::{
+    super::{
+        ending::{PutBack, Reopened, Surroundings, put_back_within},
+        world::{Hands, Shared},
+    },
+    Agent, ENFORCE, at, key, node, shared, used, world,
+};
+use crate::{
+    cluster::parse,
+    ipvs::{self, Change, Destination, Protocol, ServiceKey},
+    ledger::Pair,
+    plan::takeout::{Ground, Wanted},
+    takeout::Failure,
+};
+
+/// Nothing is deleted: connections stay.
+const KEEPS: Ground = Ground { flushes: false, ..ENFORCE };
+const ENDING: &str = "{ address: 10.244.2.1, ready: false, serving: true, terminating: true }, ";
+const THERE: &str = "{ address: 10.244.2.1 }, ";
+
+fn web() -> ServiceKey {
+    key(1, Protocol::TCP)
+}
+
+fn pair(service: ServiceKey, address: SocketAddr) -> Pair {
+    Pair { service, destination: address }
+}
+
+/// Tells of the first two services, of TCP and of UDP, the first with this endpoint on node 2 beside two others.
+fn tell(agent: &mut Agent, endpoint: &str) {
+    let text = format!(
+        "nodes: [{{ name: a, address: 10.0.0.1 }}]
+services:
+  - name: x/web
+    clusterIPs: [10.96.0.1]
+    ports: [{{ port: 80, targetPort: 8080 }}]
+    endpoints: [{endpoint}{{ address: 10.244.2.2 }}, {{ address: 10.244.3.1 }}]
+  - name: x/dns
+    clusterIPs: [10.96.0.2]
+    ports: [{{ port: 80, targetPort: 8080, protocol: UDP }}]
+    endpoints: [{{ address: 10.244.2.1 }}, {{ address: 10.244.3.2 }}]
+"
+    );
+    let view = parse(&text, false).unwrap();
+    agent.drive.machine.set_wanted(Wanted::of(&view.into(), &"a".into()));
+}
+
+fn confirm(agent: &mut Agent) {
+    let now = agent.world.borrow().now;
+    agent.drive.machine.confirm(now);
+}
+
+fn run(agent: &mut Agent) {
+    assert!(agent.run(Duration::from_secs(1)));
+}
+
+/// Node 2 is flagged with its connections, and is not any more; its view was confirmed just before.
+fn unflagged() -> (Shared, Agent) {
+    let shared = shared(world());
+    let mut agent = Agent::new(&shared, &[]);
+    agent.drive.machine.set_ground(KEEPS);
+    tell(&mut agent, THERE);
+    confirm(&mut agent);
+    agent.flag(&[node(2)]);
+    run(&mut agent);
+    agent.flag(&[]);
+    run(&mut agent);
+    (shared, agent)
+}
+
+/// The same with both of its weights of the first service put back.
+fn raised() -> (Shared, Agent) {
+    let (shared, mut agent) = unflagged();
+    confirm(&mut agent);
+    run(&mut agent);
+    assert_eq!(shared.borrow().saved(), world().saved());
+    assert!(agent.drive.machine.is_empty());
+    agent.drive.machine.set_ground(ENFORCE);
+    agent.changes();
+    (shared, agent)
+}
+
+fn weight(shared: &Shared, address: SocketAddr) -> Option<u32> {
+    shared.borrow_mut().destination(&pair(web(), address)).map(|found| found.weight)
+}
+
+#[test]
+fn with_connections_a_weight_waits_for_the_source() {
+    let (shared, mut agent) = unflagged();
+    // The others are put back: of UDP, and of services that the view does not know.
+    let mut expected = world().saved();
+    for address in [at(2, 1), at(2, 2)] {
+        expected.get_mut(&pair(web(), address)).unwrap().weight = 0;
+    }
+    assert_eq!(shared.borrow().saved(), expected);
+    let row = &agent.drive.machine.report()["node-2"];
+    assert_eq!((row.problems.len(), row.waiting), (2, 2), "{row:?}");
+    assert!(row.problems[0].contains("kube-proxy may be draining it"), "{row:?}");
+    // Whoever puts it back once the agent is gone waits for nobody.
+    assert_eq!(shared.borrow().entries[&pair(web(), at(2, 1))].original.weight, 1);
+    // Without connections kube-proxy removes what it drains.
+    shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().active = 0;
+    run(&mut agent);
+    assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(1), Some(0)));
+    confirm(&mut agent);
+    run(&mut agent);
+    assert_eq!(shared.borrow().saved(), world().saved());
+    assert!(shared.borrow().entries.is_empty() && agent.drive.machine.report().is_empty());
+}
+
+#[test]
+fn those_of_closed_connections_count() {
+    let shared = shared(world());
+    let destination = pair(web(), at(2, 1));
+    let mut agent = Agent::new(&shared, &[]);
+    agent.drive.machine.set_ground(KEEPS);
+    tell(&mut agent, THERE);
+    agent.flag(&[node(2)]);
+    run(&mut agent);
+    let closed = Destination { active: 0, inactive: 1, ..used(at(2, 1), 0, 0) };
+    *shared.borrow_mut().destination(&destination).unwrap() = closed;
+    agent.flag(&[]);
+    run(&mut agent);
+    assert_eq!(weight(&shared, at(2, 1)), Some(0));
+    // Templates do not: kube-proxy does not look at them.
+    let template = Destination { inactive: 0, persistent: 1, ..used(at(2, 1), 0, 0) };
+    *shared.borrow_mut().destination(&destination).unwrap() = template;
+    run(&mut agent);
+    assert_eq!(weight(&shared, at(2, 1)), Some(1));
+}
+
+/// The source knew it before kube-proxy did.
+#[test]
+fn what_has_left_meanwhile_is_not_put_back() {
+    let (shared, mut agent) = unflagged();
+    tell(&mut agent, ENDING);
+    confirm(&mut agent);
+    run(&mut agent);
+    assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(0), Some(7)));
+    let row = &agent.drive.machine.report()["node-2"];
+    assert!(row.problems.len() == 1 && row.problems[0].contains("not to be used any more"), "{row:?}");
+}
+
+#[test]
+fn a_node_that_is_flagged_again_waits_for_nothing() {
+    let (shared, mut agent) = unflagged();
+    agent.flag(&[node(2)]);
+    run(&mut agent);
+    assert_eq!(agent.drive.machine.report()["node-2"].problems, [""; 0]);
+    // Its drain has gone on since: what was confirmed meanwhile is enough.
+    confirm(&mut agent);
+    agent.flag(&[]);
+    run(&mut agent);
+    assert_eq!(shared.borrow().saved(), world().saved());
+}
+
+/// Others raised it meanwhile: it is drained anew from then on.
+#[test]
+fn a_drain_that_begins_anew_has_to_be_confirmed_anew() {
+    let shared = shared(world());
+    let mut agent = Agent::new(&shared, &[]);
+    agent.drive.machine.set_ground(KEEPS);
+    tell(&mut agent, THERE);
+    agent.flag(&[node(2)]);
+    run(&mut agent);
+    confirm(&mut agent);
+    shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().weight = 1;
+    run(&mut agent);
+    agent.flag(&[]);
+    run(&mut agent);
+    assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(0), Some(7)));
+}
+
+/// Fail open: not even one that is being drained is worse than nobody.
+#[test]
+fn where_nobody_else_has_a_weight_it_is_put_back_at_once() {
+    let shared = shared(world());
+    let mut agent = Agent::new(&shared, &[]);
+    agent.drive.machine.set_ground(KEEPS);
+    tell(&mut agent, THERE);
+    agent.flag(&[node(2)]);
+    run(&mut agent);
+    // The other one is of a node that is flagged in its place.
+    agent.flag(&[node(3)]);
+    run(&mut agent);
+    let weights = [at(2, 1), at(2, 2), at(3, 1)].map(|address| weight(&shared, address));
+    assert_eq!(weights, [Some(1), Some(7), Some(0)]);
+}
+
+/// Since when it is drained the next agent does not know.
+#[test]
+fn what_an_earlier_agent_drained_has_to_be_confirmed_anew() {
+    let (shared, agent) = unflagged();
+    drop(agent);
+    shared.borrow_mut().pass(Duration::from_secs(60));
+    let mut next = Agent::new(&shared, &[]);
+    next.drive.machine.set_ground(KEEPS);
+    tell(&mut next, THERE);
+    confirm(&mut next);
+    run(&mut next);
+    assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(0), Some(0)));
+    confirm(&mut next);
+    run(&mut next);
+    assert_eq!(shared.borrow().saved(), world().saved());
+}
+
+struct Around(Shared);
+
+impl Surroundings<Hands> for Around {
+    fn now(&self) -> Duration {
+        self.0.borrow().now
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.0.borrow_mut().pass(time);
+    }
+
+    fn reopen(&mut self, error: &ipvs::Error) -> Reopened<Hands> {
+        unreachable!("{error}")
+    }
+
+    fn tell(&mut self, problem: Failure) {
+        unreachable!("{problem}")
+    }
+}
+
+/// An agent that ends has nobody after it.
+#[test]
+fn at_its_end_an_agent_puts_all_back() {
+    let (shared, mut agent) = unflagged();
+    let done = put_back_within(&mut agent.drive, &mut Around(Rc::clone(&shared)), Duration::from_secs(10));
+    assert_eq!(done, PutBack::All);
+    assert_eq!(shared.borrow().saved(), world().saved());
+}
+
+#[test]
+fn what_the_next_view_lacks_is_deleted() {
+    let (shared, mut agent) = raised();
+    tell(&mut agent, "");
+    run(&mut agent);
+    assert_eq!(agent.changes(), [Change::DeleteDestination(web(), at(2, 1))]);
+    assert!(shared.borrow().entries.is_empty());
+    // Once: what kube-proxy adds is its own.
+    let _added = shared.borrow_mut().change(&Change::NewDestination(web(), used(at(2, 1), 1, 0)));
+    tell(&mut agent, "");
+    run(&mut agent);
+    assert_eq!(agent.changes(), []);
+}
+
+/// kube-proxy lets it serve to its end, and so do we.
+#[test]
+fn what_ends_by_the_next_view_keeps_its_connections() {
+    let (shared, mut agent) = raised();
+    tell(&mut agent, ENDING);
+    run(&mut agent);
+    let lowered = Destination { weight: 0, ..Destination::new(at(2, 1), 1) };
+    assert_eq!(agent.changes(), [Change::SetDestination(web(), Destination { active: 2, ..lowered })]);
+    let row = &agent.drive.machine.report()["node-2"];
+    assert!(row.problems[0].contains("not to be used any more"), "{row:?}");
+    assert_eq!(
+        shared.borrow().entries[&pair(web(), at(2, 1))].original.weight,
+        0,
+        "the guard raises nothing"
+    );
+    // It is wanted again, perhaps before kube-proxy saw that it was not.
+    tell(&mut agent, THERE);
+    confirm(&mut agent);
+    run(&mut agent);
+    assert_eq!(shared.borrow().saved(), world().saved());
+}
+
+#[test]
+fn what_is_not_as_it_was_raised_is_left_alone() {
+    let (shared, mut agent) = raised();
+    shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().weight = 3;
+    tell(&mut agent, "");
+    run(&mut agent);
+    assert_eq!(agent.changes(), []);
+}
+
+/// By a view that was confirmed afterwards kube-proxy was not draining it: what becomes of it then is kube-proxy's.
+#[test]
+fn what_is_there_by_a_later_view_is_forgotten() {
+    let (_shared, mut agent) = raised();
+    assert!(agent.drive.machine.remembers());
+    confirm(&mut agent);
+    assert!(!agent.drive.machine.remembers());
+    tell(&mut agent, "");
+    run(&mut agent);
+    assert_eq!(agent.changes(), []);
+}
+
+#[test]
+fn what_is_left_alone_keeps_its_weight() {
+    let (shared, mut agent) = raised();
+    for address in [at(2, 2), at(3, 1)] {
+        shared.borrow_mut().destination(&pair(web(), address)).unwrap().weight = 0;
+    }
+    tell(&mut agent, "");
+    run(&mut agent);
+    assert_eq!(agent.changes(), []);
+    shared.borrow_mut().destination(&pair(web(), at(3, 1))).unwrap().weight = 1;
+    assert!(agent.run(Duration::from_secs(2)));
+    assert_eq!(agent.changes(), [Change::DeleteDestination(web(), at(2, 1))]);
+}
