@@ -10,13 +10,14 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::ipvs::Ipvs;
 use nodefence_tests::{
     Conn, Family, Netns, Node, Place,
+    audit::{Audit, FAULT_AFTER, outcomes, repair},
     checks::reset_by_now,
     client::wait_until,
     ipvs::{Snapshot, saved},
     kube::{Beside, Mode, Setup, forwards::V4, proxy::SYNC_PERIOD},
     load::{Running, repeat},
     long,
-    promises::{RESTORED, SETTLED, UNDONE},
+    promises::{FOLLOWED, RESTORED, SETTLED, UNDONE},
     topology::Service,
     watch::{figure, overdue, stood_still, wait_within},
 };
@@ -330,6 +331,81 @@ fn ends(first: bool) -> Result<()> {
 #[test]
 fn a_pod_that_ends_during_the_flag() -> Result<()> {
     ends(false)
+}
+
+/// A pod with an idle connection ends, and the cluster file does not say so. kube-proxy drains what has weight 0 already, and looks at the weight no more: nobody
+/// new gets there, whatever `repair` and `unflag` are told. What got its weight back by a file that was wrong loses it with the next one.
+#[test]
+fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
+    // Nobody is asked, so that the connection stays.
+    let extra = &["--answer", "drop", "--fault-after", FAULT_AFTER];
+    let setup = Setup { families: V4, sync_period: sync_period(), extra, ..Setup::default() };
+    let beside = Beside::new(Mode::Ipvs, setup)?;
+    let (ns, b, c) = (&beside.cluster.a.ns, &beside.cluster.b, &beside.cluster.c);
+    let lines = |service| saved(ns).map(|now| on(&now, b, service).cloned().collect::<Vec<_>>());
+    // kube-proxy has set it by now. So nothing is deleted for the sake of its connections.
+    ns.sysctl("ipv4/vs/expire_nodest_conn", "0")?;
+    let web = beside.cluster.service(Service::Web, Place::Pod, Family::V4);
+    let idle = Conn::connect_to(beside.cluster.at(Place::Pod), web, "node-b", LIMIT)?;
+    idle.settle()?;
+    let before = weighted(ns, &Addresses::of(b))?;
+    beside.agent.flag("node-b")?;
+    let lowered = || weighted(ns, &Addresses::of(b)).is_ok_and(|left| left.is_empty());
+    wait_until("node B's weights are 0", LIMIT, lowered)?;
+    beside.tell_proxy(&[c])?;
+    // What has no connections, and UDP, it removes at once.
+    let heard = || Ok::<_, anyhow::Error>(lines(Service::Web)?.len() == 1 && lines(Service::Dns)?.is_empty());
+    wait_until("kube-proxy has heard of it", LIMIT, || heard().unwrap_or(false))
+        .with_context(|| format!("{:#?}\n{}", saved(ns), beside.proxy.log()))?;
+
+    let unflagged = Instant::now();
+    beside.agent.unflag("node-b")?;
+    let pod = b.pod_address(Family::V4).to_string();
+    let rest: Vec<&String> = before.iter().filter(|pair| !pair.contains(&pod)).collect();
+    ensure!(!rest.is_empty() && rest.len() < before.len(), "{before:?}");
+    let restored = || weighted(ns, &Addresses::of(b)).is_ok_and(|now| now.iter().eq(rest.iter().copied()));
+    wait_within("all but the pod has its weight", RESTORED, unflagged, restored)
+        .with_context(|| format!("{:#?}\n{}", saved(ns), beside.agent.log()))?;
+    let nobody = || -> Result<()> {
+        for _ in 0..20 {
+            let who = Conn::connect(beside.cluster.at(Place::Pod), web, LIMIT)?.who()?;
+            ensure!(who == "node-c", "{who} got a new client");
+        }
+        ensure!(restored(), "{:#?}", weighted(ns, &Addresses::of(b))?);
+        Ok(())
+    };
+    nobody().context("after the flag")?;
+    let told = beside.status()?["ipvs"]["nodes"]["node-b"]["problems"].to_string();
+    ensure!(told.contains("kube-proxy may be draining it"), "{told}");
+    let stray = format!("stray-weight TCP {web} -> {pod}:{}", Service::Web.ports().1);
+    let is_fault = || Audit::of(&beside.agent).is_ok_and(|audit| audit.in_state("fault").contains(&stray));
+    wait_until("it is a fault", LIMIT, is_fault)?;
+    let done = repair(&beside.agent, &["--kind", "stray-weight"])?;
+    ensure!(done == outcomes([("stray-weight left", 1)]), "{done:?}");
+    let synced = beside.proxy.syncs()?;
+    wait_until("kube-proxy syncs", sync_period() * 2 + LIMIT, || {
+        beside.proxy.syncs().is_ok_and(|now| now > synced)
+    })?;
+    nobody().context("after the repair")?;
+
+    // Whoever writes the file says that the pod is there, after the drain began, and is wrong.
+    beside.agent.rewrite_cluster_file(&std::fs::read_to_string(beside.agent.cluster_file())?)?;
+    let raised = || lines(Service::Web).is_ok_and(|now| now.iter().any(|line| line.contains("-w 1")));
+    wait_until("it has its weight", LIMIT, raised)
+        .with_context(|| format!("{:#?}\n{}", saved(ns), beside.agent.log()))?;
+    ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
+    // Nobody else takes it back: kube-proxy waits for the end of the connection.
+    let (written, synced) = (Instant::now(), beside.proxy.syncs()?);
+    beside.set_endpoints(&[c])?;
+    let removed = || lines(Service::Web).is_ok_and(|now| now.is_empty());
+    wait_within("it is removed", FOLLOWED + RESTORED, written, removed)
+        .with_context(|| format!("{:#?}\n{}", saved(ns), beside.agent.log()))?;
+    println!(
+        "removed {:?} after the file was written; {} syncs",
+        written.elapsed(),
+        beside.proxy.syncs()? - synced
+    );
+    nobody().context("after the file was right")
 }
 
 /// On the oldest kernel.
