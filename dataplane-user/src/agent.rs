@@ -1,6 +1,7 @@
 //! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
 
 mod actors;
+mod again;
 mod answers;
 mod audit;
 mod auto;
@@ -31,6 +32,7 @@ mod own_node;
 mod pinned;
 mod preflight;
 mod reach;
+mod reader;
 mod records;
 mod refusals;
 mod rescue;

@@ -4,12 +4,13 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
 use nodefence::conntrack::{
-    Backends, ByFilter, Conntrack, Deleted, Family, Flow, Protocols, Zone, by_filter,
+    Backends, ByFilter, Conntrack, Deleted, Family, Flow, List as _, Protocols, Zone, by_filter, of_backends,
 };
 use nodefence_common::PortKey;
 use nodefence_tests::{
@@ -54,6 +55,28 @@ fn tracked(label: &str) -> Result<Netns> {
     // On an emulated processor the first would be gone before the last is there.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
     Ok(ns)
+}
+
+/// Deletes by filter what can be, and the rest by a listing, as the agent does. Called in the namespace.
+fn delete(
+    backends: &Backends<()>,
+    which: Protocols,
+    by_filter: ByFilter,
+    mut may: impl FnMut(&mut Vec<Flow>) -> bool,
+) -> Deleted {
+    let mut conntrack = Conntrack::open().unwrap();
+    let by_filter = conntrack.delete_by_filter(backends, which, by_filter, || may(&mut Vec::new()));
+    let (mut done, rest) = by_filter.unwrap();
+    if done.stopped {
+        return done;
+    }
+    for dump in conntrack.list(of_backends(&Arc::new(rest), Some(which))).unwrap() {
+        done.add(conntrack.delete_listed(&dump, &mut may).unwrap());
+        if done.stopped {
+            break;
+        }
+    }
+    done
 }
 
 /// The entries of both halves of the table. Called in the namespace.
@@ -172,9 +195,7 @@ fn exactly(label: &str, by_filter: ByFilter) -> Result<()> {
     for which in [Protocols::Datagrams, Protocols::Tcp] {
         let backends = flagged(&[V4, V6]);
         let start = Instant::now();
-        let done = ns.run(move || {
-            Conntrack::open().unwrap().delete_backends(&backends, which, by_filter, |_| true).unwrap()
-        });
+        let done = ns.run(move || delete(&backends, which, by_filter, |_| true));
         let took = start.elapsed();
         let after = ns.run(entries);
         let gone = |flow: &&Flow| doomed(flow, V4, which) || doomed(flow, V6, which);
@@ -222,8 +243,7 @@ fn refused_and_nothing_deleted() -> Result<()> {
     let (done, after) = ns.run(|| {
         let backends = flagged(&[V4, V6]);
         let both = ByFilter { v4: true, v6: true };
-        let done =
-            Conntrack::open().unwrap().delete_backends(&backends, Protocols::Tcp, both, |_| true).unwrap();
+        let done = delete(&backends, Protocols::Tcp, both, |_| true);
         (done, entries())
     });
     assert_eq!(done, Deleted { refused: 4, ..Deleted::default() });
@@ -283,6 +303,28 @@ fn a_flow_that_found_another_backend_stays() -> Result<()> {
     Ok(())
 }
 
+/// In whatever zone: each by itself, and no other one that took its place.
+#[test]
+fn what_is_still_there_is_looked_up_by_itself() -> Result<()> {
+    let ns = tracked("delete-look-up")?;
+    let open = [fill(&ns, V4)?, fill(&ns, V6)?];
+    ns.run(|| {
+        let all = entries();
+        let mut conntrack = Conntrack::open().unwrap();
+        let mut there = |flows: &[Flow]| names(&conntrack.still_there(flows).unwrap());
+        assert!(all.iter().filter(|flow| flow.zone.is_some()).count() > 1_000);
+        assert_eq!(there(&all), names(&all));
+        let others: Vec<Flow> = all.iter().map(|flow| Flow { id: flow.id ^ 1, ..*flow }).collect();
+        assert_eq!(there(&others), BTreeSet::new(), "others of the same directions");
+        let (gone, left): (Vec<Flow>, Vec<Flow>) = all.iter().partition(|flow| flow.reply.src_port % 3 == 0);
+        assert_eq!(Conntrack::open().unwrap().delete(&gone).unwrap().deleted, gone.len());
+        assert_eq!(there(&all), names(&left));
+        assert_eq!(there(&[]), BTreeSet::new());
+    });
+    drop(open);
+    Ok(())
+}
+
 /// A node's flag may be taken back at any moment, and whoever connected since needs its entry.
 #[test]
 fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
@@ -293,15 +335,11 @@ fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
     let before = datagrams(&ns.run(entries));
     assert!(before > 2_000, "{before}");
     let (known, deleted) = ns.run(move || {
-        let mut conntrack = Conntrack::open().unwrap();
         let not_at_all = |_: &mut Vec<Flow>| false;
         for by_filter in [BY_DUMP, ByFilter { v4: true, v6: true }] {
             let stopped = Deleted { stopped: true, ..Deleted::default() };
             let which = Protocols::Datagrams;
-            assert_eq!(
-                conntrack.delete_backends(&flagged(&[V4]), which, by_filter, not_at_all).unwrap(),
-                stopped
-            );
+            assert_eq!(delete(&flagged(&[V4]), which, by_filter, not_at_all), stopped);
         }
         assert_eq!(datagrams(&entries()), before);
         let mut known = 0;
@@ -309,7 +347,7 @@ fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
             known += flows.len();
             known < 3 * flows.len()
         };
-        let done = conntrack.delete_known(&flagged(&[V4]), Protocols::Datagrams, two_batches).unwrap();
+        let done = delete(&flagged(&[V4]), Protocols::Datagrams, BY_DUMP, two_batches);
         assert!(done.stopped);
         (known, done.deleted)
     });
@@ -335,8 +373,7 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
             let by_filter = if rounds % 2 == 0 { BY_DUMP } else { found };
             udp(ip(V4[0]), 1_000..2_000);
             let mut conntrack = Conntrack::open().unwrap();
-            let done =
-                conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter, |_| true).unwrap();
+            let done = delete(&backends, Protocols::Datagrams, by_filter, |_| true);
             assert!(done.refused == 0 && !done.incomplete, "{done:?}");
             assert!(done.deleted == 1_000 || by_filter.v4, "{done:?}");
             let left = conntrack.dump(Family::V4, |flow| backends.of_flow(flow).is_some()).unwrap();
@@ -359,12 +396,11 @@ fn one_filter_costs_less_than_a_dump() -> Result<()> {
             udp(IpAddr::from([127, 3, 1, last]), 10_000..12_000);
         }
         let mut conntrack = Conntrack::open().unwrap();
-        let mut timed = |last, by_filter| {
+        let timed = |last, by_filter| {
             let mut backends = Backends::new();
             backends.add_address(IpAddr::from([127, 3, 1, last]).into(), ());
             let start = thread_time().unwrap();
-            let done =
-                conntrack.delete_backends(&backends, Protocols::Datagrams, by_filter, |_| true).unwrap();
+            let done = delete(&backends, Protocols::Datagrams, by_filter, |_| true);
             (done, thread_time().unwrap() - start)
         };
         // In turns, and the least of each: what others do on the machine only adds to it.

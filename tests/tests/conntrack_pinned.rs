@@ -262,6 +262,43 @@ fn tcp_flows_are_let_go_after_the_asking() -> Result<()> {
     Ok(())
 }
 
+/// What is pinned anew is looked for each second, and conntrack is listed for that only where datagrams met the cut.
+#[test]
+fn a_flag_has_conntrack_listed_three_times_at_most() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent_with(&["--proxy", "auto"])?;
+    let mut idle = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let at = |service| cluster.service(service, Place::Outside, family);
+        let conn = Conn::connect_to(&cluster.client, at(Service::Web), "node-b", LIMIT)?;
+        idle.push((conn, UdpConn::connect_to(&cluster.client, at(Service::Dns), "node-b", LIMIT)?));
+    }
+    let listed = || -> Result<[u64; 2]> {
+        let row = agent.status()?["conntrack"].clone();
+        let of = |half: &str| row[half].as_u64().with_context(|| format!("{half} of {row}"));
+        Ok([of("listed_v4")?, of("listed_v6")?])
+    };
+    cluster.b.freeze()?;
+    let before = listed()?;
+    agent.expect(&["flag", "node-b", "--wait"])?;
+    for (conn, _) in &mut idle {
+        ensure!(conn.wait_end(LIMIT) == Outcome::Reset);
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    let after = listed()?;
+    for (before, after) in before.into_iter().zip(after) {
+        ensure!((1..=3).contains(&(after - before)), "{before} times before the flag, {after} after it");
+    }
+    let row = agent.status()?["pinned"]["node-b"].clone();
+    let count = |what: &str| row[what].as_u64().unwrap_or_default();
+    ensure!(count("datagrams") + count("tcp") + count("by_filter") >= 4, "{row}");
+    // One that is pinned anew is found.
+    let b = cluster.b.pod_address(Family::V4);
+    answered_by_c(&cluster, Family::V4, &idle[0].1, LIMIT)?;
+    wait_until("nothing is pinned to B", LIMIT, || entries(&cluster, b).is_empty())?;
+    Ok(())
+}
+
 #[test]
 fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
     for extra in [&["--proxy", "auto", "--mode", "observe"], &["--proxy", "none", "--mode", "enforce"]] {

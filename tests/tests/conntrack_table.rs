@@ -188,6 +188,30 @@ fn a_large_table_streams_by() -> Result<()> {
 }
 
 #[test]
+fn one_listing_serves_all_who_wait_for_it() -> Result<()> {
+    let ns = Netns::new("shared-listing")?;
+    ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;
+    fill(&ns, 20_000, 1_000);
+    ns.run(|| {
+        let of = |last| {
+            let wanted = addresses([IpAddr::from([127, 0, 1, last])]);
+            move |flow: &Flow| wanted.of_flow(flow).is_some()
+        };
+        let mut table = Conntrack::open().unwrap();
+        let found = table.dump_past(Half::V4, &mut [of(3), of(200), of(5)]).unwrap();
+        let kept: Vec<usize> = found.iter().map(|dump| dump.flows.len()).collect();
+        assert_eq!(kept, [1_000, 0, 1_000]);
+        for (dump, last) in found.iter().zip([3, 200, 5]) {
+            assert!(
+                dump.flows.iter().all(|flow| IpAddr::from(flow.reply.src) == Ipv4Addr::new(127, 0, 1, last))
+            );
+            assert!(dump.seen >= 20_000 && !dump.incomplete && dump.attempts >= 1, "{}", dump.seen);
+        }
+    });
+    Ok(())
+}
+
+#[test]
 fn a_table_that_changes_is_listed_all_the_same() -> Result<()> {
     let ns = Netns::new("busy-table")?;
     ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;

@@ -1,11 +1,14 @@
 //! The sweep against real clients: who waits for an answer of a flagged node is reset without having sent anything.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use nodefence::{
-    conntrack::Conntrack,
+    conntrack::{Conntrack, List as _, of_backends},
     dataplane::{
         Injector, Interface, LinkLayer, interfaces,
         probe::Findings,
@@ -56,7 +59,10 @@ fn ask(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
         let mut devices = interfaces::list().unwrap();
         devices.retain(|device| attached.contains(&device.ifindex));
         let mut asking = Asking { injector, devices };
-        sweep(&mut Conntrack::open().unwrap(), &backends, 1, &manner, &mut asking).unwrap().remove(0)
+        let mut conntrack = Conntrack::open().unwrap();
+        let (backends, start) = (Arc::new(backends), Instant::now());
+        let listed = conntrack.list(of_backends(&backends, None)).unwrap();
+        sweep(&mut conntrack, listed, start, &backends, 1, &manner, &mut asking).unwrap().remove(0)
     })
 }
 

@@ -299,6 +299,8 @@ fn taken_out(size: Size, promised: bool) -> Result<()> {
     ensure!(entries(ns, 2)? >= mine.all());
 
     let tracked = tracked(ns)?;
+    let listed = || agent.status()?["conntrack"]["listed_v4"].as_u64().context("how often it was listed");
+    let listed_before = listed()?;
     let report: Value = serde_json::from_str(&agent.expect(&["flag", "node-b", "-o", "json"])?)?;
     // The start of a program takes a good part of a second where it is emulated.
     let received = report["received_ns"].as_u64().context("when it was asked")?;
@@ -328,6 +330,9 @@ fn taken_out(size: Size, promised: bool) -> Result<()> {
         row["taken"],
         since_asked()
     );
+    let listings = listed()? - listed_before;
+    figure("listings of conntrack", listings as f64, "of 3");
+    ensure!(listings <= 3, "conntrack was listed {listings} times");
     let told = reset(&waiting)?;
     figure("clients told", told as f64, &format!("of {}", mine.tcp));
     for (what, took) in [

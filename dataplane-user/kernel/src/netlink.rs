@@ -163,6 +163,35 @@ impl Channel {
         count: usize,
         mut done: impl FnMut(usize, i32),
     ) -> io::Result<()> {
+        self.answers(requests, count, |place, kind, payload| {
+            let is_answer = kind == NLMSG_ERROR;
+            if is_answer {
+                done(place, errno(payload));
+            }
+            is_answer
+        })
+    }
+
+    /// As [`Self::pipeline`], of requests that are each answered by one message, which is handed over, or by an error.
+    pub(crate) fn look_up(
+        &mut self,
+        requests: &[u8],
+        count: usize,
+        mut found: impl FnMut(usize, Result<&[u8], i32>),
+    ) -> io::Result<()> {
+        self.answers(requests, count, |place, kind, payload| {
+            found(place, if kind == NLMSG_ERROR { Err(errno(payload)) } else { Ok(payload) });
+            true
+        })
+    }
+
+    /// Hands over place, type and payload of what answers; it is told whether that was one of the `count` that are waited for.
+    fn answers(
+        &mut self,
+        requests: &[u8],
+        count: usize,
+        mut answer: impl FnMut(usize, u16, &[u8]) -> bool,
+    ) -> io::Result<()> {
         let first = self.sequence.wrapping_sub(count as u32).wrapping_add(1);
         self.send(requests)?;
         let (mut waiting, mut lost) = (count, None);
@@ -176,11 +205,10 @@ impl Channel {
                 }
                 Err(error) => return Err(lost.unwrap_or(error)),
             };
-            for message in messages(bytes).filter(|message| message.message_type() == NLMSG_ERROR) {
+            for message in messages(bytes) {
                 let place = message.sequence_number().wrapping_sub(first) as usize;
-                if place < count {
+                if place < count && answer(place, message.message_type(), message.payload()) {
                     waiting = waiting.saturating_sub(1);
-                    done(place, errno(message.payload()));
                 }
             }
         }

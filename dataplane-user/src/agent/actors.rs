@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    again::{self, Again},
     answers, audit,
     beat::Beat,
     builder::Builds,
@@ -16,7 +17,8 @@ use super::{
     inbox::Inbox,
     mode, neighbours, network,
     outlets::Bells,
-    pinned::{self, LettingGo},
+    pinned::LettingGo,
+    reader::{self, Reader},
     rescue::{self, Rescue},
     rows::Shown,
     serve::Desk,
@@ -47,6 +49,10 @@ pub(super) struct Shared {
     pub(super) follow_up: Arc<FollowUp>,
     /// What those who rescue tell others, and what others remember for them.
     pub(super) rescue: Arc<desk::Desk>,
+    /// Who lists conntrack.
+    pub(super) reader: Reader,
+    /// What the kernel programs counted.
+    pub(super) counters: Arc<Counters>,
 }
 
 /// Whoever looks at devices, and the first look is over; with what `status` says of them.
@@ -71,16 +77,18 @@ pub(super) async fn routes(shared: &Shared, devices: Attach) -> anyhow::Result<w
     Ok(told)
 }
 
-/// The thread that takes out of IPVS.
+/// Who lists conntrack for all others, and the thread that takes out of IPVS.
 ///
 /// # Errors
 /// Where the kernel has no room for it.
 pub(super) fn taking_out(shared: &Shared) -> std::io::Result<TakingOut> {
+    shared.crew.task("conntrack", reader::follow(shared.reader.clone(), shared.crew.clone()));
     let given = takeout::Given {
         sight: shared.sight.clone(),
         beat: Arc::clone(&shared.beat),
         bell: Arc::clone(&shared.bells.takeout),
         rescue: Arc::clone(&shared.rescue),
+        reader: shared.reader.clone(),
     };
     TakingOut::start(given, &shared.crew)
 }
@@ -121,7 +129,7 @@ pub(super) struct Others {
 /// # Errors
 /// As of [`taking_out`].
 pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others> {
-    let Shared { sight, crew, published, builds, bells, injector, follow_up, rescue, .. } = shared;
+    let Shared { sight, crew, published, builds, bells, injector, follow_up, rescue, reader, .. } = shared;
     let Theirs { source, present, look, switches, events, cut_log } = theirs;
     let source_row = source.follow(Arc::clone(builds), crew);
     let answering = answers::follow(events, injector.clone(), crew.stop());
@@ -138,9 +146,14 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
         bells: bells.clone(),
     };
     crew.task("kube-proxy", mode::follow(following, crew.clone()));
-    let letting_go =
-        LettingGo { sight: sight.clone(), rescue: Arc::clone(rescue), follow_up: Arc::clone(follow_up) };
-    crew.task("pinned", pinned::follow(letting_go.clone(), crew.clone()));
+    let letting_go = LettingGo {
+        sight: sight.clone(),
+        rescue: Arc::clone(rescue),
+        follow_up: Arc::clone(follow_up),
+        reader: reader.clone(),
+    };
+    let again = Again::new(letting_go.clone(), Arc::clone(&shared.counters));
+    crew.task("pinned", again::follow(again, crew.clone()));
     let asking = Asking {
         sight: sight.clone(),
         beat: Arc::clone(&shared.beat),
@@ -148,6 +161,7 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
         follow_up: Arc::clone(follow_up),
         bells: bells.clone(),
         letting_go,
+        reader: reader.clone(),
     };
     crew.task("follow-up", idle::follow(asking, crew.clone()));
     let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
@@ -169,7 +183,6 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
 /// Who carries out what comes over the socket. `handed_over` is cancelled once another agent takes over.
 pub(super) fn desk(
     shared: Shared,
-    counters: Counters,
     rows: Rows,
     audit: audit::Inbox,
     started: Timestamp,
@@ -179,11 +192,12 @@ pub(super) fn desk(
         sight: shared.sight,
         started,
         beat: shared.beat,
-        counters,
+        counters: shared.counters,
         injector: shared.injector,
         rescue: shared.rescue,
         takeout: shared.bells.takeout,
         follow_up: shared.follow_up,
+        reader: shared.reader,
         rows,
     };
     Desk {

@@ -1,31 +1,33 @@
 //! The flows that conntrack knows to backends, as the rows that the CLI prints.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use nodefence_common::Addr;
 
-use super::{chain::chain, refusals::not_found, world::World};
+use super::{chain::chain, reader::Reader, refusals::not_found, world::World};
 use crate::{
     cluster::{Backends, Protocol},
-    conntrack::{Conntrack, Family, Flow},
+    conntrack::{Flow, of_backends},
     report::{Failure, FlowRow, Flows},
 };
 
 /// The flows to backends, of one node or of all.
-pub(super) fn flows(world: &World, only: Option<&str>) -> Result<Flows, Failure> {
+pub(super) fn flows(world: &World, reader: &Reader, only: Option<&str>) -> Result<Flows, Failure> {
     let view = &world.view;
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
         return Err(not_found(name, view.source));
     }
     let mut backends = Backends::new();
     for node in view.nodes.iter().filter(|node| only.is_none_or(|name| node.name == name)) {
-        node.backends.iter().for_each(|backend| backends.add(backend, &node.name));
+        node.backends.iter().for_each(|backend| backends.add(backend, node.name.clone()));
     }
-    let mut conntrack = Conntrack::open().map_err(failed)?;
+    let backends = Arc::new(backends);
     let mut flows = Vec::new();
     let mut notes = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        let dump = conntrack.dump(family, |flow| backends.of_flow(flow).is_some()).map_err(failed)?;
+    for dump in reader.list_while(of_backends(&backends, None), || {}).map_err(failed)? {
         if dump.incomplete {
             notes.push("conntrack changed too fast to be listed whole; flows may be missing".to_owned());
         }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nodefence_common::Addr;
@@ -16,7 +16,8 @@ use super::{
     coverage::Coverage,
     follow_up::{FollowUp, Round},
     outlets::Bells,
-    pinned::LettingGo,
+    pinned::{Begun, LettingGo},
+    reader::Reader,
     rounds::{AT_ONCE, Of, Rounds},
     settings::Settings,
     sight::Sight,
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::{
     cluster::{Backends, NodeName},
-    conntrack::Conntrack,
+    conntrack::{self, Conntrack, Dump, Family, Wanted, of_backends},
     dataplane::{
         Injector,
         sweep::{self, Entry, Report, Surroundings},
@@ -47,6 +48,7 @@ pub(super) struct Asking {
     pub(super) follow_up: Arc<FollowUp>,
     pub(super) bells: Bells,
     pub(super) letting_go: LettingGo,
+    pub(super) reader: Reader,
 }
 
 /// What came of it, by node; nothing of those where there was no point in asking.
@@ -78,10 +80,25 @@ impl Asking {
             // The devices of its pods are attached only while it bears a flag, which the source may just have given it.
             self.bells.looks.look(LOOK);
         }
-        self.letting_go.before_asking(&nodes);
+        let begun_to_let_go = self.letting_go.begin(&nodes);
+        let to_ask = ToAsk::of(self, &nodes);
+        let mut wanted = begun_to_let_go.as_ref().map(Begun::wanted).unwrap_or_default();
+        let of_datagrams = wanted.len();
+        wanted.extend(to_ask.iter().flat_map(ToAsk::wanted));
+        // One listing for both.
+        let start = Instant::now();
+        let mut datagrams = self.reader.list_while(wanted, || {});
+        let clients = match &mut datagrams {
+            Ok(listed) => Ok(listed.split_off(of_datagrams)),
+            Err(error) => Err(Arc::clone(error)),
+        };
+        if let Some(begun) = begun_to_let_go {
+            self.letting_go.before_asking(begun, datagrams.as_deref());
+        }
+        drop(datagrams);
         // No newer than what the first questions go by: a device that is attached while these are asked counts as come since.
         let reached = Arc::clone(&self.sight.world().coverage);
-        let mut rows = ask(self, &nodes);
+        let mut rows = to_ask.map(|to_ask| to_ask.ask(self, start, clients)).unwrap_or_default();
         rows.extend(ask_where_reached_late(self, &rows, &reached));
         // The drain deletes their connections from now on.
         for node in rows.keys() {
@@ -116,7 +133,10 @@ fn ask_where_reached_late(asking: &Asking, rows: &Rows, before: &Coverage) -> Ro
     late.retain(|node| {
         world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, before))
     });
-    ask(asking, &late)
+    let start = Instant::now();
+    let Some(to_ask) = ToAsk::of(asking, &late) else { return Rows::new() };
+    let listed = asking.reader.list_while(to_ask.wanted(), || {});
+    to_ask.ask(asking, start, listed)
 }
 
 /// Asks the idle clients of nodes that are cut from now on (by a request, the source, a flag adopted from an agent that ended), or that the cut reaches better
@@ -155,43 +175,63 @@ pub(super) fn pointless(settings: &Settings) -> Option<&'static str> {
     }
 }
 
-/// Asks all clients of these nodes' backends and keeps the outcome for `status`. Blocking, a second or so.
-fn ask(asking: &Asking, names: &BTreeSet<NodeName>) -> Rows {
-    if pointless(&asking.sight.settings).is_some() {
-        return Rows::new();
-    }
-    let world = asking.sight.world();
-    let keep = world.keep();
-    let mut nodes: Vec<NodeName> = Vec::new();
-    let mut backends = Backends::new();
-    // A flag may be gone by the time of its turn.
-    for name in names.iter().filter(|name| world.enforces(name)) {
-        if add_backends(&mut backends, &world.view, name, &keep, nodes.len()) {
-            nodes.push(name.clone());
+/// Whose clients are to be asked: nodes that are cut, and their backends.
+struct ToAsk {
+    world: Arc<World>,
+    nodes: Vec<NodeName>,
+    backends: Arc<Backends<usize>>,
+}
+
+impl ToAsk {
+    /// Those of these nodes that are cut and have any; `None` where there are none.
+    fn of(asking: &Asking, names: &BTreeSet<NodeName>) -> Option<Self> {
+        if pointless(&asking.sight.settings).is_some() {
+            return None;
         }
-    }
-    if nodes.is_empty() {
-        return Rows::new();
-    }
-    let coverage = Arc::clone(&world.coverage);
-    let mut ground = Ground { asking, nodes: &nodes, coverage, failed: None };
-    let outcome = Conntrack::open().and_then(|mut conntrack| {
-        sweep::sweep(&mut conntrack, &backends, nodes.len(), &world.findings.manner(), &mut ground)
-    });
-    let Ground { coverage, failed, .. } = ground;
-    let rows: Rows = match outcome {
-        Ok(reports) => {
-            nodes.iter().cloned().zip(reports.into_iter().map(|report| row(report, &failed))).collect()
+        let world = asking.sight.world();
+        let keep = world.keep();
+        let mut nodes: Vec<NodeName> = Vec::new();
+        let mut backends = Backends::new();
+        // A flag may be gone by the time of its turn.
+        for name in names.iter().filter(|name| world.enforces(name)) {
+            if add_backends(&mut backends, &world.view, name, &keep, nodes.len()) {
+                nodes.push(name.clone());
+            }
         }
-        Err(error) => {
-            let failed = AskRow { problem: Some(chain(error)), ..AskRow::default() };
-            nodes.iter().map(|node| (node.clone(), failed.clone())).collect()
-        }
-    };
-    for (node, row) in &rows {
-        note(asking, &world, node, row, &coverage);
+        (!nodes.is_empty()).then(|| Self { world, nodes, backends: Arc::new(backends) })
     }
-    rows
+
+    /// What must be listed.
+    fn wanted(&self) -> Vec<(Family, Wanted)> {
+        of_backends(&self.backends, None)
+    }
+
+    /// Asks all clients of what was listed since `start`, and keeps the outcome for `status`. Blocking, a second or so.
+    fn ask(self, asking: &Asking, start: Instant, listed: Result<Vec<Dump>, Arc<conntrack::Error>>) -> Rows {
+        let Self { world, nodes, backends } = self;
+        let coverage = Arc::clone(&asking.sight.world().coverage);
+        let mut ground = Ground { asking, nodes: &nodes, coverage, failed: None };
+        let manner = world.findings.manner();
+        let outcome = listed.map_err(chain).and_then(|listed| {
+            let mut conntrack = Conntrack::open().map_err(chain)?;
+            sweep::sweep(&mut conntrack, listed, start, &backends, nodes.len(), &manner, &mut ground)
+                .map_err(chain)
+        });
+        let Ground { coverage, failed, .. } = ground;
+        let rows: Rows = match outcome {
+            Ok(reports) => {
+                nodes.iter().cloned().zip(reports.into_iter().map(|report| row(report, &failed))).collect()
+            }
+            Err(error) => {
+                let failed = AskRow { problem: Some(error), ..AskRow::default() };
+                nodes.iter().map(|node| (node.clone(), failed.clone())).collect()
+            }
+        };
+        for (node, row) in &rows {
+            note(asking, &world, node, row, &coverage);
+        }
+        rows
+    }
 }
 
 /// Says and keeps what came of asking about a node, and has it asked about again where more of it is reached by now.

@@ -1,28 +1,19 @@
 //! What pins clients to a flagged node where kube-proxy forwards by nftables or iptables: its affinity, and conntrack's entries. Its rules are never
 //! touched, and they go on listing the node's endpoints; so what they pin anew is let go again as long as the flag holds.
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use super::{
-    backends::add_backends, chain::chain, desk::Desk, follow_up::FollowUp, sight::Sight, threads::Crew,
+    backends::add_backends, chain::chain, desk::Desk, follow_up::FollowUp, reader::Reader, sight::Sight,
     world::World,
 };
 use crate::{
     cluster::{Backends, ClusterView, NodeName, Protocol},
-    conntrack::{Conntrack, Deleted, Flow, Protocols},
+    conntrack::{Conntrack, Deleted, Dump, Error, Family, Flow, Protocols, Wanted, of_backends},
     plan::{self, Slot},
     proxy::{self, Affinity, Mode, endpoints},
     report::PinnedRow,
     sysctl,
 };
-
-/// How often what was pinned anew is let go, and by how much longer the pause is than the work: 5 % of a processor at most.
-const AGAIN_EVERY: Duration = Duration::from_secs(1);
-const PAUSE: u32 = 19;
 
 /// How often it is tried again to let go what is pinned to nodes of which one was flagged no more meanwhile.
 const TRIES: u32 = 8;
@@ -37,16 +28,17 @@ pub(super) struct LettingGo {
     /// What was deleted is remembered there, for packets on their way.
     pub(super) rescue: Arc<Desk>,
     pub(super) follow_up: Arc<FollowUp>,
+    pub(super) reader: Reader,
 }
 
 /// Which mode, where there is anything to do: not in observe mode, and not where IPVS forwards or nobody knows what does.
-fn mode(sight: &Sight) -> Option<Mode> {
+pub(super) fn mode(sight: &Sight) -> Option<Mode> {
     let mode = sight.world().proxy.mode.filter(|mode| *mode != Mode::Ipvs)?;
     (sight.settings.mode == plan::Mode::Enforce).then_some(mode)
 }
 
 /// What is to be let go: backends of flagged nodes but for what is kept, the view that they are of, and their verdicts.
-struct Flagged {
+pub(super) struct Flagged {
     view: Arc<ClusterView>,
     /// By their node's place in `nodes`.
     backends: Backends<usize>,
@@ -54,6 +46,7 @@ struct Flagged {
 }
 
 /// A node that is flagged.
+#[derive(PartialEq, Eq)]
 struct Bears {
     name: NodeName,
     /// Where its entry is, and since when (CLOCK_MONOTONIC, ns) it has borne its verdict without a break.
@@ -71,7 +64,7 @@ impl Bears {
 
 impl Flagged {
     /// Of those nodes that are cut now and pass; nothing where there is none.
-    fn of(sight: &Sight, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
+    pub(super) fn of(sight: &Sight, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
         let world = sight.world();
         let mut backends = Backends::new();
         let mut nodes = Vec::new();
@@ -82,6 +75,16 @@ impl Flagged {
             }
         }
         (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends, nodes })
+    }
+
+    /// Their nodes.
+    pub(super) fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.iter().map(|node| &node.name)
+    }
+
+    /// Whether these are the same backends, under the same verdicts.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        self.nodes == other.nodes && self.backends == other.backends
     }
 
     /// Leaves out flows of nodes that do not bear the same verdict any more. Without flows: whether all do.
@@ -107,34 +110,81 @@ impl Flagged {
     }
 
     /// Takes the clients from the affinity of these endpoints.
-    fn unstick(&self, mode: Mode) -> Result<proxy::Flushed, proxy::Error> {
+    pub(super) fn unstick(&self, mode: Mode) -> Result<proxy::Flushed, proxy::Error> {
         proxy::flush(mode, &|protocol, socket| self.contains(protocol, socket), &self.affinity())
     }
 
-    fn delete(&self, ours: &LettingGo, which: Protocols) -> Result<Deleted, String> {
+    /// Deletes what the kernel deletes by filter; gives of which backends entries are to be listed and deleted one by one.
+    fn delete_by_filter(
+        &self,
+        ours: &LettingGo,
+        which: Protocols,
+    ) -> Result<(Deleted, Arc<Backends<()>>), String> {
+        if ours.rescue.takes() {
+            // By which backends they are remembered must be known.
+            return Ok((Deleted::default(), Arc::new(self.backends.at(|_| true))));
+        }
         let by_filter = ours.sight.world().findings.by_filter();
-        Conntrack::open()
-            .and_then(|mut conntrack| {
-                if ours.rescue.takes() {
-                    conntrack.delete_known(&self.backends, which, |flows| {
-                        // A packet that is handed over just now is rescued by its entry, or by what is known of it.
-                        ours.rescue.remember(flows);
-                        self.keep_to(&ours.sight.world(), flows)
-                    })
-                } else {
-                    let keep = |flows: &mut Vec<Flow>| self.keep_to(&ours.sight.world(), flows);
-                    conntrack.delete_backends(&self.backends, which, by_filter, keep)
-                }
-            })
-            .map_err(chain)
+        let may = || self.keep_to(&ours.sight.world(), &mut Vec::new());
+        let (done, rest) = Conntrack::open()
+            .and_then(|mut conntrack| conntrack.delete_by_filter(&self.backends, which, by_filter, may))
+            .map_err(chain)?;
+        Ok((done, Arc::new(rest)))
+    }
+
+    fn delete_listed(&self, ours: &LettingGo, listed: &[Dump]) -> Result<Deleted, String> {
+        let may = |flows: &mut Vec<Flow>| {
+            if ours.rescue.takes() {
+                // A packet that is handed over just now is rescued by its entry, or by what is known of it.
+                ours.rescue.remember(flows);
+            }
+            self.keep_to(&ours.sight.world(), flows)
+        };
+        let mut conntrack = Conntrack::open().map_err(chain)?;
+        let mut done = Deleted::default();
+        for dump in listed {
+            done.add(conntrack.delete_listed(dump, may).map_err(chain)?);
+            if done.stopped {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// As one listing has it. `delete_by_filter` and `delete_listed`, with the listing in between.
+    pub(super) fn delete(&self, ours: &LettingGo, which: Protocols) -> Result<Deleted, String> {
+        let (mut done, rest) = self.delete_by_filter(ours, which)?;
+        let wanted = of_backends(&rest, Some(which));
+        if !done.stopped && !wanted.is_empty() {
+            let listed = ours.reader.list_while(wanted, || {}).map_err(chain)?;
+            done.add(self.delete_listed(ours, &listed)?);
+        }
+        Ok(done)
+    }
+}
+
+/// What is to be let go of nodes whose clients are about to be asked: affinity is gone, and so is what the kernel deletes by filter.
+pub(super) struct Begun {
+    flagged: Flagged,
+    row: PinnedRow,
+    filtered: Result<(Deleted, Arc<Backends<()>>), String>,
+}
+
+impl Begun {
+    /// What must be listed for the rest.
+    pub(super) fn wanted(&self) -> Vec<(Family, Wanted)> {
+        match &self.filtered {
+            Ok((done, rest)) if !done.stopped => of_backends(rest, Some(Protocols::Datagrams)),
+            _ => Vec::new(),
+        }
     }
 }
 
 impl LettingGo {
-    /// Lets go at once what no RST can: clients that stick to the nodes' endpoints, then their UDP and SCTP flows. Blocking.
-    pub(super) fn before_asking(&self, nodes: &BTreeSet<NodeName>) {
-        let Some(mode) = mode(&self.sight) else { return };
-        let Some(flagged) = Flagged::of(&self.sight, |name| nodes.contains(name)) else { return };
+    /// Begins to let go at once what no RST can: clients that stick to the nodes' endpoints, then their UDP and SCTP flows. Blocking.
+    pub(super) fn begin(&self, nodes: &BTreeSet<NodeName>) -> Option<Begun> {
+        let mode = mode(&self.sight)?;
+        let flagged = Flagged::of(&self.sight, |name| nodes.contains(name))?;
         let mut row = PinnedRow { nodes: flagged.nodes.len(), ..PinnedRow::default() };
         match flagged.unstick(mode) {
             Ok(flushed) => {
@@ -143,7 +193,27 @@ impl LettingGo {
             }
             Err(error) => row.problem = Some(chain(error)),
         }
-        match self.delete(nodes, Protocols::Datagrams) {
+        let filtered = flagged.delete_by_filter(self, Protocols::Datagrams);
+        Some(Begun { flagged, row, filtered })
+    }
+
+    /// Goes on with what was listed: what [`Begun::wanted`] asked for. Blocking.
+    pub(super) fn before_asking(&self, begun: Begun, listed: Result<&[Dump], &Arc<Error>>) {
+        let Begun { flagged, mut row, filtered } = begun;
+        let done = filtered.and_then(|(mut done, _)| {
+            if !done.stopped {
+                let listed = listed.map_err(|error| chain(Arc::clone(error)))?;
+                done.add(flagged.delete_listed(self, listed)?);
+            }
+            if done.stopped {
+                // One of them was flagged no more: for the others it begins anew.
+                let names = flagged.nodes.iter().map(|node| node.name.clone()).collect();
+                done.stopped = false;
+                done.add(self.delete(&names, Protocols::Datagrams)?);
+            }
+            Ok(done)
+        });
+        match done {
             Ok(done) => {
                 row.datagrams = done.deleted;
                 note(&mut row, done);
@@ -198,34 +268,6 @@ impl LettingGo {
             }
         }
         Err("nodes were flagged no more again and again meanwhile; entries of others may be left".to_owned())
-    }
-
-    /// Lets go what was pinned anew to any flagged node. Blocking.
-    fn again(&self) {
-        let (Some(mode), Some(flagged)) = (mode(&self.sight), Flagged::of(&self.sight, |_| true)) else {
-            return;
-        };
-        let flushed = flagged.unstick(mode).map_err(chain);
-        let deleted = flagged.delete(self, Protocols::Datagrams);
-        if let Some(error) = flushed.err().or(deleted.err()) {
-            tracing::debug!(error, "what was pinned anew was not let go; tried again");
-        }
-    }
-}
-
-/// Lets go what was pinned anew to flagged nodes, until the agent ends.
-pub(super) async fn follow(letting_go: LettingGo, crew: Crew) -> anyhow::Result<()> {
-    let stop = crew.stop();
-    let mut pause = AGAIN_EVERY;
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pause) => {}
-        }
-        let start = Instant::now();
-        let letting_go = letting_go.clone();
-        crew.blocking("pinned", move || letting_go.again()).await?;
-        pause = AGAIN_EVERY.max(start.elapsed() * PAUSE);
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::follow_up::Round;
 
-/// How many ask at once for requests, and as many for all others: each lists the whole of conntrack a few times, on the node that
+/// How many ask at once for requests, and as many for all others: each has the whole of conntrack listed, on the node that
 /// carries the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
 pub(super) const AT_ONCE: usize = 2;
 

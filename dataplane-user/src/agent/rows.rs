@@ -21,6 +21,7 @@ use super::{
     follow_up::FollowUp,
     kept_rows::kept_rows,
     left_out::{left_out_rows, left_out_warning},
+    reader::Reader,
     records::danger,
     sight::Sight,
     tables::TablesRow,
@@ -47,11 +48,12 @@ pub(super) struct Shown {
     pub(super) started: Timestamp,
     pub(super) beat: Arc<Beat>,
     /// What the kernel programs counted.
-    pub(super) counters: Counters,
+    pub(super) counters: Arc<Counters>,
     pub(super) injector: Injector,
     pub(super) rescue: Arc<Desk>,
     pub(super) takeout: Arc<Bell>,
     pub(super) follow_up: Arc<FollowUp>,
+    pub(super) reader: Reader,
     pub(super) rows: Rows,
 }
 
@@ -345,6 +347,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         probe_text: findings.to_string(),
         probe: findings,
         cannot_ask,
+        conntrack: shown.reader.row(),
         asked,
         proxy: Judgement::clone(&world.proxy),
         pinned,

@@ -144,7 +144,7 @@ async fn start(
     };
     stages.enter("dataplane");
     let Seen { source, present, look, known } = seen;
-    let Opened { shared, tables, devices, counters, switches, events, rescues, cut_log } =
+    let Opened { shared, tables, devices, switches, events, rescues, cut_log } =
         open(settings, known, &inherited, &crew)?;
     let started = Timestamp::now();
     let Inherited { verdicts, store } = inherited;
@@ -180,7 +180,7 @@ async fn start(
     let writing = Arc::clone(&store.writing);
     let rows = Rows { source, tables, flags_problem, writing, routes, neighbours };
     let handed_over = CancellationToken::new();
-    let desk = actors::desk(shared, counters, rows, audit, started, handed_over.clone());
+    let desk = actors::desk(shared, rows, audit, started, handed_over.clone());
     crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));
     let agent = Agent { crew, settings, lock, server, verdicts, store, taking_out, rescuing, handed_over };
     Ok(Started::Runs(Box::new(agent)))

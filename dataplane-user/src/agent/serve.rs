@@ -182,7 +182,7 @@ impl Handler for Desk {
             Request::Nodes => self.blocking(|shown| rows::nodes(&shown.sight)).await.into(),
             Request::Backends => self.blocking(|shown| rows::backends(&shown.sight)).await.into(),
             Request::Flows { node } => self
-                .blocking(move |shown| flow_rows::flows(&shown.sight.world(), node.as_deref()))
+                .blocking(move |shown| flow_rows::flows(&shown.sight.world(), &shown.reader, node.as_deref()))
                 .await
                 .and_then(|rows| rows)
                 .into(),

@@ -13,6 +13,7 @@ use super::{
     inbox, lines,
     lock::{Lock, LockError},
     outlets::{Bells, Outlets},
+    reader::Reader,
     records,
     settings::Settings,
     sight::Sight,
@@ -26,9 +27,7 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    dataplane::{
-        Attach, Counters, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings,
-    },
+    dataplane::{Attach, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings},
     enforce::{Enforcer, Epoch, InMaps, Input, Source},
     flags::{FlagStore, now},
     plan::Indices,
@@ -134,7 +133,6 @@ pub(super) struct Opened {
     /// How far the thread is that writes tables.
     pub(super) tables: watch::Receiver<TablesRow>,
     pub(super) devices: Attach,
-    pub(super) counters: Counters,
     pub(super) switches: Switches,
     pub(super) events: EventStream,
     pub(super) rescues: Rescues,
@@ -203,6 +201,8 @@ pub(super) fn open(
         injector,
         follow_up: Arc::default(),
         rescue: Arc::default(),
+        reader: Reader::default(),
+        counters: Arc::new(counters),
     };
-    Ok(Opened { shared, tables, devices, counters, switches, events, rescues, cut_log })
+    Ok(Opened { shared, tables, devices, switches, events, rescues, cut_log })
 }

@@ -1,5 +1,6 @@
 //! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
 mod ending;
+mod opening;
 mod rows;
 
 use std::{
@@ -15,6 +16,7 @@ use super::{
     chain::chain,
     desk::Desk,
     idle,
+    reader::Reader,
     sight::Sight,
     threads::{Crew, Turn},
 };
@@ -29,8 +31,9 @@ use crate::{
     },
     proxy,
     report::{GuardRow, IpvsRow},
-    takeout::{Book as _, Drive, Failure, GuardKind, Kernel, Known, Ledgers, Reopened, ground, holds},
+    takeout::{Book as _, Drive, Failure, GuardKind, Kernel, Ledgers, Reopened, ground, holds},
 };
+use opening::Opening;
 use rows::{node_row, note};
 
 /// Longest time between two looks at what is flagged, and at the lease.
@@ -49,6 +52,8 @@ pub(super) struct Given {
     pub(super) bell: Arc<Bell>,
     /// What was deleted is remembered there, for packets on their way.
     pub(super) rescue: Arc<Desk>,
+    /// Who lists conntrack.
+    pub(super) reader: Reader,
 }
 
 /// The thread. Dropping this ends it; what was taken is put back before that returns, unless another agent takes over.
@@ -80,6 +85,7 @@ impl Drop for TakingOut {
 
 struct Work {
     given: Given,
+    opening: Opening,
     drive: Option<Drive<Kernel, Ledgers>>,
     /// Nobody has looked yet whether an earlier agent left something.
     first: bool,
@@ -109,6 +115,11 @@ impl Work {
         let (view, addresses) = (Arc::clone(&world.view), Arc::clone(&world.addresses));
         Self {
             ground: ground(given.sight.settings.mode == Mode::Enforce),
+            opening: Opening {
+                rescue: Arc::clone(&given.rescue),
+                reader: given.reader.clone(),
+                beat: Arc::clone(&given.beat),
+            },
             given,
             drive: None,
             first: true,
@@ -285,7 +296,7 @@ impl Work {
             self.first = false;
             return Ok(false);
         }
-        let kernel = Kernel::open(known(&self.given.rescue))?;
+        let kernel = self.opening.open()?;
         let pin_dir = &self.given.sight.settings.options.pin_dir;
         // From now on a lease that has lapsed stays so.
         self.given.beat.set_drains(true);
@@ -325,7 +336,7 @@ impl Work {
     /// The tables do not answer: another socket, or none where IPVS is not loaded any more.
     fn reopen(&mut self, error: &ipvs::Error) {
         let Some(drive) = &mut self.drive else { return };
-        match reopened(&self.given.rescue, error) {
+        match self.opening.again(error) {
             Reopened::Tables(kernel) => drive.replace_tables(kernel),
             Reopened::Gone => {
                 let _told_again = drive.book().write_all(&BTreeMap::new());
@@ -390,28 +401,6 @@ impl Work {
         board.progress.flushes = flushes;
         if let Some(balanced) = balanced {
             board.progress.balanced = balanced;
-        }
-    }
-}
-
-/// A packet that is handed over just now is rescued by its entry, or by what is known of it.
-fn known(rescue: &Arc<Desk>) -> Known {
-    let rescue = Arc::clone(rescue);
-    Box::new(move |flows| {
-        if rescue.takes() {
-            rescue.remember(flows);
-        }
-    })
-}
-
-/// The tables once more, after they did not answer.
-fn reopened(rescue: &Arc<Desk>, error: &ipvs::Error) -> Reopened<Kernel> {
-    match Kernel::open(known(rescue)) {
-        Ok(kernel) => Reopened::Tables(kernel),
-        Err(ipvs::Error::NotLoaded) => Reopened::Gone,
-        Err(again) => {
-            tracing::debug!(%error, %again, "IPVS cannot be opened again");
-            Reopened::NotYet
         }
     }
 }

@@ -16,7 +16,7 @@ pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};
 pub use ipvs::{GuardRow, IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
-    AskRow, BackendRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow, KeptRow,
-    NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
+    AskRow, BackendRow, ConntrackRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow,
+    KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
 };
 pub use server::{Handler, Server, ServerError};

@@ -316,6 +316,15 @@ pub struct RescueRow {
     pub not: std::collections::BTreeMap<String, u64>,
 }
 
+/// What listing conntrack's table has cost, since the agent began; what the audit reads is not in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConntrackRow {
+    /// How often the kernel went through its IPv4 entries.
+    pub listed_v4: u64,
+    /// How often it went through its IPv6 entries.
+    pub listed_v6: u64,
+}
+
 /// The agent's state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -371,6 +380,8 @@ pub struct Status {
     pub probe_text: String,
     /// Which flows cannot be asked on this node.
     pub cannot_ask: Vec<String>,
+    /// How often conntrack was listed.
+    pub conntrack: ConntrackRow,
     /// The last round of asking, by node.
     pub asked: std::collections::BTreeMap<NodeName, AskRow>,
     /// How kube-proxy forwards, and by what that is known.

@@ -234,7 +234,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
     /// Once for all that was deleted, and not in the round that deleted it: packets that wait for that are rescued meanwhile.
     fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
-            self.tables.settle();
+            self.tables.settle(&self.machine.ours());
         }
     }
 

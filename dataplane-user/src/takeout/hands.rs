@@ -44,11 +44,12 @@ pub trait Tables {
     fn apply(&mut self, changes: &[Change]) -> Applied;
 
     /// Does what follows from the changes that were made and need not be done in between: connections of datagrams to what was deleted are forgotten. Whoever
-    /// waits for the turn does not wait for this.
-    fn settle(&mut self);
+    /// waits for the turn does not wait for this. `ours`: what is taken out, for all of which conntrack is gone through at once.
+    fn settle(&mut self, ours: &[Pair]);
 
-    /// How many connections to these destinations conntrack has; left out are those of which it cannot tell.
-    fn count(&mut self, pairs: &[Pair]) -> Counts;
+    /// How many connections to these destinations, which are among `ours`, conntrack may still have: none only where that is sure. Left out are those of which it
+    /// cannot tell.
+    fn count(&mut self, pairs: &[Pair], ours: &[Pair]) -> Counts;
 }
 
 /// The ledger and its lease.

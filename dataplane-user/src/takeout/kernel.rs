@@ -1,10 +1,15 @@
-use std::{collections::HashSet, net::SocketAddr, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use nodefence_common::Addr;
 
 use super::Tables;
 use crate::{
-    conntrack::{self, Conntrack, Family as Half, Flow, TcpState},
+    conntrack::{self, Conntrack, Dump, Family as Half, Flow, List, TcpState, Wanted},
     flags::monotonic_ns,
     ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Outcome, Protocol, Service, ServiceKey},
     ledger::Pair,
@@ -22,43 +27,112 @@ pub type Known = Box<dyn FnMut(&[Flow]) + Send>;
 pub struct Kernel {
     ipvs: Ipvs,
     conntrack: Option<Conntrack>,
+    list: Box<dyn List + Send>,
     known: Known,
     /// Destinations of datagrams that were deleted, and whose conntrack entries were not yet.
     gone: HashSet<Pair>,
+    /// Conntrack's entries of destinations that are ours, as last listed. A destination of weight 0 gets none that are new.
+    left: Left,
 }
 
-/// How many conntrack entries are remembered and deleted together.
+/// Entries by destination; those that were looked for and not found are gone from it. None of a destination that was not listed.
+type Left = HashMap<Pair, Vec<Flow>>;
+
+/// How many conntrack entries are remembered and deleted together, or looked up.
 const TOGETHER: usize = 64;
 
 impl Kernel {
-    /// Opens them.
+    /// Opens them. Conntrack is listed by `list`; without one by a socket of its own.
     ///
     /// # Errors
     /// As [`Ipvs::open`]. Without conntrack a fixed time is waited instead of counting.
-    pub fn open(known: Known) -> Result<Self, ipvs::Error> {
+    pub fn open(known: Known, list: Option<Box<dyn List + Send>>) -> Result<Self, ipvs::Error> {
         let conntrack = Conntrack::open().ok();
-        Ok(Self { ipvs: Ipvs::open()?, conntrack, known, gone: HashSet::new() })
+        let list = list.unwrap_or_else(|| Box::new(Alone));
+        Ok(Self { ipvs: Ipvs::open()?, conntrack, list, known, gone: HashSet::new(), left: Left::new() })
     }
 
-    /// Deletes the entries of datagrams to destinations that were just deleted, as these services sent them there: the same destination may serve others. IPVS
-    /// does so with their connections, some milliseconds later, and until then it drops what comes by an entry that is confirmed (`ip_vs_in`,
-    /// net/netfilter/ipvs/ip_vs_core.c): without one it sends it elsewhere at once.
-    fn forget_datagrams(&mut self, half: Half, gone: &HashSet<Pair>) -> Result<(), conntrack::Error> {
+    /// Lists conntrack's entries of all these destinations, as their services sent them there: the same destination may serve others. Those of datagrams to
+    /// destinations in `gone` are deleted. IPVS does so with their connections, some milliseconds later, and until then it drops what comes by an entry that is
+    /// confirmed (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c): without one it sends it elsewhere at once.
+    fn survey(&mut self, ours: &[Pair], gone: &HashSet<Pair>) -> Result<(), Arc<conntrack::Error>> {
+        self.left.clear();
         let Some(conntrack) = &mut self.conntrack else { return Ok(()) };
-        let found = conntrack.dump(half, |flow| gone.contains(&pair_of(flow)))?;
-        // A packet that meets the cut meanwhile is known for a moment only: what is remembered is deleted right away.
-        for flows in found.flows.chunks(TOGETHER) {
-            (self.known)(flows);
-            conntrack.delete(flows)?;
+        let ours: Arc<HashSet<Pair>> =
+            Arc::new(ours.iter().chain(gone).filter(|pair| is_address(&pair.service)).copied().collect());
+        let backends: Arc<HashSet<Addr>> =
+            Arc::new(ours.iter().map(|pair| pair.destination.ip().into()).collect());
+        let wanted = halves(&ours).map(|half| {
+            let (ours, backends) = (Arc::clone(&ours), Arc::clone(&backends));
+            let keep = move |flow: &Flow| {
+                backends.contains(&flow.reply.src) && is_open(flow) && ours.contains(&pair_of(flow))
+            };
+            (half, Box::new(keep) as Wanted)
+        });
+        let listed = self.list.list(wanted.collect())?;
+        let mut left: Left = ours.iter().map(|pair| (*pair, Vec::new())).collect();
+        for dump in listed {
+            let (of_gone, others): (Vec<Flow>, Vec<Flow>) =
+                dump.flows.into_iter().partition(|flow| gone.contains(&pair_of(flow)));
+            // A packet that meets the cut meanwhile is known for a moment only: what is remembered is deleted right away.
+            for flows in of_gone.chunks(TOGETHER) {
+                (self.known)(flows);
+                conntrack.delete(flows)?;
+            }
+            for flow in others {
+                left.entry(pair_of(&flow)).or_default().push(flow);
+            }
         }
+        self.left = left;
         Ok(())
     }
 }
 
+/// By a socket of its own each time.
+struct Alone;
+
+impl List for Alone {
+    fn list(&mut self, wanted: Vec<(Half, Wanted)>) -> Result<Vec<Dump>, Arc<conntrack::Error>> {
+        Conntrack::open()?.list(wanted)
+    }
+}
+
+/// Whether a connection may still go on by this entry.
+fn is_open(flow: &Flow) -> bool {
+    flow.tcp != Some(TcpState::Close)
+}
+
+/// Leaves out entries that are gone, up to some that are there: how many those are matters to nobody.
+fn drop_gone(conntrack: &mut Conntrack, flows: &mut Vec<Flow>) -> Result<(), conntrack::Error> {
+    while !flows.is_empty() {
+        let last = flows.split_off(flows.len().saturating_sub(TOGETHER));
+        let mut there = conntrack.still_there(&last)?;
+        there.retain(is_open);
+        if !there.is_empty() {
+            flows.extend(there);
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// The halves of conntrack in which entries of these destinations are.
-fn halves(gone: &HashSet<Pair>) -> impl Iterator<Item = Half> {
-    let is_in = |half| gone.iter().any(|pair| Half::of(pair.destination.ip()) == half);
+fn halves(pairs: &HashSet<Pair>) -> impl Iterator<Item = Half> {
+    let is_in = |half| pairs.iter().any(|pair| Half::of(pair.destination.ip()) == half);
     [Half::V4, Half::V6].into_iter().filter(move |half| is_in(*half))
+}
+
+/// Of which destination this change says that it has, or had until now, a weight: it may have connections that were not listed.
+fn weighed(change: &Change) -> Option<Pair> {
+    match change {
+        Change::SetDestination(service, destination) => {
+            Some(Pair { service: *service, destination: destination.address })
+        }
+        Change::NewDestination(service, destination) if destination.weight != 0 => {
+            Some(Pair { service: *service, destination: destination.address })
+        }
+        _ => None,
+    }
 }
 
 /// What of these changes has deleted destinations of datagrams. A firewall mark says nothing of addresses.
@@ -125,46 +199,40 @@ impl Tables for Kernel {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let applied = self.ipvs.apply(changes);
         self.gone.extend(deleted_datagrams(changes, &applied.outcomes));
+        for pair in changes.iter().filter_map(weighed) {
+            self.left.remove(&pair);
+        }
         applied
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self, ours: &[Pair]) {
         let gone = std::mem::take(&mut self.gone);
-        for half in halves(&gone) {
-            // One of them may fail for reasons of its own.
-            if let Err(error) = self.forget_datagrams(half, &gone) {
-                tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
-            }
+        if gone.is_empty() {
+            return;
+        }
+        if let Err(error) = self.survey(ours, &gone) {
+            tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
         }
     }
 
     /// By address and port of the service and the source of the answers: what is sent to a backend directly stays. A firewall mark says
     /// nothing of addresses. Behind tunnels the answers do not show the backend: none are found, and the destination's counters decide.
-    fn count(&mut self, pairs: &[Pair]) -> Counts {
-        let Some(conntrack) = &mut self.conntrack else { return Counts::new() };
+    fn count(&mut self, pairs: &[Pair], ours: &[Pair]) -> Counts {
         if !is_on("conntrack") {
             return Counts::new();
         }
-        let mut counts: Counts =
-            pairs.iter().filter(|pair| is_address(&pair.service)).map(|pair| (*pair, 0)).collect();
-        let backends: HashSet<Addr> = counts.keys().map(|pair| pair.destination.ip().into()).collect();
-        for half in [Half::V4, Half::V6] {
-            if !backends.iter().any(|addr| addr.as_v4().is_some() == (half == Half::V4)) {
-                continue;
-            }
-            // Counted as it streams in: there may be a hundred thousand. What a dump that was begun anew tells twice is not none either way.
-            let dumped = conntrack.dump(half, |flow| {
-                if backends.contains(&flow.reply.src)
-                    && flow.tcp != Some(TcpState::Close)
-                    && let Some(count) = counts.get_mut(&pair_of(flow))
-                {
-                    *count += 1;
-                }
-                false
-            });
-            if dumped.is_err() {
+        let asked = || pairs.iter().filter(|pair| is_address(&pair.service));
+        if asked().any(|pair| !self.left.contains_key(pair)) && self.survey(ours, &HashSet::new()).is_err() {
+            return Counts::new();
+        }
+        let Some(conntrack) = &mut self.conntrack else { return Counts::new() };
+        let mut counts = Counts::new();
+        for pair in asked() {
+            let Some(flows) = self.left.get_mut(pair) else { continue };
+            if drop_gone(conntrack, flows).is_err() {
                 return Counts::new();
             }
+            counts.insert(*pair, flows.len());
         }
         counts
     }
@@ -216,6 +284,18 @@ mod tests {
             id: 1,
             timeout: 30,
         }
+    }
+
+    #[test]
+    fn what_has_a_weight_may_have_more_connections_than_were_listed() {
+        let pair = pair(1, Protocol::TCP);
+        let with = |weight| Destination::new(pair.destination, weight);
+        // It had a weight until now, or has one again.
+        assert_eq!(weighed(&Change::SetDestination(pair.service, with(0))), Some(pair));
+        assert_eq!(weighed(&Change::SetDestination(pair.service, with(1))), Some(pair));
+        assert_eq!(weighed(&Change::NewDestination(pair.service, with(1))), Some(pair));
+        assert_eq!(weighed(&Change::NewDestination(pair.service, with(0))), None);
+        assert_eq!(weighed(&Change::DeleteDestination(pair.service, pair.destination)), None);
     }
 
     #[test]

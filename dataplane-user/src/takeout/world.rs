@@ -335,13 +335,14 @@ impl Tables for Hands {
         applied
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self, _: &[Pair]) {
         let mut world = self.0.borrow_mut();
         assert!(!world.turn, "the guard waits for it");
         world.settled += 1;
     }
 
-    fn count(&mut self, pairs: &[Pair]) -> Counts {
+    fn count(&mut self, pairs: &[Pair], ours: &[Pair]) -> Counts {
+        assert!(pairs.iter().all(|pair| ours.contains(pair)), "{pairs:?} of {ours:?}");
         let counting = self.0.borrow().counting;
         self.0.borrow_mut().pass(counting);
         let world = self.0.borrow();

@@ -148,6 +148,28 @@ pub(super) fn lookup_request(tuple: &Tuple, direction: Direction, sequence: u32)
     })
 }
 
+/// A request for this one entry, by its reply direction and zone: answered by the entry, or by an error.
+pub(super) fn entry_request(flow: &Flow, sequence: u32) -> Vec<u8> {
+    let kind = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET;
+    message(kind, NLM_F_REQUEST, Family::of(flow.reply.src) as u8, 0, sequence, |out| {
+        put_reply(out, flow);
+    })
+}
+
+/// What names an entry by its reply direction.
+pub(super) fn put_reply(out: &mut Vec<u8>, flow: &Flow) {
+    nest(out, CTA_TUPLE_REPLY, |out| {
+        put_tuple(out, &flow.reply);
+        if let Some(Zone::Reply(id)) = flow.zone {
+            put(out, CTA_TUPLE_ZONE, &id.to_be_bytes());
+        }
+    });
+    // A zone of the original direction alone has no part in the lookup by the other one.
+    if let Some(Zone::Both(id)) = flow.zone {
+        put(out, CTA_ZONE, &id.to_be_bytes());
+    }
+}
+
 /// A request for the counters of each CPU.
 pub(super) fn stats_request(sequence: u32) -> Vec<u8> {
     message(CT_STATS_CPU, NLM_F_REQUEST | NLM_F_DUMP, libc::AF_UNSPEC as u8, 0, sequence, |_| {})

@@ -4,10 +4,10 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 use nodefence_common::{Addr, PortKey};
 
 use super::{
-    Family, Flow, TCP, UDP, Zone,
+    Family, Flow, TCP, UDP,
     codec::{
         CTA_ID, CTA_IP_V4_SRC, CTA_IP_V6_SRC, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
-        CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE, SUBSYS_CTNETLINK, put_tuple,
+        CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, SUBSYS_CTNETLINK, put_reply,
     },
 };
 use crate::{
@@ -70,16 +70,7 @@ fn delete(subject: &Subject<'_>, sequence: u32) -> Vec<u8> {
 }
 
 fn put_entry(out: &mut Vec<u8>, flow: &Flow) {
-    nest(out, CTA_TUPLE_REPLY, |out| {
-        put_tuple(out, &flow.reply);
-        if let Some(Zone::Reply(id)) = flow.zone {
-            put(out, CTA_TUPLE_ZONE, &id.to_be_bytes());
-        }
-    });
-    // A zone of the original direction alone has no part in the lookup by the other one.
-    if let Some(Zone::Both(id)) = flow.zone {
-        put(out, CTA_ZONE, &id.to_be_bytes());
-    }
+    put_reply(out, flow);
     put(out, CTA_ID, &flow.id.to_be_bytes());
 }
 

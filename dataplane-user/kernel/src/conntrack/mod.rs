@@ -7,16 +7,18 @@
 mod blind;
 mod codec;
 mod delete;
+mod list;
 mod probe;
 mod remove;
 mod socket;
 mod stats;
 
 pub use blind::{Blind, blind};
+pub use list::{List, Wanted, of_backends};
 pub use nodefence_core::{
     Family,
     cluster::Backends,
-    conntrack::{Flow, TcpState, Tuple, Zone, status},
+    conntrack::{Flow, TcpState, Tuple, Turns, Zone, status},
 };
 pub use probe::by_filter;
 pub use remove::{ByFilter, Deleted, Protocols};
@@ -38,6 +40,9 @@ pub enum Error {
     /// CAP_NET_ADMIN in the network namespace is missing.
     #[error("conntrack entries may not be read: CAP_NET_ADMIN is missing")]
     Permission,
+    /// Whoever lists entries for others has ended.
+    #[error("conntrack is not listed any more: the agent ends")]
+    Ended,
     /// A request could not be sent or answered.
     #[error("conntrack {request} failed")]
     Io {

@@ -3,7 +3,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backends, Conntrack, Error, Family, Flow, SCTP, TCP, UDP,
+    Backends, Conntrack, Dump, Error, Family, Flow, SCTP, TCP, UDP,
     delete::{Filter, entry_request, filter_request},
     socket::{Answered, BATCH},
 };
@@ -126,64 +126,55 @@ impl Conntrack {
         Ok(Deleted { deleted: changed, gone, refused, ..Deleted::default() })
     }
 
-    /// Deletes the entries whose answers come from these backends, in all zones: by filter where the kernel can, else by a dump that is
-    /// filtered as it streams in. Entries that come while this goes on may be left. `may`: as for [`Self::delete_known`]; it is asked before a
-    /// filter is used too, when no flows are known.
+    /// Deletes by filter, where the kernel can, the entries whose answers come from these backends, in all zones. Gives the backends whose entries it did not
+    /// delete, and that are to be listed for [`Self::delete_listed`]. `may` is asked before filters are used, and ends it where it says no.
     ///
     /// # Errors
-    /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
-    pub fn delete_backends<T>(
+    /// [`Error::Permission`], [`Error::Io`].
+    pub fn delete_by_filter<T>(
         &mut self,
         backends: &Backends<T>,
         which: Protocols,
         by_filter: ByFilter,
-        mut may: impl FnMut(&mut Vec<Flow>) -> bool,
-    ) -> Result<Deleted, Error> {
+        mut may: impl FnMut() -> bool,
+    ) -> Result<(Deleted, Backends<()>), Error> {
         let mut done = Deleted::default();
+        let mut rest = Backends::new();
         for family in [Family::V4, Family::V6] {
             let backends = backends.at(|addr| Family::of(addr) == family);
-            let steps = Steps::new(&backends, which, by_filter.of(family));
-            done.stopped |= !may(&mut Vec::new());
+            let Steps { filters, dump } = Steps::new(&backends, which, by_filter.of(family));
+            dump.whole().for_each(|addr| rest.add_address(addr, ()));
+            dump.ports().for_each(|port| rest.add_port(port, ()));
+            if filters.is_empty() {
+                continue;
+            }
+            done.stopped |= !may();
             if done.stopped {
                 break;
             }
-            done.add(self.delete_filtered(&steps.filters)?);
-            if steps.dump.is_empty() {
-                continue;
-            }
-            done.add(self.delete_known(&steps.dump, which, &mut may)?);
+            done.add(self.delete_filtered(&filters)?);
         }
-        Ok(done)
+        Ok((done, rest))
     }
 
-    /// As [`Self::delete_backends`], but by a dump on every kernel, and only flows that `may` has just left in: it is shown some at a
-    /// time, right before they go, and ends it where it says no. Between the listing and that moment their backend may have become one that answers.
+    /// Deletes entries that were listed, and only those that `may` has just left in: it is shown some at a time, right before they go, and ends it where it says
+    /// no. Between the listing and that moment their backend may have become one that answers. Entries that came since the listing are left.
     ///
     /// # Errors
-    /// As [`Self::delete_backends`].
-    pub fn delete_known<T>(
+    /// [`Error::Permission`], [`Error::Io`].
+    pub fn delete_listed(
         &mut self,
-        backends: &Backends<T>,
-        which: Protocols,
+        listed: &Dump,
         mut may: impl FnMut(&mut Vec<Flow>) -> bool,
     ) -> Result<Deleted, Error> {
-        let mut done = Deleted::default();
-        for family in [Family::V4, Family::V6] {
-            let backends = backends.at(|addr| Family::of(addr) == family);
-            if backends.is_empty() {
-                continue;
+        let mut done = Deleted { incomplete: listed.incomplete, ..Deleted::default() };
+        for flows in listed.flows.chunks(BATCH) {
+            let mut flows = flows.to_vec();
+            done.stopped |= !may(&mut flows);
+            if done.stopped {
+                break;
             }
-            let keep = |flow: &Flow| which.includes(flow.orig.protocol) && backends.of_flow(flow).is_some();
-            let found = self.dump(family, keep)?;
-            done.incomplete |= found.incomplete;
-            for flows in found.flows.chunks(BATCH) {
-                let mut flows = flows.to_vec();
-                done.stopped |= !may(&mut flows);
-                if done.stopped {
-                    return Ok(done);
-                }
-                done.add(self.delete(&flows)?);
-            }
+            done.add(self.delete(&flows)?);
         }
         Ok(done)
     }

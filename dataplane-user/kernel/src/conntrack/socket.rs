@@ -1,9 +1,9 @@
-use std::{collections::HashSet, io};
+use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
-    Error, Family, Flow, TCP, Tuple,
+    Error, Family, Flow, TCP, Tuple, Zone,
     codec::{self, Direction},
 };
 use crate::netlink::{Broken, Channel};
@@ -12,6 +12,8 @@ use crate::netlink::{Broken, Channel};
 pub(super) const MAX_ATTEMPTS: usize = 5;
 /// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
 pub(super) const BATCH: usize = 64;
+/// Entries that are looked up before the answers are read: each is some five times as long as an acknowledgement.
+const LOOKED_UP: usize = 32;
 
 /// What a dump found.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +26,8 @@ pub struct Dump {
     pub malformed: usize,
     /// The kernel broke the dump off each time: entries may be missing.
     pub incomplete: bool,
+    /// How often the kernel went through its table for it.
+    pub attempts: usize,
 }
 
 /// What came of requests that are about one thing each.
@@ -58,42 +62,94 @@ impl Conntrack {
     /// # Errors
     /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
     pub fn dump(&mut self, family: Family, mut keep: impl FnMut(&Flow) -> bool) -> Result<Dump, Error> {
-        let mut dump = Dump::default();
-        let mut known = HashSet::new();
-        for _ in 0..MAX_ATTEMPTS {
-            // What an earlier attempt kept is kept: a flow that it saw and that is gone by now does no harm.
-            (dump.seen, dump.malformed) = (0, 0);
-            match self.dump_once(family, &mut keep, &mut dump, &mut known) {
-                Ok(()) => {
-                    dump.incomplete = false;
-                    return Ok(dump);
-                }
-                Err(Broken::Retry) => dump.incomplete = true,
+        Ok(self.dump_past(family, std::slice::from_mut(&mut keep))?.pop().unwrap_or_default())
+    }
+
+    /// As [`Self::dump`], for all of these at once: the kernel goes through its table once for all of them.
+    ///
+    /// # Errors
+    /// As [`Self::dump`].
+    pub fn dump_past<K: FnMut(&Flow) -> bool>(
+        &mut self,
+        family: Family,
+        keeps: &mut [K],
+    ) -> Result<Vec<Dump>, Error> {
+        let mut dumps: Vec<Dump> = keeps.iter().map(|_| Dump::default()).collect();
+        for attempt in 1..=MAX_ATTEMPTS {
+            let done = self.dump_once(family, keeps, &mut dumps);
+            for dump in &mut dumps {
+                dump.attempts = attempt;
+                dump.incomplete = done.is_err();
+                // The kernel may tell of one twice: where it goes on, in a bucket from which the one is gone that it had come to (`ctnetlink_dump_table`).
+                // What an earlier attempt kept is kept: a flow that it saw and that is gone by now does no harm.
+                dump.flows
+                    .sort_unstable_by(|a, b| a.id.cmp(&b.id).then_with(|| identity(a).cmp(&identity(b))));
+                dump.flows.dedup_by_key(|flow| identity(flow));
+            }
+            match done {
+                Ok(()) => break,
+                Err(Broken::Retry) => {}
                 Err(other) => return Err(fatal("dump", other)),
             }
         }
-        Ok(dump)
+        Ok(dumps)
     }
 
-    fn dump_once(
+    fn dump_once<K: FnMut(&Flow) -> bool>(
         &mut self,
         family: Family,
-        keep: &mut impl FnMut(&Flow) -> bool,
-        dump: &mut Dump,
-        known: &mut HashSet<Flow>,
+        keeps: &mut [K],
+        dumps: &mut [Dump],
     ) -> Result<(), Broken> {
         let request = codec::dump_request(family, self.channel.next_sequence());
-        each(&mut self.channel, &request, codec::CT_NEW, |body| {
-            dump.seen += 1;
+        let (mut seen, mut malformed) = (0, 0);
+        let done = each(&mut self.channel, &request, codec::CT_NEW, |body| {
+            seen += 1;
             match codec::parse(body) {
                 Some(flow) => {
-                    if keep(&flow) && known.insert(identity(&flow)) {
-                        dump.flows.push(flow);
+                    for (keep, dump) in keeps.iter_mut().zip(dumps.iter_mut()) {
+                        if keep(&flow) {
+                            dump.flows.push(flow);
+                        }
                     }
                 }
-                None => dump.malformed += 1,
+                None => malformed += 1,
             }
-        })
+        });
+        for dump in dumps {
+            (dump.seen, dump.malformed) = (seen, malformed);
+        }
+        done
+    }
+
+    /// Those of these entries that are there still, as they are now; each by its answers, its zone and its id. One lookup of a bucket each, where a dump would go
+    /// through the whole table.
+    ///
+    /// # Errors
+    /// [`Error::Permission`], [`Error::Io`].
+    pub fn still_there(&mut self, flows: &[Flow]) -> Result<Vec<Flow>, Error> {
+        let mut there = Vec::new();
+        for batch in flows.chunks(LOOKED_UP) {
+            let mut requests = Vec::new();
+            for flow in batch {
+                requests.extend_from_slice(&codec::entry_request(flow, self.channel.next_sequence()));
+            }
+            let mut refused = None;
+            let answered = self.channel.look_up(&requests, batch.len(), |place, answer| match answer {
+                Ok(body) => {
+                    let found = codec::parse(body).filter(|found| identity(found) == identity(&batch[place]));
+                    there.extend(found);
+                }
+                Err(libc::ENOENT) => {}
+                Err(errno) => refused = Some(errno),
+            });
+            let failed = |source| Error::Io { request: "lookup", source };
+            answered.map_err(failed)?;
+            if let Some(errno) = refused {
+                return Err(fatal("lookup", Broken::Refused(errno)));
+            }
+        }
+        Ok(there)
     }
 
     /// The entry whose answers look like this, in the default zone.
@@ -181,9 +237,9 @@ pub(super) fn each(
     channel.exchange(request, hand_over).map(drop)
 }
 
-/// What of an entry stays the same from one attempt to the next.
-fn identity(flow: &Flow) -> Flow {
-    Flow { tcp: None, liberal: false, status: 0, timeout: 0, ..*flow }
+/// What of an entry stays the same for as long as it lives.
+fn identity(flow: &Flow) -> (u32, Tuple, Tuple, Option<Zone>) {
+    (flow.id, flow.orig, flow.reply, flow.zone)
 }
 
 pub(super) fn fatal(request: &'static str, broken: Broken) -> Error {

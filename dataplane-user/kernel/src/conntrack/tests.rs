@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     Backends, Family, Flow, TcpState, Tuple, Zone,
-    codec::{Direction, dump_request, liberal_request, lookup_request, parse},
+    codec::{Direction, dump_request, entry_request, liberal_request, lookup_request, parse},
     status,
 };
 
@@ -150,6 +150,25 @@ fn a_lookup_names_one_tuple_of_one_direction() {
         assert_eq!((header.message_type(), header.flags()), (0x0101, 0x0005));
         assert_eq!(header.payload(), [&ENTRY[..4], &ENTRY[at]].concat());
     }
+}
+
+#[test]
+fn a_lookup_of_an_entry_names_its_answers_and_zone() {
+    for (zone, tail) in [
+        (Some(Zone::Both(42)), &[6, 0, 18, 0, 0, 42, 0, 0][..]),
+        // It has no part in the other direction.
+        (Some(Zone::Original(42)), &[]),
+        (None, &[]),
+    ] {
+        let message = entry_request(&Flow { zone, ..flow() }, 9);
+        let header = NetlinkBuffer::new_checked(&message[..]).unwrap();
+        // IPCTNL_MSG_CT_GET; NLM_F_REQUEST: the entry is the answer, or an error.
+        assert_eq!((header.message_type(), header.flags()), (0x0101, 0x0001));
+        assert_eq!(header.payload(), [&ENTRY[..4], &ENTRY[56..108], tail].concat(), "{zone:?}");
+    }
+    let message = entry_request(&Flow { zone: Some(Zone::Reply(42)), ..flow() }, 9);
+    // CTA_TUPLE_ZONE, inside the tuple.
+    assert!(message.ends_with(&[6, 0, 3, 0, 0, 42, 0, 0]), "{message:?}");
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Frees the clients that wait: on a flag, every TCP flow of the node is asked for its numbers once. Nodes that were flagged together are asked about together:
-//! the kernel's table is walked as often for all of them as for one.
+//! the kernel's table is walked once for all of them. Whether a flow that was asked has closed is looked up by itself.
 //!
 //! A client that waits for an answer sends nothing, so nothing of its meets the cut. A segment that it cannot accept makes its
 //! stack answer with the exact numbers (RFC 9293 section 3.10.7.4), and that answer meets the ordinary cut. Which segment
 //! asks best is [`ask`]'s matter. Blocking: run it on a thread of its own.
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -14,7 +13,7 @@ use std::{
 use nodefence_common::Addr;
 use serde::Serialize;
 
-use crate::conntrack::{self, Backends, Conntrack, Family, Flow};
+use crate::conntrack::{self, Backends, Conntrack, Dump, Flow};
 
 pub mod ask;
 mod inject;
@@ -30,8 +29,6 @@ const BATCH: usize = 1_024;
 const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(600)];
 /// After the second round: when to count.
 const LAST_LOOK: Duration = Duration::from_millis(200);
-/// One listing at a time, also where several sweeps run: each walks the kernel's whole table.
-static LISTING: Mutex<()> = Mutex::new(());
 
 /// Where a question enters: as ingress of the device that leads to the backend, as if the backend had sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,24 +123,26 @@ struct Owned {
     flow: Flow,
 }
 
-/// Asks all clients of the backends of so many nodes, then the ones that are still there once more. A backend's owner is its node's place, from 0 on. Gives a report for each of
-/// the nodes, in their order.
+/// Asks the clients of flows that were listed since `start`, then the ones that are still there once more. A backend's owner is its node's place, from 0 on. Gives a
+/// report for each of so many nodes, in their order.
 ///
 /// # Errors
-/// Where conntrack cannot be listed.
+/// Where conntrack cannot be asked.
 pub fn sweep(
     conntrack: &mut Conntrack,
+    listed: Vec<Dump>,
+    start: Instant,
     backends: &Backends<usize>,
     nodes: usize,
     manner: &Manner,
     surroundings: &mut impl Surroundings,
 ) -> Result<Vec<Report>, conntrack::Error> {
-    let start = Instant::now();
     let mut reports = vec![Report::default(); nodes];
-    let (mut flows, incomplete) = list(conntrack, backends)?;
     for report in &mut reports {
-        report.incomplete = incomplete;
+        report.incomplete = listed.iter().any(|dump| dump.incomplete);
     }
+    let owned = |flow| Some(Owned { node: *backends.of_flow(&flow)?, flow });
+    let mut flows: Vec<Owned> = listed.into_iter().flat_map(|dump| dump.flows).filter_map(owned).collect();
     flows.retain(|owned| is_to_be_asked(owned, &mut reports[owned.node]));
     // Every packet starts the timer anew, so the least time left is the longest idle: those first, the rest may well send
     // something by itself meanwhile.
@@ -170,7 +169,7 @@ pub fn sweep(
         if left.is_empty() {
             return Ok(reports);
         }
-        left = look_at(conntrack, backends, &asked, start, &left, &mut reports)?;
+        left = look_at(conntrack, start, &left, &mut reports)?;
     }
     stop(&mut left, surroundings, &mut reports);
     if left.is_empty() {
@@ -181,7 +180,7 @@ pub fn sweep(
         report.asked_again = again;
     }
     thread::sleep(LAST_LOOK);
-    look_at(conntrack, backends, &asked, start, &left, &mut reports)?;
+    look_at(conntrack, start, &left, &mut reports)?;
     Ok(reports)
 }
 
@@ -221,26 +220,25 @@ fn stop(left: &mut Vec<Owned>, surroundings: &impl Surroundings, reports: &mut [
     left.retain(|owned| !stopped.contains(&owned.node));
 }
 
-/// Looks which of the asked flows are neither gone nor in CLOSE, of nodes that had some left, and counts the others as closed.
+/// Looks which of these flows, which were asked, are neither gone nor in CLOSE, and counts the others as closed.
 fn look_at(
     conntrack: &mut Conntrack,
-    backends: &Backends<usize>,
-    asked: &Asked,
     start: Instant,
     before: &[Owned],
     reports: &mut [Report],
 ) -> Result<Vec<Owned>, conntrack::Error> {
-    let looked: HashSet<usize> = before.iter().map(|owned| owned.node).collect();
-    let (mut left, incomplete) = list(conntrack, backends)?;
-    left.retain(|Owned { node, flow }| {
-        looked.contains(node) && asked.contains_key(&key(flow)) && ask::choose(flow) == Choice::Ask
-    });
+    let mut left: Vec<Owned> = Vec::new();
+    for batch in before.chunks(BATCH) {
+        let flows: Vec<Flow> = batch.iter().map(|owned| owned.flow).collect();
+        let there = conntrack.still_there(&flows)?;
+        let open: HashSet<Key> =
+            there.iter().filter(|flow| ask::choose(flow) == Choice::Ask).map(key).collect();
+        left.extend(batch.iter().filter(|owned| open.contains(&key(&owned.flow))));
+    }
     let open = counts(reports.len(), left.iter().map(|owned| owned.node));
-    for node in looked {
+    for node in before.iter().map(|owned| owned.node).collect::<HashSet<usize>>() {
         reports[node].closed = reports[node].asked - open[node];
         reports[node].seconds = start.elapsed().as_secs_f64();
-        // What is missing from the listing counts as closed.
-        reports[node].incomplete |= incomplete;
     }
     Ok(left)
 }
@@ -250,26 +248,6 @@ type MakeLiberal<'a> = &'a mut dyn FnMut(&[Flow]) -> Result<usize, conntrack::Er
 
 fn liberal(conntrack: &mut Conntrack) -> impl FnMut(&[Flow]) -> Result<usize, conntrack::Error> {
     |flows| conntrack.make_all_liberal(flows).map(|done| done.changed)
-}
-
-/// Lists the flows of these nodes, and whether the kernel broke a listing off each time.
-fn list(
-    conntrack: &mut Conntrack,
-    backends: &Backends<usize>,
-) -> Result<(Vec<Owned>, bool), conntrack::Error> {
-    let _one = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut flows = Vec::new();
-    let mut incomplete = false;
-    for family in [Family::V4, Family::V6] {
-        if !backends.addresses().any(|addr| Family::of(addr) == family) {
-            continue;
-        }
-        let dump = conntrack.dump(family, |flow| backends.of_flow(flow).is_some())?;
-        incomplete |= dump.incomplete;
-        let owned = |flow| Some(Owned { node: *backends.of_flow(&flow)?, flow });
-        flows.extend(dump.flows.into_iter().filter_map(owned));
-    }
-    Ok((flows, incomplete))
 }
 
 /// What tells one entry from a later one with the same addresses and ports.

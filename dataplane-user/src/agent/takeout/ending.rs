@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{AGAIN, Work, reopened};
+use super::{AGAIN, Work};
 use crate::{
     agent::{chain::chain, settings::Settings},
     flags::monotonic_ns,
@@ -102,7 +102,7 @@ impl Surroundings<Kernel> for Work {
     }
 
     fn reopen(&mut self, error: &ipvs::Error) -> Reopened<Kernel> {
-        reopened(&self.given.rescue, error)
+        self.opening.again(error)
     }
 
     fn tell(&mut self, problem: Failure) {

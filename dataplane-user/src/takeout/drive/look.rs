@@ -70,7 +70,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
     pub(super) fn count(&mut self, which: impl Fn(&Pair) -> bool) -> Option<Counts> {
         let mut flushing = self.machine.flushing(self.tables.now());
         flushing.retain(which);
-        (!flushing.is_empty()).then(|| self.tables.count(&flushing))
+        (!flushing.is_empty()).then(|| self.tables.count(&flushing, &self.machine.ours()))
     }
 
     fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {

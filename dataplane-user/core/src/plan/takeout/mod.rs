@@ -232,6 +232,11 @@ impl TakeOut {
         self.owned.iter().filter(|(_, owned)| waits(owned)).map(|(pair, _)| *pair).collect()
     }
 
+    /// All that is ours.
+    pub fn ours(&self) -> Vec<Pair> {
+        self.owned.keys().copied().collect()
+    }
+
     /// Whether anything is ours.
     pub fn is_empty(&self) -> bool {
         self.owned.is_empty()

@@ -1,0 +1,166 @@
+//! The one reader of conntrack: it lists a half of the table while somebody waits for that, for all who do. The audit alone reads by itself, at a pace of its own.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use super::threads::Crew;
+use crate::{
+    conntrack::{Conntrack, Dump, Error, Family, Turns, Wanted},
+    report::ConntrackRow,
+};
+
+/// How often somebody who waits is asked whether to say that it lives.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+
+/// Where it is asked; all of these ask the same one.
+#[derive(Clone, Default)]
+pub(super) struct Reader(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// Held for no longer than it takes to put somebody in, or to take all out.
+    turns: Mutex<Turns<Waits>>,
+    rung: Notify,
+    /// How often the kernel went through its table.
+    v4: AtomicU64,
+    v6: AtomicU64,
+}
+
+type Listed = Result<Dump, Arc<Error>>;
+
+/// Somebody who waits.
+struct Waits {
+    wanted: Wanted,
+    answer: SyncSender<Listed>,
+}
+
+impl Reader {
+    fn turns(&self) -> MutexGuard<'_, Turns<Waits>> {
+        self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists for all of these. Gives what each kept, in their order. `alive` is called now and then meanwhile. Blocking.
+    ///
+    /// # Errors
+    /// As [`Conntrack::dump`], and [`Error::Ended`].
+    pub(super) fn list_while(
+        &self,
+        wanted: Vec<(Family, Wanted)>,
+        alive: impl Fn(),
+    ) -> Result<Vec<Dump>, Arc<Error>> {
+        let (waiting, answers): (Vec<_>, Vec<_>) = wanted
+            .into_iter()
+            .map(|(family, wanted)| {
+                let (answer, answered) = sync_channel(1);
+                ((family, Waits { wanted, answer }), answered)
+            })
+            .unzip();
+        // All at once: one listing is for all of them.
+        if !self.turns().put(waiting) {
+            return Err(Arc::new(Error::Ended));
+        }
+        self.0.rung.notify_one();
+        answers.iter().map(|answered| wait(answered, &alive)).collect()
+    }
+
+    /// Lists one half for these. Blocking.
+    fn read(&self, family: Family, waiting: Vec<Waits>) {
+        let (mut wanted, answers): (Vec<_>, Vec<_>) =
+            waiting.into_iter().map(|Waits { wanted, answer }| (wanted, answer)).unzip();
+        let listed = Conntrack::open().and_then(|mut conntrack| conntrack.dump_past(family, &mut wanted));
+        let times = match &listed {
+            Ok(dumps) => dumps.first().map_or(0, |dump| dump.attempts),
+            Err(_) => 1,
+        };
+        let count = match family {
+            Family::V4 => &self.0.v4,
+            Family::V6 => &self.0.v6,
+        };
+        count.fetch_add(times as u64, Ordering::Relaxed);
+        // Whoever asked may have gone.
+        match listed {
+            Ok(dumps) => answers.iter().zip(dumps).for_each(|(answer, dump)| drop(answer.send(Ok(dump)))),
+            Err(error) => {
+                let error = Arc::new(error);
+                answers.iter().for_each(|answer| drop(answer.send(Err(Arc::clone(&error)))));
+            }
+        }
+    }
+
+    /// For `status`.
+    pub(super) fn row(&self) -> ConntrackRow {
+        let times = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ConntrackRow { listed_v4: times(&self.0.v4), listed_v6: times(&self.0.v6) }
+    }
+}
+
+fn wait(answered: &Receiver<Listed>, alive: impl Fn()) -> Listed {
+    loop {
+        match answered.recv_timeout(SIGN_OF_LIFE) {
+            Ok(listed) => return listed,
+            Err(RecvTimeoutError::Timeout) => alive(),
+            Err(RecvTimeoutError::Disconnected) => return Err(Arc::new(Error::Ended)),
+        }
+    }
+}
+
+/// Nobody waits for one that has ended.
+struct Open(Reader);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        drop(self.0.turns().close());
+    }
+}
+
+/// Lists while somebody waits for it, until the agent ends.
+pub(super) async fn follow(reader: Reader, crew: Crew) -> anyhow::Result<()> {
+    let stop = crew.stop();
+    let _open = Open(reader.clone());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = reader.0.rung.notified() => {}
+        }
+        while !stop.is_cancelled() {
+            let Some((family, waiting)) = reader.turns().begin() else { break };
+            let reader = reader.clone();
+            crew.blocking("conntrack", move || reader.read(family, waiting)).await?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<(Family, Wanted)> {
+        vec![(Family::V4, Box::new(|_| true)), (Family::V6, Box::new(|_| true))]
+    }
+
+    #[test]
+    fn who_waits_for_one_that_ends_is_told() {
+        let reader = Reader::default();
+        let open = Open(reader.clone());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| reader.list_while(all(), || {}));
+            while reader.turns().is_empty() {
+                std::thread::yield_now();
+            }
+            drop(open);
+            let told = waiting.join().expect("no panic");
+            assert!(matches!(told.as_ref().map_err(|error| &**error), Err(Error::Ended)), "{told:?}");
+        });
+        let later = reader.list_while(all(), || {});
+        assert!(matches!(later.as_ref().map_err(|error| &**error), Err(Error::Ended)), "{later:?}");
+        assert_eq!(reader.row(), ConntrackRow::default());
+    }
+}

@@ -1,0 +1,112 @@
+//! A flag where conntrack's table is large: how often it is listed, how long that takes, and what the agent keeps of it.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
+use std::{
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use nodefence_common::Reason;
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place, client::wait_until, emulated,
+    topology::Service, watch::figure,
+};
+
+/// A dump of a million entries takes many seconds where it is emulated.
+const LIMIT: Duration = Duration::from_secs(240);
+/// MiB that the agent has at most.
+const MEMORY: f64 = 64.0;
+/// What pins clients to a node is listed and deleted, with what their questions go by; then what was asked; then what was pinned meanwhile.
+const LISTINGS: u64 = 3;
+
+/// Entries of the table. This machine's own kernel has room for 262,144 by default.
+fn size() -> u32 {
+    if emulated() { 1_000_000 } else { 250_000 }
+}
+
+/// Datagrams to so many ports and addresses of loopback; nobody listens.
+fn fill(ns: &Netns, count: u32) {
+    ns.run(move || {
+        let socket = UdpSocket::bind(("127.0.0.1", 40_000)).unwrap();
+        for at in 0..count {
+            let [_, a, b, c] = (at / 1_000 + 256).to_be_bytes();
+            // The second datagram to come may report that nobody does.
+            let _ = socket.send_to(b"x", (Ipv4Addr::new(127, a, b, c), 10_000 + (at % 1_000) as u16));
+        }
+    });
+}
+
+/// Datagrams to so many ports of a pod.
+fn pinned(ns: &Netns, pod: IpAddr, count: u16) {
+    ns.run(move || {
+        let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+        for port in 0..count {
+            let _ = socket.send_to(b"x", (pod, 20_000 + port));
+        }
+    });
+}
+
+fn tracked(ns: &Netns) -> Result<u32> {
+    let text = ns.run(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))?;
+    Ok(text.trim().parse()?)
+}
+
+/// How often the agent has had the kernel go through each half of the table.
+fn listed(agent: &Agent) -> Result<[u64; 2]> {
+    let status = agent.status()?;
+    Ok(["listed_v4", "listed_v6"].map(|half| status["conntrack"][half].as_u64().unwrap()))
+}
+
+#[test]
+fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let ns = &cluster.a.ns;
+    ns.sysctl("netfilter/nf_conntrack_udp_timeout", "3600")?;
+    let of_b = 10_000;
+    fill(ns, size() - u32::from(of_b) - 1_000);
+    pinned(ns, cluster.b.pod_address(Family::V4), of_b);
+    // With Services, so that packets are rescued: what is deleted is listed then on each kernel.
+    let file = cluster.services_file();
+    let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &["--proxy", "auto"])?;
+    let mut idle = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let web = cluster.service(Service::Web, Place::Outside, family);
+        for _ in 0..10 {
+            idle.push(Conn::connect_to(&cluster.client, web, "node-b", LIMIT)?);
+        }
+    }
+    let entries = tracked(ns)?;
+    ensure!(entries >= size() - 1_000, "{entries} entries");
+    cluster.b.freeze()?;
+    let resting = agent.proc()?.memory("VmRSS")?;
+    let before = listed(&agent)?;
+
+    let flagged = Instant::now();
+    agent.flag("node-b")?;
+    for conn in &mut idle {
+        let outcome = conn.wait_end(LIMIT);
+        ensure!(outcome == Outcome::Reset, "{outcome:?}\n{}", agent.log());
+    }
+    let told = flagged.elapsed();
+    let row = || Ok::<_, anyhow::Error>(agent.status()?["pinned"]["node-b"].clone());
+    wait_until("all is let go", LIMIT, || row().is_ok_and(|row| row["tcp"].as_u64() >= Some(20)))?;
+    let let_go = flagged.elapsed();
+    ensure!(row()?["datagrams"].as_u64() >= Some(u64::from(of_b)), "{}", row()?);
+    // What is pinned anew is looked for each second, or so that it takes 5 % of a processor.
+    std::thread::sleep(if emulated() { let_go * 20 } else { Duration::from_secs(5) }.min(LIMIT));
+    let after = listed(&agent)?;
+    let most = agent.proc()?.memory("VmHWM")?;
+    println!(
+        "{entries} entries: clients told after {told:?}, let go after {let_go:?}; listed {before:?} before, {after:?} after; \
+         {resting} MiB before, {most} at most"
+    );
+    figure("large conntrack table, to the last idle client", told.as_secs_f64() * 1e3, "ms");
+    figure("large conntrack table, most memory of the agent", most, "MiB");
+    for (before, after) in before.into_iter().zip(after) {
+        ensure!((1..=LISTINGS).contains(&(after - before)), "listed {before} times before, {after} after");
+    }
+    ensure!(agent.counter(Reason::Lapsed)? == 0, "{}", agent.log());
+    ensure!(most <= MEMORY, "{most} MiB");
+    Ok(())
+}
