@@ -24,10 +24,13 @@ impl Enforcer {
         }
     }
 
-    /// The source said then that the view it gave last is as it is. One that is not in the maps yet is of about that time itself.
+    /// The source said then that the view it gave last is as it is. One that is not in the maps yet is of about that time itself: the age is of what lies there. What was
+    /// taken, and so told to everybody, is confirmed for who goes by that, also while the maps cannot be written.
     pub(super) fn confirmed(&mut self, at: Now) {
         if self.views.is_written() {
             self.age.confirm(at.boot);
+        }
+        if self.views.is_taken() {
             self.confirmed = self.confirmed.max(at.mono);
         }
     }

@@ -74,6 +74,11 @@ impl Views {
         self.next.is_none() && self.step == Step::Written && self.latest.is_some()
     }
 
+    /// Whether the view that came last was taken.
+    pub(super) fn is_taken(&self) -> bool {
+        self.next.is_none() && self.latest.is_some()
+    }
+
     /// Whether tables lie in the maps that know what came with this view.
     pub(super) fn written_since(&self, epoch: Epoch) -> bool {
         self.written.is_some_and(|written| written >= epoch)

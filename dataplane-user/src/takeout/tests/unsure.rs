@@ -236,6 +236,65 @@ fn at_its_end_an_agent_puts_all_back() {
     assert_eq!(shared.borrow().saved(), world().saved());
 }
 
+/// Half a list says nothing: what waited for the source is not taken for put back.
+#[test]
+fn at_its_end_an_agent_waits_for_a_whole_list() {
+    let (shared, mut agent) = unflagged();
+    shared.borrow_mut().unreadable.insert(web());
+    let mut around = Around(Rc::clone(&shared));
+    let done = put_back_within(&mut agent.drive, &mut around, Duration::from_secs(1));
+    assert_eq!(done, PutBack::Late);
+    assert_eq!(weight(&shared, at(2, 1)), Some(0));
+    shared.borrow_mut().unreadable.clear();
+    assert_eq!(put_back_within(&mut agent.drive, &mut around, Duration::from_secs(1)), PutBack::All);
+    assert_eq!(shared.borrow().saved(), world().saved());
+}
+
+/// What the kernel was not told, or refused, is tried again.
+#[test]
+fn a_weight_that_was_not_taken_back_is_taken_back_later() {
+    for stumble in 0..8 {
+        let (shared, mut agent) = raised();
+        shared.borrow_mut().stumbles = vec![stumble];
+        tell(&mut agent, ENDING);
+        agent.live(Duration::from_secs(3));
+        assert_eq!(weight(&shared, at(2, 1)), Some(0), "{stumble}");
+        assert_eq!(shared.borrow().entries.len(), 1, "{stumble}");
+    }
+}
+
+/// kube-proxy set it to 0 before the node was flagged again, and it stays so while it has connections.
+#[test]
+fn what_has_weight_0_when_its_node_is_flagged_again_is_looked_at_no_more() {
+    let (shared, mut agent) = raised();
+    agent.drive.machine.set_ground(KEEPS);
+    shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().weight = 0;
+    agent.flag(&[node(2)]);
+    run(&mut agent);
+    tell(&mut agent, ENDING);
+    run(&mut agent);
+    let now = shared.borrow().now;
+    assert!(agent.drive.machine.next_due().is_none_or(|due| due > now), "it is looked at again and again");
+}
+
+/// An agent that is to change nothing puts back what an earlier one took out, and no more.
+#[test]
+fn in_observe_mode_nothing_is_taken_back() {
+    let (shared, agent) = unflagged();
+    drop(agent);
+    let mut next = Agent::new(&shared, &[]);
+    next.drive.machine.set_ground(Ground { enforce: false, ..KEEPS });
+    tell(&mut next, THERE);
+    run(&mut next);
+    confirm(&mut next);
+    run(&mut next);
+    assert_eq!(shared.borrow().saved(), world().saved());
+    next.changes();
+    tell(&mut next, "");
+    run(&mut next);
+    assert_eq!(next.changes(), []);
+}
+
 #[test]
 fn what_the_next_view_lacks_is_deleted() {
     let (shared, mut agent) = raised();

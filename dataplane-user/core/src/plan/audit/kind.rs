@@ -130,8 +130,8 @@ impl Kind {
                  --exclude-cidr"
             }
             Self::StrayWeight => {
-                "with connections: restart kube-proxy, which sets all weights anew; without: nodefence repair --kind stray-weight, which deletes it, \
-                 and kube-proxy adds it again"
+                "where `IPVS` in nodefence status names it: what that says; else, with connections: restart kube-proxy, which sets all weights anew; without: \
+                 nodefence repair --kind stray-weight, which deletes it, and kube-proxy adds it again"
             }
             Self::FlaggedDestination => "see `IPVS` in nodefence status",
             Self::StaleUdp => "nodefence repair --kind stale-udp; restart kube-proxy if more come",

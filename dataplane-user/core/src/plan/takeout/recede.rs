@@ -17,6 +17,15 @@ use crate::{
 /// So many are remembered at most. `nodefence audit` finds the others (`stale-destination`).
 const REMEMBERED: usize = 65_536;
 
+/// A destination whose weight of 0 is kube-proxy's, as far as the view knows.
+fn drained_by_kube_proxy(raised: &Raised, original: &Destination, now: Duration) -> Owned {
+    let entry = Entry { node: raised.node.clone(), phase: Phase::Lowered, original: original.clone() };
+    let mut owned = Owned::new(entry, Step::Lowering);
+    owned.heed(Some(raised.left.map_or(Endpoint::Used, |(endpoint, _)| endpoint)));
+    (owned.noted, owned.since, owned.due) = (owned.left, Some(now), now + SOON);
+    owned
+}
+
 impl TakeOut {
     /// Whether the next view may have something taken back.
     pub fn remembers(&self) -> bool {
@@ -27,7 +36,9 @@ impl TakeOut {
     pub(super) fn remember_raised(&mut self, pair: Pair, owned: Owned, now: Duration) {
         let Entry { node, original, .. } = owned.entry;
         // Of what the view does not know the next one says nothing either.
-        if owned.used && original.weight != 0 && self.raised.len() < REMEMBERED {
+        // In observe mode nothing is changed but what an earlier agent took out.
+        let may_recede = owned.used && original.weight != 0 && self.ground.enforce;
+        if may_recede && self.raised.len() < REMEMBERED {
             self.raised.insert(pair, Raised { node, weight: original.weight, at: now, left: None });
         }
     }
@@ -92,16 +103,34 @@ impl TakeOut {
             self.look_later(pair, now + SOON);
             return Some(Act { pair: *pair, before: None, change: Some(delete(pair)), kind: Kind::Remove });
         }
-        let raised = self.raised.remove(pair)?;
-        let entry = Entry { node: raised.node, phase: Phase::Lowered, original: without_counters(found) };
-        let mut owned = Owned::new(entry, Step::Lowering);
-        owned.heed(Some(endpoint));
-        (owned.noted, owned.since, owned.due) = (true, Some(now), now + SOON);
-        let before = Some(Record::Own(*pair, owned.stored()));
-        self.owned.insert(*pair, owned);
+        let original = without_counters(found);
+        let before = Some(Record::Own(*pair, drained_by_kube_proxy(raised, &original, now).stored()));
         let lowered = Destination { weight: 0, ..found.clone() };
         let change = Some(Change::SetDestination(pair.service, lowered));
-        Some(Act { pair: *pair, before, change, kind: Kind::Lower })
+        self.look_later(pair, now + SOON);
+        Some(Act { pair: *pair, before, change, kind: Kind::Recede })
+    }
+
+    /// What came of giving it weight 0 again. Only then it is ours.
+    pub(super) fn receded(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
+        let pair = act.pair;
+        let Some(raised) = self.raised.get(&pair).filter(|_| !self.owned.contains_key(&pair)) else {
+            // It became ours in another way meanwhile, and the ledger says how; or it is not known to the view any more.
+            return (!self.owned.contains_key(&pair)).then_some(Record::Drop(pair));
+        };
+        match (outcome, &act.change) {
+            (Outcome::Done, Some(Change::SetDestination(_, lowered))) => {
+                let original = Destination { weight: raised.weight, ..without_counters(lowered) };
+                let owned = drained_by_kube_proxy(raised, &original, now);
+                self.owned.insert(pair, owned);
+                self.raised.remove(&pair);
+                None
+            }
+            _ => {
+                self.removed(&pair, outcome, now);
+                Some(Record::Drop(pair))
+            }
+        }
     }
 
     /// Those of a service that are not there any more.

@@ -42,6 +42,7 @@ impl TakeOut {
         hashing: Hashing,
         now: Duration,
     ) -> Option<Act> {
+        self.raised.remove(&pair);
         // Nothing new gets there anyway, and there is nothing to flush.
         if found.weight == 0 && !(found.is_used() && self.ground.flushes) {
             return None;
@@ -55,7 +56,6 @@ impl TakeOut {
         owned.heed(self.wanted.endpoint(&pair));
         owned.noted = owned.left;
         owned.since = Some(now);
-        self.raised.remove(&pair);
         self.owned.insert(pair, owned);
         let act = self.advance(&pair, found, node, hashing, now);
         let owned = self.owned.get(&pair)?;

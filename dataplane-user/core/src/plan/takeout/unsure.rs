@@ -23,9 +23,7 @@ impl TakeOut {
             return;
         }
         self.confirmed = at;
-        for owned in self.owned.values_mut().filter(|owned| owned.waits == Some(UNSURE)) {
-            owned.due = Duration::ZERO;
-        }
+        self.look_at_unsure();
         self.trust_raised();
     }
 
@@ -33,6 +31,14 @@ impl TakeOut {
     pub fn end(&mut self) {
         self.ending = true;
         self.raised.clear();
+        self.look_at_unsure();
+    }
+
+    /// Each of those that waited is due until a whole reading of its service has been looked at.
+    fn look_at_unsure(&mut self) {
+        for owned in self.owned.values_mut().filter(|owned| owned.waits == Some(UNSURE)) {
+            owned.due = Duration::ZERO;
+        }
     }
 
     /// Whether kube-proxy may be draining a destination of ours that is there.
