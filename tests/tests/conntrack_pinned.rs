@@ -299,6 +299,39 @@ fn a_flag_has_conntrack_listed_three_times_at_most() -> Result<()> {
     Ok(())
 }
 
+/// Where a node's link-layer address was never seen, a datagram is pinned and dies before it meets the cut: no counter tells of it.
+#[test]
+fn what_dies_before_the_cut_is_let_go_too() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    cluster.fabric.ip("link set p2 down")?;
+    cluster.a.ns.ip("neigh flush all")?;
+    let agent = cluster.agent_with(&["--proxy", "auto"])?;
+    agent.expect(&["flag", "node-b", "--wait"])?;
+    let dies = || -> Result<bool> {
+        let status = agent.status()?;
+        let rows = status["neighbours"].as_array().context("no neighbours in the status")?;
+        Ok(rows.iter().any(|row| row["dies_before_the_cut"] == true))
+    };
+    wait_until("status says that packets die", LIMIT, || dies().unwrap_or(false))?;
+    // What the flag itself had listed is over.
+    std::thread::sleep(Duration::from_secs(2));
+    let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
+    let mut seen = 0;
+    for _ in 0..PICKS {
+        let client = UdpConn::connect(&cluster.client, dns, RETRY)?;
+        let asked = Instant::now();
+        let _some_are_answered = client.who();
+        if !pinned(&cluster, Family::V4, &client)?.is_empty() {
+            is_let_go(&cluster, Family::V4, &client, LIMIT, asked)?;
+            seen += 1;
+        }
+        if seen == 2 {
+            return Ok(());
+        }
+    }
+    bail!("of {PICKS} clients {seen} were pinned to node B")
+}
+
 #[test]
 fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
     for extra in [&["--proxy", "auto", "--mode", "observe"], &["--proxy", "none", "--mode", "enforce"]] {

@@ -152,7 +152,9 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
         follow_up: Arc::clone(follow_up),
         reader: reader.clone(),
     };
-    let again = Again::new(letting_go.clone(), Arc::clone(&shared.counters));
+    let (row, neighbours) = watch::channel(Vec::new());
+    crew.task("neighbours", neighbours::follow(sight.clone(), row, crew.clone()));
+    let again = Again::new(letting_go.clone(), Arc::clone(&shared.counters), neighbours.clone());
     crew.task("pinned", again::follow(again, crew.clone()));
     let asking = Asking {
         sight: sight.clone(),
@@ -166,8 +168,6 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     crew.task("follow-up", idle::follow(asking, crew.clone()));
     let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
     let audit = audit::start(ground, crew)?;
-    let (row, neighbours) = watch::channel(Vec::new());
-    crew.task("neighbours", neighbours::follow(sight.clone(), row, crew.clone()));
     if let Some(mut log) = cut_log {
         let stop = crew.stop();
         crew.task("cut-log", async move {

@@ -1,13 +1,14 @@
 //! Lets go what was pinned anew to flagged nodes, for as long as their flags hold: kube-proxy goes on picking their endpoints.
 //!
-//! What pins a datagram's flow anew is a datagram, and that meets the cut: where none met it since conntrack was last listed, it is not listed again. One that was
-//! rescued left no entry.
+//! What pins a datagram's flow anew is a datagram, and that meets the cut: where none met it since conntrack was last listed, it is not listed again, but for once in
+//! [`ANYWAY`]: behind a router that is down, say, datagrams die before the cut. One that was rescued left no entry.
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use nodefence_common::Reason;
+use tokio::sync::watch;
 
 use super::{
     chain::chain,
@@ -15,11 +16,13 @@ use super::{
     rows::uncovered_of,
     threads::Crew,
 };
-use crate::{conntrack::Protocols, dataplane::Counters, rescue::Fate};
+use crate::{conntrack::Protocols, dataplane::Counters, report::NeighbourRow, rescue::Fate};
 
 /// How often what was pinned anew is let go, and by how much longer the pause is than the work: 5 % of a processor at most.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const PAUSE: u32 = 19;
+/// How long conntrack is not listed for it where nothing is known to have been pinned.
+const ANYWAY: Duration = Duration::from_secs(30);
 
 /// Whether packets that are counted so may be datagrams on a flow that is to be let go, but for those that were handed to whoever rescues. What passed by rule is on
 /// none.
@@ -51,13 +54,26 @@ const fn may_pin(reason: Reason) -> bool {
 pub(super) struct Again {
     letting_go: LettingGo,
     counters: Arc<Counters>,
-    /// For whom conntrack was last listed, and how many packets may have pinned something by then.
-    listed: Option<(Flagged, u64)>,
+    neighbours: watch::Receiver<Vec<NeighbourRow>>,
+    last: Option<Listed>,
+}
+
+/// When conntrack was last listed.
+struct Listed {
+    /// For whom.
+    flagged: Flagged,
+    /// How many packets may have pinned something by then.
+    pinning: u64,
+    at: Instant,
 }
 
 impl Again {
-    pub(super) fn new(letting_go: LettingGo, counters: Arc<Counters>) -> Self {
-        Self { letting_go, counters, listed: None }
+    pub(super) fn new(
+        letting_go: LettingGo,
+        counters: Arc<Counters>,
+        neighbours: watch::Receiver<Vec<NeighbourRow>>,
+    ) -> Self {
+        Self { letting_go, counters, neighbours, last: None }
     }
 
     /// How many packets may have pinned something so far; `None` where that is not known.
@@ -66,7 +82,8 @@ impl Again {
         let world = sight.world();
         // What leaves by a device that is not attached is counted nowhere.
         let covered = |node| uncovered_of(&world.coverage, &sight.own_node, node, true).next().is_none();
-        if !flagged.names().all(|name| world.view.node(name).is_some_and(&covered)) {
+        let meet_the_cut = flagged.names().all(|name| world.view.node(name).is_some_and(&covered));
+        if !meet_the_cut || self.neighbours.borrow().iter().any(|neighbour| neighbour.dies_before_the_cut) {
             return None;
         }
         let cut = self.counters.read().ok()?;
@@ -79,7 +96,7 @@ impl Again {
     fn look(&mut self) {
         let sight = &self.letting_go.sight;
         let (Some(mode), Some(flagged)) = (mode(sight), Flagged::of(sight, |_| true)) else {
-            self.listed = None;
+            self.last = None;
             return;
         };
         if let Err(error) = flagged.unstick(mode).map_err(chain) {
@@ -87,17 +104,16 @@ impl Again {
         }
         // Before the listing: what comes meanwhile may lie where that has been.
         let pinning = self.pinning(&flagged);
-        let last = self.listed.take();
-        if let (Some((before, then)), Some(now)) = (last, pinning)
-            && then == now
-            && before.is_as(&flagged)
-        {
-            self.listed = Some((before, then));
+        let at = Instant::now();
+        if self.last.as_ref().is_some_and(|last| {
+            pinning == Some(last.pinning) && at < last.at + ANYWAY && last.flagged.is_as(&flagged)
+        }) {
             return;
         }
+        self.last = None;
         match flagged.delete(&self.letting_go, Protocols::Datagrams) {
             Ok(done) if !done.stopped && !done.incomplete && done.refused == 0 => {
-                self.listed = pinning.map(|pinning| (flagged, pinning));
+                self.last = pinning.map(|pinning| Listed { flagged, pinning, at });
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(error, "what was pinned anew was not let go; tried again"),

@@ -98,6 +98,7 @@ fn rows(sight: &Sight, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
             interface: coverage.name(hop.ifindex),
             address: hop.address,
             state: text(holding).to_owned(),
+            dies_before_the_cut: holding == Holding::Unknown,
         })
         .collect()
 }

@@ -32,6 +32,8 @@ struct Shared {
     /// How often the kernel went through its table.
     v4: AtomicU64,
     v6: AtomicU64,
+    /// Entries that it told of: where that stands still, it does.
+    told: AtomicU64,
 }
 
 type Listed = Result<Dump, Arc<Error>>;
@@ -47,7 +49,7 @@ impl Reader {
         self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists for all of these. Gives what each kept, in their order. `alive` is called now and then meanwhile. Blocking.
+    /// Lists for all of these. Gives what each kept, in their order. `alive` is called now and then as long as the kernel tells of entries, to whomever. Blocking.
     ///
     /// # Errors
     /// As [`Conntrack::dump`], and [`Error::Ended`].
@@ -68,13 +70,19 @@ impl Reader {
             return Err(Arc::new(Error::Ended));
         }
         self.0.rung.notify_one();
-        answers.iter().map(|answered| wait(answered, &alive)).collect()
+        let told = || self.0.told.load(Ordering::Relaxed);
+        answers.iter().map(|answered| wait(answered, told, &alive)).collect()
     }
 
     /// Lists one half for these. Blocking.
     fn read(&self, family: Family, waiting: Vec<Waits>) {
         let (mut wanted, answers): (Vec<_>, Vec<_>) =
             waiting.into_iter().map(|Waits { wanted, answer }| (wanted, answer)).unzip();
+        let shared = Arc::clone(&self.0);
+        wanted.push(Box::new(move |_| {
+            shared.told.fetch_add(1, Ordering::Relaxed);
+            false
+        }));
         let listed = Conntrack::open().and_then(|mut conntrack| conntrack.dump_past(family, &mut wanted));
         let times = match &listed {
             Ok(dumps) => dumps.first().map_or(0, |dump| dump.attempts),
@@ -102,11 +110,18 @@ impl Reader {
     }
 }
 
-fn wait(answered: &Receiver<Listed>, alive: impl Fn()) -> Listed {
+fn wait(answered: &Receiver<Listed>, told: impl Fn() -> u64, alive: impl Fn()) -> Listed {
+    let mut before = told();
     loop {
         match answered.recv_timeout(SIGN_OF_LIFE) {
             Ok(listed) => return listed,
-            Err(RecvTimeoutError::Timeout) => alive(),
+            Err(RecvTimeoutError::Timeout) => {
+                let now = told();
+                if now != before {
+                    before = now;
+                    alive();
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => return Err(Arc::new(Error::Ended)),
         }
     }
@@ -162,5 +177,27 @@ mod tests {
         let later = reader.list_while(all(), || {});
         assert!(matches!(later.as_ref().map_err(|error| &**error), Err(Error::Ended)), "{later:?}");
         assert_eq!(reader.row(), ConntrackRow::default());
+    }
+
+    /// Where the kernel tells of nothing for long, somebody else has to know.
+    #[test]
+    fn a_sign_of_life_is_given_while_entries_are_told_of() {
+        let reader = Reader::default();
+        let open = Open(reader.clone());
+        let alive = AtomicU64::new(0);
+        let signs = || alive.load(Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                reader.list_while(all(), || {
+                    alive.fetch_add(1, Ordering::SeqCst);
+                })
+            });
+            std::thread::sleep(3 * SIGN_OF_LIFE);
+            assert_eq!(signs(), 0);
+            reader.0.told.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(3 * SIGN_OF_LIFE);
+            assert_eq!(signs(), 1);
+            drop(open);
+        });
     }
 }

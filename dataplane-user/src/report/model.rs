@@ -297,6 +297,8 @@ pub struct NeighbourRow {
     pub address: IpAddr,
     /// What the agent does with its entry, so that packets still reach the cut when the node's link is down.
     pub state: String,
+    /// Packets die there and do not reach the cut: its link-layer address was never seen.
+    pub dies_before_the_cut: bool,
 }
 
 /// New connections and datagrams that met the cut and were balanced anew.

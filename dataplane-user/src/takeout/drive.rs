@@ -105,6 +105,9 @@ impl<T: Tables, B: Book> Drive<T, B> {
         if self.machine.set_flagged(flagged, self.tables.now()) {
             self.read_all();
         }
+        if flagged.is_empty() {
+            self.tables.forget_flows();
+        }
     }
 
     /// Has the next round read everything.

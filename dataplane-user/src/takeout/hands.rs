@@ -50,6 +50,9 @@ pub trait Tables {
     /// How many connections to these destinations, which are among `ours`, conntrack may still have: none only where that is sure. Left out are those of which it
     /// cannot tell.
     fn count(&mut self, pairs: &[Pair], ours: &[Pair]) -> Counts;
+
+    /// Nobody is flagged any more: what was listed of conntrack is not needed.
+    fn forget_flows(&mut self);
 }
 
 /// The ledger and its lease.

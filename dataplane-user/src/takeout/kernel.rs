@@ -236,6 +236,10 @@ impl Tables for Kernel {
         }
         counts
     }
+
+    fn forget_flows(&mut self) {
+        self.left = Left::new();
+    }
 }
 
 fn is_address(key: &ServiceKey) -> bool {

@@ -349,6 +349,8 @@ impl Tables for Hands {
         let count = |pair: &Pair| world.trash.get(pair).map_or(0, |(count, _)| *count as usize);
         pairs.iter().map(|pair| (*pair, count(pair))).collect()
     }
+
+    fn forget_flows(&mut self) {}
 }
 
 /// The ledger in memory; what was written survives the agent.

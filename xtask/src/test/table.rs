@@ -114,7 +114,7 @@ pub(crate) const FILES: &[File] = &[
     file("cluster_file_reload", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
     file("cluster_file_start", NATIVE_REST_IN_ALL, 5),
     file("conntrack_delete", ENDS, 5).is(&[MakesLoad]),
-    file("conntrack_many", NATIVE_AND_OLDEST, 15).is(&[Slow, Timed, MakesLoad]),
+    file("conntrack_many", NATIVE_REST_IN_ALL, 15).is(&[Slow, Timed, MakesLoad]),
     file("conntrack_pinned", ENDS, 5),
     file("conntrack_pinned::alone", ENDS, 5).is(&[Timed]),
     file("conntrack_table", ENDS, 5).is(&[MakesLoad]),
