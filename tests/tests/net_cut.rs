@@ -21,6 +21,8 @@ use serde_json::{Value, json};
 
 /// A flow that sends all the time is reset so soon after somebody asked the agent to flag its node: the verdict is written at once, not with the next renewal.
 const CUT: Duration = Duration::from_millis(100);
+/// What forwards is looked for every 5 s.
+const LOOKED: Duration = Duration::from_secs(10);
 /// It sends a byte each so long.
 const PACE: Duration = Duration::from_millis(1);
 
@@ -77,6 +79,64 @@ fn observe() -> Result<()> {
     case.to_b(Service::Web).context("observe has cut new flows")?;
     ensure!(agent.counter(Reason::Observed)? >= 20, "not counted");
     ensure!(agent.counter(Reason::Reset)? == 0);
+    Ok(())
+}
+
+/// Something forwards in kube-proxy's place: nothing is cut beside it, from the first packet on and as long as its device is there.
+#[test]
+fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
+    let a = &cluster.a.ns;
+    a.ip("link add cilium_host type veth peer name cilium_net")?;
+    let mut agent = cluster.agent()?;
+    let status = |agent: &Agent| -> Result<Value> {
+        Ok(serde_json::from_str(&agent.expect(&["status", "-o", "json"])?)?)
+    };
+    let why = "Cilium forwards Services here (device cilium_host): nothing is cut, only counted";
+    let flagged = agent.cli(&["flag", "node-b"])?;
+    let warned = String::from_utf8_lossy(&flagged.stderr);
+    ensure!(flagged.status.success() && warned.contains(why), "{warned}");
+    let mut kept = case.to_b(Service::Web)?;
+    for _ in 0..20 {
+        ensure!(kept.request() == Outcome::Answered, "a flow was cut");
+    }
+    ensure!(agent.counter(Reason::Observed)? >= 20, "not counted");
+    ensure!(agent.counter(Reason::Reset)? == 0);
+    let shown = status(&agent)?;
+    let row = &shown["replacement"];
+    ensure!((&shown["mode"], &row["beside"]) == (&json!("observe"), &json!("observes")), "{shown}");
+    ensure!(row["product"] == "Cilium" && row["device"] == "cilium_host", "{row}");
+    ensure!(agent.expect(&["status"])?.contains(&format!("problem: {why}")));
+    agent.logs(why)?;
+    let doctor = agent.cli(&["doctor"])?;
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    ensure!(doctor.contains(why) && doctor.contains("ip link delete cilium_host"), "{doctor}");
+
+    a.ip("link delete cilium_host")?;
+    wait_until("it is cut once the device is gone", LOOKED, || kept.request() == Outcome::Reset)?;
+    ensure!(agent.counter(Reason::Reset)? > 0, "cut, and no RST");
+    let shown = status(&agent)?;
+    ensure!(shown["mode"] == "enforce" && shown["replacement"].is_null(), "{shown}");
+    agent.logs("nothing forwards Services in kube-proxy's place any more")?;
+
+    // It comes while a node is flagged: what is cut passes again.
+    a.ip("link add cilium_host type veth peer name cilium_net")?;
+    wait_until("it passes once the device is there", LOOKED, || case.to_b(Service::Web).is_ok())?;
+    ensure!(agent.node("node-b")?["action"] == "observe");
+
+    // By force it is cut beside it.
+    agent.terminate()?;
+    agent.restart(&["--force"])?;
+    let Err(_refused) = case.to_b(Service::Web) else { anyhow::bail!("--force does not cut") };
+    let row = &status(&agent)?["replacement"];
+    ensure!(row["beside"] == "forced", "{row}");
+    ensure!(agent.expect(&["status"])?.contains("it is cut all the same, as --force says"));
+    // Without it nothing that one cut is cut any more once this one runs.
+    agent.terminate()?;
+    agent.restart(&[])?;
+    case.to_b(Service::Web).context("without --force")?;
+    ensure!(agent.node("node-b")?["action"] == "observe");
     Ok(())
 }
 

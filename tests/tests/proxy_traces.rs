@@ -64,6 +64,23 @@ fn traces_of_each_mode_are_found() -> Result<()> {
     Ok(())
 }
 
+/// A trace beside those of kube-proxy: `nodefence_core::proxy` has one for each product.
+#[test]
+fn what_forwards_in_its_place_is_found_by_its_device() -> Result<()> {
+    let ns = Netns::new("proxy-replaced")?;
+    assert_eq!(facts(&ns).replacement, None);
+    for (device, product) in [("kube-dummy-if", "kube-router's service proxy"), ("antrea-gw0", "Antrea")] {
+        ns.ip(&format!("link add {device} type veth peer name other"))?;
+        let found = facts(&ns);
+        assert_eq!(found.replacement.map(|found| (found.product, found.device)), Some((product, device)));
+        // It says nothing of kube-proxy's mode.
+        assert_eq!(judge(Wanted::Auto, &found).mode, None);
+        ns.ip(&format!("link delete {device}"))?;
+        assert_eq!(facts(&ns).replacement, None);
+    }
+    Ok(())
+}
+
 /// The facts where somebody gives this answer.
 fn told(ns: &Netns, answer: &'static str) -> Facts {
     ns.run(move || {

@@ -141,6 +141,7 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     let following = mode::Following {
         look,
         sight: sight.clone(),
+        verdicts: Arc::clone(&shared.verdicts),
         published: Arc::clone(published),
         builds: Arc::clone(builds),
         bells: bells.clone(),

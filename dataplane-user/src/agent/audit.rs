@@ -48,7 +48,7 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
 /// again and again.
 fn mend_unasked(ground: &Ground, watch: &mut Watch) {
     let kinds = &ground.sight.settings.audit.repair;
-    if !kinds.is_empty() && ground.sight.settings.mode == Mode::Enforce {
+    if !kinds.is_empty() && ground.sight.mode() == Mode::Enforce {
         mend::mend(ground, watch, kinds);
     }
 }

@@ -19,7 +19,6 @@ use super::{
     pinned::{Begun, LettingGo},
     reader::Reader,
     rounds::{AT_ONCE, Of, Rounds},
-    settings::Settings,
     sight::Sight,
     threads::Crew,
     world::World,
@@ -165,8 +164,8 @@ pub(super) async fn follow(asking: Asking, crew: Crew) -> anyhow::Result<()> {
 }
 
 /// Why clients of a node are not asked at all.
-pub(super) fn pointless(settings: &Settings) -> Option<&'static str> {
-    match (settings.mode, settings.answer) {
+pub(super) fn pointless(sight: &Sight) -> Option<&'static str> {
+    match (sight.mode(), sight.settings.answer) {
         (Mode::Observe, _) => Some("nothing is cut in observe mode"),
         (_, Answer::Drop) => {
             Some("with --answer drop nobody is told; idle clients wait for their own timeouts")
@@ -185,7 +184,7 @@ struct ToAsk {
 impl ToAsk {
     /// Those of these nodes that are cut and have any; `None` where there are none.
     fn of(asking: &Asking, names: &BTreeSet<NodeName>) -> Option<Self> {
-        if pointless(&asking.sight.settings).is_some() {
+        if pointless(&asking.sight).is_some() {
             return None;
         }
         let world = asking.sight.world();

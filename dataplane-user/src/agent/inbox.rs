@@ -68,6 +68,7 @@ enum Subject {
     Claims(Source),
     Confirmed,
     Routes,
+    Replacement,
 }
 
 impl Subject {
@@ -84,6 +85,7 @@ impl Subject {
             Message::Tell(Input::Replace { source, .. }) => Some(Self::Claims(source.clone())),
             Message::Tell(Input::Confirmed(_)) => Some(Self::Confirmed),
             Message::Tell(Input::Routes { .. }) => Some(Self::Routes),
+            Message::Tell(Input::Replacement(_)) => Some(Self::Replacement),
             _ => None,
         }
     }

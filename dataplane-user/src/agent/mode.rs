@@ -1,9 +1,12 @@
-//! Follows how kube-proxy forwards.
+//! Follows how kube-proxy forwards, and what does so in its place.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{builder::Builds, outlets::Bells, sight::Sight, threads::Crew, world::Published};
-use crate::proxy::{Facts, Judgement, Said, Wanted};
+use super::{builder::Builds, inbox::Inbox, outlets::Bells, sight::Sight, threads::Crew, world::Published};
+use crate::{
+    enforce::Input,
+    proxy::{Facts, Judgement, Replacement, Said, Wanted},
+};
 
 /// How often to look how kube-proxy forwards: at boot it comes after the agent, and it may be set up anew.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -16,12 +19,16 @@ pub(super) struct Look {
     /// The log was told that Services are given and how kube-proxy forwards is not known.
     missed: bool,
     last: Judgement,
+    /// What forwarded in its place when that was last looked at.
+    pub(super) replacement: Option<Replacement>,
 }
 
 impl Look {
     /// Looks how kube-proxy forwards. `services`: whether any are given. Blocking, less than a second.
     pub(super) fn look(&mut self, wanted: Wanted, services: bool) -> &Judgement {
-        let judgement = self.said.judge(wanted, &Facts::gather());
+        let facts = Facts::gather();
+        self.replacement = facts.replacement;
+        let judgement = self.said.judge(wanted, &facts);
         // Services may be given later than the mode was looked for; and why it is not known may change with each look.
         let missed = judgement.mode.is_none() && wanted == Wanted::Auto && services;
         if missed && !self.missed {
@@ -42,6 +49,7 @@ impl Look {
 pub(super) struct Following {
     pub(super) look: Look,
     pub(super) sight: Sight,
+    pub(super) verdicts: Arc<Inbox>,
     pub(super) published: Arc<Published>,
     pub(super) builds: Arc<Builds>,
     pub(super) bells: Bells,
@@ -66,11 +74,13 @@ pub(super) async fn follow(mut following: Following, crew: Crew) -> anyhow::Resu
 impl Following {
     fn again(&mut self) {
         let world = self.sight.world();
-        let judgement = self.look.look(self.sight.settings.proxy, world.view.services.is_some());
-        if *world.proxy != *judgement {
-            self.published.change(|world| world.proxy = Arc::new(judgement.clone()));
+        let judgement = self.look.look(self.sight.settings.proxy, world.view.services.is_some()).clone();
+        self.verdicts.tell(Input::Replacement(self.look.replacement));
+        if *world.proxy != judgement {
+            let mode = judgement.mode;
+            self.published.change(|world| world.proxy = Arc::new(judgement));
             // What must be exempt depends on it.
-            self.builds.set_mode(judgement.mode);
+            self.builds.set_mode(mode);
             self.bells.ring();
         }
     }

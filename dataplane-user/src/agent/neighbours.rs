@@ -61,10 +61,10 @@ pub(super) async fn follow(
 
 fn flagged(sight: &Sight) -> Vec<FlaggedNode> {
     // What cuts nothing changes nothing.
-    if sight.settings.mode == Mode::Observe {
+    let world = sight.world();
+    if world.held.mode == Mode::Observe {
         return Vec::new();
     }
-    let world = sight.world();
     let others = world.enforced().map(|(name, _)| name).filter(|name| **name != sight.own_node);
     let nodes = others.filter_map(|name| world.view.node(name));
     nodes

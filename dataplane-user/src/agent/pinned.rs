@@ -33,8 +33,9 @@ pub(super) struct LettingGo {
 
 /// Which mode, where there is anything to do: not in observe mode, and not where IPVS forwards or nobody knows what does.
 pub(super) fn mode(sight: &Sight) -> Option<Mode> {
-    let mode = sight.world().proxy.mode.filter(|mode| *mode != Mode::Ipvs)?;
-    (sight.settings.mode == plan::Mode::Enforce).then_some(mode)
+    let world = sight.world();
+    let mode = world.proxy.mode.filter(|mode| *mode != Mode::Ipvs)?;
+    (world.held.mode == plan::Mode::Enforce).then_some(mode)
 }
 
 /// What is to be let go: backends of flagged nodes but for what is kept, the view that they are of, and their verdicts.

@@ -7,6 +7,8 @@ use crate::{
     cluster::{NodeName, SourceName},
     enforce::{Claim, Danger, Event, Source, Withheld},
     flags::{Adopted, now},
+    plan::Mode,
+    report::ReplacementRow,
 };
 
 /// How many nodes a line names.
@@ -81,6 +83,11 @@ pub(super) fn record(event: &Event) {
             "the source of nodes has not confirmed its view for so long: nothing is cut by it any more, what would be is counted"
         ),
         Event::ViewConfirmed => tracing::info!("the view is confirmed: what is claimed holds again"),
+        Event::Replaced(found) => {
+            tracing::error!("{}", ReplacementRow::new(*found, Mode::Enforce, false).why)
+        }
+        Event::Forced(found) => tracing::warn!("{}", ReplacementRow::new(*found, Mode::Enforce, true).why),
+        Event::NotReplaced => tracing::info!("nothing forwards Services in kube-proxy's place any more"),
         Event::Failed(node, error) => lapses(Some(node), error),
         Event::NotExempt(node, port, error) => {
             lapses(node.as_ref(), &format!("{port} must be kept, which failed: {error}"));

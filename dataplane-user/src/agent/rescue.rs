@@ -79,13 +79,13 @@ impl Drop for Rescue {
 /// Why the agent is not to rescue at all, as it was started and by the view that holds.
 fn unwanted(ground: &Ground) -> Option<Cow<'static, str>> {
     let Sight { settings, .. } = &ground.sight;
-    if settings.mode != Mode::Enforce {
+    let world = ground.sight.world();
+    if world.held.mode != Mode::Enforce {
         return Some("observe mode, nothing is cut".into());
     }
     if settings.answer != Answer::Refuse {
         return Some("the answer is drop".into());
     }
-    let world = ground.sight.world();
     if world.view.services.is_none() {
         return Some(format!("{} says nothing of Services", world.view.source).into());
     }

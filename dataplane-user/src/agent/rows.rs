@@ -23,6 +23,7 @@ use super::{
     left_out::{left_out_rows, left_out_warning},
     reader::Reader,
     records::danger,
+    settings::Settings,
     sight::Sight,
     tables::TablesRow,
     told::Rows,
@@ -37,8 +38,8 @@ use crate::{
     plan::{Keep, Mode, Policy},
     proxy::Judgement,
     report::{
-        BackendRow, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow, NodeRow,
-        Origin, Status, UnflagReport,
+        BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow,
+        NodeRow, Origin, ReplacementRow, Status, UnflagReport,
     },
 };
 
@@ -245,9 +246,14 @@ pub(super) fn flag_report(
         );
     }
     if row.action == "observe" {
-        let why =
-            if world.held.view_is_old { "the view is older than --max-view-age" } else { "observe mode" };
-        warnings.push(format!("{why}: nothing is cut, only counted"));
+        let observes = replacement(sight, &world).filter(|row| row.beside == Beside::Observes);
+        warnings.push(match observes {
+            _ if world.held.view_is_old => {
+                "the view is older than --max-view-age: nothing is cut, only counted".to_owned()
+            }
+            Some(row) => row.why,
+            None => "observe mode: nothing is cut, only counted".to_owned(),
+        });
     }
     if node.backends.is_empty() {
         warnings.push(format!("{} gives it no backends: there is nothing to cut", world.view.source));
@@ -325,7 +331,8 @@ pub(super) fn status(shown: &Shown) -> Status {
         pid: std::process::id().cast_signed(),
         started: whole_seconds(shown.started),
         node: sight.own_node.to_string(),
-        mode: sight.settings.mode,
+        mode: world.held.mode,
+        replacement: replacement(sight, &world),
         answer: sight.settings.answer,
         auto: auto_name(sight.settings.auto),
         auto_limit: share_text(sight.settings.auto_limit),
@@ -355,6 +362,11 @@ pub(super) fn status(shown: &Shown) -> Status {
         ipvs: shown.takeout.row(),
         log_lines_lost: sight.settings.log_lines_lost.dropped_lines(),
     }
+}
+
+fn replacement(sight: &Sight, world: &World) -> Option<ReplacementRow> {
+    let Settings { mode, force, .. } = *sight.settings;
+    world.held.replacement.map(|found| ReplacementRow::new(found, mode, force))
 }
 
 /// Flags, and claims that no person made, on nodes that the view lacks.

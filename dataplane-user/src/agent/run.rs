@@ -209,7 +209,8 @@ impl Seen {
             (look, proxy)
         });
         let (look, proxy) = looking.await?;
-        let known = Known { own_node, view, findings, proxy };
+        let replacement = look.replacement;
+        let known = Known { own_node, view, findings, proxy, replacement };
         Ok(Self { source, present, look, known })
     }
 }

@@ -115,7 +115,7 @@ impl Desk {
             ));
         }
         warnings.append(&mut report.warnings);
-        match idle::pointless(&self.shown.sight.settings) {
+        match idle::pointless(&self.shown.sight) {
             Some(why) => warnings.push(format!("idle clients are not asked: {why}")),
             None if !wait => report.asking = true,
             None => match timeout(WAIT_FOR_ASKING, asking).await {

@@ -61,6 +61,8 @@ pub struct Settings {
     pub auto_limit: Share,
     /// Nothing is cut while the view is older, only counted. `None`: it holds however old it is.
     pub max_view_age: Option<Duration>,
+    /// Cut also where something else than kube-proxy forwards Services.
+    pub force: bool,
     /// What senders are told.
     pub answer: Answer,
     /// What the operator says of kube-proxy's mode.
@@ -100,6 +102,7 @@ impl Settings {
             answer: self.answer,
             limit: self.auto_limit,
             max_view_age: self.max_view_age,
+            force: self.force,
         }
     }
 

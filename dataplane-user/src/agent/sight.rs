@@ -6,7 +6,10 @@ use super::{
     settings::Settings,
     world::{Reader, World},
 };
-use crate::{cluster::NodeName, plan::Policy};
+use crate::{
+    cluster::NodeName,
+    plan::{Mode, Policy},
+};
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -23,6 +26,11 @@ impl Sight {
     /// What the agent knows and holds at this moment. Waits for nobody.
     pub(super) fn world(&self) -> Arc<World> {
         self.world.now()
+    }
+
+    /// As what claims are carried out at most at this moment.
+    pub(super) fn mode(&self) -> Mode {
+        self.world().held.mode
     }
 
     pub(super) fn policy(&self) -> Policy<'_> {

@@ -31,7 +31,7 @@ use crate::{
     enforce::{Enforcer, Epoch, InMaps, Input, Source},
     flags::{FlagStore, now},
     plan::Indices,
-    proxy::Judgement,
+    proxy::{self, Judgement, Replacement},
     report::{Client, ClientError, Request},
 };
 
@@ -56,7 +56,9 @@ impl Inherited {
         let (writer, pinned) = pinned(settings);
         // Which node this is stands in the view.
         let told = settings.told(NodeName::default());
-        let enforcer = Enforcer::bridge(pinned, adopted.saved, told, now());
+        // Before anything is renewed: what an earlier agent cut by `--force` may be left.
+        let replacement = proxy::replacement();
+        let enforcer = Enforcer::bridge(pinned, adopted.saved, told, replacement, now());
         let work = Arc::new(Slot::default());
         let lines = lines::start(crew)?;
         let store = Arc::clone(&work);
@@ -125,6 +127,7 @@ pub(super) struct Known {
     pub(super) view: Arc<ClusterView>,
     pub(super) findings: Findings,
     pub(super) proxy: Judgement,
+    pub(super) replacement: Option<Replacement>,
 }
 
 /// What lies open, for those who are to have it.
@@ -147,7 +150,7 @@ pub(super) fn open(
     inherited: &Inherited,
     crew: &Crew,
 ) -> anyhow::Result<Opened> {
-    let Known { own_node, view, findings, proxy } = known;
+    let Known { own_node, view, findings, proxy, replacement } = known;
     settings.options.config = settings.config(&findings);
     let Dataplane { mut devices, tables: maps, counters, switches } = Dataplane::open(&settings.options)?;
     let nodes = maps.owned()?;
@@ -188,6 +191,7 @@ pub(super) fn open(
     inbox.open(inbox::Opened { own: own_node.clone(), writer, outlets });
     // What was renewed so far may be a map that devices are about to leave.
     inbox.tell(Input::Found { nodes, exempt, whole: true });
+    inbox.tell(Input::Replacement(replacement));
     let flags = flags_of(&first.view);
     inbox.view(first, Some(flags));
     let shared = Shared {

@@ -114,7 +114,7 @@ impl Work {
         let world = given.sight.world();
         let (view, addresses) = (Arc::clone(&world.view), Arc::clone(&world.addresses));
         Self {
-            ground: ground(given.sight.settings.mode == Mode::Enforce),
+            ground: ground(world.held.mode == Mode::Enforce),
             opening: Opening {
                 rescue: Arc::clone(&given.rescue),
                 reader: given.reader.clone(),
@@ -206,7 +206,7 @@ impl Work {
         if due(drive) == Some(Duration::ZERO) {
             self.news = true;
             self.ground = ground(self.ground.enforce);
-            drive.machine.set_ground(self.ground);
+            drive.set_ground(self.ground);
             let round = drive.round();
             if !drive.is_urged() {
                 self.given.bell.board().urgent.retain(|key| !urgent.contains(key));
@@ -230,6 +230,15 @@ impl Work {
         Ok(due(drive).unwrap_or(LOOK).clamp(Duration::from_millis(1), LOOK))
     }
 
+    /// Whether tables are changed from now on, or it is only planned what would be. True where that is news.
+    fn turn(&mut self, enforce: bool) -> bool {
+        let turned = std::mem::replace(&mut self.ground.enforce, enforce) != enforce;
+        if let Some(drive) = self.drive.as_mut().filter(|_| turned) {
+            drive.set_ground(self.ground);
+        }
+        turned
+    }
+
     /// Learns who is flagged. True where that is news.
     fn look(&mut self) -> bool {
         // First: it is of the view that the snapshot has, or that one was read later.
@@ -237,6 +246,7 @@ impl Work {
         // Where something else forwards, the tables are others': what an earlier agent took out is put back.
         let world = self.given.sight.world();
         self.confirmed = Duration::from_nanos(confirmed.max(world.loaded.mono));
+        let turned = self.turn(world.held.mode == Mode::Enforce);
         let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
         let now = now();
         // In observe mode it is planned what would be done.
@@ -247,7 +257,7 @@ impl Work {
         let ask_since: BTreeMap<NodeName, u64> = since.collect();
         let view = Arc::clone(&world.view);
         let asked = self.given.bell.asked_since(&ask_since);
-        let pointless = idle::pointless(&self.given.sight.settings).is_some();
+        let pointless = idle::pointless(&self.given.sight).is_some();
         let flagged: Vec<(NodeName, bool)> = ask_since
             .into_keys()
             .map(|name| {
@@ -257,7 +267,7 @@ impl Work {
             .collect();
         let before = self.flagged.iter().map(|node| (&node.name, node.asked));
         if Arc::ptr_eq(&view, &self.view) && flagged.iter().map(|(name, asked)| (name, *asked)).eq(before) {
-            return self.first;
+            return self.first || turned;
         }
         self.flagged = flagged
             .into_iter()

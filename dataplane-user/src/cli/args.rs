@@ -312,6 +312,10 @@ pub struct AgentArgs {
     #[arg(long, default_value = "enforce")]
     pub mode: ModeArg,
 
+    /// Cut also where something else than kube-proxy forwards Services (Cilium, kube-router, ...), beside which nothing is cut otherwise. Whether clients then get their RSTs is not known: connections may hang, and new ones be refused again and again
+    #[arg(long)]
+    pub force: bool,
+
     /// What is done about claims on nodes that no person made; the weaker of this and --mode holds
     #[arg(long, default_value = "observe")]
     pub auto: AutoArg,

@@ -6,6 +6,7 @@ use super::{
     args::{Format, PIN_DIR},
     exit::Exit,
     output::{colours, print},
+    replacement,
 };
 use crate::{
     dataplane::{
@@ -13,8 +14,9 @@ use crate::{
         probe::{Conntrack, Finding, Findings},
     },
     doctor::{AS_ROOT, Check, Counting, Facts, Level, judge, worst},
+    plan::Mode,
     proxy,
-    report::{Client, ClientError, GuardRow, IpvsRow, LeftOutRow, Request, Status},
+    report::{Client, ClientError, GuardRow, IpvsRow, LeftOutRow, ReplacementRow, Request, Status},
 };
 
 /// How long the agent may take to answer before it counts as hung.
@@ -35,6 +37,8 @@ pub(super) fn run(
     let of_agent = running.map(|status| Path::new(&status.dataplane.pin_dir));
     let pin_dir = pin_dir.or(of_agent).unwrap_or(Path::new(PIN_DIR));
     let told = running.map(|status| status.proxy.clone());
+    let looked = || proxy::replacement().map(|found| ReplacementRow::new(found, Mode::Enforce, false));
+    let beside = running.map_or_else(looked, |status| status.replacement.clone());
     // Conntrack's counters are read a second apart, and what takes its time is done meanwhile. The facts before that: whoever tries programs raises this process' own limits.
     let counting = Counting::begin();
     let mut facts = Facts::gather(devices, pin_dir)?;
@@ -47,6 +51,7 @@ pub(super) fn run(
     checks.extend(probed(&findings));
     let judged = || proxy::judge(proxy::Wanted::Auto, &proxy::Facts::gather());
     checks.push(kube_proxy(&told.unwrap_or_else(judged)));
+    checks.push(replacement::check(beside.as_ref()));
     checks.push(flowtables(nft_flowtables()));
     match inspect(pin_dir, devices) {
         Ok(statuses) => {

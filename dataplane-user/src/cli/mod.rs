@@ -7,6 +7,7 @@ mod doctor;
 mod exit;
 mod log;
 mod output;
+mod replacement;
 mod status;
 mod tables;
 mod values;

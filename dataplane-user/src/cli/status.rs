@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::{
     claims::{automatic_text, has_automatic, held_lines, withheld_text},
     output::{or_dash, printable, seconds},
+    replacement,
     tables::asked_text,
 };
 use crate::{
@@ -105,6 +106,9 @@ pub(super) fn status(status: &Status) -> String {
     line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
     line("Node", status.node.clone());
     line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
+    if let Some(row) = &status.replacement {
+        line("", replacement::text(row));
+    }
     if has_automatic(&status.flagged, &status.claimed_unknown) || !status.withheld.is_empty() {
         line("Automatic", automatic_text(&status.auto, &status.auto_limit));
     }

@@ -7,7 +7,7 @@ use crate::report::AskRow;
 fn well() -> Value {
     json!({
         "version": "0.1.0", "pid": 7, "started": "2026-01-01T00:00:00Z", "node": "node-a",
-        "mode": "enforce", "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
+        "mode": "enforce", "replacement": null, "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
         "cluster": {
             "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
             "max_age_seconds": null, "is_old": false,
@@ -49,6 +49,20 @@ fn new_lines(change: impl FnOnce(&mut Value)) -> Vec<String> {
     change(&mut changed);
     let now = text(changed);
     now.lines().filter(|line| !before.lines().any(|was| was == *line)).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_forwards_in_kube_proxy_s_place_stands_below_the_mode() {
+    let lines = new_lines(|status| {
+        status["mode"] = json!("observe");
+        status["replacement"] =
+            json!({"product": "Cilium", "device": "cilium_host", "beside": "observes", "why": "it is there"});
+    });
+    let [mode, why] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(
+        (mode.as_str(), why.trim_start()),
+        ("Mode            observe, answer refuse", "problem: it is there")
+    );
 }
 
 #[test]

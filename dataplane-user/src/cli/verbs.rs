@@ -229,6 +229,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
         },
         auto_limit: args.auto_limit,
         max_view_age: args.max_view_age,
+        force: args.force,
         answer: match args.answer {
             AnswerArg::Refuse => Answer::Refuse,
             AnswerArg::Drop => Answer::Drop,

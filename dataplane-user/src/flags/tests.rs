@@ -177,8 +177,9 @@ fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back(
         answer: crate::plan::Answer::Refuse,
         limit: Share::default(),
         max_view_age: None,
+        force: false,
     };
-    let mut enforcer = Enforcer::bridge(Vec::new(), store.adopt(now).unwrap().saved, told, now);
+    let mut enforcer = Enforcer::bridge(Vec::new(), store.adopt(now).unwrap().saved, told, None, now);
     enforcer.handle(Input::Tick, now);
     let raised = NewClaim {
         source: Source::Hung,

@@ -7,6 +7,7 @@ mod client;
 mod cluster;
 mod ipvs;
 mod model;
+mod replacement;
 mod server;
 
 pub use api::{ErrorKind, Failure, Reply, Request};
@@ -19,4 +20,5 @@ pub use model::{
     AskRow, BackendRow, ConntrackRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow,
     KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
 };
+pub use replacement::{Beside, ReplacementRow};
 pub use server::{Handler, Server, ServerError};

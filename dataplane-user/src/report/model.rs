@@ -9,6 +9,7 @@ use super::{
     claim::{ClaimRow, FlagRow, WithheldRow},
     cluster::ClusterRow,
     ipvs::IpvsRow,
+    replacement::ReplacementRow,
 };
 use crate::{
     cluster::{NodeName, Protocol},
@@ -338,8 +339,10 @@ pub struct Status {
     pub started: Timestamp,
     /// The node it runs on.
     pub node: String,
-    /// Whether it cuts.
+    /// Whether it cuts now: observe also where `--mode` is enforce, beside what replaces kube-proxy and with a view that is too old.
     pub mode: Mode,
+    /// What forwards Services in kube-proxy's place.
+    pub replacement: Option<ReplacementRow>,
     /// What senders are told.
     pub answer: Answer,
     /// What is done about claims that no person made: off, observe or enforce.

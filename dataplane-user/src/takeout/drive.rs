@@ -9,7 +9,7 @@ use super::{Book, Tables};
 use crate::{
     ipvs::{self, Change, Service, ServiceKey},
     ledger::{self, Record},
-    plan::takeout::{Act, Flagged, TakeOut},
+    plan::takeout::{Act, Flagged, Ground, TakeOut},
 };
 
 /// Changes made at once; in between it is looked whether the lease holds, and others may change the tables.
@@ -107,6 +107,13 @@ impl<T: Tables, B: Book> Drive<T, B> {
         }
         if flagged.is_empty() {
             self.tables.forget_flows();
+        }
+    }
+
+    /// What the kernel is set to now.
+    pub fn set_ground(&mut self, ground: Ground) {
+        if self.machine.set_ground(ground, self.tables.now()) {
+            self.read_all();
         }
     }
 

@@ -203,6 +203,7 @@ fn expected(ns: &Netns, attached: bool, proxy: Line, agent: Line) -> Result<Vec<
         ok("RST", resets),
         ok("conntrack entries", format!("deleted {}", kernel.deletes())),
         proxy,
+        ok("kube-proxy replacement", "no trace of one"),
         flowtables(ns)?,
     ]);
     for device in devices {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{now::Now, output::Event};
-use crate::plan::Mode;
 
 /// The age of the view.
 #[derive(Debug)]
@@ -42,11 +41,6 @@ impl Age {
     /// Whether it is too old, as last followed.
     pub(super) const fn is_over(&self) -> bool {
         self.is_over
-    }
-
-    /// How claims are carried out that would be so.
-    pub(super) const fn under(&self, mode: Mode) -> Mode {
-        if self.is_over { Mode::Observe } else { mode }
     }
 
     /// When it is too old (CLOCK_MONOTONIC, ns); `None` where it is, or never will be.

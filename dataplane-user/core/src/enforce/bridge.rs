@@ -24,20 +24,29 @@ use super::{
 use crate::{
     cluster::NodeName,
     plan::{Mode, name_field, verdict_until},
+    proxy::Replacement,
 };
 
 impl Enforcer {
-    /// At the start of an agent. `pinned`: every entry of the `nodes` map that has an owner; `saved`: what an earlier agent saved.
+    /// At the start of an agent. `pinned`: every entry of the `nodes` map that has an owner; `saved`: what an earlier agent saved; `replacement`: what forwards in
+    /// kube-proxy's place, which must be known before anything is cut.
     ///
     /// Until the first view comes, verdicts that are alive now are renewed where a claim on their node is to be carried out so, whatever
     /// its cause, but none for longer than such claims last, and none that lapsed meanwhile: an upgrade must not let a node go.
-    pub fn bridge(pinned: Vec<(u32, NodeEntry)>, saved: Saved, told: Told, now: Now) -> Self {
+    pub fn bridge(
+        pinned: Vec<(u32, NodeEntry)>,
+        saved: Saved,
+        told: Told,
+        replacement: Option<Replacement>,
+        now: Now,
+    ) -> Self {
         let alive = |entry: &NodeEntry| entry.verdict == Verdict::Flagged as u32 && entry.until > now.mono;
         let bridged = pinned.iter().filter(|(_, entry)| alive(entry)).copied().collect();
         let places = pinned.into_iter().map(|(index, entry)| (index, Place::found(index, entry, now.mono)));
         let mut this = Self {
             claims: Claims::new(told.clone(), saved),
             age: Age::new(told.max_view_age, now),
+            replacement: None,
             confirmed: 0,
             told,
             now,
@@ -71,6 +80,7 @@ impl Enforcer {
             more_is_cut: false,
             world: World::default(),
         };
+        this.replaced_by(replacement);
         this.bridge_on();
         this
     }
@@ -122,9 +132,9 @@ impl Enforcer {
         } else {
             Some(self.told.mode)
         };
-        match mode.map(|mode| self.age.under(mode)) {
-            Some(Mode::Enforce) => true,
-            Some(Mode::Observe) => !cuts(entry),
+        match mode {
+            Some(Mode::Enforce) if self.most() == Mode::Enforce => true,
+            Some(_) => !cuts(entry),
             None => false,
         }
     }

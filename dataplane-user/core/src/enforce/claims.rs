@@ -46,8 +46,8 @@ pub(super) struct Claims {
     /// Nodes to be decided on anew.
     dirty: BTreeSet<NodeName>,
     all_dirty: bool,
-    /// The view is too old to cut by it.
-    is_old: bool,
+    /// As what they are carried out at most.
+    most: Mode,
     /// All scopes are to be held against their limits anew.
     scopes_dirty: bool,
     changes: Changes,
@@ -60,6 +60,7 @@ impl Claims {
         Self {
             limits: Limits::new(told.limit, saved.released),
             gone: saved.gone.into_iter().collect(),
+            most: told.mode,
             told,
             held: saved.claims.into_iter().collect(),
             file_changed: true,
@@ -68,7 +69,6 @@ impl Claims {
             shown: ShownClaims::default(),
             dirty: BTreeSet::new(),
             all_dirty: true,
-            is_old: false,
             scopes_dirty: false,
             changes: Changes::default(),
             // What was saved is looked through first.
@@ -204,10 +204,11 @@ impl Claims {
         self.all_dirty = true;
     }
 
-    /// The view is too old to cut by it, or is so no more.
-    pub(super) fn set_old(&mut self, is_old: bool) {
-        self.is_old = is_old;
-        self.all_dirty = true;
+    /// As what they are carried out at most from now on. Whether that is news.
+    pub(super) fn set_most(&mut self, most: Mode) -> bool {
+        let is_news = std::mem::replace(&mut self.most, most) != most;
+        self.all_dirty |= is_news;
+        is_news
     }
 
     /// Has every node decided on anew of which a claim has an end: as time goes by, ends come nearer and the wall clock is set.
@@ -306,7 +307,7 @@ impl Claims {
             self.told.mode
         };
         match mode {
-            Mode::Enforce if !self.is_old => Standing::Enforced,
+            Mode::Enforce if self.most == Mode::Enforce => Standing::Enforced,
             Mode::Enforce | Mode::Observe => Standing::Observed,
         }
     }

@@ -9,7 +9,7 @@ use super::{
     now::{Epoch, Now, Ticket},
     view::NewView,
 };
-use crate::cluster::NodeName;
+use crate::{cluster::NodeName, proxy::Replacement};
 
 /// What is to become of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub enum Input {
         /// They are.
         own_attached: bool,
     },
+    /// What forwards Services in kube-proxy's place.
+    Replacement(Option<Replacement>),
     /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
     DrainAlive(u64),
     /// What became of [`super::Output::Tables`].

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     cluster::NodeName,
     plan::{Mode, Slot},
+    proxy::Replacement,
 };
 
 /// How often verdicts are renewed until the first view comes, in ns.
@@ -46,6 +47,8 @@ pub struct Enforcer {
     pub(super) claims: Claims,
     pub(super) views: Views,
     pub(super) age: Age,
+    /// What forwards Services in kube-proxy's place.
+    pub(super) replacement: Option<Replacement>,
     /// When (CLOCK_MONOTONIC, ns) the source last said that the view it gave last is as it is; 0: never, without another view.
     pub(super) confirmed: u64,
     pub(super) places: BTreeMap<u32, Place>,
@@ -112,6 +115,7 @@ impl Enforcer {
                 self.own_attached = own_attached;
                 self.rewant(&self.told.own.clone());
             }
+            Input::Replacement(found) => self.replaced_by(found),
             Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(at),
             Input::Written { epoch, result } => self.tables_written(epoch, result),
             Input::Found { nodes, exempt, whole } => self.found(nodes, &exempt, whole),
@@ -156,10 +160,10 @@ impl Enforcer {
             self.out.push_back(Output::Record(Event::Over(node, source)));
         }
         if let Some(news) = self.age.follow(self.now) {
-            self.claims.set_old(self.age.is_over());
             self.out.push_back(Output::Record(news));
             self.publish = true;
         }
+        self.publish |= self.claims.set_most(self.most());
         if self.bridged.is_some() {
             self.bridge_on();
         } else {

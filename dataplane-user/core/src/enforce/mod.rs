@@ -28,6 +28,7 @@ mod output;
 mod pending;
 mod place;
 mod ports;
+mod replaced;
 mod requests;
 mod scope;
 mod settings;

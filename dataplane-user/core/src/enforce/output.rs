@@ -15,6 +15,7 @@ use super::{
 use crate::{
     cluster::{Backend, NodeName},
     plan::NodeTables,
+    proxy::Replacement,
 };
 
 /// Tables to write.
@@ -153,6 +154,12 @@ pub enum Event {
     ViewTooOld(Duration),
     /// The view is not too old any more.
     ViewConfirmed,
+    /// This forwards Services in kube-proxy's place: nothing is cut, only counted.
+    Replaced(Replacement),
+    /// The same, and it is cut all the same: `--force` says so.
+    Forced(Replacement),
+    /// Nothing forwards in its place any more.
+    NotReplaced,
     /// A node's entry could not be written.
     Failed(NodeName, Arc<str>),
     /// A node is not cut because this port of it must be exempt, which failed.

@@ -72,4 +72,6 @@ pub struct Told {
     pub limit: Share,
     /// Nothing is cut while the view is older, only counted. `None`: it holds however old it is.
     pub max_view_age: Option<Duration>,
+    /// To cut also where something else than kube-proxy forwards Services.
+    pub force: bool,
 }

@@ -25,6 +25,8 @@ impl Enforcer {
             number: self.world.number + 1,
             view: self.views.latest().cloned(),
             view_is_old: self.age.is_over(),
+            replacement: self.replacement,
+            mode: self.most(),
             claims: self.claims.shown().clone(),
             enforced: self.world.enforced.clone(),
             observed: self.world.observed.clone(),

@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{bearers::Bearers, limits::Withheld, ports::ExemptPorts, shown::ShownClaims, view::NewView};
-use crate::{cluster::NodeName, plan::Keep};
+use crate::{
+    cluster::NodeName,
+    plan::{Keep, Mode},
+    proxy::Replacement,
+};
 
 /// What is dangerous about the flags of the cluster's source: no command stood between them and the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,10 @@ pub struct World {
     pub view: Option<Arc<NewView>>,
     /// It is older than it may be: nothing is cut by it, only counted.
     pub view_is_old: bool,
+    /// What forwards Services in kube-proxy's place.
+    pub replacement: Option<Replacement>,
+    /// As what claims are carried out at most: `--mode`, where nothing of the above makes it less.
+    pub mode: Mode,
     /// Every claim and how it stands.
     pub claims: ShownClaims,
     /// Nodes that are cut, or are about to be. By place.

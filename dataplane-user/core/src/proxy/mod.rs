@@ -1,9 +1,11 @@
-//! kube-proxy, as far as plans go by it: its modes, and how it names what it keeps.
+//! kube-proxy, as far as plans go by it: its modes, how it names what it keeps, and what forwards in its place.
 
 mod endpoints;
 mod mode;
 mod names;
+mod replacement;
 
 pub use endpoints::endpoints;
 pub use mode::Mode;
 pub use names::{Endpoint, endpoint_of, is_affinity};
+pub use replacement::Replacement;

@@ -1,6 +1,9 @@
 use std::{fs, io, net::SocketAddr, path::Path};
 
-use nodefence_core::{Family, proxy::Mode};
+use nodefence_core::{
+    Family,
+    proxy::{Mode, Replacement},
+};
 
 use super::{
     http::{METRICS, body, get},
@@ -33,6 +36,17 @@ pub struct Facts {
     pub table: bool,
     /// The nat table has a chain `KUBE-SERVICES`, by iptables-nft or by iptables-legacy. Looked for only where something hangs on it.
     pub chains: bool,
+    /// What forwards Services in its place.
+    pub replacement: Option<Replacement>,
+}
+
+/// What forwards Services in kube-proxy's place, by the devices of the calling thread's network namespace. Some microseconds.
+pub fn replacement() -> Option<Replacement> {
+    Replacement::by_devices(has_device)
+}
+
+fn has_device(name: &str) -> bool {
+    nix::net::if_::if_nametoindex(name).is_ok()
 }
 
 impl Facts {
@@ -45,13 +59,13 @@ impl Facts {
     /// As [`Self::gather`], from a kube-proxy that answers here.
     pub fn gather_from(metrics: SocketAddr) -> Self {
         let answer = ask(metrics).map_or_else(|error| Answer::Silent(error.to_string()), Answer::Said);
-        let kube_ipvs0 = nix::net::if_::if_nametoindex("kube-ipvs0").is_ok();
+        let kube_ipvs0 = has_device("kube-ipvs0");
         let mut nft = Nft::open().ok();
         let mut any = |look: fn(&mut Nft, u8) -> bool| {
             nft.as_mut().is_some_and(|nft| FAMILIES.iter().any(|family| look(nft, *family)))
         };
         let table = any(|nft, family| nft.has_table(family, "kube-proxy"));
-        let mut facts = Self { answer, kube_ipvs0, table, chains: false };
+        let mut facts = Self { answer, kube_ipvs0, table, chains: false, replacement: replacement() };
         if !facts.told().is_some_and(|mode| facts.has_trace(mode)) {
             facts.chains = any(|nft, family| nft.has_chain(family, "nat", "KUBE-SERVICES")) || legacy_chain();
         }

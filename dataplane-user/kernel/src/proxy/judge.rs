@@ -149,7 +149,7 @@ mod tests {
     fn facts(answer: Option<&str>, kube_ipvs0: bool, table: bool, chains: bool) -> Facts {
         let silent = || Answer::Silent("connection refused".to_owned());
         let answer = answer.map_or_else(silent, |mode| Answer::Said(mode.to_owned()));
-        Facts { answer, kube_ipvs0, table, chains }
+        Facts { answer, kube_ipvs0, table, chains, replacement: None }
     }
 
     #[test]

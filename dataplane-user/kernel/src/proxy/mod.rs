@@ -1,4 +1,4 @@
-//! kube-proxy on this node: which of its modes forwards, and the affinity that it keeps. Nothing here touches its chains, sets or rules; of the
+//! kube-proxy on this node: which of its modes forwards, what forwards in its place, and the affinity that it keeps. Nothing here touches its chains, sets or rules; of the
 //! affinity only elements are taken away.
 
 mod affinity;
@@ -10,10 +10,10 @@ mod metrics;
 mod nft;
 
 pub use affinity::{Affinity, Flushed, Forget, clients, flush};
-pub use facts::{Answer, Facts};
+pub use facts::{Answer, Facts, replacement};
 pub use judge::{Judgement, Said, Wanted, judge};
 pub use metrics::syncs;
-pub use nodefence_core::proxy::{Endpoint, Mode, endpoints};
+pub use nodefence_core::proxy::{Endpoint, Mode, Replacement, endpoints};
 
 use thiserror::Error;
 

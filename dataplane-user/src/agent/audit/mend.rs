@@ -107,7 +107,7 @@ fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str
     match &difference.mend {
         None if lets_go && ground.sight.settings.proxy == Wanted::None => Err(PROXY_NONE),
         None => Err(difference.kind.remedy()),
-        Some(_) if ground.sight.settings.mode == Mode::Observe => Err("observe mode: nothing is changed"),
+        Some(_) if ground.sight.mode() == Mode::Observe => Err("observe mode: nothing is changed"),
         Some(Mend::Forget(_) | Mend::ForgetClient) if ground.sight.settings.proxy == Wanted::None => {
             Err(PROXY_NONE)
         }

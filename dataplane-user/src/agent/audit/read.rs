@@ -87,8 +87,8 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn now(ground: &Ground) -> Result<Self, String> {
         let local = local_addresses().map_err(|error| format!("this machine's addresses: {error}"))?;
-        let enforce = ground.sight.settings.mode == Mode::Enforce;
         let world = ground.sight.world();
+        let enforce = world.held.mode == Mode::Enforce;
         Ok(Self {
             flagged: if enforce { world.enforced_nodes() } else { NodeSet::default() },
             view: Arc::clone(&world.view),

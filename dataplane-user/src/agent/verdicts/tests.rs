@@ -103,6 +103,7 @@ fn told() -> Told {
         answer: crate::plan::Answer::Refuse,
         limit: Share::default(),
         max_view_age: None,
+        force: false,
     }
 }
 
@@ -145,7 +146,7 @@ impl Rig {
         let store = Arc::new(Slot::default());
         let (lines, read) = sync_channel(1);
         let verdicts = Verdicts::start(Beginning {
-            enforcer: Enforcer::bridge(Vec::new(), Saved::default(), told(), now()),
+            enforcer: Enforcer::bridge(Vec::new(), Saved::default(), told(), None, now()),
             writer: Box::new(map.clone()),
             store: Arc::clone(&store),
             lines,
@@ -349,7 +350,7 @@ fn what_was_left_is_renewed_before_anything_else() {
     let store = Arc::new(Slot::default());
     let (lines, _read) = sync_channel(1);
     let verdicts = Verdicts::start(Beginning {
-        enforcer: Enforcer::bridge(pinned, saved, told(), begun),
+        enforcer: Enforcer::bridge(pinned, saved, told(), None, begun),
         writer: Box::new(map.clone()),
         store: Arc::clone(&store),
         lines,
@@ -433,7 +434,7 @@ fn a_panic_ends_the_agent() {
     let tried = Arc::new(AtomicBool::new(false));
     let (lines, _read) = sync_channel(1);
     let verdicts = Verdicts::start(Beginning {
-        enforcer: Enforcer::bridge(pinned, Saved { claims, ..Saved::default() }, told(), begun),
+        enforcer: Enforcer::bridge(pinned, Saved { claims, ..Saved::default() }, told(), None, begun),
         writer: Box::new(Panics(Arc::clone(&tried))),
         store: Arc::new(Slot::default()),
         lines,

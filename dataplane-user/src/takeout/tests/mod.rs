@@ -265,7 +265,7 @@ fn a_flush_that_takes_long_is_waited_for() {
 fn without_expire_nodest_conn_nothing_is_deleted() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
-    agent.drive.machine.set_ground(Ground { flushes: false, ..ENFORCE });
+    agent.drive.set_ground(Ground { flushes: false, ..ENFORCE });
     assert!(agent.run(Duration::from_secs(10)));
     assert!(
         agent.changes().iter().all(|change| matches!(change, Change::SetDestination(_, d) if d.weight == 0))
@@ -279,11 +279,27 @@ fn without_expire_nodest_conn_nothing_is_deleted() {
 fn observing_touches_nothing() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[node(2)]);
-    agent.drive.machine.set_ground(Ground { enforce: false, ..ENFORCE });
+    agent.drive.set_ground(Ground { enforce: false, ..ENFORCE });
     assert!(agent.run(Duration::from_secs(3)));
     assert_eq!((agent.changes(), shared.borrow().entries.len()), (vec![], 0));
     let report = agent.drive.machine.report();
     assert_eq!((report["node-2"].planned, report["node-2"].kept.len()), (9, 2));
+}
+
+/// What replaces kube-proxy comes and goes while a node is flagged.
+#[test]
+fn what_is_taken_is_put_back_at_once_where_it_is_only_observed_and_taken_again() {
+    let shared = shared(world());
+    let mut agent = Agent::new(&shared, &[Flagged { asked: true, ..node(2) }]);
+    assert!(agent.run(Duration::from_secs(3)));
+    is_out(&world(), &shared.borrow());
+    agent.drive.set_ground(Ground { enforce: false, ..ENFORCE });
+    assert!(agent.run(Duration::from_millis(500)));
+    assert_eq!(shared.borrow().saved(), world().saved());
+    assert_eq!(agent.drive.machine.report()["node-2"].planned, 9);
+    agent.drive.set_ground(ENFORCE);
+    assert!(agent.run(Duration::from_millis(500)));
+    is_out(&world(), &shared.borrow());
 }
 
 #[test]

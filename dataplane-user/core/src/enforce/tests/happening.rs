@@ -15,6 +15,7 @@ use super::{
 use crate::{
     cluster::NodeName,
     enforce::{Change, Input, NewClaim, Saved, Source, Ticket},
+    proxy::Replacement,
 };
 
 /// Clusters to choose from, each with some that lack an endpoint of it; reading each anew would take the most of the time.
@@ -49,6 +50,7 @@ impl History {
             83..86 => self.take_over(),
             86 => self.any_hand_over(),
             87 => self.any_sign(),
+            88 if self.random.percent(50) => self.any_replacement(),
             88 => {
                 let percent = self.random.pick(&[0, 5, 20, 60, 100]);
                 self.note(format!("failing {percent}"));
@@ -68,6 +70,13 @@ impl History {
                 self.pass(SECOND / 10, false);
             }
         }
+    }
+
+    /// Something forwards in kube-proxy's place, or does so no more.
+    fn any_replacement(&mut self) {
+        let found = Replacement::by_devices(|_| true).filter(|_| !self.oracle.replaced);
+        self.note(format!("replaced by {found:?}"));
+        self.tell(Input::Replacement(found));
     }
 
     pub(super) fn any_view(&mut self) {
@@ -130,7 +139,7 @@ impl History {
     }
 
     fn any_flags(&mut self) -> Vec<(NodeName, NewClaim)> {
-        let nodes: Vec<&str> = NODES.into_iter().filter(|_| self.random.percent(15)).collect();
+        let nodes: Vec<&str> = NODES.into_iter().filter(|_| self.random.percent(5)).collect();
         self.note(format!("file {nodes:?}"));
         let until = self.random.below(SECOND * 20);
         let until = self.random.percent(25).then(|| now(self.rig.now.mono + until).wall);
@@ -184,7 +193,7 @@ impl History {
 
     /// Another agent asks for what is saved, or has gone.
     fn any_hand_over(&mut self) {
-        if self.oracle.given > 0 && self.random.percent(60) {
+        if self.oracle.given > 0 && self.random.percent(75) {
             self.note("a hand-over that nobody heard");
             self.saw.insert(Saw::WentOn);
             return self.tell(Input::HandOverUnheard);
@@ -223,7 +232,9 @@ impl History {
         self.oracle.exceeded = exceeded;
         self.oracle.came_back = came_back;
         let fates = std::mem::replace(&mut self.rig.fates, Box::new(|_| Fate::Done));
-        let mut next = Rig::over(maps, saved, told, self.rig.now.mono + later);
+        let found = Replacement::by_devices(|_| true).filter(|_| self.random.percent(5));
+        self.oracle.replaced = found.is_some();
+        let mut next = Rig::over_beside(maps, saved, told, found, self.rig.now.mono + later);
         next.fates = fates;
         next.writes_tables = false;
         next.saves = self.random.percent(70);

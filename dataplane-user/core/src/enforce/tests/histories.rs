@@ -27,6 +27,7 @@ struct Seen {
     went_on: u64,
     lost: u64,
     old: u64,
+    replaced: u64,
 }
 
 impl Seen {
@@ -53,6 +54,7 @@ impl Seen {
                 Saw::WentOn => &mut self.went_on,
                 Saw::Lost => &mut self.lost,
                 Saw::Old => &mut self.old,
+                Saw::Replaced => &mut self.replaced,
             };
             *count += 1;
         }
@@ -126,5 +128,6 @@ fn never_a_wrong_cut() {
         assert!(at_least(seen.went_on, 1), "{seen:?}");
         assert!(at_least(seen.lost, 5), "{seen:?}");
         assert!(at_least(seen.old, 5), "{seen:?}");
+        assert!(at_least(seen.replaced, 5), "{seen:?}");
     }
 }

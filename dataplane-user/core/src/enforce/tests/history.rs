@@ -47,6 +47,7 @@ pub(super) enum Saw {
     WentOn,
     Lost,
     Old,
+    Replaced,
 }
 
 /// A history and what must hold in it.
@@ -305,6 +306,9 @@ impl History {
         if self.oracle.is_old(self.rig.now) {
             self.saw.insert(Saw::Old);
         }
+        if self.oracle.replaced && !self.rig.told.force && self.rig.told.mode == Mode::Enforce {
+            self.saw.insert(Saw::Replaced);
+        }
         if self.oracle.came_back > 0 {
             self.saw.insert(Saw::CameBack);
         }
@@ -449,6 +453,7 @@ pub(super) fn any_told(random: &mut Seeded) -> Told {
         answer: plan::Answer::Refuse,
         limit: random.pick(&[Share::default(), Share { part: 1, of: 2 }, Share { part: 1, of: 1 }]),
         max_view_age: random.percent(25).then(|| Duration::from_secs(random.pick(&[2, 10, 60]))),
+        force: random.percent(20),
     }
 }
 

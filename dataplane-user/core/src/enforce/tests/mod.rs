@@ -19,6 +19,7 @@ mod objects;
 mod oracle;
 mod ordered;
 mod random;
+mod replaced;
 mod requested;
 mod rig;
 mod saved;

@@ -67,6 +67,8 @@ pub(super) struct Oracle {
     pub(super) given: u32,
     /// What was saved is gone from the disk.
     pub(super) lost: bool,
+    /// Something forwards in kube-proxy's place.
+    pub(super) replaced: bool,
     /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
     pub(super) drain_alive: u64,
     /// How often a limit was exceeded.
@@ -89,6 +91,7 @@ impl Oracle {
             confirmed: now.boot,
             given: 0,
             lost: false,
+            replaced: false,
             drain_alive: now.mono,
             exceeded: 0,
             came_back: 0,
@@ -104,6 +107,7 @@ impl Oracle {
             Input::HandOver(ticket) => drop(self.handing_over.insert(ticket.0, now.mono)),
             Input::HandOverUnheard => self.given = self.given.saturating_sub(1),
             Input::SaveAnew => self.lost = true,
+            Input::Replacement(found) => self.replaced = found.is_some(),
             Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(*at),
             Input::Claim { node, change: Change::Raise { claim, force }, ticket } => {
                 if claim.source == Source::Cli && self.refuses(node, *force, members, now) {
@@ -316,7 +320,8 @@ impl Oracle {
         if held.over(now) {
             return Standing::Over;
         }
-        let mut enforces = self.told.mode == Mode::Enforce && !self.is_old(now);
+        let spares = self.is_old(now) || (self.replaced && !self.told.force);
+        let mut enforces = self.told.mode == Mode::Enforce && !spares;
         if is_automatic(&key.1) {
             if self.told.auto == Auto::Off {
                 return Standing::Off;

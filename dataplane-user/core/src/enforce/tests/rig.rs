@@ -13,6 +13,7 @@ use crate::{
         Share, Source, TablesPlan, Ticket, ToSave, Told, World,
     },
     plan::{self, LeftOut, Mode, Policy, Step},
+    proxy::Replacement,
 };
 
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -76,6 +77,7 @@ pub(super) fn told() -> Told {
         answer: plan::Answer::Refuse,
         limit: Share::default(),
         max_view_age: None,
+        force: false,
     }
 }
 
@@ -114,8 +116,19 @@ impl Rig {
 
     /// After an agent that left these.
     pub(super) fn over(maps: Maps, saved: Saved, told: Told, mono: u64) -> Self {
+        Self::over_beside(maps, saved, told, None, mono)
+    }
+
+    /// The same where this forwards in kube-proxy's place.
+    pub(super) fn over_beside(
+        maps: Maps,
+        saved: Saved,
+        told: Told,
+        replacement: Option<Replacement>,
+        mono: u64,
+    ) -> Self {
         let now = now(mono);
-        let enforcer = Enforcer::bridge(maps.pinned(), saved.clone(), told.clone(), now);
+        let enforcer = Enforcer::bridge(maps.pinned(), saved.clone(), told.clone(), replacement, now);
         Self {
             enforcer,
             told,

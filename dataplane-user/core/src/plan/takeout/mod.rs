@@ -157,9 +157,16 @@ impl TakeOut {
         }
     }
 
-    /// What the kernel is set to now.
-    pub fn set_ground(&mut self, ground: Ground) {
-        self.ground = ground;
+    /// What the kernel is set to now. True where every service must be looked at: tables are changed that were not, or the other way round.
+    pub fn set_ground(&mut self, ground: Ground, now: Duration) -> bool {
+        let turned = std::mem::replace(&mut self.ground, ground).enforce != ground.enforce;
+        if turned {
+            self.planned.clear();
+            for owned in self.owned.values_mut() {
+                owned.due = now;
+            }
+        }
+        turned
     }
 
     /// What kube-proxy wants now.

@@ -1,0 +1,86 @@
+/// What forwards Services in kube-proxy's place, or beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replacement {
+    /// What it is called.
+    pub product: &'static str,
+    /// The device by which it was found: it makes it where it forwards Services, and nobody else does.
+    pub device: &'static str,
+}
+
+/// Devices by their names, with who makes them:
+/// - Cilium's pair of veth devices (`HostDevice`, `SecondHostDevice`, pkg/defaults). Its programs at the pods' devices balance Services, also without `kubeProxyReplacement`.
+/// - Calico's pair for Services of processes of the host, in its eBPF data plane alone; it removes them in the other ones (`ensureBPFDevices`, felix/dataplane/linux/bpf_ep_mgr.go).
+/// - kube-router's, which holds Services' addresses (`KubeDummyIf`, pkg/controllers/proxy); its router and its firewall have none.
+/// - Antrea's gateway, by its default name (`hostGateway`). Its flows in Open vSwitch balance Services of pods, unless the feature gate `AntreaProxy` is off.
+/// - OVN-Kubernetes' management port (`K8sMgmtIntfName`, go-controller/pkg/types); its load balancers are flows in Open vSwitch.
+const DEVICES: [(&str, &str); 7] = [
+    ("cilium_host", "Cilium"),
+    ("cilium_net", "Cilium"),
+    ("bpfin.cali", "Calico's eBPF data plane"),
+    ("bpfout.cali", "Calico's eBPF data plane"),
+    ("kube-dummy-if", "kube-router's service proxy"),
+    ("antrea-gw0", "Antrea"),
+    ("ovn-k8s-mp0", "OVN-Kubernetes"),
+];
+
+impl Replacement {
+    /// By the devices that there are. Of several the first: the others are found once that is gone.
+    pub fn by_devices(exists: impl Fn(&str) -> bool) -> Option<Self> {
+        let found = DEVICES.into_iter().find(|(device, _)| exists(device));
+        found.map(|(device, product)| Self { product, device })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_found_by_each_of_its_devices_alone() {
+        for (devices, product) in [
+            (&["cilium_host", "cilium_net"][..], "Cilium"),
+            (&["bpfin.cali", "bpfout.cali"], "Calico's eBPF data plane"),
+            (&["kube-dummy-if"], "kube-router's service proxy"),
+            (&["antrea-gw0"], "Antrea"),
+            (&["ovn-k8s-mp0"], "OVN-Kubernetes"),
+        ] {
+            for device in devices {
+                let found = Replacement::by_devices(|name| name == *device).unwrap();
+                assert_eq!((found.product, found.device), (product, *device));
+            }
+        }
+    }
+
+    /// kube-proxy's own device, and what these products have on nodes on which kube-proxy forwards.
+    #[test]
+    fn other_devices_are_no_traces() {
+        for other in [
+            "lo",
+            "eth0",
+            "kube-ipvs0",
+            "nodelocaldns",
+            "cni0",
+            "flannel.1",
+            "cilium_vxlan",
+            "cali12345678901",
+            "vxlan.calico",
+            "tunl0",
+            "kube-bridge",
+            "antrea-tun0",
+            "br-int",
+            "br-ex",
+            "cilium",
+            "cilium_host0",
+        ] {
+            assert_eq!(Replacement::by_devices(|name| name == other), None, "{other}");
+        }
+        assert_eq!(Replacement::by_devices(|_| false), None);
+    }
+
+    #[test]
+    fn of_several_the_first_is_named() {
+        let there = ["eth0", "kube-dummy-if", "cilium_net"];
+        let found = Replacement::by_devices(|name| there.contains(&name)).unwrap();
+        assert_eq!((found.product, found.device), ("Cilium", "cilium_net"));
+    }
+}

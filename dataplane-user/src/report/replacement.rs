@@ -1,0 +1,49 @@
+//! What forwards Services in kube-proxy's place, and what this agent does beside it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{plan::Mode, proxy::Replacement};
+
+/// What the agent does beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Beside {
+    /// It only observes, because of it.
+    Observes,
+    /// It cuts all the same: `--force`.
+    Forced,
+    /// It observes in any case: `--mode observe`.
+    Nothing,
+}
+
+/// What forwards Services in kube-proxy's place on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplacementRow {
+    /// What it is called.
+    pub product: String,
+    /// The device by which it was found.
+    pub device: String,
+    /// What the agent does beside it.
+    pub beside: Beside,
+    /// All of that in a sentence, with the remedy.
+    pub why: String,
+}
+
+impl ReplacementRow {
+    /// For an agent with this `--mode`, with or without `--force`.
+    pub fn new(found: Replacement, mode: Mode, force: bool) -> Self {
+        let Replacement { product, device } = found;
+        let (beside, what) = match (mode, force) {
+            (Mode::Observe, _) => (Beside::Nothing, "with --mode observe nothing is cut anyway".to_owned()),
+            (Mode::Enforce, true) => (Beside::Forced, "it is cut all the same, as --force says".to_owned()),
+            (Mode::Enforce, false) => (
+                Beside::Observes,
+                "nothing is cut, only counted, since what it balances would be misjudged; delete the device if it is left over, \
+                 or start the agent with --force"
+                    .to_owned(),
+            ),
+        };
+        let why = format!("{product} forwards Services here (device {device}): {what}");
+        Self { product: product.to_owned(), device: device.to_owned(), beside, why }
+    }
+}
