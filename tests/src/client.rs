@@ -14,8 +14,9 @@ use anyhow::{Context as _, Result, bail};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, socket},
+    sys::socket::{SockaddrStorage, connect},
 };
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto, socket_with};
 
 pub use outcome::Outcome;
 pub use udp::UdpConn;
@@ -32,7 +33,26 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// A TCP connection to a `nodefence-peer`, or an SCTP association.
+/// What is used as TCP is, and is something else.
+#[derive(Clone, Copy, Debug)]
+pub enum Over {
+    /// An association that is used as a connection ("one-to-one").
+    Sctp,
+    /// Multipath TCP.
+    Mptcp,
+}
+
+impl Over {
+    /// As [`socket_with`] takes it.
+    pub fn protocol(self) -> Protocol {
+        match self {
+            Self::Sctp => ipproto::SCTP,
+            Self::Mptcp => ipproto::MPTCP,
+        }
+    }
+}
+
+/// A TCP connection to a `nodefence-peer`, or one over something else.
 #[derive(Debug)]
 pub struct Conn {
     /// The socket.
@@ -118,15 +138,21 @@ impl Conn {
         })
     }
 
-    /// As [`Conn::connect_to`], an SCTP association in place of a TCP connection.
+    /// As [`Conn::connect`], over something else than TCP.
     ///
     /// # Errors
-    /// As there, and where the kernel has no SCTP.
-    pub fn sctp_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
-        Self::until(to, name, || {
-            let (stream, connected) = open(ns, to, limit, Some(SockProtocol::Sctp))?;
-            connected.map(|()| Self { stream })
-        })
+    /// As there, and where the kernel lacks it.
+    pub fn over(over: Over, ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
+        let (stream, connected) = open(ns, to, limit, Some(over.protocol()))?;
+        connected.map(|()| Self { stream })
+    }
+
+    /// As [`Conn::connect_to`], over something else than TCP.
+    ///
+    /// # Errors
+    /// As there, and where the kernel lacks it.
+    pub fn over_to(over: Over, ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
+        Self::until(to, name, || Self::over(over, ns, to, limit))
     }
 
     fn until(to: SocketAddr, name: &str, connect: impl Fn() -> std::io::Result<Self>) -> Result<Self> {
@@ -220,6 +246,20 @@ impl Conn {
         wait_until("all that was sent is acknowledged", SETTLED, settled).map(drop)
     }
 
+    /// Waits for the end of the connection without sending, however long that takes.
+    ///
+    /// # Errors
+    /// By what it ended; nothing where the other end has ended it in order, or has said something.
+    pub fn wait_for_ever(&mut self) -> std::io::Result<()> {
+        self.stream.set_read_timeout(None)?;
+        loop {
+            match self.stream.read(&mut [0]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                ended => return ended.map(drop),
+            }
+        }
+    }
+
     /// Waits for the end of the connection without sending, at most `limit`.
     pub fn wait_end(&mut self, limit: Duration) -> Outcome {
         if self.stream.set_read_timeout(Some(limit)).is_err() {
@@ -243,12 +283,12 @@ fn open(
     ns: &Netns,
     to: SocketAddr,
     limit: Duration,
-    protocol: Option<SockProtocol>,
+    protocol: Option<Protocol>,
 ) -> std::io::Result<(TcpStream, std::io::Result<()>)> {
     // Only the socket is made in the namespace's thread: a connection that waits holds up nobody else there.
-    let domain = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let stream = TcpStream::from(ns.run(move || socket(domain, SockType::Stream, flags, protocol))?);
+    let domain = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = TcpStream::from(ns.run(move || socket_with(domain, SocketType::STREAM, flags, protocol))?);
     let connected = connected(&stream, to, limit);
     Ok((stream, connected))
 }

@@ -33,6 +33,7 @@ pub mod topology;
 pub mod traced;
 pub mod tun;
 pub mod unlisted;
+pub mod waits;
 pub mod wanted;
 pub mod watch;
 pub mod ways;

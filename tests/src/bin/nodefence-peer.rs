@@ -1,8 +1,8 @@
-//! A backend for the tests and the demo: TCP on some ports, UDP or SCTP on others, over IPv4 and IPv6.
+//! A backend for the tests and the demo: TCP on some ports, UDP, SCTP or MPTCP on others, over IPv4 and IPv6.
 //!
 //! `nodefence-peer NAME tcp=8080 udp=5300 ...`; writes one line to standard output once all ports are open.
 //!
-//! TCP and SCTP requests, any number on one connection (lengths are 4 bytes, network order):
+//! TCP, SCTP and MPTCP requests, any number on one connection (lengths are 4 bytes, network order):
 //! `w` who are you: the name and a line end; `e` length payload: the payload back; `s` length payload: read it all, one
 //! byte `k` back; `d` length: so many bytes of [`pattern`] back; `p` long poll: never answered.
 //! UDP: each datagram is answered with the name, a space and the datagram.
@@ -10,21 +10,19 @@
 use std::{
     io::{Read, Write},
     net::{Ipv6Addr, SocketAddrV6, TcpListener, TcpStream, UdpSocket},
-    os::fd::AsRawFd as _,
     thread,
 };
 
 use anyhow::{Context as _, Result, bail};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrIn6, bind, listen, socket,
-};
-use nodefence_tests::client::pattern;
+use nodefence_tests::client::{Over, pattern};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
-    let name = words.next().context("usage: nodefence-peer NAME [tcp=PORT|sctp=PORT|udp=PORT]...")?;
+    let name = words.next().context("usage: nodefence-peer NAME [tcp|sctp|mptcp|udp=PORT]...")?;
     for word in words {
-        let (protocol, port) = word.split_once('=').context("expected tcp=PORT, sctp=PORT or udp=PORT")?;
+        let (protocol, port) =
+            word.split_once('=').context("expected tcp=PORT, sctp=PORT, mptcp=PORT or udp=PORT")?;
         let at = (Ipv6Addr::UNSPECIFIED, port.parse::<u16>().context("port")?);
         let name = name.clone();
         match protocol {
@@ -32,15 +30,16 @@ fn main() -> Result<()> {
                 let listener = TcpListener::bind(at)?;
                 thread::spawn(move || tcp(&listener, &name));
             }
-            "sctp" => {
-                let listener = sctp(at.1)?;
+            "sctp" | "mptcp" => {
+                let over = if protocol == "sctp" { Over::Sctp } else { Over::Mptcp };
+                let listener = listener(over, at.1)?;
                 thread::spawn(move || tcp(&listener, &name));
             }
             "udp" => {
                 let socket = UdpSocket::bind(at)?;
                 thread::spawn(move || udp(&socket, &name));
             }
-            _ => bail!("expected tcp=PORT, sctp=PORT or udp=PORT, got {word}"),
+            _ => bail!("expected tcp=PORT, sctp=PORT, mptcp=PORT or udp=PORT, got {word}"),
         }
     }
     println!("ready");
@@ -50,12 +49,13 @@ fn main() -> Result<()> {
     }
 }
 
-/// A socket of the kind that is used as one of TCP.
-fn sctp(port: u16) -> Result<TcpListener> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Inet6, SockType::Stream, flags, SockProtocol::Sctp).context("SCTP")?;
-    bind(socket.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0)))?;
-    listen(&socket, Backlog::new(64)?)?;
+/// A socket that is used as one of TCP.
+fn listener(over: Over, port: u16) -> Result<TcpListener> {
+    let protocol = Some(over.protocol());
+    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, protocol);
+    let socket = socket.with_context(|| format!("{over:?}"))?;
+    bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+    listen(&socket, 64)?;
     Ok(socket.into())
 }
 

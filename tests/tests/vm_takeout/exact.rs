@@ -18,7 +18,7 @@ use nodefence::{
 use nodefence_tests::{
     Cluster, Conn, Family, Netns, Outcome, Place, Proc, bin,
     checks::reset_by_now,
-    client::{UdpConn, try_new},
+    client::{Over, UdpConn, try_new},
     emulated,
     ipvs::Snapshot,
     topology::Service,
@@ -222,7 +222,7 @@ fn in_time_and_nothing_else() -> Result<()> {
                 }
                 datagrams.push(UdpConn::connect_to(pod, dns, name, LIMIT)?);
             }
-            open.push(Conn::sctp_to(pod, diameter, name, LIMIT)?);
+            open.push(Conn::over_to(Over::Sctp, pod, diameter, name, LIMIT)?);
         }
     }
     // By turns, so that one of three clients at least has a template for node B.
@@ -291,7 +291,7 @@ fn in_time_and_nothing_else() -> Result<()> {
     // Six over TCP, three over SCTP; the three SCTP associations with node B are no more.
     ensure!(answered == 9, "{answered} of 9 flows to node C answered");
     answered_by_c(&datagrams)?;
-    ensure!(Conn::sctp_to(pod, diameter, "node-c", LIMIT).is_ok(), "no new association");
+    ensure!(Conn::over_to(Over::Sctp, pod, diameter, "node-c", LIMIT).is_ok(), "no new association");
     for (place, moves, conns) in &mut sticky {
         for conn in conns {
             if *moves {

@@ -186,7 +186,14 @@ mod tests {
             table::FILES.iter().filter(|file| file.is_native_alone()).map(|file| file.name).collect();
         assert_eq!(
             native,
-            ["agent_life::flood", "attach_load::agent", "demo", "house", "kube_proxy::namespaces"],
+            [
+                "agent_life::flood",
+                "attach_load::agent",
+                "demo",
+                "house",
+                "kube_proxy::namespaces",
+                "waits_mptcp"
+            ],
             "what `--all` leaves out in guests"
         );
     }

@@ -82,7 +82,7 @@ pub(crate) struct File {
 /// This machine's kernel, which is enough for each change, and with `--all` the others.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
 /// No guest can run it: it reads the sources, wants two control planes, or is too much for an emulated processor (the demo's 32 clients; an agent's start
-/// within a verdict's life; a flood).
+/// within a verdict's life; a flood), or says what newer kernels do (MPTCP's `close_timeout`).
 const NATIVE: &[On] = &[On::Native];
 /// Both ways to attach, to delete and to answer, beside the machine's own kernel.
 const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
@@ -178,6 +178,9 @@ pub(crate) const FILES: &[File] = &[
     file("vm_takeout::steps", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_takeout::tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_takeout_many", GUEST_ENDS, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_waits", GUEST_NEWEST, 15),
+    file("waits_mptcp", NATIVE, 5).is(&[Slow, Waits]),
+    file("waits_quic", NATIVE_REST_IN_ALL, 5).is(&[Slow, Waits]),
     file("watchdog", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
 ];
 

@@ -1,0 +1,168 @@
+//! How long clients of a flagged node wait until their own sockets report an end, over what the small cluster's own Services do not have: a Service of one
+//! port with a pod on node B and one on node C, behind rules like those of kube-proxy's nftables mode.
+
+use std::{
+    fmt::{Debug, Display},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use crate::{
+    Agent, Cluster, Family, Netns, Node, Options, Proc, bin,
+    checks::SOON,
+    client::wait_until,
+    watch::{bounded, figure},
+};
+
+/// Its ClusterIP.
+const CLUSTER_IP: [u8; 4] = [10, 96, 0, 30];
+/// Where the client outside meets it.
+const OUTSIDE: [u8; 4] = [192, 0, 2, 1];
+
+/// A cluster with that Service, and an agent that knows it and rescues.
+#[derive(Debug)]
+pub struct Served {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The agent on node A.
+    pub agent: Agent,
+    port: u16,
+    _servers: Vec<Proc>,
+}
+
+impl Served {
+    /// `protocol` as the cluster file and nftables name it. `server`: what `nodefence-peer` serves; nothing where the test serves itself.
+    ///
+    /// # Errors
+    /// Where the kernel lacks what is served, or the agent does not come up.
+    pub fn new(protocol: &str, port: u16, server: Option<&str>) -> Result<Self> {
+        let cluster = Cluster::new(Options::default())?;
+        let [b, c] = [&cluster.b, &cluster.c].map(|node| node.pod_address(Family::V4));
+        let [inside, outside] = [CLUSTER_IP, OUTSIDE].map(IpAddr::from);
+        // Before the cluster's own rules. By turns and not at random as kube-proxy's: whoever is balanced anew does not meet the same pod over and over.
+        cluster.a.ns.nft(&format!(
+            "table ip served {{
+                chain pick {{
+                    type nat hook prerouting priority -110;
+                    ip daddr {{ {inside}, {outside} }} {protocol} dport {port} dnat to numgen inc mod 2 map {{ 0 : {b}, 1 : {c} }}
+                }}
+                chain hide {{
+                    type nat hook postrouting priority 90;
+                    ip saddr 192.0.2.0/24 {protocol} dport {port} masquerade
+                }}
+            }}"
+        ))?;
+        let serve = |node: &Node, what: &str| {
+            let mut command = std::process::Command::new(bin("nodefence-peer")?);
+            command.arg(node.name).arg(format!("{what}={port}"));
+            Proc::spawn_ready(&node.pod, command)
+        };
+        let servers = [&cluster.b, &cluster.c].into_iter().zip([server; 2]);
+        let servers = servers.filter_map(|(node, what)| Some(serve(node, what?)));
+        let servers = servers.collect::<Result<_>>()?;
+        let file = format!(
+            "{}services:
+  - name: default/served
+    clusterIPs: [{inside}]
+    externalIPs: [{outside}]
+    ports: [{{ port: {port}, targetPort: {port}, protocol: {protocol} }}]
+    endpoints: [{{ address: {b}, node: node-b }}, {{ address: {c}, node: node-c }}]
+",
+            cluster.cluster_file()
+        );
+        let (ns, devices) = (Arc::clone(&cluster.a.ns), cluster.interfaces());
+        let agent = Agent::start_with(&ns, "node-a", &devices, &file, &["--proxy", "nftables"])?;
+        let ready = || agent.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
+        wait_until("an agent that rescues", SOON, ready).with_context(|| agent.log())?;
+        Ok(Self { cluster, agent, port, _servers: servers })
+    }
+
+    /// The pod on a node itself.
+    pub fn pod(&self, node: &Node) -> SocketAddr {
+        (node.pod_address(Family::V4), self.port).into()
+    }
+
+    /// The Service, for a client in node A's pod.
+    pub fn service(&self) -> SocketAddr {
+        (CLUSTER_IP, self.port).into()
+    }
+
+    /// The Service, for the client outside.
+    pub fn outside(&self) -> SocketAddr {
+        (OUTSIDE, self.port).into()
+    }
+
+    /// Where clients run.
+    pub fn client(&self) -> &Netns {
+        &self.cluster.a.pod
+    }
+}
+
+/// A client that waits.
+#[derive(Debug)]
+pub struct Waiting<T> {
+    what: String,
+    thread: JoinHandle<(Instant, Instant, T)>,
+}
+
+impl<T: Debug + Send + 'static> Waiting<T> {
+    /// `wait` gives how it ended.
+    ///
+    /// # Errors
+    /// Where no thread is to be had.
+    pub fn begin(what: impl Into<String>, wait: impl FnOnce() -> T + Send + 'static) -> Result<Self> {
+        let what = what.into();
+        let waits = move || {
+            let began = Instant::now();
+            let how = wait();
+            (began, Instant::now(), how)
+        };
+        Ok(Self { what, thread: std::thread::Builder::new().spawn(waits)? })
+    }
+
+    /// Waits with it.
+    ///
+    /// # Errors
+    /// Where it panicked.
+    pub fn end(self) -> Result<Ended<T>> {
+        let (began, ended, how) =
+            self.thread.join().map_err(|_| anyhow!("{}: its thread panicked", self.what))?;
+        let ended = Ended { what: self.what, began, took: ended - began, how };
+        println!("{ended}");
+        figure(&ended.what, ended.took.as_secs_f64(), "s");
+        Ok(ended)
+    }
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub struct Ended<T> {
+    what: String,
+    began: Instant,
+    /// How long it took.
+    pub took: Duration,
+    /// What the client was told.
+    pub how: T,
+}
+
+impl<T: Debug> Ended<T> {
+    /// It took so long, whatever the machine stood still, and was what `expected` says.
+    ///
+    /// # Errors
+    /// Where it was not.
+    pub fn is(&self, least: Duration, most: Duration, expected: impl FnOnce(&T) -> bool) -> Result<()> {
+        ensure!(expected(&self.how), "{self}");
+        ensure!(self.took >= least, "{self}; {least:?} were expected at the least");
+        bounded(&self.what, most, self.began, self.took)
+    }
+}
+
+impl<T: Debug> Display for Ended<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {:?} after {:.1} s", self.what, self.how, self.took.as_secs_f64())
+    }
+}

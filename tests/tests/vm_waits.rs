@@ -1,0 +1,117 @@
+//! How long SCTP's clients of a flagged node wait until their own socket reports an end. In guests: this machine's kernel may lack SCTP.
+//!
+//! Its timers are set to a tenth of the kernel's defaults, so that ten times a figure is what a client waits by these. In [`long`] runs the defaults themselves are
+//! waited for, but by idle clients, who wait for more than ten minutes.
+
+use std::{io, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::errno::Errno;
+use nodefence_common::Reason;
+use nodefence_tests::{
+    Conn, Outcome,
+    checks::SOON,
+    client::Over::Sctp,
+    long,
+    waits::{Served, Waiting},
+};
+
+const PORT: u16 = 3868;
+/// Timers of `net.sctp` with their defaults in milliseconds. A least value stands before its greatest one, since the kernel compares them.
+const TIMERS: [(&str, u32); 4] =
+    [("rto_min", 1_000), ("rto_initial", 3_000), ("rto_max", 60_000), ("hb_interval", 30_000)];
+/// What shorter timers are of these.
+const TENTH: u32 = 10;
+
+/// A Service of SCTP whose client has timers of so many parts of the defaults.
+fn served(part: u32) -> Result<Served> {
+    let served = Served::new("sctp", PORT, Some("sctp")).context("SCTP (module sctp)")?;
+    for (name, default) in TIMERS {
+        served.client().sysctl(&format!("sctp/{name}"), &(default / part).to_string())?;
+    }
+    Ok(served)
+}
+
+fn timed_out(how: &io::Result<()>) -> bool {
+    how.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::ETIMEDOUT as i32))
+}
+
+/// Clients that are connected to node B before the flag, with what they do.
+fn kept(served: &Served, sends: bool) -> Result<Vec<(String, Conn)>> {
+    let what = if sends { "asks" } else { "is idle" };
+    let ways =
+        [("to the pod itself", served.pod(&served.cluster.b)), ("through a Service", served.service())];
+    let kept = ways.into_iter().map(|(way, at)| {
+        let conn = Conn::over_to(Sctp, served.client(), at, "node-b", SOON)?;
+        conn.limit(None)?;
+        Ok((format!("SCTP, {what}, {way}"), conn))
+    });
+    kept.collect()
+}
+
+/// What met the cut was dropped in silence, and a client of another node has its association still.
+fn dropped_and_others_go_on(served: &Served, other: &mut Conn) -> Result<()> {
+    let dropped = served.agent.counter(Reason::Dropped)?;
+    ensure!(dropped >= 20, "{dropped} were dropped: {}", served.agent.expect(&["counters"])?);
+    ensure!(other.request() == Outcome::Answered, "a client of node C has no association any more");
+    Ok(())
+}
+
+#[test]
+fn clients_that_ask_and_new_ones_wait_for_retransmissions() -> Result<()> {
+    let part = if long() { 1 } else { TENTH };
+    let of_defaults = move |seconds: u64| Duration::from_secs(seconds) / part;
+    let served = served(part)?;
+    let mut other = Conn::over_to(Sctp, served.client(), served.pod(&served.cluster.c), "node-c", SOON)?;
+    let kept = kept(&served, true)?;
+    served.agent.flag("node-b")?;
+    let waiting = kept.into_iter().map(|(what, mut conn)| Waiting::begin(what, move || conn.who().map(drop)));
+    let waiting = waiting.collect::<Result<Vec<_>>>()?;
+    let (ns, b) = (Arc::clone(&served.cluster.a.pod), served.pod(&served.cluster.b));
+    let new = Waiting::begin("SCTP, new, to the pod itself", move || {
+        Conn::over(Sctp, &ns, b, of_defaults(600)).map(drop)
+    })?;
+    for waiting in waiting {
+        // Ten repetitions and heartbeats at 1 s, 2 s and so on up to 60 s, of which none is answered.
+        waiting.end()?.is(of_defaults(100), of_defaults(420), timed_out)?;
+    }
+    // Eight repetitions after 3 s, 6 s and so on up to 60 s, and 60 s after the last; each of these timers may be late by an eighth.
+    new.end()?.is(of_defaults(333), of_defaults(333 * 9 / 8) + SOON, timed_out)?;
+    dropped_and_others_go_on(&served, &mut other)
+}
+
+#[test]
+fn idle_clients_wait_for_heartbeats() -> Result<()> {
+    let served = served(TENTH)?;
+    let mut other = Conn::over_to(Sctp, served.client(), served.pod(&served.cluster.c), "node-c", SOON)?;
+    let kept = kept(&served, false)?;
+    served.agent.flag("node-b")?;
+    let waiting = kept.into_iter().map(|(what, mut conn)| Waiting::begin(what, move || conn.wait_for_ever()));
+    for waiting in waiting.collect::<Result<Vec<_>>>()? {
+        waiting.end()?.is(Duration::from_secs(300) / TENTH, Duration::from_secs(1_000) / TENTH, timed_out)?;
+    }
+    dropped_and_others_go_on(&served, &mut other)
+}
+
+/// Its INIT is repeated, and balanced anew once its conntrack entry was deleted: by the kernel's defaults after 3 s, and once more after 6 s, 12 s
+/// and 24 s, of which the last is for an emulated processor, where the deletion may be late once.
+#[test]
+fn new_clients_of_a_service_reach_another_endpoint() -> Result<()> {
+    let served = served(1)?;
+    served.agent.flag("node-b")?;
+    let new = (0..4).map(|at| {
+        let (ns, to) = (Arc::clone(&served.cluster.a.pod), served.service());
+        Waiting::begin(format!("SCTP, new, through a Service, {at}"), move || {
+            Conn::over(Sctp, &ns, to, Duration::from_secs(120)).and_then(|mut conn| conn.who())
+        })
+    });
+    let mut longest = Duration::ZERO;
+    for new in new.collect::<Result<Vec<_>>>()? {
+        let ended = new.end()?;
+        let by_c = |who: &io::Result<String>| who.as_ref().is_ok_and(|who| who == "node-c");
+        ended.is(Duration::ZERO, Duration::from_secs(45) + SOON, by_c)?;
+        longest = longest.max(ended.took);
+    }
+    ensure!(longest >= Duration::from_secs(3), "no INIT met the cut: the longest took {longest:?}");
+    Ok(())
+}
