@@ -32,7 +32,7 @@ fn forget(ns: &Netns, family: Family, port: u16) -> Result<usize> {
         Family::V6 => Half::V6,
     };
     ns.run(move || {
-        let mut conntrack = Conntrack::open()?;
+        let mut conntrack = Conntrack::open_all_zones()?;
         let is_its = |flow: &Flow| flow.orig.protocol == 6 && flow.orig.src_port == port;
         let flows = conntrack.dump(half, is_its)?.flows;
         conntrack.delete(&flows)?;

@@ -31,7 +31,7 @@ const PICKS: u32 = 20;
 fn entries(cluster: &Cluster, from: IpAddr) -> Vec<Flow> {
     cluster.a.ns.run(move || {
         let half = if from.is_ipv4() { Half::V4 } else { Half::V6 };
-        Conntrack::open().unwrap().dump(half, |flow| flow.reply.src == from.into()).unwrap().flows
+        Conntrack::open_all_zones().unwrap().dump(half, |flow| flow.reply.src == from.into()).unwrap().flows
     })
 }
 
@@ -350,6 +350,48 @@ fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
         ensure!(status["pinned"].as_object().is_some_and(serde_json::Map::is_empty), "{}", status["pinned"]);
         let told = agent.expect(&["status"])?;
         ensure!(told.contains("datapath only (--proxy says so)") == (extra[1] == "none"), "{told}");
+    }
+    Ok(())
+}
+
+/// Somebody else's flows, between the same addresses and ports in another conntrack zone, and some that have a zone for one direction alone.
+#[test]
+fn entries_of_other_zones_stay() -> Result<()> {
+    for (extra, ours) in [(&[][..], 0), (&["--conntrack-zone", "7"][..], 7)] {
+        let cluster = Cluster::new(Options::default())?;
+        let agent = cluster.agent_with(&[&["--proxy", "auto"], extra].concat())?;
+        let b = cluster.b.pod_address(Family::V4);
+        for zone in [0, 7] {
+            for (protocol, more) in [("udp", ""), ("tcp", "--state ESTABLISHED -u SEEN_REPLY,ASSURED")] {
+                cluster.a.ns.exec(&format!(
+                    "conntrack -I -p {protocol} {more} -s 198.51.100.9 -d {b} --sport 4000 --dport 53 --timeout 600 \
+                     --zone {zone}"
+                ))?;
+            }
+        }
+        let of = |zone: u16| {
+            let mut flows = entries(&cluster, b);
+            flows.retain(|flow| flow.is_in(zone));
+            flows
+        };
+        let theirs = of(7 - ours);
+        ensure!((of(ours).len(), theirs.len()) == (2, 2), "{:?}", entries(&cluster, b));
+        let listed: serde_json::Value = serde_json::from_str(&agent.expect(&["flows", "-o", "json"])?)?;
+        let zones: Vec<_> =
+            listed["flows"].as_array().context("flows")?.iter().map(|row| &row["zone"]).collect();
+        ensure!(zones == [ours, ours], "{listed}");
+        ensure!(agent.status()?["conntrack"]["zone"] == ours, "{}", agent.status()?["conntrack"]);
+        agent.expect(&["flag", "node-b", "--wait"])?;
+        let asked = agent.status()?["asked"]["node-b"].clone();
+        ensure!(asked["asked"] == 1, "{asked}");
+        wait_until("entries of our zone gone", LIMIT, || of(ours).is_empty())?;
+        // Longer than it takes to let go again.
+        std::thread::sleep(Duration::from_secs(2));
+        ensure!(
+            names(&of(7 - ours)) == names(&theirs),
+            "entries of another zone: {:?}",
+            entries(&cluster, b)
+        );
     }
     Ok(())
 }

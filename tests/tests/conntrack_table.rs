@@ -25,7 +25,9 @@ use nodefence_tests::{
 const LIMIT: Duration = Duration::from_secs(5);
 
 fn dump(ns: &Netns, half: Half, backends: Backends<()>) -> nodefence::conntrack::Dump {
-    ns.run(move || Conntrack::open().unwrap().dump(half, |flow| backends.of_flow(flow).is_some()).unwrap())
+    ns.run(move || {
+        Conntrack::open_all_zones().unwrap().dump(half, |flow| backends.of_flow(flow).is_some()).unwrap()
+    })
 }
 
 fn addresses(addresses: impl IntoIterator<Item = IpAddr>) -> Backends<()> {
@@ -63,7 +65,7 @@ fn translated_flows_are_listed_as_they_are() -> Result<()> {
             // Each is found by what its answers look like; by what its client sends, no other one is.
             let entries = found.flows.clone();
             cluster.a.ns.run(move || {
-                let mut table = Conntrack::open().unwrap();
+                let mut table = Conntrack::open_all_zones().unwrap();
                 for flow in entries {
                     let one = table.by_reply(&flow.reply).unwrap().unwrap();
                     assert_eq!((one.orig, one.reply, one.id), (flow.orig, flow.reply, flow.id));
@@ -111,7 +113,8 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
         let before = dump(&cluster.a.ns, half, b.clone());
         let flow = *before.flows.iter().find(|flow| flow.orig.src_port == port).unwrap();
         assert!(before.flows.iter().all(|flow| !flow.liberal));
-        let made = cluster.a.ns.run(move || Conntrack::open().unwrap().make_all_liberal(&[flow]).unwrap());
+        let made =
+            cluster.a.ns.run(move || Conntrack::open_all_zones().unwrap().make_all_liberal(&[flow]).unwrap());
         assert_eq!(made, Answered { changed: 1, ..Answered::default() });
 
         let after = dump(&cluster.a.ns, half, b);
@@ -133,7 +136,8 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
         // An entry that is gone is no error, and none is made in its place.
         let gone = Flow { orig: nodefence::conntrack::Tuple { src_port: 1, ..flow.orig }, ..flow };
         let seen = dump(&cluster.a.ns, half, Backends::new()).seen;
-        let made = cluster.a.ns.run(move || Conntrack::open().unwrap().make_all_liberal(&[gone]).unwrap());
+        let made =
+            cluster.a.ns.run(move || Conntrack::open_all_zones().unwrap().make_all_liberal(&[gone]).unwrap());
         assert_eq!(made, Answered { gone: 1, ..Answered::default() });
         assert_eq!(dump(&cluster.a.ns, half, Backends::new()).seen, seen);
     }
@@ -144,7 +148,8 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
     let flows = dump(&cluster.a.ns, Half::V4, b).flows;
     let udp = *flows.iter().find(|flow| flow.orig.protocol == 17).unwrap();
     assert_eq!(udp.tcp, None);
-    let made = cluster.a.ns.run(move || Conntrack::open().unwrap().make_all_liberal(&[udp]).unwrap());
+    let made =
+        cluster.a.ns.run(move || Conntrack::open_all_zones().unwrap().make_all_liberal(&[udp]).unwrap());
     assert_eq!(made, Answered::default());
     Ok(())
 }
@@ -173,7 +178,10 @@ fn a_large_table_streams_by() -> Result<()> {
     let (found, took) = ns.run(|| {
         let wanted = addresses([IpAddr::from([127, 0, 1, 7])]);
         let start = thread_time().unwrap();
-        let found = Conntrack::open().unwrap().dump(Half::V4, |flow| wanted.of_flow(flow).is_some()).unwrap();
+        let found = Conntrack::open_all_zones()
+            .unwrap()
+            .dump(Half::V4, |flow| wanted.of_flow(flow).is_some())
+            .unwrap();
         (found, thread_time().unwrap() - start)
     });
     println!("{} entries, {} kept, {took:?} of processor time", found.seen, found.flows.len());
@@ -197,7 +205,7 @@ fn one_listing_serves_all_who_wait_for_it() -> Result<()> {
             let wanted = addresses([IpAddr::from([127, 0, 1, last])]);
             move |flow: &Flow| wanted.of_flow(flow).is_some()
         };
-        let mut table = Conntrack::open().unwrap();
+        let mut table = Conntrack::open_all_zones().unwrap();
         let found = table.dump_past(Half::V4, &mut [of(3), of(200), of(5)]).unwrap();
         let kept: Vec<usize> = found.iter().map(|dump| dump.flows.len()).collect();
         assert_eq!(kept, [1_000, 0, 1_000]);
@@ -221,7 +229,7 @@ fn a_table_that_changes_is_listed_all_the_same() -> Result<()> {
         let socket = SocketAddr::from(([127, 0, 0, 1], 40_001));
         churn.start(move |stop| to_ports(stop, socket, Ipv4Addr::new(127, 9, 9, 9), 20_000..22_000));
         let steady = addresses([IpAddr::from([127, 0, 1, 7])]);
-        let mut conntrack = Conntrack::open().unwrap();
+        let mut conntrack = Conntrack::open_all_zones().unwrap();
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(1) {
             let found = conntrack.dump(Half::V4, |flow| steady.of_flow(flow).is_some()).unwrap();

@@ -59,7 +59,7 @@ fn ask(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
         let mut devices = interfaces::list().unwrap();
         devices.retain(|device| attached.contains(&device.ifindex));
         let mut asking = Asking { injector, devices };
-        let mut conntrack = Conntrack::open().unwrap();
+        let mut conntrack = Conntrack::open_all_zones().unwrap();
         let (backends, start) = (Arc::new(backends), Instant::now());
         let listed = conntrack.list(of_backends(&backends, None)).unwrap();
         sweep(&mut conntrack, listed, start, &backends, 1, &manner, &mut asking).unwrap().remove(0)

@@ -192,7 +192,7 @@ impl Connections {
 fn entries(ns: &Netns, node: u8) -> Result<usize> {
     ns.run(move || {
         let mut count = 0;
-        let dump = Conntrack::open()?.dump(Half::V4, |flow| {
+        let dump = Conntrack::open_all_zones()?.dump(Half::V4, |flow| {
             let from: Option<[u8; 4]> = match IpAddr::from(flow.reply.src) {
                 IpAddr::V4(v4) => Some(v4.octets()),
                 IpAddr::V6(_) => None,

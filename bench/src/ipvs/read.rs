@@ -114,7 +114,7 @@ fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
     let mut machine = TakeOut::new(Ground { enforce: true, flushes: true }, BTreeMap::new());
     machine.set_wanted(Wanted::of(view, &OWN.into()));
     machine.set_flagged(&[Flagged { name: name.into(), backends, asked: true }], Duration::ZERO);
-    let mut drive = Drive::new(machine, Kernel::open(Box::new(|_| {}), None)?, Closed { planned: 0 });
+    let mut drive = Drive::new(machine, Kernel::open(Box::new(|_| {}), 0, None)?, Closed { planned: 0 });
     let round = drive.round()?;
     ensure!(
         round.lapsed && drive.machine.len() == PODS,

@@ -212,7 +212,7 @@ impl ToAsk {
         let mut ground = Ground { asking, nodes: &nodes, coverage, failed: None };
         let manner = world.findings.manner();
         let outcome = listed.map_err(chain).and_then(|listed| {
-            let mut conntrack = Conntrack::open().map_err(chain)?;
+            let mut conntrack = Conntrack::open(asking.reader.zone()).map_err(chain)?;
             sweep::sweep(&mut conntrack, listed, start, &backends, nodes.len(), &manner, &mut ground)
                 .map_err(chain)
         });
@@ -299,7 +299,6 @@ fn row(report: Report, failed: &Option<String>) -> AskRow {
         skipped_opening_or_ended: report.skipped.opening + report.skipped.ended,
         unreachable: report.skipped.no_device + report.skipped.not_injected,
         liberal: report.liberal,
-        zones: report.zones,
         seconds: report.seconds,
         problem: problem.or_else(|| failed.clone().filter(|_| report.skipped.not_injected > 0)),
     }

@@ -127,7 +127,7 @@ impl Flagged {
         }
         let by_filter = ours.sight.world().findings.by_filter();
         let may = || self.keep_to(&ours.sight.world(), &mut Vec::new());
-        let (done, rest) = Conntrack::open()
+        let (done, rest) = Conntrack::open(ours.reader.zone())
             .and_then(|mut conntrack| conntrack.delete_by_filter(&self.backends, which, by_filter, may))
             .map_err(chain)?;
         Ok((done, Arc::new(rest)))
@@ -141,7 +141,7 @@ impl Flagged {
             }
             self.keep_to(&ours.sight.world(), flows)
         };
-        let mut conntrack = Conntrack::open().map_err(chain)?;
+        let mut conntrack = Conntrack::open(ours.reader.zone()).map_err(chain)?;
         let mut done = Deleted::default();
         for dump in listed {
             done.add(conntrack.delete_listed(dump, may).map_err(chain)?);

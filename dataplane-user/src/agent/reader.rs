@@ -21,11 +21,12 @@ use crate::{
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// Where it is asked; all of these ask the same one.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Reader(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
+    /// Entries of other zones are not listed.
+    zone: u16,
     /// Held for no longer than it takes to put somebody in, or to take all out.
     turns: Mutex<Turns<Waits>>,
     rung: Notify,
@@ -45,6 +46,23 @@ struct Waits {
 }
 
 impl Reader {
+    /// Lists this zone.
+    pub(super) fn new(zone: u16) -> Self {
+        Self(Arc::new(Shared {
+            zone,
+            turns: Mutex::default(),
+            rung: Notify::new(),
+            v4: AtomicU64::new(0),
+            v6: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+        }))
+    }
+
+    /// Which zone it lists.
+    pub(super) fn zone(&self) -> u16 {
+        self.0.zone
+    }
+
     fn turns(&self) -> MutexGuard<'_, Turns<Waits>> {
         self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +101,8 @@ impl Reader {
             shared.told.fetch_add(1, Ordering::Relaxed);
             false
         }));
-        let listed = Conntrack::open().and_then(|mut conntrack| conntrack.dump_past(family, &mut wanted));
+        let listed =
+            Conntrack::open(self.0.zone).and_then(|mut conntrack| conntrack.dump_past(family, &mut wanted));
         let times = match &listed {
             Ok(dumps) => dumps.first().map_or(0, |dump| dump.attempts),
             Err(_) => 1,
@@ -106,7 +125,7 @@ impl Reader {
     /// For `status`.
     pub(super) fn row(&self) -> ConntrackRow {
         let times = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        ConntrackRow { listed_v4: times(&self.0.v4), listed_v6: times(&self.0.v6) }
+        ConntrackRow { zone: self.0.zone, listed_v4: times(&self.0.v4), listed_v6: times(&self.0.v6) }
     }
 }
 
@@ -163,7 +182,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_one_that_ends_is_told() {
-        let reader = Reader::default();
+        let reader = Reader::new(0);
         let open = Open(reader.clone());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| reader.list_while(all(), || {}));
@@ -182,7 +201,7 @@ mod tests {
     /// Where the kernel tells of nothing for long, somebody else has to know.
     #[test]
     fn a_sign_of_life_is_given_while_entries_are_told_of() {
-        let reader = Reader::default();
+        let reader = Reader::new(0);
         let open = Open(reader.clone());
         let alive = AtomicU64::new(0);
         let signs = || alive.load(Ordering::SeqCst);

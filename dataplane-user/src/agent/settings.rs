@@ -67,6 +67,8 @@ pub struct Settings {
     pub answer: Answer,
     /// What the operator says of kube-proxy's mode.
     pub proxy: proxy::Wanted,
+    /// The conntrack zone of flows to backends; entries of others are left alone.
+    pub conntrack_zone: u16,
     /// Who puts IPVS back where this agent is killed.
     pub guard: GuardKind,
     /// How the tables are watched for what differs.

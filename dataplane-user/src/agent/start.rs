@@ -194,6 +194,7 @@ pub(super) fn open(
     inbox.tell(Input::Replacement(replacement));
     let flags = flags_of(&first.view);
     inbox.view(first, Some(flags));
+    let reader = Reader::new(settings.conntrack_zone);
     let shared = Shared {
         sight: Sight { settings: Arc::new(settings), own_node, world: published.reader() },
         crew: crew.clone(),
@@ -205,7 +206,7 @@ pub(super) fn open(
         injector,
         follow_up: Arc::default(),
         rescue: Arc::default(),
-        reader: Reader::default(),
+        reader,
         counters: Arc::new(counters),
     };
     Ok(Opened { shared, tables, devices, switches, events, rescues, cut_log })

@@ -336,6 +336,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub proxy: ProxyArg,
 
+    /// The conntrack zone in which flows to backends are tracked; entries of other zones are neither read nor deleted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub conntrack_zone: u16,
+
     /// Who puts IPVS back where the agent is killed: a process that it starts (child), or `nodefence guard`, started apart (external)
     #[arg(long, value_name = "WHO", default_value = "child")]
     pub guard: GuardArg,

@@ -36,7 +36,7 @@ fn well() -> Value {
         "probe_text": "as it is", "cannot_ask": [], "asked": {}, "proxy": {"mode": null, "why": "--proxy says so"},
         "pinned": {}, "neighbours": [],
         "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "guard": {"kind": "child"}, "nodes": {}},
-        "conntrack": {"listed_v4": 0, "listed_v6": 0},
+        "conntrack": {"zone": 0, "listed_v4": 0, "listed_v6": 0},
         "log_lines_lost": 0
     })
 }

@@ -128,9 +128,6 @@ pub(super) fn asked_text(row: &AskRow) -> String {
             let _ = write!(text, ", {count} {what}");
         }
     }
-    for (zone, count) in &row.zones {
-        let _ = write!(text, ", {count} in zone {zone}");
-    }
     text
 }
 

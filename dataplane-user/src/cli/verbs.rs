@@ -241,6 +241,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
             ProxyArg::Nftables => proxy::Wanted::Nftables,
             ProxyArg::None => proxy::Wanted::None,
         },
+        conntrack_zone: args.conntrack_zone,
         guard: match args.guard {
             GuardArg::Child => GuardKind::Child,
             GuardArg::External => GuardKind::External,

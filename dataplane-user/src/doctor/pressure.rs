@@ -61,9 +61,11 @@ fn entries() -> Option<u64> {
 }
 
 fn stats() -> Result<Stats, String> {
-    Conntrack::open().and_then(|mut conntrack| conntrack.stats()).map_err(|error| match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
+    Conntrack::open_all_zones().and_then(|mut conntrack| conntrack.stats()).map_err(|error| {
+        match error.source() {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        }
     })
 }
 

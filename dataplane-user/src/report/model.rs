@@ -147,8 +147,6 @@ pub struct AskRow {
     pub unreachable: usize,
     /// Flows made liberal in the reply direction.
     pub liberal: usize,
-    /// Listed flows in conntrack zones other than the default one, by zone.
-    pub zones: std::collections::BTreeMap<u16, usize>,
     /// How long it took.
     pub seconds: f64,
     /// What went wrong, or was cut short.
@@ -322,6 +320,8 @@ pub struct RescueRow {
 /// What listing conntrack's table has cost, since the agent began; what the audit reads is not in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConntrackRow {
+    /// Which zone is looked at; 0 is the default one.
+    pub zone: u16,
     /// How often the kernel went through its IPv4 entries.
     pub listed_v4: u64,
     /// How often it went through its IPv6 entries.

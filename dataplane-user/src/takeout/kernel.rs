@@ -42,13 +42,13 @@ type Left = HashMap<Pair, Vec<Flow>>;
 const TOGETHER: usize = 64;
 
 impl Kernel {
-    /// Opens them. Conntrack is listed by `list`; without one by a socket of its own.
+    /// Opens them. Of conntrack this zone alone; it is listed by `list`, without one by a socket of its own.
     ///
     /// # Errors
     /// As [`Ipvs::open`]. Without conntrack a fixed time is waited instead of counting.
-    pub fn open(known: Known, list: Option<Box<dyn List + Send>>) -> Result<Self, ipvs::Error> {
-        let conntrack = Conntrack::open().ok();
-        let list = list.unwrap_or_else(|| Box::new(Alone));
+    pub fn open(known: Known, zone: u16, list: Option<Box<dyn List + Send>>) -> Result<Self, ipvs::Error> {
+        let conntrack = Conntrack::open(zone).ok();
+        let list = list.unwrap_or_else(|| Box::new(Alone(zone)));
         Ok(Self { ipvs: Ipvs::open()?, conntrack, list, known, gone: HashSet::new(), left: Left::new() })
     }
 
@@ -88,12 +88,12 @@ impl Kernel {
     }
 }
 
-/// By a socket of its own each time.
-struct Alone;
+/// By a socket of its own each time, of this zone.
+struct Alone(u16);
 
 impl List for Alone {
     fn list(&mut self, wanted: Vec<(Half, Wanted)>) -> Result<Vec<Dump>, Arc<conntrack::Error>> {
-        Conntrack::open()?.list(wanted)
+        Conntrack::open(self.0)?.list(wanted)
     }
 }
 

@@ -85,7 +85,7 @@ pub fn put_all_back(run_dir: &Path) -> anyhow::Result<usize> {
 /// # Errors
 /// Where the tables cannot be read or changed.
 pub fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option<i32>>, ipvs::Error> {
-    let restored = match Kernel::open(Box::new(|_| {}), None) {
+    let restored = match Kernel::open(Box::new(|_| {}), 0, None) {
         Ok(mut kernel) => restore(&mut kernel, entries)?,
         Err(ipvs::Error::NotLoaded) => return Ok(BTreeMap::new()),
         Err(error) => return Err(error),

@@ -72,7 +72,7 @@ pub(super) fn dns_clients(cluster: &Cluster, count: usize) -> Result<Vec<UdpConn
 pub(super) fn entries(cluster: &Cluster, from: IpAddr) -> Result<Vec<Flow>> {
     cluster.a.ns.run(move || {
         let half = if from.is_ipv4() { Half::V4 } else { Half::V6 };
-        let dump = Conntrack::open()?.dump(half, |flow| flow.reply.src == from.into())?;
+        let dump = Conntrack::open_all_zones()?.dump(half, |flow| flow.reply.src == from.into())?;
         Ok(dump.flows)
     })
 }
@@ -84,7 +84,7 @@ pub(super) fn others(cluster: &Cluster) -> Result<BTreeSet<String>> {
         let mut all = Vec::new();
         for half in [Half::V4, Half::V6] {
             let others = |flow: &Flow| flow.orig.protocol == 17 && !b.contains(&IpAddr::from(flow.reply.src));
-            all.extend(Conntrack::open()?.dump(half, others)?.flows);
+            all.extend(Conntrack::open_all_zones()?.dump(half, others)?.flows);
         }
         Ok(all)
     })?;

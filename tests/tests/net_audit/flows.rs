@@ -47,6 +47,37 @@ fn a_clean_node_has_nothing_to_tell() -> Result<()> {
 }
 
 #[test]
+fn a_udp_flow_of_another_zone_is_no_fault() -> Result<()> {
+    let cluster = cluster()?;
+    let agent = agent(&cluster, &[])?;
+    agent.rewrite_cluster_file(&without_b(&cluster))?;
+    let at = cluster.service(Service::Dns, Place::Outside, Family::V4);
+    let (b, port) = (cluster.b.pod_address(Family::V4), Service::Dns.ports().1);
+    let make = |zone: u16| {
+        cluster.a.ns.exec(&format!(
+            "conntrack -I -p udp -s 198.51.100.9 -d {} --sport 4000 --dport {} -r {b} -q 198.51.100.9 \
+             --reply-port-src {port} --reply-port-dst 4000 --timeout 600 --zone {zone}",
+            at.ip(),
+            at.port()
+        ))
+    };
+    make(7)?;
+    nothing_for_a_while(&agent)?;
+    // In our zone the same one is.
+    make(0)?;
+    let fault = format!("stale-udp {}", dns_to_b(&cluster, Family::V4));
+    let audit = wait_faults(&agent, &[&fault])?;
+    let row = audit.row(&fault).context("no row")?;
+    ensure!(row["count"] == 1, "{row}");
+    let theirs =
+        || Ok::<_, anyhow::Error>(entries(&cluster, b)?.into_iter().filter(|flow| flow.is_in(7)).count());
+    ensure!(theirs()? == 1);
+    ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp mended", 1)]));
+    ensure!(theirs()? == 1, "entries of another zone");
+    nothing_for_a_while(&agent)
+}
+
+#[test]
 fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
     let cluster = cluster()?;
     let agent = agent(&cluster, &[])?;

@@ -105,7 +105,7 @@ fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
     let from = from.to_vec();
     ns.run(move || {
         thread::spawn(move || {
-            let mut conntrack = Conntrack::open()?;
+            let mut conntrack = Conntrack::open_all_zones()?;
             let (begun, mut seen) = (Instant::now(), Left::default());
             while begun.elapsed() < LIMIT {
                 let both = seen.all[IPVS].is_none().then(monotonic_ns);
@@ -142,7 +142,7 @@ fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
 fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2]> {
     let from = from.to_vec();
     ns.run(move || {
-        let mut conntrack = Conntrack::open()?;
+        let mut conntrack = Conntrack::open_all_zones()?;
         let begun = Instant::now();
         for _ in 0..ROUNDS {
             Snapshot::read(&mut Ipvs::open()?)?;

@@ -124,6 +124,15 @@ impl Flow {
         SocketAddr::new(self.reply.src.into(), self.reply.src_port)
     }
 
+    /// Whether it lies in this zone (0: the default one). An entry with a zone for one direction alone lies in none: the other direction's is another one.
+    pub fn is_in(&self, zone: u16) -> bool {
+        match self.zone {
+            None => zone == 0,
+            Some(Zone::Both(id)) => id == zone,
+            Some(Zone::Original(_) | Zone::Reply(_)) => false,
+        }
+    }
+
     /// Whether it goes elsewhere than its sender said. IPVS changes the reply direction and sets no mark of NAT (`ip_vs_update_conntrack`,
     /// net/netfilter/ipvs/ip_vs_nfct.c), so the directions are compared.
     pub fn is_balanced(&self) -> bool {
@@ -141,5 +150,36 @@ impl fmt::Display for Tuple {
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "protocol {} {} (reply {})", self.orig.protocol, self.orig, self.reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_lies_in_the_zone_of_both_its_directions_or_in_none() {
+        let end =
+            Tuple { src: Addr::v4([0; 4]), dst: Addr::v4([0; 4]), src_port: 0, dst_port: 0, protocol: 17 };
+        let flow = Flow {
+            orig: end,
+            reply: end,
+            tcp: None,
+            liberal: false,
+            status: 0,
+            zone: None,
+            id: 0,
+            timeout: 0,
+        };
+        for (zone, at_home) in [
+            (None, Some(0)),
+            (Some(Zone::Both(7)), Some(7)),
+            (Some(Zone::Original(7)), None),
+            (Some(Zone::Reply(7)), None),
+        ] {
+            for of in [0, 7, 8] {
+                assert_eq!(Flow { zone, ..flow }.is_in(of), at_home == Some(of), "{zone:?} in {of}");
+            }
+        }
     }
 }

@@ -138,13 +138,17 @@ pub(super) enum Direction {
     Reply = CTA_TUPLE_REPLY,
 }
 
-/// A request for the entry of the default zone that has this tuple: a lookup of one bucket, no dump. The kernel says which direction the tuple is
-/// only by what it gives back.
-pub(super) fn lookup_request(tuple: &Tuple, direction: Direction, sequence: u32) -> Vec<u8> {
+/// A request for the entry of this zone that has this tuple: a lookup of one bucket, no dump. The kernel says which direction the tuple is, and
+/// whether the zone is also that of the other one, only by what it gives back.
+pub(super) fn lookup_request(tuple: &Tuple, direction: Direction, zone: u16, sequence: u32) -> Vec<u8> {
     let kind = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET;
     // The acknowledgement ends the exchange.
     message(kind, NLM_F_REQUEST | NLM_F_ACK, Family::of(tuple.src) as u8, 0, sequence, |out| {
         nest(out, direction as u16, |out| put_tuple(out, tuple));
+        // The default one is not named: a kernel without zones refuses any.
+        if zone != 0 {
+            put(out, CTA_ZONE, &zone.to_be_bytes());
+        }
     })
 }
 
@@ -179,7 +183,12 @@ pub(super) fn stats_request(sequence: u32) -> Vec<u8> {
 pub(super) fn create_request(flow: &Flow, sequence: u32) -> Vec<u8> {
     let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
     message(CT_NEW, flags, Family::of(flow.orig.src) as u8, 0, sequence, |out| {
-        nest(out, CTA_TUPLE_ORIG, |out| put_tuple(out, &flow.orig));
+        nest(out, CTA_TUPLE_ORIG, |out| {
+            put_tuple(out, &flow.orig);
+            if let Some(Zone::Original(id)) = flow.zone {
+                put(out, CTA_TUPLE_ZONE, &id.to_be_bytes());
+            }
+        });
         nest(out, CTA_TUPLE_REPLY, |out| put_tuple(out, &flow.reply));
         if let Some(Zone::Both(id)) = flow.zone {
             put(out, CTA_ZONE, &id.to_be_bytes());

@@ -7,7 +7,7 @@ use super::{
     Family, Flow, TCP, UDP,
     codec::{
         CTA_ID, CTA_IP_V4_SRC, CTA_IP_V6_SRC, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
-        CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, SUBSYS_CTNETLINK, put_reply,
+        CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_ZONE, SUBSYS_CTNETLINK, put_reply,
     },
 };
 use crate::{
@@ -23,7 +23,7 @@ const F_IP_SRC: u32 = 1 << 0;
 const F_PROTO_NUM: u32 = 1 << 3;
 const F_PROTO_SRC_PORT: u32 = 1 << 4;
 
-/// Which entries one request deletes: those whose answers come from this address over this protocol, in every zone.
+/// Which entries one request deletes: those of the default zone whose answers come from this address over this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Filter {
     source: Addr,
@@ -88,6 +88,9 @@ fn put_filter(out: &mut Vec<u8>, filter: &Filter) {
             }
         });
     });
+    // Without it those of all zones would go. The default one's alone are meant: of another zone the kernel also takes what has it for one direction
+    // (`nf_ct_zone_equal_any`, `ctnetlink_filter_match`, 6.8).
+    put(out, CTA_ZONE, &0_u16.to_be_bytes());
     let flags = F_IP_SRC | F_PROTO_NUM | if port.is_some() { F_PROTO_SRC_PORT } else { 0 };
     nest(out, CTA_FILTER, |out| put(out, CTA_FILTER_REPLY_FLAGS, &flags.to_ne_bytes()));
 }

@@ -23,7 +23,7 @@ const ZONE: u16 = 7;
 /// # Errors
 /// Why nothing was found out.
 pub fn by_filter() -> Result<ByFilter, String> {
-    let mut conntrack = Conntrack::open().map_err(|error| error.to_string())?;
+    let mut conntrack = Conntrack::open_all_zones().map_err(|error| error.to_string())?;
     let mut exact = |(family, sources)| exact(&mut conntrack, family, sources);
     Ok(ByFilter { v4: exact(SOURCES[0])?, v6: exact(SOURCES[1])? })
 }
@@ -31,9 +31,10 @@ pub fn by_filter() -> Result<ByFilter, String> {
 /// Whether each of two requests, the second one wider, takes exactly the entries that it is meant to take.
 fn exact(conntrack: &mut Conntrack, family: Family, [ours, other]: [Addr; 2]) -> Result<bool, String> {
     let entries = [
-        entry(ours, UDP, 53, Some(Zone::Both(ZONE))),
         entry(ours, UDP, 53, None),
         entry(ours, UDP, 54, None),
+        entry(ours, UDP, 53, Some(Zone::Both(ZONE))),
+        entry(ours, UDP, 55, Some(Zone::Original(ZONE))),
         entry(ours, TCP, 53, None),
         entry(other, UDP, 53, None),
         entry(other, TCP, 53, None),
@@ -43,7 +44,7 @@ fn exact(conntrack: &mut Conntrack, family: Family, [ours, other]: [Addr; 2]) ->
     }
     let key = PortKey::endpoint(ours, 53, UDP);
     let port = Filter::port(&key).ok_or("there is no filter for a port of UDP")?;
-    for (filter, taken) in [(port, 2), (Filter::protocol(ours, UDP), 3)] {
+    for (filter, taken) in [(port, 1), (Filter::protocol(ours, UDP), 2)] {
         let done = conntrack.delete_filtered(&[filter]).map_err(|error| error.to_string())?;
         let left = conntrack.dump(family, |_| true).map_err(|error| error.to_string())?;
         let mut left: Vec<Tuple> = left.flows.iter().map(|flow| flow.reply).collect();

@@ -126,8 +126,8 @@ impl Conntrack {
         Ok(Deleted { deleted: changed, gone, refused, ..Deleted::default() })
     }
 
-    /// Deletes by filter, where the kernel can, the entries whose answers come from these backends, in all zones. Gives the backends whose entries it did not
-    /// delete, and that are to be listed for [`Self::delete_listed`]. `may` is asked before filters are used, and ends it where it says no.
+    /// Deletes by filter, where the kernel can, the entries of this socket's zone whose answers come from these backends: of the default zone, since no filter says
+    /// another one exactly. Gives the backends whose entries it did not delete, and that are to be listed for [`Self::delete_listed`]. `may` is asked before filters are used, and ends it where it says no.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`].
@@ -142,7 +142,8 @@ impl Conntrack {
         let mut rest = Backends::new();
         for family in [Family::V4, Family::V6] {
             let backends = backends.at(|addr| Family::of(addr) == family);
-            let Steps { filters, dump } = Steps::new(&backends, which, by_filter.of(family));
+            let by_filter = by_filter.of(family) && self.zone == Some(0);
+            let Steps { filters, dump } = Steps::new(&backends, which, by_filter);
             dump.whole().for_each(|addr| rest.add_address(addr, ()));
             dump.ports().for_each(|port| rest.add_port(port, ()));
             if filters.is_empty() {

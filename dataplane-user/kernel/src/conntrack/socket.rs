@@ -44,18 +44,28 @@ pub struct Answered {
 /// A netlink socket to the conntrack table of the network namespace that it was opened in. Blocking: keep it off async threads.
 pub struct Conntrack {
     pub(super) channel: Channel,
+    /// Entries of other zones are neither listed nor found. `None`: there are no others.
+    pub(super) zone: Option<u16>,
 }
 
 impl Conntrack {
-    /// Opens the socket in the caller's network namespace.
+    /// Opens the socket in the caller's network namespace, for the entries of this zone (0: the default one) and no others.
     ///
     /// # Errors
     /// [`Error::Open`].
-    pub fn open() -> Result<Self, Error> {
-        Ok(Self { channel: Channel::open(NETLINK_NETFILTER).map_err(Error::Open)? })
+    pub fn open(zone: u16) -> Result<Self, Error> {
+        Ok(Self { zone: Some(zone), ..Self::open_all_zones()? })
     }
 
-    /// Lists the entries of one family that `keep` wants. Entries are filtered as they stream in; only kept ones stay in memory.
+    /// The same for the entries of all zones: to look at, and for what has none.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_all_zones() -> Result<Self, Error> {
+        Ok(Self { channel: Channel::open(NETLINK_NETFILTER).map_err(Error::Open)?, zone: None })
+    }
+
+    /// Lists the entries of one family and of this socket's zone that `keep` wants. Entries are filtered as they stream in; only kept ones stay in memory.
     ///
     /// A dump that the kernel breaks off (ENOBUFS, `NLM_F_DUMP_INTR`) is begun anew, five times at most.
     ///
@@ -102,10 +112,12 @@ impl Conntrack {
         dumps: &mut [Dump],
     ) -> Result<(), Broken> {
         let request = codec::dump_request(family, self.channel.next_sequence());
+        let zone = self.zone;
         let (mut seen, mut malformed) = (0, 0);
         let done = each(&mut self.channel, &request, codec::CT_NEW, |body| {
             seen += 1;
             match codec::parse(body) {
+                Some(flow) if zone.is_some_and(|zone| !flow.is_in(zone)) => {}
                 Some(flow) => {
                     for (keep, dump) in keeps.iter_mut().zip(dumps.iter_mut()) {
                         if keep(&flow) {
@@ -152,7 +164,7 @@ impl Conntrack {
         Ok(there)
     }
 
-    /// The entry whose answers look like this, in the default zone.
+    /// The entry whose answers look like this, in this socket's zone (without one in the default zone).
     ///
     /// # Errors
     /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
@@ -160,7 +172,7 @@ impl Conntrack {
         Ok(self.look_up(reply, Direction::Reply)?.filter(|flow| flow.reply == *reply))
     }
 
-    /// The entry whose client sends this, in the default zone.
+    /// The entry whose client sends this, in the same zone.
     ///
     /// # Errors
     /// As [`Self::by_reply`].
@@ -168,17 +180,19 @@ impl Conntrack {
         Ok(self.look_up(original, Direction::Original)?.filter(|flow| flow.orig == *original))
     }
 
-    /// The kernel looks for the tuple in both directions (`nf_conntrack_find_get`).
+    /// The kernel looks for the tuple in both directions (`nf_conntrack_find_get`), and at the zone of the direction that it finds alone.
     fn look_up(&mut self, tuple: &Tuple, direction: Direction) -> Result<Option<Flow>, Error> {
+        let zone = self.zone.unwrap_or_default();
         let found = self.channel.again(MAX_ATTEMPTS, |channel| {
-            let request = codec::lookup_request(tuple, direction, channel.next_sequence());
+            let request = codec::lookup_request(tuple, direction, zone, channel.next_sequence());
             let mut found = None;
             each(channel, &request, codec::CT_NEW, |body| found = codec::parse(body))?;
             Ok(found)
         });
         match found {
             Err(Broken::Refused(libc::ENOENT)) => Ok(None),
-            other => other.map_err(|broken| fatal("lookup", broken)),
+            Ok(found) => Ok(found.filter(|flow| flow.is_in(zone))),
+            Err(broken) => Err(fatal("lookup", broken)),
         }
     }
 

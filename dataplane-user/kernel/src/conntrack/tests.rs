@@ -144,11 +144,13 @@ fn a_lookup_names_one_tuple_of_one_direction() {
     for (tuple, direction, at) in
         [(flow.orig, Direction::Original, 4..56), (flow.reply, Direction::Reply, 56..108)]
     {
-        let message = lookup_request(&tuple, direction, 9);
-        let header = NetlinkBuffer::new_checked(&message[..]).unwrap();
-        // IPCTNL_MSG_CT_GET; NLM_F_REQUEST | NLM_F_ACK: no dump.
-        assert_eq!((header.message_type(), header.flags()), (0x0101, 0x0005));
-        assert_eq!(header.payload(), [&ENTRY[..4], &ENTRY[at]].concat());
+        for (zone, tail) in [(0, &[][..]), (42, &[6, 0, 18, 0, 0, 42, 0, 0])] {
+            let message = lookup_request(&tuple, direction, zone, 9);
+            let header = NetlinkBuffer::new_checked(&message[..]).unwrap();
+            // IPCTNL_MSG_CT_GET; NLM_F_REQUEST | NLM_F_ACK: no dump.
+            assert_eq!((header.message_type(), header.flags()), (0x0101, 0x0005));
+            assert_eq!(header.payload(), [&ENTRY[..4], &ENTRY[at.clone()], tail].concat());
+        }
     }
 }
 

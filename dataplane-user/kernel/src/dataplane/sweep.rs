@@ -91,8 +91,6 @@ pub struct Report {
     pub seconds: f64,
     /// Seconds that asking took in the first round, of all nodes together.
     pub asking_seconds: f64,
-    /// Listed flows by conntrack zone, the default one left out.
-    pub zones: BTreeMap<u16, usize>,
     /// The kernel broke the listing off again and again: flows may be missing.
     pub incomplete: bool,
     /// The flag was taken back before all were asked.
@@ -187,9 +185,6 @@ pub fn sweep(
 /// Counts a flow that was listed; whether it is to be asked.
 fn is_to_be_asked(owned: &Owned, report: &mut Report) -> bool {
     report.listed += 1;
-    if let Some(zone) = owned.flow.zone {
-        *report.zones.entry(zone.id()).or_default() += 1;
-    }
     let skipped = match ask::choose(&owned.flow) {
         Choice::Ask => return true,
         Choice::Closed => &mut report.skipped.closed,

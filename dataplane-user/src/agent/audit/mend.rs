@@ -149,7 +149,7 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
         problems.extend(mend_servers(ground, &servers).err());
     }
     if !flows.is_empty() {
-        problems.extend(forget(&flows).err());
+        problems.extend(forget(ground, &flows).err());
     }
     if !clients.is_empty() {
         problems.extend(forget_clients(ground, &clients).err());
@@ -204,8 +204,9 @@ fn mend_servers(
     Ok(())
 }
 
-fn forget(flows: &[Flow]) -> Result<(), String> {
-    let deleted = Conntrack::open().and_then(|mut conntrack| conntrack.delete(flows)).map_err(chain)?;
+fn forget(ground: &Ground, flows: &[Flow]) -> Result<(), String> {
+    let zone = ground.sight.settings.conntrack_zone;
+    let deleted = Conntrack::open(zone).and_then(|mut conntrack| conntrack.delete(flows)).map_err(chain)?;
     match deleted.refused {
         0 => Ok(()),
         count => Err(format!("the kernel would not delete {count} conntrack entries")),

@@ -40,7 +40,7 @@ pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
     let mut not_looked_at = BTreeMap::new();
     let found = match part {
         Part::Ipvs => ipvs(&scene, ground)?,
-        Part::Conntrack => conntrack(&scene)?,
+        Part::Conntrack => conntrack(&scene, ground.sight.settings.conntrack_zone)?,
         Part::Affinity => affinity(&scene, ground)?,
         Part::KubeProxy => Some(kube_proxy(ground)?),
     };
@@ -222,7 +222,7 @@ fn templates(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     Ok(whole.map_err(chain)?.then_some(found))
 }
 
-fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {
+fn conntrack(scene: &Scene, zone: u16) -> Result<Option<Found>, String> {
     // Asking for the list would load the module.
     let Some(entries) = sysctl::number("net/netfilter/nf_conntrack_count") else {
         return Err("conntrack is not loaded in this kernel".to_owned());
@@ -236,7 +236,7 @@ fn conntrack(scene: &Scene) -> Result<Option<Found>, String> {
     if entries == 0 || pins.is_empty() {
         return Ok(Some(found));
     }
-    let mut conntrack = Conntrack::open().map_err(chain)?;
+    let mut conntrack = Conntrack::open(zone).map_err(chain)?;
     let mut whole = true;
     for family in [Family::V4, Family::V6] {
         // Judged as it streams in: nothing else of the table stays in memory.

@@ -83,7 +83,7 @@ pub(super) struct Helper {
 
 impl Helper {
     pub(super) fn open(ground: Ground, keeping: Keeping) -> anyhow::Result<Self> {
-        let mut conntrack = Conntrack::open()?;
+        let mut conntrack = Conntrack::open(ground.sight.settings.conntrack_zone)?;
         // Whether the kernel answers at all is seen by asking for an entry that cannot be.
         let nobody = Addr::v4([0; 4]);
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;

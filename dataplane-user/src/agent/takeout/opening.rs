@@ -24,7 +24,7 @@ impl Opening {
     /// # Errors
     /// As [`Kernel::open`].
     pub(super) fn open(&self) -> Result<Kernel, ipvs::Error> {
-        Kernel::open(self.known(), Some(Box::new(self.clone())))
+        Kernel::open(self.known(), self.reader.zone(), Some(Box::new(self.clone())))
     }
 
     /// The tables once more, after they did not answer.

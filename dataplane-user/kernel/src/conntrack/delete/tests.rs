@@ -68,6 +68,7 @@ fn a_filter_is_written_with_what_must_be_equal() {
         let expected = [
             &[2, 0, 0, 0][..],
             &tuple,
+            &[6, 0, 18, 0, 0, 0, 0, 0],
             &[12, 0, 25, 0x80, 8, 0, 2, 0],
             &u32::to_ne_bytes(flags),
         ].concat();

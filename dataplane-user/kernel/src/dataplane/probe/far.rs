@@ -48,7 +48,7 @@ pub(super) fn probe() -> Result<Conntrack, String> {
     let _accepted = listener.accept().map_err(fail("accept over loopback"))?;
     let client = (client.local_addr().map_err(fail("connect over loopback"))?, client);
 
-    let mut conntrack = Table::open().map_err(|error| error.to_string())?;
+    let mut conntrack = Table::open(0).map_err(|error| error.to_string())?;
     let flow = find(&mut conntrack, client.0, server)?;
     let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)
         .map_err(|errno| format!("open a raw socket: {errno}"))?;
