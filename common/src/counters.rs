@@ -74,6 +74,8 @@ reasons! {
     IcmpSenderLimited = 17, "icmp_sender_limited";
     /// TCP segment dropped without answer because user space, which would have to make it, makes no more for the second.
     AnswerLimited = 18, "answer_limited";
+    /// Passed on to an address of a flagged backend: not sent by this node (its source MAC address is no device's here), or in a VLAN by which no route to a backend leaves.
+    Foreign = 19, "foreign";
 }
 
 impl Reason {

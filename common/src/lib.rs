@@ -17,8 +17,8 @@ pub use addr::Addr;
 pub use counters::{Counter, Reason};
 pub use event::{Event, EventKind, HEAD_LEN};
 pub use maps::{
-    BackendEntry, Budget, Config, Device, Limits, NodeEntry, PortKey, backend_flags, config_flags,
-    port_flags, port_kinds,
+    BackendEntry, Budget, Config, Device, Limits, MacKey, NodeEntry, PortKey, RouteVlan, backend_flags,
+    config_flags, port_flags, port_kinds,
 };
 pub use rescue::{
     DEFAULT_RESCUE_PER_SECOND, RESCUE_BYTES, RESCUE_LEASE_NS, RESCUE_LONG, RESCUE_LONG_FRAME, RESCUE_MAX,
@@ -28,8 +28,8 @@ pub use verdict::{Action, ActionField, Verdict, VerdictField};
 
 /// Folder below the BPF filesystem that holds every pin of ours.
 pub const PIN_ROOT: &str = "nodefence";
-/// Version of the map layouts; part of the pin path (`/sys/fs/bpf/nodefence/v2`).
-pub const PIN_VERSION: &str = "v2";
+/// Version of the map layouts; part of the pin path (`/sys/fs/bpf/nodefence/v3`).
+pub const PIN_VERSION: &str = "v3";
 
 /// Backends that fit unless the agent asks for another size (`--max-backends`).
 pub const DEFAULT_MAX_BACKENDS: u32 = 262_144;
@@ -41,6 +41,10 @@ pub const MAX_PORTS: u32 = 65_536;
 pub const EVENTS_BYTES: u32 = 1 << 20;
 /// Network devices that the XDP program can know.
 pub const MAX_DEVICES: u32 = 1_024;
+/// MAC addresses of devices of the network namespace that fit. What is sent from one that does not passes.
+pub const MAX_MACS: u32 = 16_384;
+/// Devices with the VLANs by which routes to backends leave that fit. What leaves otherwise passes.
+pub const MAX_ROUTE_VLANS: u32 = 16_384;
 
 /// How long (ns) a verdict holds after the agent last renewed it.
 pub const VERDICT_LIFETIME_NS: u64 = 3_000_000_000;

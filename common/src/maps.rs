@@ -149,6 +149,35 @@ pub struct Device {
     pub generic: u8,
 }
 
+/// Key of `macs`: a MAC address of a device of this network namespace. Value: always 1.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MacKey {
+    /// The address.
+    pub mac: [u8; 6],
+    /// Always zero.
+    pub zero: [u8; 2],
+}
+
+impl MacKey {
+    /// Of this address.
+    pub const fn new(mac: [u8; 6]) -> Self {
+        Self { mac, zero: [0; 2] }
+    }
+}
+
+/// Key of `route_vlans`: the VLAN by which packets of a route to a backend leave a device. Value: always 1.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RouteVlan {
+    /// The device.
+    pub ifindex: u32,
+    /// VLAN id of the outer tag, which a device may keep beside the frame; 0 where there is none.
+    pub outer: u16,
+    /// VLAN id of the tag behind it; 0 where there is none.
+    pub inner: u16,
+}
+
 const _: () = assert!(size_of::<BackendEntry>() == 12);
 const _: () = assert!(size_of::<PortKey>() == 20);
 const _: () = assert!(size_of::<NodeEntry>() == 48 && align_of::<NodeEntry>() == 8);
@@ -156,11 +185,13 @@ const _: () = assert!(size_of::<Config>() == 16);
 const _: () = assert!(size_of::<Limits>() == 16);
 const _: () = assert!(size_of::<Budget>() == 16);
 const _: () = assert!(size_of::<Device>() == 8);
+const _: () = assert!(size_of::<MacKey>() == 8);
+const _: () = assert!(size_of::<RouteVlan>() == 8);
 
 #[cfg(feature = "user")]
 mod pod {
     #![expect(unsafe_code, reason = "aya::Pod is an unsafe trait")]
-    use super::{BackendEntry, Budget, Config, Device, Limits, NodeEntry, PortKey};
+    use super::{BackendEntry, Budget, Config, Device, Limits, MacKey, NodeEntry, PortKey, RouteVlan};
     use crate::{Addr, Counter};
 
     // SAFETY: this and all below are repr(C), every bit pattern valid, no padding: the sum of the field sizes is the asserted size.
@@ -179,6 +210,10 @@ mod pod {
     unsafe impl aya::Pod for Budget {}
     // SAFETY: see above.
     unsafe impl aya::Pod for Device {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for MacKey {}
+    // SAFETY: see above.
+    unsafe impl aya::Pod for RouteVlan {}
     // SAFETY: see above.
     unsafe impl aya::Pod for Counter {}
 }

@@ -18,6 +18,7 @@ use crate::{
     packet::{Direct, Skb},
     report::{count, count_raw, sample_skb},
     rescue::hand_over,
+    sender::is_foreign,
     tc_answer::{answer_tcp, answer_udp},
 };
 
@@ -91,6 +92,10 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
         }
         Standing::Subject(action) => action,
     };
+    if ETHERNET && is_foreign(skb, hit) != 0 {
+        count(Reason::Foreign, bytes);
+        return TC_ACT_UNSPEC;
+    }
     if hit.flags & backend_flags::OWN != 0 && sent_as_it_is(skb, hit) != 0 {
         count(Reason::OwnSocket, bytes);
         return TC_ACT_UNSPEC;

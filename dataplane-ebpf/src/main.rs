@@ -40,6 +40,8 @@ mod report;
 #[cfg(target_arch = "bpf")]
 mod rescue;
 #[cfg(target_arch = "bpf")]
+mod sender;
+#[cfg(target_arch = "bpf")]
 mod tc_answer;
 #[cfg(target_arch = "bpf")]
 mod xdp;

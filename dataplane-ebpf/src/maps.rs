@@ -6,7 +6,8 @@ use aya_ebpf::{
 };
 use nodefence_common::{
     Addr, BackendEntry, Budget, Config, Counter, DEFAULT_MAX_BACKENDS, Device, EVENTS_BYTES, Limits,
-    MAX_DEVICES, MAX_ICMP_SENDERS, MAX_NODES, MAX_PORTS, NodeEntry, PortKey, RESCUE_BYTES, Reason,
+    MAX_DEVICES, MAX_ICMP_SENDERS, MAX_MACS, MAX_NODES, MAX_PORTS, MAX_ROUTE_VLANS, MacKey, NodeEntry,
+    PortKey, RESCUE_BYTES, Reason, RouteVlan,
 };
 
 /// Hash maps are not preallocated: a small cluster does not pay for the largest. A value that a program holds may be another
@@ -50,6 +51,14 @@ pub static ICMP_SENDERS: LruHashMap<Addr, u64, { MAX_ICMP_SENDERS as usize }> = 
 
 #[btf_map(name = "devices", pin_by_name)]
 pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, NO_PREALLOC> = HashMap::new();
+
+/// MAC addresses of this node's devices.
+#[btf_map(name = "macs", pin_by_name)]
+pub static MACS: HashMap<MacKey, u32, { MAX_MACS as usize }, NO_PREALLOC> = HashMap::new();
+
+/// By which devices, in which VLANs, routes to backends leave.
+#[btf_map(name = "route_vlans", pin_by_name)]
+pub static ROUTE_VLANS: HashMap<RouteVlan, u32, { MAX_ROUTE_VLANS as usize }, NO_PREALLOC> = HashMap::new();
 
 /// Up to when (CLOCK_MONOTONIC ns) what the agent took out of IPVS holds. No program reads it: it is here so that it is pinned and outlives the agent.
 #[btf_map(name = "lease", pin_by_name)]

@@ -27,7 +27,7 @@ const LAST_WORDS: Duration = Duration::from_secs(30);
 /// Where the agent pins what it loads, where no option says otherwise.
 const PINS: &str = "/sys/fs/bpf/nodefence";
 /// Its maps, by their names.
-pub const PINNED_MAPS: &str = "/sys/fs/bpf/nodefence/v2";
+pub const PINNED_MAPS: &str = "/sys/fs/bpf/nodefence/v3";
 
 /// Up to when (CLOCK_MONOTONIC, ns) the verdict at this place holds.
 ///

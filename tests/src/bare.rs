@@ -6,8 +6,9 @@ use aya::{
     maps::{Array, HashMap, PerCpuArray},
     programs::{SchedClassifier, TcAttachType, Xdp, XdpMode, tc},
 };
+use nodefence::dataplane::{Interface, interfaces, route_vlans};
 use nodefence_common::{
-    Addr, BackendEntry, Config, Counter, NodeEntry, PortKey, Reason, Verdict, config_flags,
+    Addr, BackendEntry, Config, Counter, MacKey, NodeEntry, PortKey, Reason, RouteVlan, Verdict, config_flags,
 };
 
 use crate::{
@@ -38,14 +39,29 @@ impl Bare {
     /// As [`Bare::start`].
     pub fn start_on(cluster: &Cluster, interfaces: &[&'static str]) -> Result<Self> {
         let interfaces = interfaces.to_vec();
-        let ebpf = cluster.a.ns.run(move || load(&interfaces))?;
+        let (ebpf, devices) = cluster.a.ns.run(move || -> Result<_> {
+            let ebpf = load(&interfaces)?;
+            Ok((ebpf, interfaces::list()?))
+        })?;
         let mut this = Self { ebpf };
+        this.senders(&devices)?;
         for node in [&cluster.b, &cluster.c] {
             this.add(node).with_context(|| format!("maps for {}", node.name))?;
         }
         let config = Config { flags: 0, icmp_per_second: 1000, samples_per_second: 0, zero: 0 };
         Array::<_, Config>::try_from(this.ebpf.map_mut("config").context("config")?)?.set(0, &config, 0)?;
         Ok(this)
+    }
+
+    /// Routes may leave by any device.
+    fn senders(&mut self, devices: &[Interface]) -> Result<()> {
+        let mut map: HashMap<_, MacKey, u32> = self.ebpf.map_mut("macs").context("macs")?.try_into()?;
+        let macs = devices.iter().filter_map(|device| device.mac);
+        macs.map(MacKey::new).try_for_each(|mac| map.insert(&mac, &1, 0))?;
+        let vlans = route_vlans(devices, &devices.iter().map(|device| device.ifindex).collect());
+        let mut map: HashMap<_, RouteVlan, u32> =
+            self.ebpf.map_mut("route_vlans").context("route_vlans")?.try_into()?;
+        Ok(vlans.iter().try_for_each(|vlan| map.insert(vlan, &1, 0))?)
     }
 
     fn add(&mut self, node: &Node) -> Result<()> {

@@ -60,6 +60,10 @@ pub struct World {
     pub nodes: HashMap<u32, Node>,
     /// MAC address of the device that XDP runs on.
     pub mac: [u8; 6],
+    /// MAC addresses of this node's devices.
+    pub own_macs: HashSet<[u8; 6]>,
+    /// Ids of the outer and the inner VLAN tag of what leaves on a route to a backend; 0 where there is none.
+    pub route_vlans: HashSet<(u16, u16)>,
     /// Whether user space takes packets to rescue.
     pub rescues: bool,
     /// Whether this kernel leaves a redirected answer untranslated, so that user space makes every answer.
@@ -214,6 +218,9 @@ fn judge_backend(
     if node.lapsed {
         return passed("lapsed");
     }
+    if hook == Hook::Ethernet && is_foreign(world, frame, at) {
+        return passed("foreign");
+    }
     let Some(seen) = (if family == 4 { read_v4(frame, at) } else { read_v6(frame, at) }) else {
         return passed("unparsed");
     };
@@ -293,6 +300,15 @@ fn judge_backend(
         }
         _ => cut("dropped"),
     }
+}
+
+/// Not sent by this node, or in a VLAN that leads to no backend.
+fn is_foreign(world: &World, frame: &[u8], at: usize) -> bool {
+    let tag = |number: usize| match at >= 14 + 4 * number {
+        true => u16::from(frame[10 + 4 * number] & 15) << 8 | u16::from(frame[11 + 4 * number]),
+        false => 0,
+    };
+    !world.own_macs.iter().any(|mac| *mac == frame[6..12]) || !world.route_vlans.contains(&(tag(1), tag(2)))
 }
 
 fn answer_tcp(frame: &[u8], at: usize, seen: &Seen, tcp: &Tcp) -> Vec<u8> {

@@ -13,11 +13,14 @@ use nix::{
     sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare},
     unistd::Pid,
 };
+use nodefence::dataplane::interfaces;
 use nodefence_common::{
-    Addr, BackendEntry, Budget, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, Limits, NodeEntry,
-    PortKey, Reason, RescueHead, rescue_budget,
+    Addr, BackendEntry, Budget, Config, Counter, DEFAULT_ICMP_PER_SECOND, Device, Event, Limits, MacKey,
+    NodeEntry, PortKey, Reason, RescueHead, RouteVlan, rescue_budget,
 };
 use tempfile::TempDir;
+
+use crate::packet_frame::ROUTE_VLANS;
 
 /// The traffic control programs of the object.
 pub const CLASSIFIERS: [&str; 3] = ["nf_egress_l2", "nf_egress_l3", "nf_inject"];
@@ -211,7 +214,8 @@ impl Programs {
         Ok(Outcome { verdict: result.return_value, packet: out })
     }
 
-    /// Attaches a classifier to a device of the calling thread's network namespace, for as long as `self` lives.
+    /// Attaches a classifier to a device of the calling thread's network namespace, for as long as `self` lives. What leaves by it with that device's address is
+    /// this node's, on routes to backends.
     ///
     /// # Errors
     /// Where the kernel refuses it.
@@ -221,6 +225,13 @@ impl Programs {
         let program: &mut SchedClassifier =
             self.ebpf.program_mut(name).context("no such program")?.try_into()?;
         program.attach(ifindex, direction).with_context(|| format!("attaching {name}"))?;
+        let device = interfaces::list()?.into_iter().find(|device| device.ifindex == ifindex);
+        if let Some(mac) = device.and_then(|device| device.mac) {
+            self.mac(MacKey::new(mac))?;
+        }
+        for (outer, inner) in ROUTE_VLANS {
+            self.route_vlan(RouteVlan { ifindex, outer, inner })?;
+        }
         Ok(())
     }
 
@@ -308,6 +319,25 @@ impl Programs {
         let mut map: HashMap<_, u32, Device> =
             HashMap::try_from(self.ebpf.map_mut("devices").context("devices")?)?;
         Ok(map.insert(&ifindex, &device, 0)?)
+    }
+
+    /// Makes a MAC address one of this node's.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn mac(&mut self, mac: MacKey) -> Result<()> {
+        let mut map: HashMap<_, MacKey, u32> = HashMap::try_from(self.ebpf.map_mut("macs").context("macs")?)?;
+        Ok(map.insert(&mac, &1, 0)?)
+    }
+
+    /// Makes a VLAN one by which a route to a backend leaves.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn route_vlan(&mut self, vlan: RouteVlan) -> Result<()> {
+        let mut map: HashMap<_, RouteVlan, u32> =
+            HashMap::try_from(self.ebpf.map_mut("route_vlans").context("route_vlans")?)?;
+        Ok(map.insert(&vlan, &1, 0)?)
     }
 
     /// A counter, summed over the CPUs.

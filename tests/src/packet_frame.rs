@@ -1,6 +1,9 @@
 //! Builds frames of every shape the programs must know, and some they must not.
 use std::net::IpAddr;
 
+/// Outer and inner VLAN ids of what leaves on routes to backends.
+pub const ROUTE_VLANS: [(u16, u16); 3] = [(0, 0), (VLAN, 0), (VLAN, VLAN + 1)];
+
 /// What lies behind the IP header.
 #[derive(Clone, Debug)]
 pub enum Transport {
@@ -30,6 +33,8 @@ pub struct Frame {
     pub macs: Option<([u8; 6], [u8; 6])>,
     /// Ethertypes of VLAN tags.
     pub tags: Vec<u16>,
+    /// VLAN id of the first of them; each one behind it has the next.
+    pub vlan: u16,
     /// Source.
     pub src: IpAddr,
     /// Destination.
@@ -57,12 +62,16 @@ pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 /// MAC address of its neighbour.
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 
+/// VLAN id of the first tag.
+pub const VLAN: u16 = 100;
+
 impl Frame {
     /// An Ethernet frame without anything special.
     pub fn new(src: IpAddr, dst: IpAddr, transport: Transport) -> Self {
         Self {
             macs: Some((PEER_MAC, OWN_MAC)),
             tags: Vec::new(),
+            vlan: VLAN,
             src,
             dst,
             options: Vec::new(),
@@ -129,7 +138,8 @@ impl Frame {
             out.extend(src);
             for (i, tag) in self.tags.iter().enumerate() {
                 out.extend(tag.to_be_bytes());
-                out.extend((100 + i as u16).to_be_bytes());
+                // With a priority, which numbers no VLAN.
+                out.extend((0x6000 | (self.vlan + i as u16)).to_be_bytes());
             }
             out.extend(ethertype.to_be_bytes());
         }

@@ -3,13 +3,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::Result;
 use nodefence_common::{
-    Action, Addr, BackendEntry, Device, NodeEntry, PortKey, Verdict, backend_flags, port_flags,
+    Action, Addr, BackendEntry, Device, MacKey, NodeEntry, PortKey, RouteVlan, Verdict, backend_flags,
+    port_flags,
 };
 
 use crate::{
     model::{Backend, Ip, Node, Order, World},
     packet::Programs,
-    packet_frame::PEER_MAC,
+    packet_frame::{OWN_MAC, PEER_MAC, ROUTE_VLANS},
 };
 
 /// A node that is healthy.
@@ -69,7 +70,8 @@ pub fn odd_backends() -> Vec<IpAddr> {
 
 /// The world.
 pub fn world() -> World {
-    let mut world = World { mac: PEER_MAC, ..World::default() };
+    let mut world = World { mac: PEER_MAC, own_macs: [OWN_MAC].into(), ..World::default() };
+    world.route_vlans = ROUTE_VLANS.into();
     for (index, order) in [
         (HEALTHY, Order::Nothing),
         (REFUSE, Order::Refuse),
@@ -169,6 +171,12 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
         if world.backends.get(ip).is_some_and(|backend| !backend.host_network) {
             programs.port(PortKey::kept_address(addr(ip)), port_flags::KEEP)?;
         }
+    }
+    for mac in &world.own_macs {
+        programs.mac(MacKey::new(*mac))?;
+    }
+    for (outer, inner) in &world.route_vlans {
+        programs.route_vlan(RouteVlan { ifindex: IFINDEX, outer: *outer, inner: *inner })?;
     }
     programs
         .device(IFINDEX, Device { mac: world.mac, vlans: world.vlans.into(), generic: world.generic.into() })

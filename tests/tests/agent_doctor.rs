@@ -20,7 +20,7 @@ fn it_asks_the_agent() -> Result<()> {
     ns.ip("link add v0 type veth peer name v1")?;
     ns.ip("link set v0 up")?;
     let nodes = "nodes: [{ name: node-a, address: 10.2.0.11 }]\n";
-    let own = ["--proxy", "nftables", "--pin-dir", "/sys/fs/bpf/own/nodefence/v2"];
+    let own = ["--proxy", "nftables", "--pin-dir", "/sys/fs/bpf/own/nodefence/v3"];
     let agent = Agent::start_with(&ns, "node-a", &["v0"], nodes, &own)?;
     let found = |doctor: &[&str]| -> Result<[String; 2]> {
         let checks: Value = serde_json::from_str(&agent.expect(&[doctor, &["-o", "json"]].concat())?)?;
@@ -34,7 +34,7 @@ fn it_asks_the_agent() -> Result<()> {
     let [interface, proxy] = found(&["doctor"])?;
     ensure!(interface.starts_with("attached by ") && proxy.starts_with("nftables"), "{interface}, {proxy}");
     // Who names another folder hears of that one. A filter of clsact has no pin: it is shown, whatever folder its programs are in.
-    let [interface, _] = found(&["doctor", "--pin-dir", "/sys/fs/bpf/nodefence/v2"])?;
+    let [interface, _] = found(&["doctor", "--pin-dir", "/sys/fs/bpf/nodefence/v3"])?;
     let pinned = kernel::version()? >= kernel::TCX;
     let expected = if pinned { "not attached" } else { "attached by clsact" };
     ensure!(interface == expected, "{interface}");

@@ -95,14 +95,18 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
             "icmp_senders",
             "lease",
             "limits",
+            "macs",
             "nodes",
             "ports",
+            "route_vlans",
         ];
         ensure!(names.iter().eq(&known), "maps that this test does not read: {names:?}");
         let mut out = Pinned::new();
         hash::<16, 12>("backends", &mut out)?;
         hash::<20, 4>("ports", &mut out)?;
         hash::<4, 8>("devices", &mut out)?;
+        hash::<8, 4>("macs", &mut out)?;
+        hash::<8, 4>("route_vlans", &mut out)?;
         array::<48>("nodes", &mut out)?;
         array::<16>("config", &mut out)?;
         per_cpu::<16>("counters", &mut out)?;

@@ -9,7 +9,7 @@ use nodefence_tests::{
     Netns,
     packet::{Programs, TC_DROP, set_forwarding},
     packet_check::{Answer, check},
-    packet_frame::{Frame, Transport},
+    packet_frame::{Frame, Transport, VLAN},
     packet_wire::{Offload, Wire},
     packet_world::{HEALTHY, REFUSE, install, v4, v6, world},
 };
@@ -302,8 +302,8 @@ fn check_inner(seen: &Frame, tags: &[u16], answer: Answer, answered: &[u8]) -> R
     }
     // The id of the second tag is not the first's.
     let mut renumbered = answered.to_vec();
-    renumbered[14..16].copy_from_slice(&100_u16.to_be_bytes());
-    ensure!(answered[14..16] == 101_u16.to_be_bytes(), "the inner tag was changed");
+    renumbered[14..16].copy_from_slice(&seen.bytes()[14..16]);
+    ensure!(answered[14..16] == (0x6000 | (VLAN + 1)).to_be_bytes(), "the inner tag was changed");
     check(seen, answer, &renumbered)
 }
 

@@ -91,7 +91,7 @@ fn ipvs_that_comes_late_is_probed() -> Result<()> {
     wait_until("IPVS is probed", Duration::from_secs(120), found).with_context(|| agent.log())?;
     let translates = finding()?["found"] == true;
     let flags = ns.run(|| -> Result<u32> {
-        let map = MapData::from_pin("/sys/fs/bpf/nodefence/v2/config").and_then(Map::from_map_data)?;
+        let map = MapData::from_pin("/sys/fs/bpf/nodefence/v3/config").and_then(Map::from_map_data)?;
         let config: Array<_, Config> = map.try_into()?;
         Ok(config.get(&0, 0)?.flags)
     })?;

@@ -16,7 +16,7 @@ use anyhow::bail;
 use nodefence_common::Verdict;
 
 pub(crate) use self::programs::REFERENCE;
-use self::programs::{Program, Programs};
+use self::programs::{Program, Programs, SENDER};
 use crate::{
     figure::Figure,
     plot,
@@ -183,7 +183,7 @@ fn figure(label: &str, packet: Packet, [empty, list, lookup, ours]: [&Summary; 4
 
 /// A TCP segment with ACK and 64 bytes of payload; the list replaces its destination.
 fn frame() -> anyhow::Result<Vec<u8>> {
-    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+    let builder = etherparse::PacketBuilder::ethernet2(SENDER, [2, 0, 0, 0, 0, 2])
         .ipv4([192, 0, 2, 1], [198, 51, 100, 1], 64)
         .tcp(40_000, 80, 1_000, 65_535)
         .ack(2_000);

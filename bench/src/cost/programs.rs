@@ -7,7 +7,7 @@ use aya::{
     maps::{Array, HashMap},
     programs::{SchedClassifier, TestRun as _, TestRunOptions},
 };
-use nodefence_common::{Addr, Verdict};
+use nodefence_common::{Addr, MacKey, RouteVlan, Verdict};
 use rand::{SeedableRng as _, seq::SliceRandom as _};
 
 use crate::tables;
@@ -19,6 +19,9 @@ static OURS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/node
 
 /// Entries of the map `list` (dataplane-ebpf/src/bench_list.rs).
 const LIST_LEN: u32 = 1 << 18;
+
+/// Who sends the packets.
+pub(crate) const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// What is timed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -85,6 +88,12 @@ impl Programs {
         let mut programs = Self { reference, ours, backends };
         let map = programs.ours.map_mut("backends").context("no map `backends`")?;
         tables::fill_backends(&mut HashMap::try_from(map)?, backends)?;
+        let map = programs.ours.map_mut("macs").context("no map `macs`")?;
+        HashMap::<_, MacKey, u32>::try_from(map)?.insert(&MacKey::new(SENDER), &1, 0)?;
+        let map = programs.ours.map_mut("route_vlans").context("no map `route_vlans`")?;
+        // BPF_PROG_TEST_RUN pretends the loopback device.
+        let vlan = RouteVlan { ifindex: 1, outer: 0, inner: 0 };
+        HashMap::<_, RouteVlan, u32>::try_from(map)?.insert(&vlan, &1, 0)?;
         programs.set_verdict(Verdict::Healthy)?;
         Ok(programs)
     }

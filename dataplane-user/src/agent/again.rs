@@ -46,6 +46,7 @@ const fn may_pin(reason: Reason) -> bool {
         | Reason::OwnSocket
         | Reason::Unparsed
         | Reason::Kept
+        | Reason::Foreign
         | Reason::Rescue => false,
     }
 }

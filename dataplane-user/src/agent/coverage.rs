@@ -89,10 +89,18 @@ impl Coverage {
             if self.attached.contains(&ifindex) {
                 return Some(ifindex);
             }
+            if self.puts_tags_on(ifindex) {
+                return None;
+            }
             let mut ports = self.ports(ifindex);
             let first = ports.next()?;
             std::iter::once(first).chain(ports).all(|port| self.attached.contains(&port)).then_some(first)
         })
+    }
+
+    /// Whether it is a bridge by whose ports packets may leave in other VLANs than the route says.
+    fn puts_tags_on(&self, device: u32) -> bool {
+        self.devices.get(&device).is_some_and(|device| device.vlan_filtering)
     }
 
     fn ports(&self, master: u32) -> impl Iterator<Item = u32> {
@@ -149,8 +157,13 @@ impl Coverage {
             }
             if self.attached_below(device).is_none() {
                 let attached = self.ports(device).any(|port| self.attached.contains(&port));
-                let what =
-                    if attached { "not all of whose ports are attached" } else { "which is not attached" };
+                let what = match attached {
+                    true if self.puts_tags_on(device) => {
+                        "which is not attached, and whose ports may send in other VLANs (vlan_filtering)"
+                    }
+                    true => "not all of whose ports are attached",
+                    false => "which is not attached",
+                };
                 return Err(format!("{leaves} {}, {what}", self.name(device)));
             }
         }
@@ -204,12 +217,7 @@ mod tests {
             mac: Some([2, 0, 0, 0, 0, ifindex as u8]),
             mtu: 1500,
             parent,
-            master: None,
-            vlans: false,
-            veth: false,
-            ovs: false,
-            vrf: None,
-            xdp: None,
+            ..Interface::default()
         }
     }
 
@@ -260,6 +268,18 @@ mod tests {
         assert_eq!(ports(&[11, 12]), Ok(Way { device: 2, attached: 11 }));
         assert_eq!(ports(&[11]), Err("leaves by dev2, not all of whose ports are attached".into()));
         assert_eq!(ports(&[13]), Err("leaves by dev2, which is not attached".into()));
+        // A bridge that puts tags on by itself is covered by none of its ports.
+        let filtering = |attached: &[u32]| {
+            let mut coverage = coverage(2, attached);
+            coverage.devices.insert(2, Interface { vlan_filtering: true, ..device(2, None) });
+            coverage.devices.insert(11, Interface { master: Some(2), ..device(11, None) });
+            coverage.of(to)
+        };
+        assert_eq!(filtering(&[2]), Ok(Way { device: 2, attached: 2 }));
+        assert_eq!(
+            filtering(&[11]),
+            Err("leaves by dev2, which is not attached, and whose ports may send in other VLANs (vlan_filtering)".into())
+        );
         // What the cut reaches only now is told from what it reached before, or reaches no more.
         let node = Node {
             name: "b".into(),

@@ -1,6 +1,7 @@
 //! Follows devices and routes: attaches, and looks up which backends the cut reaches.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -136,6 +137,8 @@ struct Looking {
     own_attached: bool,
     /// Devices may still read maps of another size.
     staged: bool,
+    /// Routes were read once at least.
+    routes_read: bool,
     /// The names of those that were attached to last; none where that failed.
     wanted: Option<Vec<String>>,
 }
@@ -152,6 +155,7 @@ impl Looking {
             uncovered: Uncovered::default(),
             before: RoutesRow::default(),
             own_attached: false,
+            routes_read: false,
             wanted: None,
         }
     }
@@ -187,6 +191,10 @@ impl Looking {
             Ok(routes) => routes,
             Err(error) => {
                 // A device that was made anew is attached to, whatever became of routes.
+                if !self.routes_read {
+                    // By whichever they leave that is not known: nothing is cut before they were read once.
+                    self.ours.devices.routes_leave_by(BTreeSet::new());
+                }
                 let before = self.before.interfaces.iter().map(|row| row.name.clone()).collect();
                 let statuses = self.attach(before, &devices)?;
                 let interfaces = statuses.into_iter().map(row).collect();
@@ -194,13 +202,16 @@ impl Looking {
                 return Err(text(error));
             }
         };
+        self.routes_read = true;
         let mut coverage = Coverage::new(routes, &devices);
         let last = self.last.take();
         let same_view =
             last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.view, &world.view) && last.own == own);
         let same_routes = last.as_ref().is_some_and(|last| coverage.has_same_routes(&last.coverage));
         let needed = self.needed.look(&coverage, same_routes, &world.view, skipped);
-        let statuses = self.attach(coverage.names(&needed), &devices)?;
+        let names = coverage.names(&needed);
+        self.ours.devices.routes_leave_by(needed);
+        let statuses = self.attach(names, &devices)?;
         coverage.set_attached(&statuses);
         let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();
         let same = coverage.is_same(&world.coverage);
@@ -320,7 +331,7 @@ fn tell(row: &InterfaceRow, before: Option<&InterfaceRow>) {
 
 fn row(status: InterfaceStatus) -> InterfaceRow {
     let virtual_functions = sriov::functions(Path::new("/sys"), &status.name);
-    let InterfaceStatus { name, ifindex, link_layer, tc, xdp, programs_ahead, error } = status;
+    let InterfaceStatus { name, ifindex, link_layer, bridge, tc, xdp, programs_ahead, error } = status;
     InterfaceRow {
         name,
         ifindex,
@@ -335,6 +346,7 @@ fn row(status: InterfaceStatus) -> InterfaceRow {
             .map(|ahead| ProgramRow { id: ahead.id, name: ahead.name, place: ahead.r#where })
             .collect(),
         virtual_functions,
+        bridge,
         error,
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Where the pins are, where nothing else is said.
-pub(super) const PIN_DIR: &str = "/sys/fs/bpf/nodefence/v2";
+pub(super) const PIN_DIR: &str = "/sys/fs/bpf/nodefence/v3";
 
 const GLOBAL: &str = "Options of all commands";
 
@@ -240,7 +240,7 @@ pub enum Verb {
                             Example:\n  nodefence detach"
     )]
     Detach {
-        /// Folder of the pins; must end in nodefence/v2, inside a BPF filesystem
+        /// Folder of the pins; must end in nodefence/v3, inside a BPF filesystem
         #[arg(long, value_name = "DIR", default_value = PIN_DIR)]
         pin_dir: PathBuf,
     },
@@ -266,7 +266,7 @@ pub enum Verb {
         /// Check these devices only [default: all but the loopback device]
         #[arg(long, value_name = "NAME")]
         interface: Vec<String>,
-        /// Folder of the pins [default: that of the agent that answers, else /sys/fs/bpf/nodefence/v2]
+        /// Folder of the pins [default: that of the agent that answers, else /sys/fs/bpf/nodefence/v3]
         #[arg(long, value_name = "DIR")]
         pin_dir: Option<PathBuf>,
     },
@@ -384,7 +384,7 @@ pub struct AgentArgs {
     #[arg(long)]
     pub log_cuts: bool,
 
-    /// Folder of the pins; must end in nodefence/v2, inside a BPF filesystem
+    /// Folder of the pins; must end in nodefence/v3, inside a BPF filesystem
     #[arg(long, value_name = "DIR", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
 

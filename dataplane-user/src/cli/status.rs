@@ -197,6 +197,19 @@ pub(super) fn status(status: &Status) -> String {
                 format!("problem: has {count} virtual functions; what is sent by these is not cut here"),
             );
         }
+        if let Some(bridge) = &row.bridge {
+            let what = if *bridge == row.name {
+                "a bridge".to_owned()
+            } else {
+                format!("port of the bridge {bridge}")
+            };
+            line(
+                "",
+                format!(
+                    "{what}: what pods and guests on its ports send straight to a backend is switched there, and not cut"
+                ),
+            );
+        }
         for ahead in &row.programs_ahead {
             line("", format!("runs ahead of ours: {} (id {}) at {}", ahead.name, ahead.id, ahead.place));
         }

@@ -19,13 +19,13 @@ fn well() -> Value {
         "rescue": {"idle": null, "own": "not tried yet", "put_in": 0, "tries": 0, "beyond_budget": 0, "not": {}},
         "flags_problem": null,
         "dataplane": {
-            "pin_dir": "/sys/fs/bpf/nodefence/v2", "max_backends": 8, "left_out": 0, "left_out_ports": 0,
+            "pin_dir": "/sys/fs/bpf/nodefence/v3", "max_backends": 8, "left_out": 0, "left_out_ports": 0,
             "left_out_first": [], "error": null, "compared": 0, "compared_last": null, "differed": 0,
             "compare_error": null, "renewed_seconds_ago": 0.5, "renew_error": null
         },
         "interfaces": [{
             "name": "eth0", "ifindex": 3, "link_layer": "l2", "tc": "tcx", "xdp": "off", "programs_ahead": [],
-            "virtual_functions": 0, "error": null
+            "virtual_functions": 0, "bridge": null, "error": null
         }],
         "routes_problem": null, "uncovered": 0, "uncovered_examples": [],
         "probe": {
@@ -70,6 +70,23 @@ fn nothing_is_refused_in_observe_mode() {
     let row = RescueRow { idle: Some("why".to_owned()), ..RescueRow::default() };
     assert!(rescue(&row, Mode::Observe).starts_with("none: why; "));
     assert!(rescue(&row, Mode::Enforce).starts_with("none, new connections are refused: why; "));
+}
+
+#[test]
+fn what_a_bridge_switches_is_told() {
+    let lines = |name: &str| new_lines(|status| status["interfaces"][0]["bridge"] = json!(name));
+    assert_eq!(
+        lines("br0"),
+        [
+            "                port of the bridge br0: what pods and guests on its ports send straight to a backend is switched there, and not cut"
+        ]
+    );
+    assert_eq!(
+        lines("eth0"),
+        [
+            "                a bridge: what pods and guests on its ports send straight to a backend is switched there, and not cut"
+        ]
+    );
 }
 
 #[test]

@@ -194,13 +194,13 @@ mod tests {
     #[test]
     fn a_detach_that_finds_no_pin_says_so() {
         let told = |removed: DetachReport, bpffs| {
-            nothing_pinned(&removed, Path::new("/sys/fs/bpf/nodefence/v2"), bpffs)
+            nothing_pinned(&removed, Path::new("/sys/fs/bpf/nodefence/v3"), bpffs)
         };
         let text = told(DetachReport::default(), true).unwrap();
-        assert!(text.starts_with("nothing of ours is pinned at /sys/fs/bpf/nodefence/v2: "), "{text}");
+        assert!(text.starts_with("nothing of ours is pinned at /sys/fs/bpf/nodefence/v3: "), "{text}");
         assert!(text.contains("another `--pin-dir`"), "{text}");
         let text = told(DetachReport { filters: 2, ..DetachReport::default() }, false).unwrap();
-        assert!(text.contains("/v2, where no BPF filesystem is mounted: "), "{text}");
+        assert!(text.contains("/v3, where no BPF filesystem is mounted: "), "{text}");
         for removed in [
             DetachReport { links: 1, ..DetachReport::default() },
             DetachReport { qdiscs: 1, ..DetachReport::default() },

@@ -73,7 +73,7 @@ fn bpffs(facts: &Facts) -> Check {
     Check::fail(
         NAME,
         format!("{pin_dir} lies in none, and the agent mounts one at /sys/fs/bpf only"),
-        "nodefence doctor --pin-dir /sys/fs/bpf/nodefence/v2  # and the agent likewise: it is the default",
+        "nodefence doctor --pin-dir /sys/fs/bpf/nodefence/v3  # and the agent likewise: it is the default",
     )
 }
 

@@ -11,7 +11,7 @@ fn good() -> Facts {
     Facts {
         release: "6.12.107+deb13-cloud-amd64".into(),
         kernel_btf: true,
-        pin_dir: "/sys/fs/bpf/nodefence/v2".into(),
+        pin_dir: "/sys/fs/bpf/nodefence/v3".into(),
         bpf_mounts: vec!["/sys/fs/bpf".into()],
         root: true,
         memlock: None,
@@ -52,7 +52,7 @@ fn each_fault_has_its_line_and_a_remedy() {
         ("kernel", Level::Warn, |f| f.release = "mainline".into()),
         ("kernel BTF", Level::Warn, |f| f.kernel_btf = false),
         ("BPF filesystem", Level::Warn, |f| f.bpf_mounts.clear()),
-        ("BPF filesystem", Level::Fail, |f| f.pin_dir = "/run/nodefence/v2".into()),
+        ("BPF filesystem", Level::Fail, |f| f.pin_dir = "/run/nodefence/v3".into()),
         ("locked memory", Level::Warn, |f| {
             f.release = "5.10.0-32-amd64".into();
             f.memlock = Some(64 << 10);
@@ -214,7 +214,7 @@ fn only_bpf_mounts_count() {
 
 #[test]
 fn this_machine_can_be_read() {
-    let pins = "/sys/fs/bpf/nodefence/v2".as_ref();
+    let pins = "/sys/fs/bpf/nodefence/v3".as_ref();
     let none = Facts::gather(&["nope0".to_owned()], pins).expect("facts of the running machine");
     assert_eq!(none.devices, [], "a device that does not exist has no facts");
     let mut facts = Facts::gather(&[], pins).expect("facts of the running machine");

@@ -247,6 +247,8 @@ pub struct InterfaceRow {
     /// Virtual functions (SR-IOV) of it and of what it stands on: who was given one sends past the cut.
     #[serde(default)]
     pub virtual_functions: u32,
+    /// The bridge that it is, or is a port of: what other ports' pods and guests send is switched there, and not cut.
+    pub bridge: Option<String>,
     /// What went wrong.
     pub error: Option<String>,
 }

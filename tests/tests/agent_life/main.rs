@@ -127,7 +127,7 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
     agent.expect(&["flag", "node-b", "--reason", "disk"])?;
     let elsewhere = agent.cluster_file().with_file_name("file");
     fs::write(&elsewhere, "mine")?;
-    let no_bpf = agent.cluster_file().with_file_name("nodefence").join("v2");
+    let no_bpf = agent.cluster_file().with_file_name("nodefence").join("v3");
     let path = |path: &std::path::Path| path.to_str().map(str::to_owned).context("path");
     let (no_bpf, elsewhere) = (path(&no_bpf)?, path(&elsewhere)?);
     for (more, says) in [

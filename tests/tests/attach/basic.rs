@@ -35,7 +35,7 @@ fn a_dataplane_stays_until_it_is_detached() {
             let (links, filters, qdiscs) = if mode == TcMode::Tcx { (1, 0, 0) } else { (0, 1, 1) };
             assert_eq!(
                 (report.links, report.filters, report.qdiscs, report.maps),
-                (links, filters, qdiscs, 12)
+                (links, filters, qdiscs, 14)
             );
             nothing_left();
             assert_eq!(dataplane::detach(&pin_dir()).unwrap(), DetachReport::default());
@@ -115,7 +115,7 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
 #[test]
 fn a_second_start_stages_nothing() {
     Pair::new("same").near.run(|| {
-        const MAPS: [&str; 11] = [
+        const MAPS: [&str; 13] = [
             "backends",
             "ports",
             "nodes",
@@ -127,6 +127,8 @@ fn a_second_start_stages_nothing() {
             "answer_budget",
             "icmp_senders",
             "devices",
+            "macs",
+            "route_vlans",
         ];
         let ids = || MAPS.map(|name| MapData::from_pin(pin_dir().join(name)).unwrap().info().unwrap().id());
         let staging = || pin_dir().join("staging").exists();
@@ -258,7 +260,7 @@ fn a_pin_folder_outside_a_bpf_filesystem_is_named() {
     let netns = Netns::new("bpffs").unwrap();
     netns.run(|| {
         let folder = tempfile::tempdir().unwrap();
-        let pin_dir = folder.path().join("nodefence/v2");
+        let pin_dir = folder.path().join("nodefence/v3");
         let error =
             Dataplane::open(&Options { pin_dir: pin_dir.clone(), ..Options::default() }).err().unwrap();
         assert!(matches!(error, Error::NoBpfFs { .. }), "{error}");

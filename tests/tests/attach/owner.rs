@@ -26,7 +26,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
         for refused in [
             Dataplane::open(&options(TcChoice::Auto)).err().unwrap(),
             dataplane::detach(&pin_dir()).unwrap_err(),
-            dataplane::detach(&pin_dir().with_file_name("v3")).unwrap_err(),
+            dataplane::detach(&pin_dir().with_file_name("v4")).unwrap_err(),
         ] {
             assert!(matches!(refused, Error::Busy { .. }), "{refused}");
             let text = refused.to_string();
@@ -40,7 +40,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
         writer.write_node(1, &node("hung", 1, true)).unwrap();
         drop(dataplane);
         drop(Dataplane::open(&options(TcChoice::Auto)).unwrap());
-        assert_eq!(dataplane::detach(&pin_dir()).unwrap().maps, 12);
+        assert_eq!(dataplane::detach(&pin_dir()).unwrap().maps, 14);
         assert!(!pin_dir().parent().unwrap().exists());
     });
 }
@@ -96,7 +96,7 @@ fn filters_beside_a_link_are_removed_at_the_next_start() {
         };
         attach(options(TcChoice::Auto));
         // Another pin folder knows nothing of the links in this one.
-        let elsewhere = pin_dir().parent().unwrap().with_file_name("elsewhere").join("nodefence/v2");
+        let elsewhere = pin_dir().parent().unwrap().with_file_name("elsewhere").join("nodefence/v3");
         attach(Options { pin_dir: elsewhere, ..options(TcChoice::Clsact) });
         attach(options(TcChoice::Auto));
         assert_eq!(attached("up0"), ["nf_egress_l2"]);
@@ -134,7 +134,7 @@ fn a_qdisc_is_ours_only_if_we_made_it() {
 #[test]
 fn a_pin_folder_that_others_could_change_is_refused() {
     let ours = |path: &str| (path.to_owned(), pin_dir());
-    let (shared, linked) = ("/sys/fs/bpf/shared/nodefence/v2", "/sys/fs/bpf/linked/nodefence/v2");
+    let (shared, linked) = ("/sys/fs/bpf/shared/nodefence/v3", "/sys/fs/bpf/linked/nodefence/v3");
     for (done, (wrong, pins), remedy) in [
         ("mkdir -m 700 $B/nodefence; chown 65534 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "rm -r"),
         ("mkdir -m 750 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "chmod go="),
@@ -148,7 +148,7 @@ fn a_pin_folder_that_others_could_change_is_refused() {
         ("mkdir -m 755 $B/real; ln -s real $B/linked", ("/sys/fs/bpf/linked".into(), linked.into()), "rm"),
         (
             "mkdir -m 777 $B/shared; ln -sfn $B/shared /run/outside",
-            ("/sys/fs/bpf/shared".into(), "/run/outside/nodefence/v2".into()),
+            ("/sys/fs/bpf/shared".into(), "/run/outside/nodefence/v3".into()),
             "chmod go-w",
         ),
     ] {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use nodefence_common::Reason;
 use nodefence_tests::{
     packet_check::Answer,
-    packet_frame::{Frame, OWN_MAC, Transport},
+    packet_frame::{Frame, OWN_MAC, PEER_MAC, Transport},
     packet_world::{HOST, HOST_PORT, REFUSE, v4, v6},
 };
 
@@ -23,6 +23,20 @@ pub(crate) fn shapes(table: &mut Table, sixth: bool) {
         );
     }
     table.edited("three tags", ack(), |f| f.tags = vec![0x8100; 3], Want::Counted(Reason::Unparsed));
+    // Somebody else's: a pod's, a guest's or a tenant's, and what leaves in a VLAN by which no route to a backend does.
+    for transport in [tcp(ACK_FLAG), tcp(2), Transport::Udp, Transport::Sctp] {
+        let foreign = Want::Counted(Reason::Foreign);
+        let made = || frame(sixth, REFUSE, transport.clone());
+        for mac in [PEER_MAC, [2, 0, 0, 0, 0, 0x12], [2, 0, 0, 0, 1, 0x11], [0; 6]] {
+            table.edited("another's MAC address", made(), |f| f.macs = Some((PEER_MAC, mac)), foreign);
+        }
+        for tags in [vec![0x8100], vec![0x88a8], vec![0x8100, 0x8100]] {
+            for vlan in [99, 101, 200] {
+                let set = |f: &mut Frame| (f.tags, f.vlan) = (tags.clone(), vlan);
+                table.edited(&format!("tags {tags:x?} from VLAN {vlan} on"), made(), set, foreign);
+            }
+        }
+    }
     for mac in [[0xff; 6], [1, 0, 0x5e, 1, 2, 3], [0x33, 0x33, 0, 0, 0, 1]] {
         table.edited(
             "a link-layer group",

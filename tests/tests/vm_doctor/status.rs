@@ -35,7 +35,7 @@ fn now(ns: &Netns) -> Result<String> {
 
 /// How many entries a pinned map has room for.
 fn room(ns: &Netns, map: &str) -> Result<u64> {
-    let text = ns.exec(&format!("bpftool -j map show pinned /sys/fs/bpf/nodefence/v2/{map}"))?;
+    let text = ns.exec(&format!("bpftool -j map show pinned /sys/fs/bpf/nodefence/v3/{map}"))?;
     let map: Value = serde_json::from_str(&text)?;
     map["max_entries"].as_u64().context(text)
 }
@@ -86,7 +86,7 @@ fn of_the_machine(
             ),
         ),
         ("View", format!("number {}", status["cluster"]["view"])),
-        ("Maps", format!("/sys/fs/bpf/nodefence/v2, room for {} backends", room(ns, "backends")?)),
+        ("Maps", format!("/sys/fs/bpf/nodefence/v3, room for {} backends", room(ns, "backends")?)),
         ("Renewed", String::new()),
         (
             "Interface",

@@ -138,6 +138,8 @@ pub(crate) const FILES: &[File] = &[
     file("kube_usable", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
+    file("net_bridge", NATIVE_AND_OLDEST, 5),
+    file("net_bridge::vlan", GUEST_ENDS, 5),
     file("net_compare", NATIVE_REST_IN_ALL, 20).is(&[Waits]),
     file("net_cut", NATIVE_AND_OLDEST, 10).is(&[Timed, MakesLoad]),
     file("net_keep", NATIVE_REST_IN_ALL, 5).is(&[Timed]),

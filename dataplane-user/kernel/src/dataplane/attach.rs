@@ -21,6 +21,7 @@ use super::{
     options::{Options, XdpChoice},
     programs::Programs,
     rescue::Rescues,
+    senders::Senders,
     staging::Staged,
     tc::{self, TcMode},
     versions::Other,
@@ -36,6 +37,8 @@ pub struct InterfaceStatus {
     pub ifindex: u32,
     /// What its packets start with.
     pub link_layer: Option<LinkLayer>,
+    /// The bridge that it is, or is a port of.
+    pub bridge: Option<String>,
     /// How the TC programs are attached; none where they are not.
     pub tc: Option<TcMode>,
     /// Whether XDP runs, and why not.
@@ -52,6 +55,10 @@ pub struct Attach {
     pub(super) programs: Programs,
     /// What the XDP program knows of devices.
     pub(super) devices: DeviceMap,
+    /// What all programs know of who sends, and in which VLANs.
+    pub(super) senders: Senders,
+    /// By which devices routes to backends leave; by any where nobody has said.
+    pub(super) leave_by: Option<BTreeSet<u32>>,
     pub(super) staged: Option<Arc<Staged>>,
     /// What other versions have pinned, which goes once something is attached.
     pub(super) other_versions: Vec<Other>,
@@ -66,6 +73,11 @@ pub struct Attach {
 }
 
 impl Attach {
+    /// Takes note by which devices routes to backends leave. The next look writes it before it attaches to anything. Without it a route may leave by any device.
+    pub fn routes_leave_by(&mut self, devices: BTreeSet<u32>) {
+        self.leave_by = Some(devices);
+    }
+
     /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
     /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
     ///
@@ -135,6 +147,10 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     // Somebody may have removed them below us; without them nothing can be pinned.
     folders::make_folders(&ours.options.pin_dir)?;
     let interfaces = interfaces::list()?;
+    // What a program does not know of passes it.
+    let any = || interfaces.iter().map(|interface| interface.ifindex).collect();
+    let leave_by = ours.leave_by.clone().unwrap_or_else(any);
+    ours.senders.write(&interfaces, &leave_by)?;
     let statuses = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name));
     let statuses = statuses.collect::<Result<Vec<_>, Error>>()?;
     // One that is not there may bear another name by now. What it has of ours goes: nobody is told that it cuts.
@@ -177,6 +193,10 @@ fn one(
         return Ok(status);
     };
     status.ifindex = interface.ifindex;
+    let bridge = interfaces.iter().find(|other| {
+        other.bridge && (other.ifindex == interface.ifindex || Some(other.ifindex) == interface.master)
+    });
+    status.bridge = bridge.map(|bridge| bridge.name.clone());
     let layer = match interface.link_layer() {
         Ok(layer) => layer,
         Err(reason) => {

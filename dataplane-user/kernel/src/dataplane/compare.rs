@@ -13,8 +13,8 @@ use aya::{
 use nodefence_common::{Addr, BackendEntry, PortKey, port_kinds};
 
 use super::{
+    entries::{drop_key, insert, is_full},
     error::Error,
-    maps::{drop_key, insert, is_full},
     names, sys,
     table_maps::TableMaps,
 };

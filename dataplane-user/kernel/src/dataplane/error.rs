@@ -106,7 +106,7 @@ pub enum Error {
         remedy: String,
     },
     /// A folder that is not one of ours.
-    #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v2)")]
+    #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v3)")]
     NotOurs(PathBuf),
     /// The kernel programs' log could not be opened.
     #[error("the kernel programs' log (--log-cuts): {0}")]

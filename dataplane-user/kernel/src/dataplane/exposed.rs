@@ -215,9 +215,9 @@ mod tests {
         let mount = tempfile::tempdir().unwrap();
         let us = geteuid().as_raw();
         let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        let names = ["shared", "nodefence", "v2"].map(OsString::from);
+        let names = ["shared", "nodefence", "v3"].map(OsString::from);
         let [shared, root, pins] =
-            ["shared", "shared/nodefence", "shared/nodefence/v2"].map(|p| mount.path().join(p));
+            ["shared", "shared/nodefence", "shared/nodefence/v3"].map(|p| mount.path().join(p));
         let look = || walk(mount.path(), &names, &root, us);
         assert!(!look().unwrap(), "nothing is there");
         fs::create_dir_all(&pins).unwrap();
@@ -254,29 +254,29 @@ mod tests {
             below(
                 root,
                 root,
-                |path| if path.starts_with(root.join("v2")) { Place::Ours } else { Place::OtherVersion },
+                |path| if path.starts_with(root.join("v3")) { Place::Ours } else { Place::OtherVersion },
                 us,
             )
         };
-        for name in ["v1/qdiscs/3", "v2/qdiscs"] {
+        for name in ["v1/qdiscs/3", "v3/qdiscs"] {
             fs::create_dir_all(root.join(name)).unwrap();
         }
         let set = |name: &str, mode| {
             fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).unwrap()
         };
-        for name in ["v2", "v2/qdiscs"] {
+        for name in ["v3", "v3/qdiscs"] {
             set(name, 0o700);
         }
         set("v1/qdiscs/3", 0o755);
         look().unwrap();
-        let pin = root.join("v2/qdiscs/pin");
+        let pin = root.join("v3/qdiscs/pin");
         fs::write(&pin, "").unwrap();
-        set("v2/qdiscs/pin", 0o604);
+        set("v3/qdiscs/pin", 0o604);
         let text = look().unwrap_err().to_string();
         assert!(text.contains(&format!("{}: others may use it (mode 0604)", pin.display())), "{text}");
-        set("v2/qdiscs/pin", 0o600);
+        set("v3/qdiscs/pin", 0o600);
         look().unwrap();
-        symlink("pin", root.join("v2/qdiscs/link")).unwrap();
+        symlink("pin", root.join("v3/qdiscs/link")).unwrap();
         let text = look().unwrap_err().to_string();
         assert!(text.contains("link: it is a symbolic link"), "{text}");
     }

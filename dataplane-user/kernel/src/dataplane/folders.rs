@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_yet_counts_as_its_parent() {
-        assert!(!in_bpffs(Path::new("/proc/nodefence/v2")).unwrap());
-        assert!(!in_bpffs(Path::new("/nowhere/nodefence/v2")).unwrap());
+        assert!(!in_bpffs(Path::new("/proc/nodefence/v3")).unwrap());
+        assert!(!in_bpffs(Path::new("/nowhere/nodefence/v3")).unwrap());
     }
 }

@@ -34,7 +34,7 @@ impl Dataplane {
     pub fn open(options: &Options) -> Result<Self, Error> {
         let loaded = load::load(options)?;
         let lock = Arc::new(loaded.lock);
-        let Maps { backends, ports, nodes, devices, counters, mut switches } = loaded.maps;
+        let Maps { backends, ports, nodes, devices, senders, counters, mut switches } = loaded.maps;
         switches.set(&options.config)?;
         let staged = loaded.staged.map(Arc::new);
         let still_staged = staged.as_ref().map(Arc::downgrade).unwrap_or_default();
@@ -44,6 +44,8 @@ impl Dataplane {
                 options: options.clone(),
                 programs: loaded.programs,
                 devices,
+                senders,
+                leave_by: None,
                 staged,
                 other_versions: loaded.other_versions,
                 wanted: Vec::new(),

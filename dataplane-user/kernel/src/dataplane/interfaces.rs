@@ -14,6 +14,8 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VRF_TABLE: u16 = 1;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_BR_VLAN_FILTERING: u16 = 7;
 /// The parent is in another network namespace.
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
@@ -48,12 +50,18 @@ pub struct Interface {
     pub mtu: u32,
     /// Index of the device that its packets go through, tagged: it is a VLAN device on top of that one.
     pub parent: Option<u32>,
+    /// The id of that VLAN.
+    pub vlan: Option<u16>,
     /// Index of the bond, team or bridge that it is part of.
     pub master: Option<u32>,
     /// Whether a VLAN device of this network namespace stands on it or on its master.
     pub vlans: bool,
     /// Whether it is one end of a veth pair.
     pub veth: bool,
+    /// Whether it is a bridge.
+    pub bridge: bool,
+    /// Whether it is a bridge that puts its ports into VLANs: packets may leave by these with other tags than by it.
+    pub vlan_filtering: bool,
     /// Whether it is a device of Open vSwitch: its datapath (`ovs-system`), or a bridge's own port.
     pub ovs: bool,
     /// The table that packets of its ports are routed by: it is a VRF.
@@ -121,19 +129,27 @@ fn parse(body: &[u8]) -> Option<Interface> {
             IFLA_MASTER => interface.master = u32_of(value),
             IFLA_LINK_NETNSID => elsewhere = true,
             IFLA_LINKINFO => {
-                let is =
-                    |name| attributes(value).any(|(kind, v)| kind == IFLA_INFO_KIND && text_of(v) == name);
+                let kind = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                let kind = kind.map(|(_, value)| text_of(value)).unwrap_or_default();
+                let is = |name: &str| kind == name;
                 (vlan, interface.veth) = (is("vlan"), is("veth"));
                 interface.ovs = is("openvswitch");
-                let data = attributes(value).find(|(kind, _)| is("vrf") && *kind == IFLA_INFO_DATA);
-                let table =
-                    data.and_then(|(_, data)| attributes(data).find(|(kind, _)| *kind == IFLA_VRF_TABLE));
-                interface.vrf = table.and_then(|(_, table)| u32_of(table));
+                interface.bridge = is("bridge");
+                let data = |name: &str, wanted: u16| {
+                    let data = attributes(value).find(|(kind, _)| is(name) && *kind == IFLA_INFO_DATA);
+                    data.and_then(|(_, data)| attributes(data).find(|(kind, _)| *kind == wanted))
+                        .map(|(_, value)| value)
+                };
+                interface.vrf = data("vrf", IFLA_VRF_TABLE).and_then(u32_of);
+                interface.vlan = data("vlan", IFLA_VLAN_ID).and_then(u16_of);
+                interface.vlan_filtering =
+                    data("bridge", IFLA_BR_VLAN_FILTERING).is_some_and(|value| value.first() == Some(&1));
             }
             _ => {}
         }
     }
     interface.parent = link.filter(|_| vlan && !elsewhere);
+    interface.vlan = interface.vlan.filter(|_| interface.parent.is_some());
     Some(interface)
 }
 
@@ -180,17 +196,11 @@ mod tests {
         ]
         .map(|(ifindex, master, parent)| Interface {
             ifindex,
-            name: String::new(),
             hardware: 1,
-            mac: None,
             mtu: 1500,
             parent,
             master,
-            vlans: false,
-            veth: false,
-            ovs: false,
-            vrf: None,
-            xdp: None,
+            ..Interface::default()
         });
         mark_vlans(&mut devices);
         let marked: Vec<u32> = devices.iter().filter(|d| d.vlans).map(|d| d.ifindex).collect();

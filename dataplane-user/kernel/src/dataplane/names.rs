@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 /// The pinned maps of the object, each under its name.
-pub(super) const MAPS: [&str; 12] = [
+pub(super) const MAPS: [&str; 14] = [
     BACKENDS,
     PORTS,
     NODES,
@@ -14,6 +14,8 @@ pub(super) const MAPS: [&str; 12] = [
     ANSWER_BUDGET,
     ICMP_SENDERS,
     DEVICES,
+    MACS,
+    ROUTE_VLANS,
     LEASE,
 ];
 pub(super) const BACKENDS: &str = "backends";
@@ -27,6 +29,8 @@ pub(super) const ICMP_BUDGET: &str = "icmp_budget";
 pub(super) const ANSWER_BUDGET: &str = "answer_budget";
 pub(super) const ICMP_SENDERS: &str = "icmp_senders";
 pub(super) const DEVICES: &str = "devices";
+pub(super) const MACS: &str = "macs";
+pub(super) const ROUTE_VLANS: &str = "route_vlans";
 pub(super) const LEASE: &str = "lease";
 
 /// The maps that are not pinned: one agent's alone.

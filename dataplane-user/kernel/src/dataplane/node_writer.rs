@@ -5,12 +5,7 @@ use std::path::Path;
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use nodefence_common::{MAX_NODES, NodeEntry, PortKey, port_flags};
 
-use super::{
-    attach::Attach,
-    error::Error,
-    maps::{insert, owned_nodes},
-    names,
-};
+use super::{attach::Attach, entries::insert, error::Error, maps::owned_nodes, names};
 
 /// Writes nodes' entries and kept ports. Independent of the [`Attach`] that it was made from.
 pub struct NodeWriter {

@@ -7,7 +7,7 @@ use nodefence_common::{
 /// How a [`super::Dataplane`] is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder of all pins, in a BPF filesystem; ends in `nodefence/v2`.
+    /// The folder of all pins, in a BPF filesystem; ends in `nodefence/v3`.
     pub pin_dir: PathBuf,
     /// Size of the `backends` map.
     pub max_backends: u32,
@@ -63,7 +63,7 @@ impl Default for Options {
     }
 }
 
-/// `/sys/fs/bpf/nodefence/v2`.
+/// `/sys/fs/bpf/nodefence/v3`.
 fn default_pin_dir() -> PathBuf {
     Path::new("/sys/fs/bpf").join(PIN_ROOT).join(PIN_VERSION)
 }

@@ -11,9 +11,10 @@ use aya_obj::Object;
 use nodefence_common::NodeEntry;
 
 use super::{
+    entries::{insert, is_full},
     error::Error,
     folders,
-    maps::{Maps, insert, is_full},
+    maps::Maps,
     names::{self, MAPS},
     sys::{self, MapInfo},
 };

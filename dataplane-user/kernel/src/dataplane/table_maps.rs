@@ -5,14 +5,7 @@ use std::sync::{Arc, Weak};
 use aya::maps::{Array, HashMap, MapData};
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, port_kinds};
 
-use super::{
-    error::Error,
-    lock::PinLock,
-    maps::{each, owned_nodes},
-    names,
-    staging::Staged,
-    sys,
-};
+use super::{entries::each, error::Error, lock::PinLock, maps::owned_nodes, names, staging::Staged, sys};
 
 /// The maps that tables lie in, to be written by one thread, and the other ones beside them, to be read. Where maps are staged, these are the new ones.
 pub struct TableMaps {

@@ -17,8 +17,8 @@ use aya::{
 use nodefence_common::port_kinds;
 
 use super::{
+    entries::{drop_key, each, insert, is_full},
     error::Error,
-    maps::{drop_key, each, insert, is_full},
     names,
     table_maps::TableMaps,
 };

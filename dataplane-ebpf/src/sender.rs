@@ -1,0 +1,55 @@
+//! Who sent a packet: another tenant's, or a pod's that is bridged onto the node's own network, may have a backend's address as its destination too.
+use aya_ebpf::bindings::__sk_buff;
+use nodefence_common::{MacKey, RouteVlan, packet::ETH_LEN};
+
+use crate::{
+    judge::Hit,
+    maps::{MACS, ROUTE_VLANS},
+    packet::Skb,
+};
+
+/// Where the source address lies in an Ethernet header; the type, or a tag, is right behind it.
+const SOURCE: u32 = 6;
+/// The bits of a tag that number the VLAN.
+const VLAN_ID: u32 = 0x0fff;
+
+/// 1 where a packet of an Ethernet device was not sent by this node on its way to a backend: its source MAC address is no device's of this network
+/// namespace, or its VLAN is none by which a route to a backend leaves this device. A tag may lie beside the frame; then it is the outer one.
+///
+/// Behind the address lie four words of a frame that has at least an IP header: two tags and what they are of.
+#[inline(never)]
+pub fn is_foreign(skb: *mut __sk_buff, hit: &Hit) -> u64 {
+    let mut words = [0u32; 4];
+    if !Skb(skb).load(SOURCE, &mut words) {
+        return 1;
+    }
+    // SAFETY: any bytes are a key; words are aligned for it.
+    let bytes = unsafe { &*words.as_ptr().cast::<[u8; 16]>() };
+    let mac = MacKey::new([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]);
+    if MACS.get_ptr(&mac).is_none() {
+        return 1;
+    }
+    let tag = |at: usize| (u32::from(bytes[at]) << 8 | u32::from(bytes[at + 1])) & VLAN_ID;
+    let tags = hit.l3.wrapping_sub(ETH_LEN as u32) / 4;
+    let (mut outer, mut inner) = (0, 0);
+    if tags >= 1 {
+        outer = tag(8);
+    }
+    if tags >= 2 {
+        inner = tag(12);
+    }
+    // SAFETY: the context of a running program (`vlan_present`, `vlan_tci`: Linux 4.1).
+    let ifindex = unsafe {
+        if (*skb).vlan_present != 0 {
+            if tags >= 2 {
+                // A third one.
+                return 1;
+            }
+            inner = outer;
+            outer = (*skb).vlan_tci & VLAN_ID;
+        }
+        (*skb).ifindex
+    };
+    let vlan = RouteVlan { ifindex, outer: outer as u16, inner: inner as u16 };
+    u64::from(ROUTE_VLANS.get_ptr(&vlan).is_none())
+}

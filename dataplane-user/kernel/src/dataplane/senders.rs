@@ -1,0 +1,169 @@
+//! What tells a packet of this node on its way to a backend from others': whose MAC address it bears, and in which VLAN it leaves.
+use std::collections::{BTreeSet, HashMap as Found};
+
+use aya::{
+    Pod,
+    maps::{HashMap, MapData},
+};
+use nodefence_common::{MacKey, RouteVlan};
+
+use super::{
+    entries::{drop_key, each, insert, is_full},
+    error::Error,
+    interfaces::Interface,
+    names,
+};
+
+/// Tags that the programs look behind.
+const MAX_TAGS: usize = 2;
+/// Devices on top of each other that are followed at most: no circle of them is.
+const MAX_DEPTH: usize = 8;
+
+/// The maps that say so. A packet that they do not know passes.
+pub(super) struct Senders {
+    pub(super) macs: HashMap<MapData, MacKey, u32>,
+    pub(super) route_vlans: HashMap<MapData, RouteVlan, u32>,
+    /// What they were last brought to, where all of it had room.
+    pub(super) written: Option<(BTreeSet<MacKey>, BTreeSet<RouteVlan>)>,
+    /// How many had no room when that was last looked at.
+    pub(super) left_out: usize,
+}
+
+impl Senders {
+    /// Makes them say what follows from these devices, and from those of them by which routes to backends leave.
+    pub(super) fn write(&mut self, devices: &[Interface], leave_by: &BTreeSet<u32>) -> Result<(), Error> {
+        let macs: BTreeSet<MacKey> =
+            devices.iter().filter_map(|device| device.mac).map(MacKey::new).collect();
+        let vlans = route_vlans(devices, leave_by);
+        if self.written.as_ref().is_some_and(|(m, v)| *m == macs && *v == vlans) {
+            return Ok(());
+        }
+        // What an error leaves there is not known.
+        self.written = None;
+        let left_out = bring(&mut self.macs, &macs, names::MACS)?
+            + bring(&mut self.route_vlans, &vlans, names::ROUTE_VLANS)?;
+        if left_out > self.left_out {
+            tracing::warn!(
+                left_out,
+                "MAC addresses of devices, or VLANs by which routes leave, do not fit in the maps: what is sent from or by these is not cut"
+            );
+        }
+        self.left_out = left_out;
+        self.written = (left_out == 0).then_some((macs, vlans));
+        Ok(())
+    }
+}
+
+/// Brings a map to this content; what is new before what goes. How many had no room.
+fn bring<K: Pod + Ord>(
+    map: &mut HashMap<MapData, K, u32>,
+    wanted: &BTreeSet<K>,
+    name: &'static str,
+) -> Result<usize, Error> {
+    let mut there = BTreeSet::new();
+    each(map, name, |key, _: u32| {
+        there.insert(key);
+    })?;
+    let mut left_out = 0;
+    for key in wanted.difference(&there) {
+        match insert(map, key, &1) {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => left_out += 1,
+            Err(error) => return Err(Error::map(name)(error)),
+        }
+    }
+    for key in there.difference(wanted) {
+        drop_key(map, key, name)?;
+    }
+    Ok(left_out)
+}
+
+/// In which VLANs packets leave by which devices that a route sends out by one of `leave_by`: by that device as the route says, by what it is a VLAN of with its
+/// tag, by the ports of a bond or bridge as by that.
+pub fn route_vlans(devices: &[Interface], leave_by: &BTreeSet<u32>) -> BTreeSet<RouteVlan> {
+    let by_index: Found<u32, &Interface> = devices.iter().map(|device| (device.ifindex, device)).collect();
+    let mut ports: Found<u32, Vec<u32>> = Found::new();
+    for device in devices {
+        if let Some(master) = device.master {
+            ports.entry(master).or_default().push(device.ifindex);
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut waiting: Vec<(u32, Vec<u16>, usize)> =
+        leave_by.iter().map(|ifindex| (*ifindex, Vec::new(), 0)).collect();
+    while let Some((ifindex, tags, depth)) = waiting.pop() {
+        let tag = |at: usize| tags.get(at).copied().unwrap_or_default();
+        found.insert(RouteVlan { ifindex, outer: tag(0), inner: tag(1) });
+        if depth == MAX_DEPTH {
+            continue;
+        }
+        let below = ports.get(&ifindex).into_iter().flatten();
+        waiting.extend(below.map(|port| (*port, tags.clone(), depth + 1)));
+        let vlan = by_index.get(&ifindex).and_then(|device| Some((device.parent?, device.vlan?)));
+        if let Some((parent, vlan)) = vlan
+            && tags.len() < MAX_TAGS
+        {
+            waiting.push((parent, [&[vlan][..], &tags].concat(), depth + 1));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(ifindex: u32, vlan_of: Option<(u32, u16)>, master: Option<u32>) -> Interface {
+        Interface {
+            ifindex,
+            parent: vlan_of.map(|(parent, _)| parent),
+            vlan: vlan_of.map(|(_, id)| id),
+            master,
+            ..Interface::default()
+        }
+    }
+
+    fn leaves(devices: &[Interface], by: &[u32]) -> Vec<(u32, u16, u16)> {
+        let found = route_vlans(devices, &by.iter().copied().collect());
+        found.into_iter().map(|vlan| (vlan.ifindex, vlan.outer, vlan.inner)).collect()
+    }
+
+    #[test]
+    fn a_route_leaves_below_its_device_with_the_tags_that_lie_between() {
+        let devices = [
+            device(2, None, None),
+            device(5, Some((2, 200)), None),
+            device(6, Some((5, 7)), None),
+            device(7, Some((6, 8)), None),
+            device(9, None, None),
+        ];
+        assert_eq!(leaves(&devices, &[]), []);
+        assert_eq!(leaves(&devices, &[2]), [(2, 0, 0)]);
+        assert_eq!(leaves(&devices, &[5]), [(2, 200, 0), (5, 0, 0)]);
+        assert_eq!(leaves(&devices, &[6]), [(2, 200, 7), (5, 7, 0), (6, 0, 0)]);
+        // The programs do not look behind three tags.
+        assert_eq!(leaves(&devices, &[7]), [(5, 7, 8), (6, 8, 0), (7, 0, 0)]);
+        assert_eq!(leaves(&devices, &[5, 9]), [(2, 200, 0), (5, 0, 0), (9, 0, 0)]);
+        assert_eq!(leaves(&devices, &[99]), [(99, 0, 0)], "one that is gone");
+    }
+
+    #[test]
+    fn a_bond_or_a_bridge_leaves_by_its_ports() {
+        let devices = [
+            device(2, None, Some(4)),
+            device(3, None, Some(4)),
+            device(4, None, None),
+            device(5, Some((4, 200)), None),
+            // A bridge with a VLAN device as a port.
+            device(6, Some((9, 300)), Some(8)),
+            device(8, None, None),
+            device(9, None, None),
+        ];
+        assert_eq!(leaves(&devices, &[4]), [(2, 0, 0), (3, 0, 0), (4, 0, 0)]);
+        assert_eq!(leaves(&devices, &[5]), [(2, 200, 0), (3, 200, 0), (4, 200, 0), (5, 0, 0)]);
+        assert_eq!(leaves(&devices, &[8]), [(6, 0, 0), (8, 0, 0), (9, 300, 0)]);
+        // No such devices can be; an end there must be.
+        let circle = [device(2, None, Some(3)), device(3, None, Some(2))];
+        assert_eq!(leaves(&circle, &[2]), [(2, 0, 0), (3, 0, 0)]);
+    }
+}
