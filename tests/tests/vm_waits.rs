@@ -93,25 +93,29 @@ fn idle_clients_wait_for_heartbeats() -> Result<()> {
     dropped_and_others_go_on(&served, &mut other)
 }
 
-/// Its INIT is repeated, and balanced anew once its conntrack entry was deleted: by the kernel's defaults after 3 s, and once more after 6 s, 12 s
-/// and 24 s, of which the last is for an emulated processor, where the deletion may be late once.
+/// Its INIT is repeated, and balanced anew once its conntrack entry was deleted: by the kernel's defaults after 3 s, 9 s, 21 s and 45 s. Each time it may meet the
+/// flagged node again. So of twelve one is late now and then, and five are in one run of fifty thousand.
 #[test]
 fn new_clients_of_a_service_reach_another_endpoint() -> Result<()> {
     let served = served(1)?;
     served.agent.flag("node-b")?;
-    let new = (0..4).map(|at| {
+    let within = Duration::from_secs(45) + SOON;
+    let new = (0..12).map(|at| {
         let (ns, to) = (Arc::clone(&served.cluster.a.pod), served.service());
         Waiting::begin(format!("SCTP, new, through a Service, {at}"), move || {
-            Conn::over(Sctp, &ns, to, Duration::from_secs(120)).and_then(|mut conn| conn.who())
+            Conn::over(Sctp, &ns, to, within).and_then(|mut conn| conn.who())
         })
     });
-    let mut longest = Duration::ZERO;
+    let mut reached = Vec::new();
     for new in new.collect::<Result<Vec<_>>>()? {
         let ended = new.end()?;
-        let by_c = |who: &io::Result<String>| who.as_ref().is_ok_and(|who| who == "node-c");
-        ended.is(Duration::ZERO, Duration::from_secs(45) + SOON, by_c)?;
-        longest = longest.max(ended.took);
+        if let Ok(who) = &ended.how {
+            ensure!(who == "node-c", "{who} answered");
+            reached.push(ended.took);
+        }
     }
+    ensure!(reached.len() >= 8, "of 12 only these reached another endpoint: {reached:?}");
+    let longest = reached.iter().max().copied().unwrap_or_default();
     ensure!(longest >= Duration::from_secs(3), "no INIT met the cut: the longest took {longest:?}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr, UdpSocket},
-    sync::Arc,
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
@@ -18,7 +18,7 @@ use quinn::{
     TokioRuntime, TransportConfig,
 };
 use rustls::{RootCertStore, pki_types::PrivatePkcs8KeyDer};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 /// Of the Service.
 const PORT: u16 = 4433;
@@ -115,8 +115,11 @@ fn clients_wait_for_the_idle_timeout() -> Result<()> {
     let runtime = Runtime::new()?;
     let _within = runtime.enter();
     let configs = Configs::new()?;
-    for node in [&served.cluster.b, &served.cluster.c] {
-        runtime.spawn(serve(endpoint(&node.pod, PORT, Some(configs.server.clone()))?, node.name));
+    // Node B's servers have a thread of their own, so that they can hang as a node does.
+    let hanging = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    for (node, serves) in [(&served.cluster.b, &hanging), (&served.cluster.c, &runtime)] {
+        let _of_its_own = serves.enter();
+        serves.spawn(serve(endpoint(&node.pod, PORT, Some(configs.server.clone()))?, node.name));
     }
     let connect = |to: SocketAddr, config: &ClientConfig| -> Result<(Client, String)> {
         let endpoint = endpoint(served.client(), 0, None)?;
@@ -144,6 +147,9 @@ fn clients_wait_for_the_idle_timeout() -> Result<()> {
     }
     let (other, name) = connect(c, &configs.kept_alive)?;
     ensure!(name == "node-c");
+    // Else it repeats what was not acknowledged before the flag, and each time that restarts the client's timer.
+    let (hangs, released) = mpsc::channel::<()>();
+    hanging.spawn(async move { released.recv() });
     served.agent.flag("node-b")?;
     let mut waiting = Vec::new();
     for (what, sends, later, client) in clients {
@@ -174,5 +180,6 @@ fn clients_wait_for_the_idle_timeout() -> Result<()> {
     new.end()?.is(IDLE_TIMEOUT - SLACK, IDLE_TIMEOUT + SLACK, timed_out)?;
     let who = runtime.block_on(other.who())?;
     ensure!(who == "node-c", "a client of node C, kept alive: answered by {who}");
+    drop(hangs);
     Ok(())
 }
