@@ -209,8 +209,7 @@ impl Seen {
             (look, proxy)
         });
         let (look, proxy) = looking.await?;
-        let replacement = look.replacement;
-        let known = Known { own_node, view, findings, proxy, replacement };
+        let known = Known { own_node, view, findings, proxy };
         Ok(Self { source, present, look, known })
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     enforce::{Enforcer, Epoch, InMaps, Input, Source},
     flags::{FlagStore, now},
     plan::Indices,
-    proxy::{self, Judgement, Replacement},
+    proxy::{self, Judgement},
     report::{Client, ClientError, Request},
 };
 
@@ -127,7 +127,6 @@ pub(super) struct Known {
     pub(super) view: Arc<ClusterView>,
     pub(super) findings: Findings,
     pub(super) proxy: Judgement,
-    pub(super) replacement: Option<Replacement>,
 }
 
 /// What lies open, for those who are to have it.
@@ -150,7 +149,7 @@ pub(super) fn open(
     inherited: &Inherited,
     crew: &Crew,
 ) -> anyhow::Result<Opened> {
-    let Known { own_node, view, findings, proxy, replacement } = known;
+    let Known { own_node, view, findings, proxy } = known;
     settings.options.config = settings.config(&findings);
     let Dataplane { mut devices, tables: maps, counters, switches } = Dataplane::open(&settings.options)?;
     let nodes = maps.owned()?;
@@ -191,7 +190,8 @@ pub(super) fn open(
     inbox.open(inbox::Opened { own: own_node.clone(), writer, outlets });
     // What was renewed so far may be a map that devices are about to leave.
     inbox.tell(Input::Found { nodes, exempt, whole: true });
-    inbox.tell(Input::Replacement(replacement));
+    // Once more: the first view may have been waited for.
+    inbox.tell(Input::Replacement(proxy::replacement()));
     let flags = flags_of(&first.view);
     inbox.view(first, Some(flags));
     let reader = Reader::new(settings.conntrack_zone);

@@ -18,11 +18,7 @@ pub(super) fn check(found: Option<&ReplacementRow>) -> Check {
     const NAME: &str = "kube-proxy replacement";
     match found {
         None => Check::ok(NAME, "no trace of one"),
-        Some(row) if row.beside == Beside::Observes => Check::warn(
-            NAME,
-            &*row.why,
-            format!("ip link delete {}  # only if {} is gone from this node", row.device, row.product),
-        ),
+        Some(row) if row.beside == Beside::Observes => Check::warn(NAME, &*row.why, row.remedy.clone()),
         Some(row) => Check::ok(NAME, &*row.why),
     }
 }

@@ -55,8 +55,7 @@ fn new_lines(change: impl FnOnce(&mut Value)) -> Vec<String> {
 fn what_forwards_in_kube_proxy_s_place_stands_below_the_mode() {
     let lines = new_lines(|status| {
         status["mode"] = json!("observe");
-        status["replacement"] =
-            json!({"product": "Cilium", "device": "cilium_host", "beside": "observes", "why": "it is there"});
+        status["replacement"] = json!({"product": "Cilium", "device": "cilium_host", "beside": "observes", "why": "it is there", "remedy": "-"});
     });
     let [mode, why] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(

@@ -25,14 +25,17 @@ pub struct ReplacementRow {
     pub device: String,
     /// What the agent does beside it.
     pub beside: Beside,
-    /// All of that in a sentence, with the remedy.
+    /// All of that in a sentence.
     pub why: String,
+    /// How the device is deleted where the product is gone.
+    pub remedy: String,
 }
 
 impl ReplacementRow {
     /// For an agent with this `--mode`, with or without `--force`.
     pub fn new(found: Replacement, mode: Mode, force: bool) -> Self {
-        let Replacement { product, device } = found;
+        let remedy = found.remedy();
+        let Replacement { product, device, .. } = found;
         let (beside, what) = match (mode, force) {
             (Mode::Observe, _) => (Beside::Nothing, "with --mode observe nothing is cut anyway".to_owned()),
             (Mode::Enforce, true) => (Beside::Forced, "it is cut all the same, as --force says".to_owned()),
@@ -44,6 +47,6 @@ impl ReplacementRow {
             ),
         };
         let why = format!("{product} forwards Services here (device {device}): {what}");
-        Self { product: product.to_owned(), device: device.to_owned(), beside, why }
+        Self { product: product.to_owned(), device: device.to_owned(), beside, why, remedy }
     }
 }

@@ -18,12 +18,14 @@ impl Enforcer {
         if std::mem::replace(&mut self.replacement, found) == found {
             return;
         }
-        let event = match found {
-            Some(found) if self.told.force => Event::Forced(found),
-            Some(found) => Event::Replaced(found),
-            None => Event::NotReplaced,
-        };
-        self.out.push_back(Output::Record(event));
+        // With `--mode observe` it changes nothing.
+        if self.told.mode == Mode::Enforce {
+            self.out.push_back(Output::Record(match found {
+                Some(found) if self.told.force => Event::Forced(found),
+                Some(found) => Event::Replaced(found),
+                None => Event::NotReplaced,
+            }));
+        }
         // What an earlier agent left is not renewed as a cut any more.
         self.bridging.clear();
         self.publish = true;

@@ -5,6 +5,8 @@ pub struct Replacement {
     pub product: &'static str,
     /// The device by which it was found: it makes it where it forwards Services, and nobody else does.
     pub device: &'static str,
+    /// Whether it is a port of Open vSwitch, which alone can delete it.
+    pub is_ovs_port: bool,
 }
 
 /// Devices by their names, with who makes them:
@@ -13,21 +15,27 @@ pub struct Replacement {
 /// - kube-router's, which holds Services' addresses (`KubeDummyIf`, pkg/controllers/proxy); its router and its firewall have none.
 /// - Antrea's gateway, by its default name (`hostGateway`). Its flows in Open vSwitch balance Services of pods, unless the feature gate `AntreaProxy` is off.
 /// - OVN-Kubernetes' management port (`K8sMgmtIntfName`, go-controller/pkg/types); its load balancers are flows in Open vSwitch.
-const DEVICES: [(&str, &str); 7] = [
-    ("cilium_host", "Cilium"),
-    ("cilium_net", "Cilium"),
-    ("bpfin.cali", "Calico's eBPF data plane"),
-    ("bpfout.cali", "Calico's eBPF data plane"),
-    ("kube-dummy-if", "kube-router's service proxy"),
-    ("antrea-gw0", "Antrea"),
-    ("ovn-k8s-mp0", "OVN-Kubernetes"),
+const DEVICES: [(&str, &str, bool); 7] = [
+    ("cilium_host", "Cilium", false),
+    ("cilium_net", "Cilium", false),
+    ("bpfin.cali", "Calico's eBPF data plane", false),
+    ("bpfout.cali", "Calico's eBPF data plane", false),
+    ("kube-dummy-if", "kube-router's service proxy", false),
+    ("antrea-gw0", "Antrea", true),
+    ("ovn-k8s-mp0", "OVN-Kubernetes", true),
 ];
 
 impl Replacement {
+    /// How the device is deleted where it is left over.
+    pub fn remedy(&self) -> String {
+        let how = if self.is_ovs_port { "ovs-vsctl del-port" } else { "ip link delete" };
+        format!("{how} {}  # only if {} is gone from this node", self.device, self.product)
+    }
+
     /// By the devices that there are. Of several the first: the others are found once that is gone.
     pub fn by_devices(exists: impl Fn(&str) -> bool) -> Option<Self> {
-        let found = DEVICES.into_iter().find(|(device, _)| exists(device));
-        found.map(|(device, product)| Self { product, device })
+        let found = DEVICES.into_iter().find(|(device, _, _)| exists(device));
+        found.map(|(device, product, is_ovs_port)| Self { product, device, is_ovs_port })
     }
 }
 
