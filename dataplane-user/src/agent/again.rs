@@ -37,6 +37,7 @@ const fn may_pin(reason: Reason) -> bool {
         | Reason::FragmentPassed
         | Reason::Failed
         | Reason::Lapsed
+        | Reason::Foreign
         | Reason::Stale => true,
         Reason::Reset
         | Reason::Refused
@@ -46,7 +47,6 @@ const fn may_pin(reason: Reason) -> bool {
         | Reason::OwnSocket
         | Reason::Unparsed
         | Reason::Kept
-        | Reason::Foreign
         | Reason::Rescue => false,
     }
 }

@@ -1,7 +1,7 @@
 //! For `--interface auto`: which devices are wanted now, and which for a while longer.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
 
@@ -43,9 +43,40 @@ impl Auto {
     }
 }
 
+/// By which devices routes leave, or left not long ago: as for [`Auto`], what comes back is cut at once. Pure.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    /// When a route was last seen to leave by it.
+    seen: HashMap<u32, Instant>,
+}
+
+impl Lately {
+    /// The devices by which routes leave now, and those by which they did lately.
+    pub(super) fn look(&mut self, now_by: BTreeSet<u32>, now: Instant) -> BTreeSet<u32> {
+        self.seen.extend(now_by.into_iter().map(|ifindex| (ifindex, now)));
+        self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < UNNEEDED_FOR);
+        self.seen.keys().copied().collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_by_which_a_route_left_lately_is_known_for_a_while() {
+        let mut lately = Lately::default();
+        let start = Instant::now();
+        let mut look = |by: &[u32], seconds| {
+            let known = lately.look(by.iter().copied().collect(), start + Duration::from_secs(seconds));
+            known.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(look(&[2, 5], 0), [2, 5]);
+        assert_eq!(look(&[2], 59), [2, 5]);
+        assert_eq!(look(&[2], 60), [2]);
+        assert_eq!(look(&[], 100), [2]);
+        assert_eq!(look(&[5], 121), [5]);
+    }
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()

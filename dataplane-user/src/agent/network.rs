@@ -1,7 +1,6 @@
 //! Follows devices and routes: attaches, and looks up which backends the cut reaches.
 
 use std::{
-    collections::BTreeSet,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -14,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    auto::Auto,
+    auto::{Auto, Lately},
     coverage::Coverage,
     follow_up::FollowUp,
     inbox::Inbox,
@@ -127,6 +126,7 @@ struct Looked {
 struct Looking {
     ours: Routes,
     auto: Auto,
+    lately: Lately,
     routing: Routing,
     last: Option<Looked>,
     needed: Needed,
@@ -149,6 +149,7 @@ impl Looking {
             staged: ours.devices.is_staged(),
             ours,
             auto: Auto::default(),
+            lately: Lately::default(),
             routing: Routing::default(),
             last: None,
             needed: Needed::default(),
@@ -192,8 +193,7 @@ impl Looking {
             Err(error) => {
                 // A device that was made anew is attached to, whatever became of routes.
                 if !self.routes_read {
-                    // By whichever they leave that is not known: nothing is cut before they were read once.
-                    self.ours.devices.routes_leave_by(BTreeSet::new());
+                    self.ours.devices.routes_leave_by(None);
                 }
                 let before = self.before.interfaces.iter().map(|row| row.name.clone()).collect();
                 let statuses = self.attach(before, &devices)?;
@@ -210,7 +210,7 @@ impl Looking {
         let same_routes = last.as_ref().is_some_and(|last| coverage.has_same_routes(&last.coverage));
         let needed = self.needed.look(&coverage, same_routes, &world.view, skipped);
         let names = coverage.names(&needed);
-        self.ours.devices.routes_leave_by(needed);
+        self.ours.devices.routes_leave_by(Some(self.lately.look(needed, Instant::now())));
         let statuses = self.attach(names, &devices)?;
         coverage.set_attached(&statuses);
         let interfaces: Vec<InterfaceRow> = statuses.into_iter().map(row).collect();

@@ -206,7 +206,7 @@ pub(super) fn status(status: &Status) -> String {
             line(
                 "",
                 format!(
-                    "{what}: what pods and guests on its ports send straight to a backend is switched there, and not cut"
+                    "{what}: what pods and guests on its ports send to a backend is switched there, and not cut"
                 ),
             );
         }

@@ -77,13 +77,13 @@ fn what_a_bridge_switches_is_told() {
     assert_eq!(
         lines("br0"),
         [
-            "                port of the bridge br0: what pods and guests on its ports send straight to a backend is switched there, and not cut"
+            "                port of the bridge br0: what pods and guests on its ports send to a backend is switched there, and not cut"
         ]
     );
     assert_eq!(
         lines("eth0"),
         [
-            "                a bridge: what pods and guests on its ports send straight to a backend is switched there, and not cut"
+            "                a bridge: what pods and guests on its ports send to a backend is switched there, and not cut"
         ]
     );
 }

@@ -21,7 +21,7 @@ use super::{
     options::{Options, XdpChoice},
     programs::Programs,
     rescue::Rescues,
-    senders::Senders,
+    senders::{LeaveBy, Senders},
     staging::Staged,
     tc::{self, TcMode},
     versions::Other,
@@ -57,8 +57,8 @@ pub struct Attach {
     pub(super) devices: DeviceMap,
     /// What all programs know of who sends, and in which VLANs.
     pub(super) senders: Senders,
-    /// By which devices routes to backends leave; by any where nobody has said.
-    pub(super) leave_by: Option<BTreeSet<u32>>,
+    /// By which devices routes to backends leave.
+    pub(super) leave_by: LeaveBy,
     pub(super) staged: Option<Arc<Staged>>,
     /// What other versions have pinned, which goes once something is attached.
     pub(super) other_versions: Vec<Other>,
@@ -73,9 +73,10 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Takes note by which devices routes to backends leave. The next look writes it before it attaches to anything. Without it a route may leave by any device.
-    pub fn routes_leave_by(&mut self, devices: BTreeSet<u32>) {
-        self.leave_by = Some(devices);
+    /// Takes note by which devices routes to backends leave; `None` where that is not known yet, and what an earlier agent wrote holds. The next look writes it
+    /// before it attaches to anything. Without it a route may leave by any device.
+    pub fn routes_leave_by(&mut self, devices: Option<BTreeSet<u32>>) {
+        self.leave_by = devices.map_or(LeaveBy::AsPinned, LeaveBy::Devices);
     }
 
     /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
@@ -147,10 +148,8 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     // Somebody may have removed them below us; without them nothing can be pinned.
     folders::make_folders(&ours.options.pin_dir)?;
     let interfaces = interfaces::list()?;
-    // What a program does not know of passes it.
-    let any = || interfaces.iter().map(|interface| interface.ifindex).collect();
-    let leave_by = ours.leave_by.clone().unwrap_or_else(any);
-    ours.senders.write(&interfaces, &leave_by)?;
+    // First: what a program does not know of passes it. A failure stops no device.
+    let known = ours.senders.write(&interfaces, &ours.leave_by);
     let statuses = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name));
     let statuses = statuses.collect::<Result<Vec<_>, Error>>()?;
     // One that is not there may bear another name by now. What it has of ours goes: nobody is told that it cuts.
@@ -177,7 +176,7 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     if switched {
         commit_staged(ours);
     }
-    Ok(statuses)
+    known.map(|()| statuses)
 }
 
 /// Attaches to one. An error where no descriptor is left: that says nothing about the device.

@@ -6,6 +6,7 @@ use super::{
     load,
     maps::{Counters, Maps, Switches},
     options::Options,
+    senders::LeaveBy,
     table_maps::TableMaps,
     write::WriteReport,
 };
@@ -45,7 +46,7 @@ impl Dataplane {
                 programs: loaded.programs,
                 devices,
                 senders,
-                leave_by: None,
+                leave_by: LeaveBy::Any,
                 staged,
                 other_versions: loaded.other_versions,
                 wanted: Vec::new(),

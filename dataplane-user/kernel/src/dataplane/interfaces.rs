@@ -58,6 +58,8 @@ pub struct Interface {
     pub vlans: bool,
     /// Whether it is one end of a veth pair.
     pub veth: bool,
+    /// Whether it is a macvtap device: it bears the MAC address of the guest that sends by it.
+    pub macvtap: bool,
     /// Whether it is a bridge.
     pub bridge: bool,
     /// Whether it is a bridge that puts its ports into VLANs: packets may leave by these with other tags than by it.
@@ -134,7 +136,7 @@ fn parse(body: &[u8]) -> Option<Interface> {
                 let is = |name: &str| kind == name;
                 (vlan, interface.veth) = (is("vlan"), is("veth"));
                 interface.ovs = is("openvswitch");
-                interface.bridge = is("bridge");
+                (interface.bridge, interface.macvtap) = (is("bridge"), is("macvtap"));
                 let data = |name: &str, wanted: u16| {
                     let data = attributes(value).find(|(kind, _)| is(name) && *kind == IFLA_INFO_DATA);
                     data.and_then(|(_, data)| attributes(data).find(|(kind, _)| *kind == wanted))

@@ -1,5 +1,8 @@
 //! What tells a packet of this node on its way to a backend from others': whose MAC address it bears, and in which VLAN it leaves.
-use std::collections::{BTreeSet, HashMap as Found};
+use std::{
+    collections::{BTreeSet, HashMap as Found},
+    time::{Duration, Instant},
+};
 
 use aya::{
     Pod,
@@ -14,6 +17,8 @@ use super::{
     names,
 };
 
+/// How often the maps are held against what they were brought to, as all other maps are.
+const COMPARED_EVERY: Duration = Duration::from_secs(600);
 /// Tags that the programs look behind.
 const MAX_TAGS: usize = 2;
 /// Devices on top of each other that are followed at most: no circle of them is.
@@ -24,24 +29,53 @@ pub(super) struct Senders {
     pub(super) macs: HashMap<MapData, MacKey, u32>,
     pub(super) route_vlans: HashMap<MapData, RouteVlan, u32>,
     /// What they were last brought to, where all of it had room.
-    pub(super) written: Option<(BTreeSet<MacKey>, BTreeSet<RouteVlan>)>,
+    pub(super) written: Option<Written>,
     /// How many had no room when that was last looked at.
     pub(super) left_out: usize,
 }
 
+/// What the maps say.
+pub(super) struct Written {
+    macs: BTreeSet<MacKey>,
+    /// `None`: what was pinned there.
+    route_vlans: Option<BTreeSet<RouteVlan>>,
+    at: Instant,
+}
+
+/// By which devices routes to backends leave.
+#[derive(Clone, Debug)]
+pub(super) enum LeaveBy {
+    /// By any: nobody follows routes.
+    Any,
+    /// Nobody knows yet: what an earlier agent wrote holds.
+    AsPinned,
+    /// By these.
+    Devices(BTreeSet<u32>),
+}
+
 impl Senders {
-    /// Makes them say what follows from these devices, and from those of them by which routes to backends leave.
-    pub(super) fn write(&mut self, devices: &[Interface], leave_by: &BTreeSet<u32>) -> Result<(), Error> {
-        let macs: BTreeSet<MacKey> =
-            devices.iter().filter_map(|device| device.mac).map(MacKey::new).collect();
-        let vlans = route_vlans(devices, leave_by);
-        if self.written.as_ref().is_some_and(|(m, v)| *m == macs && *v == vlans) {
+    /// Makes them say what follows from these devices, and from those of them by which routes to backends leave. What others changed there is mended too, now and then.
+    pub(super) fn write(&mut self, devices: &[Interface], leave_by: &LeaveBy) -> Result<(), Error> {
+        let own = devices.iter().filter(|device| !device.macvtap);
+        let macs: BTreeSet<MacKey> = own.filter_map(|device| device.mac).map(MacKey::new).collect();
+        let vlans = match leave_by {
+            LeaveBy::Any => {
+                Some(route_vlans(devices, &devices.iter().map(|device| device.ifindex).collect()))
+            }
+            LeaveBy::AsPinned => None,
+            LeaveBy::Devices(leave_by) => Some(route_vlans(devices, leave_by)),
+        };
+        let same = |written: &Written| written.macs == macs && written.route_vlans == vlans;
+        if self.written.as_ref().is_some_and(|written| same(written) && written.at.elapsed() < COMPARED_EVERY)
+        {
             return Ok(());
         }
         // What an error leaves there is not known.
         self.written = None;
-        let left_out = bring(&mut self.macs, &macs, names::MACS)?
-            + bring(&mut self.route_vlans, &vlans, names::ROUTE_VLANS)?;
+        let mut left_out = bring(&mut self.macs, &macs, names::MACS)?;
+        if let Some(vlans) = &vlans {
+            left_out += bring(&mut self.route_vlans, vlans, names::ROUTE_VLANS)?;
+        }
         if left_out > self.left_out {
             tracing::warn!(
                 left_out,
@@ -49,7 +83,7 @@ impl Senders {
             );
         }
         self.left_out = left_out;
-        self.written = (left_out == 0).then_some((macs, vlans));
+        self.written = (left_out == 0).then(|| Written { macs, route_vlans: vlans, at: Instant::now() });
         Ok(())
     }
 }
