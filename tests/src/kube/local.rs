@@ -1,6 +1,6 @@
 //! A Service whose external traffic stays on the node where it enters (`externalTrafficPolicy: Local`), by its node port, beside kube-proxy in IPVS mode.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -74,8 +74,11 @@ fn keeps_its_own(beside: &Beside) -> Result<()> {
         let its = BOTH.map(|family| a.endpoint(Service::Web, family).to_string());
         Ok(saved(&a.ns)?.into_iter().filter(|line| its.iter().any(|its| line.contains(its))).collect())
     };
+    // Node B's real servers went with the file, perhaps before kube-proxy has added node A's.
+    let added = || table().is_ok_and(|now| now.len() >= 4);
+    wait_until("kube-proxy has added node A's endpoint", LIMIT, added)?;
+    std::thread::sleep(Duration::from_secs(1));
     let before = table()?;
-    ensure!(before.len() >= 4, "{before:?}");
     for family in BOTH {
         answered_by(beside, Place::Outside, family, a.name)?;
     }
