@@ -233,6 +233,16 @@ impl Agent {
         self.dir.path().join("cluster.yaml")
     }
 
+    /// How often it has had the kernel go through each half of conntrack's table: IPv4, IPv6.
+    ///
+    /// # Errors
+    /// Where it does not answer, or does not say so.
+    pub fn conntrack_listings(&self) -> Result<[u64; 2]> {
+        let row = self.status()?["conntrack"].clone();
+        let of = |half: &str| row[half].as_u64().with_context(|| format!("{half} of {row}"));
+        Ok([of("listed_v4")?, of("listed_v6")?])
+    }
+
     /// Puts another cluster file in the place of its own, at once, as it should be done.
     ///
     /// # Errors

@@ -57,12 +57,6 @@ fn tracked(ns: &Netns) -> Result<u32> {
     Ok(text.trim().parse()?)
 }
 
-/// How often the agent has had the kernel go through each half of the table.
-fn listed(agent: &Agent) -> Result<[u64; 2]> {
-    let status = agent.status()?;
-    Ok(["listed_v4", "listed_v6"].map(|half| status["conntrack"][half].as_u64().unwrap()))
-}
-
 /// How long a verdict holds at the least, whenever it is looked at.
 struct Renewals {
     stop: Arc<AtomicBool>,
@@ -114,7 +108,7 @@ fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
     ensure!(entries >= size() - 1_000, "{entries} entries");
     cluster.b.freeze()?;
     let resting = agent.proc()?.memory("VmRSS")?;
-    let before = listed(&agent)?;
+    let before = agent.conntrack_listings()?;
 
     let flagged = Instant::now();
     agent.flag("node-b")?;
@@ -129,12 +123,12 @@ fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
     let datagrams = || row().is_ok_and(|row| row["datagrams"].as_u64() >= Some(u64::from(of_b)));
     wait_until("datagrams are let go", LIMIT, datagrams).with_context(|| format!("{:?}", row()))?;
     // Entries of connections that were reset go by themselves, where it takes long.
-    let listed_again = || listed(&agent).is_ok_and(|now| now[0] >= before[0] + 2);
+    let listed_again = || agent.conntrack_listings().is_ok_and(|now| now[0] >= before[0] + 2);
     wait_until("entries of TCP are listed", LIMIT, listed_again).with_context(|| format!("{:?}", row()))?;
     let let_go = flagged.elapsed();
     // What is pinned anew is looked for each second, or so that it takes 5 % of a processor.
     std::thread::sleep(if emulated() { let_go * 2 } else { Duration::from_secs(5) }.min(LIMIT));
-    let after = listed(&agent)?;
+    let after = agent.conntrack_listings()?;
     let most = agent.proc()?.memory("VmHWM")?;
     println!(
         "{entries} entries: clients told after {told:?}, let go after {let_go:?}; listed {before:?} before, {after:?} after; \

@@ -85,6 +85,25 @@ fn is_let_go(
     .map(drop)
 }
 
+/// What new clients are pinned to is let go: the second one right after the first one's was, so that it stays until the next time.
+fn new_ones_are_let_go(cluster: &Cluster, family: Family, let_go: Duration) -> Result<()> {
+    let dns = cluster.service(Service::Dns, Place::Outside, family);
+    let mut seen = 0;
+    for _ in 0..PICKS {
+        let client = UdpConn::connect(&cluster.client, dns, RETRY)?;
+        let asked = Instant::now();
+        let _some_are_answered = client.who();
+        if !pinned(cluster, family, &client)?.is_empty() {
+            is_let_go(cluster, family, &client, let_go, asked)?;
+            seen += 1;
+        }
+        if seen == 2 {
+            return Ok(());
+        }
+    }
+    bail!("of {PICKS} clients {seen} were pinned to node B")
+}
+
 /// Alone: what is pinned is let go in time.
 mod alone {
     use nodefence_tests::emulated;
@@ -95,25 +114,6 @@ mod alone {
     /// one entries were seen 2.1 s old.
     fn let_go() -> Duration {
         Duration::from_millis(if emulated() { 4_000 } else { 1_200 })
-    }
-
-    /// What new clients are pinned to is: the second one right after the first one's was let go, so that it stays until the next time.
-    fn new_ones_are_let_go(cluster: &Cluster, family: Family) -> Result<()> {
-        let dns = cluster.service(Service::Dns, Place::Outside, family);
-        let mut seen = 0;
-        for _ in 0..PICKS {
-            let client = UdpConn::connect(&cluster.client, dns, RETRY)?;
-            let asked = Instant::now();
-            let _some_are_answered = client.who();
-            if !pinned(cluster, family, &client)?.is_empty() {
-                is_let_go(cluster, family, &client, let_go(), asked)?;
-                seen += 1;
-            }
-            if seen == 2 {
-                return Ok(());
-            }
-        }
-        bail!("of {PICKS} clients {seen} were pinned to node B")
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod alone {
             let (datagrams, by_filter) = (row["datagrams"].as_u64(), row["by_filter"].as_u64());
             ensure!(datagrams.context("datagrams")? + by_filter.context("by_filter")? > 0, "{row}");
             ensure!(row["problem"].is_null() && row["refused"] == 0, "{row}");
-            new_ones_are_let_go(&cluster, family)?;
+            new_ones_are_let_go(&cluster, family, let_go())?;
             agent.unflag("node-b")?;
             cluster.b.thaw()?;
         }
@@ -273,19 +273,14 @@ fn a_flag_has_conntrack_listed_three_times_at_most() -> Result<()> {
         let conn = Conn::connect_to(&cluster.client, at(Service::Web), "node-b", LIMIT)?;
         idle.push((conn, UdpConn::connect_to(&cluster.client, at(Service::Dns), "node-b", LIMIT)?));
     }
-    let listed = || -> Result<[u64; 2]> {
-        let row = agent.status()?["conntrack"].clone();
-        let of = |half: &str| row[half].as_u64().with_context(|| format!("{half} of {row}"));
-        Ok([of("listed_v4")?, of("listed_v6")?])
-    };
     cluster.b.freeze()?;
-    let before = listed()?;
+    let before = agent.conntrack_listings()?;
     agent.expect(&["flag", "node-b", "--wait"])?;
     for (conn, _) in &mut idle {
         ensure!(conn.wait_end(LIMIT) == Outcome::Reset);
     }
     std::thread::sleep(Duration::from_secs(5));
-    let after = listed()?;
+    let after = agent.conntrack_listings()?;
     for (before, after) in before.into_iter().zip(after) {
         ensure!((1..=3).contains(&(after - before)), "{before} times before the flag, {after} after it");
     }
@@ -315,21 +310,7 @@ fn what_dies_before_the_cut_is_let_go_too() -> Result<()> {
     wait_until("status says that packets die", LIMIT, || dies().unwrap_or(false))?;
     // What the flag itself had listed is over.
     std::thread::sleep(Duration::from_secs(2));
-    let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
-    let mut seen = 0;
-    for _ in 0..PICKS {
-        let client = UdpConn::connect(&cluster.client, dns, RETRY)?;
-        let asked = Instant::now();
-        let _some_are_answered = client.who();
-        if !pinned(&cluster, Family::V4, &client)?.is_empty() {
-            is_let_go(&cluster, Family::V4, &client, LIMIT, asked)?;
-            seen += 1;
-        }
-        if seen == 2 {
-            return Ok(());
-        }
-    }
-    bail!("of {PICKS} clients {seen} were pinned to node B")
+    new_ones_are_let_go(&cluster, Family::V4, LIMIT)
 }
 
 #[test]

@@ -389,7 +389,7 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     nobody().context("after the repair")?;
 
     // Whoever writes the file says that the pod is there, after the drain began, and is wrong.
-    beside.agent.rewrite_cluster_file(&std::fs::read_to_string(beside.agent.cluster_file())?)?;
+    beside.agent.confirm_cluster_file()?;
     let raised = || lines(Service::Web).is_ok_and(|now| now.iter().any(|line| line.contains("-w 1")));
     wait_until("it has its weight", LIMIT, raised)
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.agent.log()))?;

@@ -299,8 +299,7 @@ fn taken_out(size: Size, promised: bool) -> Result<()> {
     ensure!(entries(ns, 2)? >= mine.all());
 
     let tracked = tracked(ns)?;
-    let listed = || agent.status()?["conntrack"]["listed_v4"].as_u64().context("how often it was listed");
-    let listed_before = listed()?;
+    let [listed_before, _] = agent.conntrack_listings()?;
     let report: Value = serde_json::from_str(&agent.expect(&["flag", "node-b", "-o", "json"])?)?;
     // The start of a program takes a good part of a second where it is emulated.
     let received = report["received_ns"].as_u64().context("when it was asked")?;
@@ -330,7 +329,8 @@ fn taken_out(size: Size, promised: bool) -> Result<()> {
         row["taken"],
         since_asked()
     );
-    let listings = listed()? - listed_before;
+    let [listed, _] = agent.conntrack_listings()?;
+    let listings = listed - listed_before;
     figure("listings of conntrack", listings as f64, "of 3");
     ensure!((1..=3).contains(&listings), "conntrack was listed {listings} times");
     let told = reset(&waiting)?;

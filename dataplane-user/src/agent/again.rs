@@ -25,7 +25,7 @@ const PAUSE: u32 = 19;
 const ANYWAY: Duration = Duration::from_secs(30);
 
 /// Whether packets that are counted so may be datagrams on a flow that is to be let go, but for those that were handed to whoever rescues. What passed by rule is on
-/// none.
+/// none, but for what others sent by this node's devices.
 const fn may_pin(reason: Reason) -> bool {
     match reason {
         Reason::Unreachable

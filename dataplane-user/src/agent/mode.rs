@@ -20,7 +20,7 @@ pub(super) struct Look {
     missed: bool,
     last: Judgement,
     /// What forwarded in its place when that was last looked at.
-    pub(super) replacement: Option<Replacement>,
+    replacement: Option<Replacement>,
 }
 
 impl Look {

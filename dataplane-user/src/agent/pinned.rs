@@ -200,10 +200,9 @@ impl LettingGo {
 
     /// Goes on with what was listed: what [`Begun::wanted`] asked for. Blocking.
     pub(super) fn before_asking(&self, begun: Begun, listed: Result<&[Dump], &Arc<Error>>) {
-        let asked_for_any = !begun.wanted().is_empty();
         let Begun { flagged, mut row, filtered } = begun;
-        let done = filtered.and_then(|(mut done, _)| {
-            if !done.stopped && asked_for_any {
+        let done = filtered.and_then(|(mut done, rest)| {
+            if !done.stopped && !rest.is_empty() {
                 let listed = listed.map_err(|error| chain(Arc::clone(error)))?;
                 done.add(flagged.delete_listed(self, listed)?);
             }

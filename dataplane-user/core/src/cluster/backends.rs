@@ -141,16 +141,7 @@ mod tests {
         let tuple =
             |src| Tuple { src, dst: Addr::v4([10, 2, 0, 11]), src_port: 80, dst_port: 9, protocol: TCP };
         let service = Addr::v4([10, 96, 0, 1]);
-        let flow = Flow {
-            orig: tuple(service),
-            reply: tuple(POD),
-            tcp: None,
-            liberal: false,
-            status: 0,
-            zone: None,
-            id: 0,
-            timeout: 0,
-        };
+        let flow = Flow::between(tuple(service), tuple(POD));
         let mut backends = Backends::new();
         backends.add_address(service, ());
         assert_eq!(backends.of_flow(&flow), None);

@@ -154,6 +154,14 @@ impl fmt::Display for Flow {
 }
 
 #[cfg(test)]
+impl Flow {
+    /// An entry of the default zone, without state.
+    pub(crate) fn between(orig: Tuple, reply: Tuple) -> Self {
+        Self { orig, reply, tcp: None, liberal: false, status: 0, zone: None, id: 0, timeout: 0 }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -161,16 +169,7 @@ mod tests {
     fn an_entry_lies_in_the_zone_of_both_its_directions_or_in_none() {
         let end =
             Tuple { src: Addr::v4([0; 4]), dst: Addr::v4([0; 4]), src_port: 0, dst_port: 0, protocol: 17 };
-        let flow = Flow {
-            orig: end,
-            reply: end,
-            tcp: None,
-            liberal: false,
-            status: 0,
-            zone: None,
-            id: 0,
-            timeout: 0,
-        };
+        let flow = Flow::between(end, end);
         for (zone, at_home) in [
             (None, Some(0)),
             (Some(Zone::Both(7)), Some(7)),

@@ -244,8 +244,13 @@ impl Destination {
         }
     }
 
+    /// Whether connections still refer to it, closed ones included.
+    pub fn has_connections(&self) -> bool {
+        self.active > 0 || self.inactive > 0
+    }
+
     /// Whether connections or persistence templates still refer to it.
     pub fn is_used(&self) -> bool {
-        self.active > 0 || self.inactive > 0 || self.persistent > 0
+        self.has_connections() || self.persistent > 0
     }
 }

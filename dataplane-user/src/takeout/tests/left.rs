@@ -1,12 +1,11 @@
 //! Endpoints that leave while their node is flagged: their weight is kube-proxy's then.
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
 use super::{
     super::{restore::restore, world::Hands},
-    Agent, MS, at, key, node, shared, world,
+    Agent, MS, at, key, node, shared, wanted, world,
 };
 use crate::{
-    cluster::parse,
     ipvs::Protocol,
     ledger::Pair,
     plan::takeout::{Flagged, Wanted},
@@ -14,19 +13,8 @@ use crate::{
 
 /// The first service, and in which state its endpoint on node 2 is.
 fn view(state: &str) -> Wanted {
-    let text = format!(
-        "nodes: [{{ name: a, address: 10.0.0.1 }}]
-services:
-  - name: x/web
-    clusterIPs: [10.96.0.1]
-    ports: [{{ port: 80, targetPort: 8080 }}]
-    endpoints:
-      - {{ address: 10.244.2.1{state} }}
-      - {{ address: 10.244.2.2 }}
-      - {{ address: 10.244.3.1 }}
-"
-    );
-    Wanted::of(&Arc::new(parse(&text, false).unwrap()), &"a".into())
+    let others = "{ address: 10.244.2.2 }, { address: 10.244.3.1 }";
+    wanted(&format!("{{ address: 10.244.2.1{state} }}, {others}"), "")
 }
 
 pub(super) const ENDING: &str = ", ready: false, serving: true, terminating: true";
@@ -37,9 +25,8 @@ pub(super) fn pair() -> Pair {
 
 /// As [`Agent::flag`], with what kube-proxy wants, which was just read.
 pub(super) fn see(agent: &mut Agent, state: &str, flagged: &[Flagged]) {
-    agent.drive.machine.set_wanted(view(state));
-    let now = agent.world.borrow().now;
-    agent.drive.machine.confirm(now);
+    agent.want(view(state));
+    agent.confirm();
     agent.flag(flagged);
 }
 

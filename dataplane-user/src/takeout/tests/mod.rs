@@ -17,10 +17,10 @@ use super::{
     world::{Hands, Pages, Proxy, Shared, VirtualServer, World},
 };
 use crate::{
-    cluster::{Backend, Protocol as Transport, Scope},
+    cluster::{Backend, Protocol as Transport, Scope, parse},
     ipvs::{Change, Destination, Family, Flags, Forward, Protocol, Service, ServiceKey, Tunnel, flags},
     ledger::{Pair, Phase},
-    plan::takeout::{ASKING, Flagged, Ground, TakeOut},
+    plan::takeout::{ASKING, Flagged, Ground, TakeOut, Wanted},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -32,6 +32,20 @@ fn at(node: u8, pod: u8) -> SocketAddr {
 
 fn key(number: u8, protocol: Protocol) -> ServiceKey {
     ServiceKey::Address { address: ([10, 96, 0, number], 80).into(), protocol }
+}
+
+/// For kube-proxy on node `a`: the first service has these endpoints, and there are these services more.
+fn wanted(endpoints: &str, more: &str) -> Wanted {
+    let text = format!(
+        "nodes: [{{ name: a, address: 10.0.0.1 }}]
+services:
+  - name: x/web
+    clusterIPs: [10.96.0.1]
+    ports: [{{ port: 80, targetPort: 8080 }}]
+    endpoints: [{endpoints}]
+{more}"
+    );
+    Wanted::of(&parse(&text, false).unwrap().into(), &"a".into())
 }
 
 fn node(index: u8) -> Flagged {
@@ -116,6 +130,17 @@ impl Agent {
         machine.set_flagged(flagged, now);
         let drive = Drive::new(machine, Hands(Rc::clone(world)), Pages(Rc::clone(world)));
         Self { world: Rc::clone(world), drive, flagged: flagged.to_vec() }
+    }
+
+    /// What kube-proxy wants.
+    fn want(&mut self, wanted: Wanted) {
+        self.drive.machine.set_wanted(wanted);
+    }
+
+    /// The source says that it is as it said last.
+    fn confirm(&mut self) {
+        let now = self.world.borrow().now;
+        self.drive.machine.confirm(now);
     }
 
     fn flag(&mut self, flagged: &[Flagged]) {

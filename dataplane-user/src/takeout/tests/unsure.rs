@@ -6,13 +6,12 @@ use super::{
         ending::{PutBack, Reopened, Surroundings, put_back_within},
         world::{Hands, Shared},
     },
-    Agent, ENFORCE, at, key, node, shared, used, world,
+    Agent, ENFORCE, at, key, node, shared, used, wanted, world,
 };
 use crate::{
-    cluster::parse,
     ipvs::{self, Change, Destination, Protocol, ServiceKey},
     ledger::Pair,
-    plan::takeout::{Ground, Wanted},
+    plan::takeout::Ground,
     takeout::Failure,
 };
 
@@ -31,26 +30,13 @@ fn pair(service: ServiceKey, address: SocketAddr) -> Pair {
 
 /// Tells of the first two services, of TCP and of UDP, the first with this endpoint on node 2 beside two others.
 fn tell(agent: &mut Agent, endpoint: &str) {
-    let text = format!(
-        "nodes: [{{ name: a, address: 10.0.0.1 }}]
-services:
-  - name: x/web
-    clusterIPs: [10.96.0.1]
-    ports: [{{ port: 80, targetPort: 8080 }}]
-    endpoints: [{endpoint}{{ address: 10.244.2.2 }}, {{ address: 10.244.3.1 }}]
-  - name: x/dns
+    let dns = "  - name: x/dns
     clusterIPs: [10.96.0.2]
-    ports: [{{ port: 80, targetPort: 8080, protocol: UDP }}]
-    endpoints: [{{ address: 10.244.2.1 }}, {{ address: 10.244.3.2 }}]
-"
-    );
-    let view = parse(&text, false).unwrap();
-    agent.drive.machine.set_wanted(Wanted::of(&view.into(), &"a".into()));
-}
-
-fn confirm(agent: &mut Agent) {
-    let now = agent.world.borrow().now;
-    agent.drive.machine.confirm(now);
+    ports: [{ port: 80, targetPort: 8080, protocol: UDP }]
+    endpoints: [{ address: 10.244.2.1 }, { address: 10.244.3.2 }]
+";
+    let others = "{ address: 10.244.2.2 }, { address: 10.244.3.1 }";
+    agent.want(wanted(&format!("{endpoint}{others}"), dns));
 }
 
 fn run(agent: &mut Agent) {
@@ -63,7 +49,7 @@ fn unflagged() -> (Shared, Agent) {
     let mut agent = Agent::new(&shared, &[]);
     agent.drive.set_ground(KEEPS);
     tell(&mut agent, THERE);
-    confirm(&mut agent);
+    agent.confirm();
     agent.flag(&[node(2)]);
     run(&mut agent);
     agent.flag(&[]);
@@ -74,7 +60,7 @@ fn unflagged() -> (Shared, Agent) {
 /// The same with both of its weights of the first service put back.
 fn raised() -> (Shared, Agent) {
     let (shared, mut agent) = unflagged();
-    confirm(&mut agent);
+    agent.confirm();
     run(&mut agent);
     assert_eq!(shared.borrow().saved(), world().saved());
     assert!(agent.drive.machine.is_empty());
@@ -105,7 +91,7 @@ fn with_connections_a_weight_waits_for_the_source() {
     shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().active = 0;
     run(&mut agent);
     assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(1), Some(0)));
-    confirm(&mut agent);
+    agent.confirm();
     run(&mut agent);
     assert_eq!(shared.borrow().saved(), world().saved());
     assert!(shared.borrow().entries.is_empty() && agent.drive.machine.report().is_empty());
@@ -137,7 +123,7 @@ fn those_of_closed_connections_count() {
 fn what_has_left_meanwhile_is_not_put_back() {
     let (shared, mut agent) = unflagged();
     tell(&mut agent, ENDING);
-    confirm(&mut agent);
+    agent.confirm();
     run(&mut agent);
     assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(0), Some(7)));
     let row = &agent.drive.machine.report()["node-2"];
@@ -151,7 +137,7 @@ fn a_node_that_is_flagged_again_waits_for_nothing() {
     run(&mut agent);
     assert_eq!(agent.drive.machine.report()["node-2"].problems, [""; 0]);
     // Its drain has gone on since: what was confirmed meanwhile is enough.
-    confirm(&mut agent);
+    agent.confirm();
     agent.flag(&[]);
     run(&mut agent);
     assert_eq!(shared.borrow().saved(), world().saved());
@@ -166,7 +152,7 @@ fn a_drain_that_begins_anew_has_to_be_confirmed_anew() {
     tell(&mut agent, THERE);
     agent.flag(&[node(2)]);
     run(&mut agent);
-    confirm(&mut agent);
+    agent.confirm();
     shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().weight = 1;
     run(&mut agent);
     agent.flag(&[]);
@@ -199,10 +185,10 @@ fn what_an_earlier_agent_drained_has_to_be_confirmed_anew() {
     let mut next = Agent::new(&shared, &[]);
     next.drive.set_ground(KEEPS);
     tell(&mut next, THERE);
-    confirm(&mut next);
+    next.confirm();
     run(&mut next);
     assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(0), Some(0)));
-    confirm(&mut next);
+    next.confirm();
     run(&mut next);
     assert_eq!(shared.borrow().saved(), world().saved());
 }
@@ -286,7 +272,7 @@ fn in_observe_mode_nothing_is_taken_back() {
     next.drive.set_ground(Ground { enforce: false, ..KEEPS });
     tell(&mut next, THERE);
     run(&mut next);
-    confirm(&mut next);
+    next.confirm();
     run(&mut next);
     assert_eq!(shared.borrow().saved(), world().saved());
     next.changes();
@@ -326,7 +312,7 @@ fn what_ends_by_the_next_view_keeps_its_connections() {
     );
     // It is wanted again, perhaps before kube-proxy saw that it was not.
     tell(&mut agent, THERE);
-    confirm(&mut agent);
+    agent.confirm();
     run(&mut agent);
     assert_eq!(shared.borrow().saved(), world().saved());
 }
@@ -345,7 +331,7 @@ fn what_is_not_as_it_was_raised_is_left_alone() {
 fn what_is_there_by_a_later_view_is_forgotten() {
     let (_shared, mut agent) = raised();
     assert!(agent.drive.machine.remembers());
-    confirm(&mut agent);
+    agent.confirm();
     assert!(!agent.drive.machine.remembers());
     tell(&mut agent, "");
     run(&mut agent);

@@ -1,16 +1,16 @@
 //! Endpoints change all the time, as they do in a large cluster.
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use super::{
     Agent, MS, at, key, node,
     pace::{READING, large, undone_after},
-    shared, used, world,
+    shared, used, wanted, world,
 };
 use crate::{
-    cluster::{Backend, Scope, parse},
+    cluster::{Backend, Scope},
     ipvs::{Change, Destination, Protocol},
     ledger::Pair,
-    plan::takeout::{Flagged, Ground, TakeOut, Wanted},
+    plan::takeout::{Flagged, Ground, TakeOut},
 };
 
 /// So many changes a second.
@@ -18,20 +18,8 @@ const CHANGES: u32 = 20;
 
 /// As [`Agent::flag`], with a view in which an endpoint of node 3 is ready, or not.
 fn change(agent: &mut Agent, ready: bool, flagged: &[Flagged]) {
-    let text = format!(
-        "nodes: [{{ name: a, address: 10.0.0.1 }}]
-services:
-  - name: x/web
-    clusterIPs: [10.96.0.1]
-    ports: [{{ port: 80, targetPort: 8080 }}]
-    endpoints:
-      - {{ address: 10.244.2.1 }}
-      - {{ address: 10.244.2.2 }}
-      - {{ address: 10.244.3.1 }}
-      - {{ address: 10.244.3.2, ready: {ready} }}
-"
-    );
-    agent.drive.machine.set_wanted(Wanted::of(&Arc::new(parse(&text, false).unwrap()), &"a".into()));
+    let others = "{ address: 10.244.2.1 }, { address: 10.244.2.2 }, { address: 10.244.3.1 }";
+    agent.want(wanted(&format!("{others}, {{ address: 10.244.3.2, ready: {ready} }}"), ""));
     agent.flag(flagged);
 }
 

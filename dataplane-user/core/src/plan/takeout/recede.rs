@@ -95,10 +95,9 @@ impl TakeOut {
             self.look_later(pair, now + SETTLED);
             return None;
         }
-        let is_used = found.active.saturating_add(found.inactive) > 0;
         // What still serves to its end keeps its connections, as kube-proxy has it; and those of what is deleted would hang where the kernel does not flush them.
         let ends = endpoint == Endpoint::Ending && is_drained(pair.service);
-        let gently = is_used && (ends || !self.ground.flushes);
+        let gently = found.has_connections() && (ends || !self.ground.flushes);
         if !gently {
             self.look_later(pair, now + SOON);
             return Some(Act { pair: *pair, before: None, change: Some(delete(pair)), kind: Kind::Remove });

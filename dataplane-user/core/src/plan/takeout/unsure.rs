@@ -44,8 +44,7 @@ impl TakeOut {
     /// Whether kube-proxy may be draining a destination of ours that is there.
     pub(super) fn is_unsure(&self, pair: &Pair, found: &Destination) -> bool {
         // UDP and SCTP it removes at once (`IsRsGracefulTerminationNeeded`, pkg/proxy/ipvs/util), and templates do not count.
-        let drains =
-            is_drained(pair.service) && found.weight == 0 && found.active.saturating_add(found.inactive) > 0;
+        let drains = is_drained(pair.service) && found.weight == 0 && found.has_connections();
         drains
             && !self.ending
             && self.owned.get(pair).is_some_and(|owned| {
