@@ -149,13 +149,13 @@ pub struct Device {
     pub generic: u8,
 }
 
-/// Key of `macs`: a MAC address of a device of this network namespace. Value: always 1.
+/// Key of `macs`: a MAC address of a device of this network namespace. Value: always 1. Value of `route_vlans`: see [`RouteVlan`].
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MacKey {
     /// The address.
     pub mac: [u8; 6],
-    /// Always zero.
+    /// Zero, but for [`MacKey::NONE`].
     pub zero: [u8; 2],
 }
 
@@ -164,9 +164,13 @@ impl MacKey {
     pub const fn new(mac: [u8; 6]) -> Self {
         Self { mac, zero: [0; 2] }
     }
+
+    /// No address; no frame's is equal to it.
+    pub const NONE: Self = Self { mac: [0xff; 6], zero: [0xff; 2] };
 }
 
-/// Key of `route_vlans`: the VLAN by which packets of a route to a backend leave a device. Value: always 1.
+/// Key of `route_vlans`: the VLAN by which packets of a route to a backend leave a device. Value: the MAC address that they bear unless somebody gave them another one of
+/// `macs`, that of the device which the route names; [`MacKey::NONE`] where it has none. It spares the lookup in `macs`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RouteVlan {

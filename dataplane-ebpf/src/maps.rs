@@ -56,9 +56,10 @@ pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, NO_PREALLOC> 
 #[btf_map(name = "macs", pin_by_name)]
 pub static MACS: HashMap<MacKey, u32, { MAX_MACS as usize }, NO_PREALLOC> = HashMap::new();
 
-/// By which devices, in which VLANs, routes to backends leave.
+/// By which devices, in which VLANs, routes to backends leave, and from which MAC address as a rule.
 #[btf_map(name = "route_vlans", pin_by_name)]
-pub static ROUTE_VLANS: HashMap<RouteVlan, u32, { MAX_ROUTE_VLANS as usize }, NO_PREALLOC> = HashMap::new();
+pub static ROUTE_VLANS: HashMap<RouteVlan, MacKey, { MAX_ROUTE_VLANS as usize }, NO_PREALLOC> =
+    HashMap::new();
 
 /// Up to when (CLOCK_MONOTONIC ns) what the agent took out of IPVS holds. No program reads it: it is here so that it is pinned and outlives the agent.
 #[btf_map(name = "lease", pin_by_name)]

@@ -1,11 +1,14 @@
 //! Who sent a packet: another tenant's, or a pod's that is bridged onto the node's own network, may have a backend's address as its destination too.
 use aya_ebpf::bindings::__sk_buff;
-use nodefence_common::{MacKey, RouteVlan, packet::ETH_LEN};
+use nodefence_common::{
+    MacKey, RouteVlan,
+    packet::{ETH_LEN, Reader as _, Window as _},
+};
 
 use crate::{
     judge::Hit,
     maps::{MACS, ROUTE_VLANS},
-    packet::Skb,
+    packet::{Direct, Skb},
 };
 
 /// Where the source address lies in an Ethernet header; the type, or a tag, is right behind it.
@@ -20,15 +23,14 @@ const VLAN_ID: u32 = 0x0fff;
 #[inline(never)]
 pub fn is_foreign(skb: *mut __sk_buff, hit: &Hit) -> u64 {
     let mut words = [0u32; 4];
-    if !Skb(skb).load(SOURCE, &mut words) {
-        return 1;
+    match Direct::skb(skb).window::<16>(SOURCE) {
+        Some(head) => words = [head.raw32::<0>(), head.raw32::<4>(), head.raw32::<8>(), head.raw32::<12>()],
+        // Not in the linear part.
+        None if !Skb(skb).load(SOURCE, &mut words) => return 1,
+        None => {}
     }
     // SAFETY: any bytes are a key; words are aligned for it.
     let bytes = unsafe { &*words.as_ptr().cast::<[u8; 16]>() };
-    let mac = MacKey::new([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]);
-    if MACS.get_ptr(&mac).is_none() {
-        return 1;
-    }
     let tag = |at: usize| (u32::from(bytes[at]) << 8 | u32::from(bytes[at + 1])) & VLAN_ID;
     let tags = hit.l3.wrapping_sub(ETH_LEN as u32) / 4;
     let (mut outer, mut inner) = (0, 0);
@@ -51,5 +53,14 @@ pub fn is_foreign(skb: *mut __sk_buff, hit: &Hit) -> u64 {
         (*skb).ifindex
     };
     let vlan = RouteVlan { ifindex, outer: outer as u16, inner: inner as u16 };
-    u64::from(ROUTE_VLANS.get_ptr(&vlan).is_none())
+    let Some(usual) = ROUTE_VLANS.get_ptr(&vlan) else { return 1 };
+    let mac = MacKey::new([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]);
+    // SAFETY: a value of the map, eight bytes as the key on the stack, and aligned for a word as all values are. What was read may be another element's by
+    // now (`judge::confirmed`): that one is of an own device too.
+    let (usual, ours) =
+        unsafe { (usual.cast::<u64>().read_volatile(), (&raw const mac).cast::<u64>().read_unaligned()) };
+    if usual == ours {
+        return 0;
+    }
+    u64::from(MACS.get_ptr(&mac).is_none())
 }

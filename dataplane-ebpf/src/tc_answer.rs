@@ -1,7 +1,7 @@
 //! Turns a packet into its own answer, in place, and sends it back in as ingress of the same device.
 //!
 //! Where that cannot be done the packet goes to user space, which builds a fresh one (`nf_inject`).
-use core::mem::MaybeUninit;
+use core::{arch::asm, mem::MaybeUninit};
 
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_INGRESS, BPF_F_INVALIDATE_HASH, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT},
@@ -10,8 +10,8 @@ use aya_ebpf::{
 use nodefence_common::{
     ANSWERS_PER_SECOND, EventKind, Reason,
     packet::{
-        ICMP_LEN, Packet, Reader as _, Sum, TCP_LEN, UDP_LEN, V4_LEN, V6_LEN, at, marks, port_unreachable,
-        protocol, pseudo, sum, swap_macs, v4_header, v6_header,
+        ICMP_LEN, Packet, Reader as _, Sum, TCP_LEN, UDP_LEN, V4_LEN, V6_LEN, Window as _, at, marks,
+        port_unreachable, protocol, pseudo, sum, swap_macs, v4_header, v6_header,
     },
 };
 use nodefence_ebpf::decide::Answer;
@@ -19,7 +19,7 @@ use nodefence_ebpf::decide::Answer;
 use crate::{
     judge::Hit,
     maps::ANSWER_BUDGET,
-    packet::Skb,
+    packet::{Direct, Skb},
     report::{add_one, emit_skb, has_left, inject},
 };
 
@@ -75,7 +75,11 @@ fn is_partial(skb: *mut __sk_buff, at: u32) -> Option<bool> {
 
 #[inline(always)]
 fn half(skb: *mut __sk_buff, at: u32) -> Option<u16> {
-    Skb(skb).window::<2>(at).map(|half| u16::from_ne_bytes(half.0))
+    match Direct::skb(skb).window::<2>(at) {
+        Some(half) => Some(half.be16::<0>().to_be()),
+        // Not in the linear part.
+        None => Skb(skb).window::<2>(at).map(|half| half.be16::<0>().to_be()),
+    }
 }
 
 #[inline(always)]
@@ -89,8 +93,9 @@ fn resize(skb: *mut __sk_buff, len: u32) -> bool {
 #[inline(always)]
 fn send_back<const ETHERNET: bool>(skb: *mut __sk_buff) -> bool {
     if ETHERNET {
-        let mut macs = [0; 3];
-        if !(Skb(skb).load(0, &mut macs) && Skb(skb).store(0, &swap_macs(macs), 0)) {
+        // The headers behind them were written, so that all of it lies in the linear part (`bpf_skb_store_bytes` pulls what it writes: `bpf_try_make_writable`).
+        let Some(macs) = Direct::skb(skb).window::<12>(0) else { return false };
+        if !Skb(skb).store(0, &swap_macs([macs.raw32::<0>(), macs.raw32::<4>(), macs.raw32::<8>()]), 0) {
             return false;
         }
     }
@@ -113,11 +118,12 @@ pub fn answer_tcp<const ETHERNET: bool>(
 ) -> u32 {
     let Some(partial) = trim(skb, packet) else { return hand_over_segment(skb, hit) as u32 };
     let reason = if matches!(answer, Answer::Reset { .. }) { Reason::Reset } else { Reason::Refused };
-    if reset(skb, packet, answer, partial) != 0 && send_back::<ETHERNET>(skb) {
-        reason as u32
+    let stored = if packet.v6 {
+        reset_v6(skb, packet, answer, partial)
     } else {
-        Reason::Failed as u32
-    }
+        reset_v4(skb, packet, answer, partial)
+    };
+    if stored != 0 && send_back::<ETHERNET>(skb) { reason as u32 } else { Reason::Failed as u32 }
 }
 
 /// Leaves of a segment what an answer takes, and tells whether the device is to complete the checksum; `None` where no answer can be made of it.
@@ -135,16 +141,31 @@ fn trim(skb: *mut __sk_buff, packet: &Packet) -> Option<u64> {
     resize(skb, packet.l3 + (header + TCP_LEN) as u32).then_some(u64::from(partial))
 }
 
+/// Both headers by one call, the dearest part of an answer.
 #[inline(never)]
-fn reset(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) -> u64 {
+fn reset_v4(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) -> u64 {
     let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
-    let header = if packet.v6 { V6_LEN } else { V4_LEN };
-    let stored = if packet.v6 {
-        Skb(skb).store(packet.l3, &v6_header(&packet.dst, &packet.src, protocol::TCP, TCP_LEN), STORE)
-    } else {
-        Skb(skb).store(packet.l3, &v4_header(&packet.dst, &packet.src, 0, protocol::TCP, TCP_LEN), STORE)
+    let mut headers = [0; (V4_LEN + TCP_LEN) / 4];
+    let (ip, tcp) = headers.split_at_mut(V4_LEN / 4);
+    ip.copy_from_slice(&v4_header(&packet.dst, &packet.src, 0, protocol::TCP, TCP_LEN));
+    tcp.copy_from_slice(&answer.tcp(packet, how));
+    u64::from(Skb(skb).store(packet.l3, &headers, STORE))
+}
+
+/// Both headers at once would take more of the stack than is left (see [`Skb::load_into`]): the first is stored before the second is made.
+#[inline(never)]
+fn reset_v6(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) -> u64 {
+    let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
+    if !Skb(skb).store(packet.l3, &v6_header(&packet.dst, &packet.src, protocol::TCP, TCP_LEN), STORE) {
+        return 0;
+    }
+    let mut again: *const Packet = packet;
+    // SAFETY: the same pointer. The compiler does not know it, and reads the addresses once more in place of keeping them on the stack.
+    let packet = unsafe {
+        asm!("{0} = {0}", inout(reg) again, options(pure, nomem, nostack, preserves_flags));
+        &*again
     };
-    u64::from(stored && Skb(skb).store(packet.l3 + header as u32, &answer.tcp(packet, how), STORE))
+    u64::from(Skb(skb).store(packet.l3 + V6_LEN as u32, &answer.tcp(packet, how), STORE))
 }
 
 /// Answers a datagram with port unreachable. Returns the [`Reason`] to count: `Unreachable` where the skb is on its way back,

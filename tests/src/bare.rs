@@ -59,9 +59,9 @@ impl Bare {
         let macs = devices.iter().filter_map(|device| device.mac);
         macs.map(MacKey::new).try_for_each(|mac| map.insert(&mac, &1, 0))?;
         let vlans = route_vlans(devices, &devices.iter().map(|device| device.ifindex).collect());
-        let mut map: HashMap<_, RouteVlan, u32> =
+        let mut map: HashMap<_, RouteVlan, MacKey> =
             self.ebpf.map_mut("route_vlans").context("route_vlans")?.try_into()?;
-        Ok(vlans.iter().try_for_each(|vlan| map.insert(vlan, &1, 0))?)
+        Ok(vlans.iter().try_for_each(|(vlan, mac)| map.insert(vlan, mac, 0))?)
     }
 
     fn add(&mut self, node: &Node) -> Result<()> {

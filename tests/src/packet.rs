@@ -230,7 +230,7 @@ impl Programs {
             self.mac(MacKey::new(mac))?;
         }
         for (outer, inner) in ROUTE_VLANS {
-            self.route_vlan(RouteVlan { ifindex, outer, inner })?;
+            self.route_vlan(RouteVlan { ifindex, outer, inner }, MacKey::NONE)?;
         }
         Ok(())
     }
@@ -330,14 +330,14 @@ impl Programs {
         Ok(map.insert(&mac, &1, 0)?)
     }
 
-    /// Makes a VLAN one by which a route to a backend leaves.
+    /// Makes a VLAN one by which a route to a backend leaves, as a rule with this source address.
     ///
     /// # Errors
     /// Where the map cannot be written.
-    pub fn route_vlan(&mut self, vlan: RouteVlan) -> Result<()> {
-        let mut map: HashMap<_, RouteVlan, u32> =
+    pub fn route_vlan(&mut self, vlan: RouteVlan, usual: MacKey) -> Result<()> {
+        let mut map: HashMap<_, RouteVlan, MacKey> =
             HashMap::try_from(self.ebpf.map_mut("route_vlans").context("route_vlans")?)?;
-        Ok(map.insert(&vlan, &1, 0)?)
+        Ok(map.insert(&vlan, &usual, 0)?)
     }
 
     /// A counter, summed over the CPUs.

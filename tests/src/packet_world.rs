@@ -176,7 +176,9 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
         programs.mac(MacKey::new(*mac))?;
     }
     for (outer, inner) in &world.route_vlans {
-        programs.route_vlan(RouteVlan { ifindex: IFINDEX, outer: *outer, inner: *inner })?;
+        // Where it is not said, the address is looked up.
+        let usual = if *inner == 0 { MacKey::new(OWN_MAC) } else { MacKey::NONE };
+        programs.route_vlan(RouteVlan { ifindex: IFINDEX, outer: *outer, inner: *inner }, usual)?;
     }
     programs
         .device(IFINDEX, Device { mac: world.mac, vlans: world.vlans.into(), generic: world.generic.into() })

@@ -106,7 +106,7 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
         hash::<20, 4>("ports", &mut out)?;
         hash::<4, 8>("devices", &mut out)?;
         hash::<8, 4>("macs", &mut out)?;
-        hash::<8, 4>("route_vlans", &mut out)?;
+        hash::<8, 8>("route_vlans", &mut out)?;
         array::<48>("nodes", &mut out)?;
         array::<16>("config", &mut out)?;
         per_cpu::<16>("counters", &mut out)?;

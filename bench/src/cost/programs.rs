@@ -93,7 +93,7 @@ impl Programs {
         let map = programs.ours.map_mut("route_vlans").context("no map `route_vlans`")?;
         // BPF_PROG_TEST_RUN pretends the loopback device.
         let vlan = RouteVlan { ifindex: 1, outer: 0, inner: 0 };
-        HashMap::<_, RouteVlan, u32>::try_from(map)?.insert(&vlan, &1, 0)?;
+        HashMap::<_, RouteVlan, MacKey>::try_from(map)?.insert(&vlan, &MacKey::new(SENDER), 0)?;
         programs.set_verdict(Verdict::Healthy)?;
         Ok(programs)
     }

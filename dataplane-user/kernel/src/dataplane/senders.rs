@@ -1,6 +1,6 @@
 //! What tells a packet of this node on its way to a backend from others': whose MAC address it bears, and in which VLAN it leaves.
 use std::{
-    collections::{BTreeSet, HashMap as Found},
+    collections::{BTreeMap, BTreeSet, HashMap as Found},
     time::{Duration, Instant},
 };
 
@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 8;
 /// The maps that say so. A packet that they do not know passes.
 pub(super) struct Senders {
     pub(super) macs: HashMap<MapData, MacKey, u32>,
-    pub(super) route_vlans: HashMap<MapData, RouteVlan, u32>,
+    pub(super) route_vlans: HashMap<MapData, RouteVlan, MacKey>,
     /// What they were last brought to, where all of it had room.
     pub(super) written: Option<Written>,
     /// How many had no room when that was last looked at.
@@ -36,9 +36,9 @@ pub(super) struct Senders {
 
 /// What the maps say.
 pub(super) struct Written {
-    macs: BTreeSet<MacKey>,
+    macs: BTreeMap<MacKey, u32>,
     /// `None`: what was pinned there.
-    route_vlans: Option<BTreeSet<RouteVlan>>,
+    route_vlans: Option<BTreeMap<RouteVlan, MacKey>>,
     at: Instant,
 }
 
@@ -56,8 +56,7 @@ pub(super) enum LeaveBy {
 impl Senders {
     /// Makes them say what follows from these devices, and from those of them by which routes to backends leave. What others changed there is mended too, now and then.
     pub(super) fn write(&mut self, devices: &[Interface], leave_by: &LeaveBy) -> Result<(), Error> {
-        let own = devices.iter().filter(|device| !device.macvtap);
-        let macs: BTreeSet<MacKey> = own.filter_map(|device| device.mac).map(MacKey::new).collect();
+        let macs: BTreeMap<MacKey, u32> = devices.iter().filter_map(own_mac).map(|mac| (mac, 1)).collect();
         let vlans = match leave_by {
             LeaveBy::Any => {
                 Some(route_vlans(devices, &devices.iter().map(|device| device.ifindex).collect()))
@@ -88,33 +87,38 @@ impl Senders {
     }
 }
 
+/// The MAC address that this node sends from by the device. A macvtap device's is its guest's.
+fn own_mac(device: &Interface) -> Option<MacKey> {
+    device.mac.filter(|_| !device.macvtap).map(MacKey::new)
+}
+
 /// Brings a map to this content; what is new before what goes. How many had no room.
-fn bring<K: Pod + Ord>(
-    map: &mut HashMap<MapData, K, u32>,
-    wanted: &BTreeSet<K>,
+fn bring<K: Pod + Ord, V: Pod + PartialEq>(
+    map: &mut HashMap<MapData, K, V>,
+    wanted: &BTreeMap<K, V>,
     name: &'static str,
 ) -> Result<usize, Error> {
-    let mut there = BTreeSet::new();
-    each(map, name, |key, _: u32| {
-        there.insert(key);
+    let mut there = BTreeMap::new();
+    each(map, name, |key, value: V| {
+        there.insert(key, value);
     })?;
     let mut left_out = 0;
-    for key in wanted.difference(&there) {
-        match insert(map, key, &1) {
+    for (key, value) in wanted.iter().filter(|(key, value)| there.get(key) != Some(value)) {
+        match insert(map, key, value) {
             Ok(()) => {}
             Err(error) if is_full(&error) => left_out += 1,
             Err(error) => return Err(Error::map(name)(error)),
         }
     }
-    for key in there.difference(wanted) {
+    for key in there.keys().filter(|key| !wanted.contains_key(key)) {
         drop_key(map, key, name)?;
     }
     Ok(left_out)
 }
 
 /// In which VLANs packets leave by which devices that a route sends out by one of `leave_by`: by that device as the route says, by what it is a VLAN of with its
-/// tag, by the ports of a bond or bridge as by that.
-pub fn route_vlans(devices: &[Interface], leave_by: &BTreeSet<u32>) -> BTreeSet<RouteVlan> {
+/// tag, by the ports of a bond or bridge as by that. With the MAC address of the device that the route names.
+pub fn route_vlans(devices: &[Interface], leave_by: &BTreeSet<u32>) -> BTreeMap<RouteVlan, MacKey> {
     let by_index: Found<u32, &Interface> = devices.iter().map(|device| (device.ifindex, device)).collect();
     let mut ports: Found<u32, Vec<u32>> = Found::new();
     for device in devices {
@@ -122,22 +126,25 @@ pub fn route_vlans(devices: &[Interface], leave_by: &BTreeSet<u32>) -> BTreeSet<
             ports.entry(master).or_default().push(device.ifindex);
         }
     }
-    let mut found = BTreeSet::new();
-    let mut waiting: Vec<(u32, Vec<u16>, usize)> =
-        leave_by.iter().map(|ifindex| (*ifindex, Vec::new(), 0)).collect();
-    while let Some((ifindex, tags, depth)) = waiting.pop() {
-        let tag = |at: usize| tags.get(at).copied().unwrap_or_default();
-        found.insert(RouteVlan { ifindex, outer: tag(0), inner: tag(1) });
-        if depth == MAX_DEPTH {
-            continue;
-        }
-        let below = ports.get(&ifindex).into_iter().flatten();
-        waiting.extend(below.map(|port| (*port, tags.clone(), depth + 1)));
-        let vlan = by_index.get(&ifindex).and_then(|device| Some((device.parent?, device.vlan?)));
-        if let Some((parent, vlan)) = vlan
-            && tags.len() < MAX_TAGS
-        {
-            waiting.push((parent, [&[vlan][..], &tags].concat(), depth + 1));
+    let mut found = BTreeMap::new();
+    for named in leave_by {
+        let mac = by_index.get(named).and_then(|device| own_mac(device)).unwrap_or(MacKey::NONE);
+        let mut waiting: Vec<(u32, Vec<u16>, usize)> = vec![(*named, Vec::new(), 0)];
+        while let Some((ifindex, tags, depth)) = waiting.pop() {
+            let tag = |at: usize| tags.get(at).copied().unwrap_or_default();
+            // Of several routes any one's will do.
+            found.entry(RouteVlan { ifindex, outer: tag(0), inner: tag(1) }).or_insert(mac);
+            if depth == MAX_DEPTH {
+                continue;
+            }
+            let below = ports.get(&ifindex).into_iter().flatten();
+            waiting.extend(below.map(|port| (*port, tags.clone(), depth + 1)));
+            let vlan = by_index.get(&ifindex).and_then(|device| Some((device.parent?, device.vlan?)));
+            if let Some((parent, vlan)) = vlan
+                && tags.len() < MAX_TAGS
+            {
+                waiting.push((parent, [&[vlan][..], &tags].concat(), depth + 1));
+            }
         }
     }
     found
@@ -159,7 +166,23 @@ mod tests {
 
     fn leaves(devices: &[Interface], by: &[u32]) -> Vec<(u32, u16, u16)> {
         let found = route_vlans(devices, &by.iter().copied().collect());
-        found.into_iter().map(|vlan| (vlan.ifindex, vlan.outer, vlan.inner)).collect()
+        found.into_keys().map(|vlan| (vlan.ifindex, vlan.outer, vlan.inner)).collect()
+    }
+
+    #[test]
+    fn a_route_names_the_device_whose_address_its_packets_bear() {
+        let with_mac = |device: Interface, last: u8| Interface { mac: Some([2, 0, 0, 0, 0, last]), ..device };
+        let devices = [
+            with_mac(device(2, None, None), 2),
+            with_mac(device(5, Some((2, 200)), None), 5),
+            Interface { macvtap: true, ..with_mac(device(6, Some((2, 300)), None), 6) },
+            device(7, None, None),
+        ];
+        let found = route_vlans(&devices, &[2, 5, 6, 7].into());
+        let mac = |ifindex, outer| found.get(&RouteVlan { ifindex, outer, inner: 0 }).copied();
+        let own = |last: u8| Some(MacKey::new([2, 0, 0, 0, 0, last]));
+        assert_eq!((mac(2, 0), mac(5, 0), mac(2, 200)), (own(2), own(5), own(5)));
+        assert_eq!([mac(6, 0), mac(2, 300), mac(7, 0)], [Some(MacKey::NONE); 3], "a guest's, or none");
     }
 
     #[test]
