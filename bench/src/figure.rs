@@ -113,6 +113,11 @@ impl Figure {
     }
 }
 
+/// Whether no goal is missed.
+pub(crate) fn all_met(figures: &[Figure]) -> bool {
+    figures.iter().all(|figure| figure.met != Some(false))
+}
+
 /// Writes the figures (`datapath.json`, `ipvs.json`, `scale.json`) and `machine.json` (where and how they were taken) into `out`.
 pub(crate) fn write(
     out: &Path,

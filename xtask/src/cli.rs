@@ -104,12 +104,21 @@ enum Verb {
         #[arg(short, long, default_value = "table")]
         output: Output,
     },
-    /// Run the benchmarks on this machine, against peers or promises; table, plot and JSON go to target/bench/.
+    /// Run the benchmarks on this machine, against peers or goals; table, plot and JSON go to target/bench/.
+    ///
+    /// Ends with 1 where a goal is missed, and with 3 where something could not be measured.
     #[command(after_help = "Examples:\n  cargo xtask bench datapath\n  cargo xtask bench ipvs --quick\n  \
-        cargo xtask bench scale --only rest,change\n  cargo xtask bench scale --help")]
+        cargo xtask bench scale --only rest,change\n  cargo xtask bench scale --help\n  cargo xtask bench --publish")]
     Bench {
-        /// Which benchmark, and its options; `-- --help` lists benchmarks, `datapath --help` the options of one.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "datapath")]
+        /// Run all of them, about an hour, and write docs/benchmarks.md; with --quick after it a trial, whose page stays in target/bench/publish/.
+        #[arg(long)]
+        publish: bool,
+        /// Which benchmark (without one: datapath), and its options; `-- --help` lists benchmarks, `datapath --help` the options of one.
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            default_value_if("publish", "false", "datapath")
+        )]
         args: Vec<String>,
     },
 }
@@ -136,7 +145,8 @@ impl Cli {
                 return vm::verb(&workspace, &options, test.as_deref());
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
-            Verb::Bench { args } => return programs::bench(&workspace, &args),
+            Verb::Bench { publish: true, args } => return programs::publish(&workspace, &args),
+            Verb::Bench { publish: false, args } => return programs::bench(&workspace, &args),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,9 +1,9 @@
 //! `demo` and `bench`: release builds of our own programs, run as root.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use crate::process;
 use crate::say::say;
@@ -18,26 +18,85 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     let packages = ["--package", "nodefence", "--package", "nodefence-tests"];
     let programs = ["--bin=nodefence", "--bin=nodefence-demo", "--bin=nodefence-peer"];
     build(workspace, &[&packages[..], &programs].concat())?;
-    run_as_root(workspace, "nodefence-demo", args)
+    Ok(ExitCode::from(run_as_root(workspace, "nodefence-demo", args)?))
 }
+
+/// The benchmarks' program.
+const BENCH: &str = "nodefence-bench";
+/// What it ends with where all was measured and a goal is missed.
+const MISSED: u8 = 1;
 
 /// The benchmarks. Of `ipvs` one half runs in a VM, and first.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
-    const NAME: &str = "nodefence-bench";
+    build_bench(workspace)?;
+    let usual = ["datapath".to_owned()];
+    let args = if args.is_empty() { &usual } else { args };
+    if !has_tables(args) {
+        return Ok(ExitCode::from(run_as_root(workspace, BENCH, args)?));
+    }
+    let tables = tables(workspace, args.iter().any(|arg| arg == "--quick"))?;
+    Ok(ExitCode::from(run_as_root(workspace, BENCH, &[args, &tables].concat())?))
+}
+
+/// All benchmarks, one after the other, and the page of what they found. That of a quick trial is no page for the documentation.
+pub(crate) fn publish(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
+    let is_quick = match args {
+        [] => false,
+        [only] if only == "--quick" => true,
+        _ => bail!(
+            "`bench --publish` runs all benchmarks as they are: expected nothing more, or --quick for a trial, and got `{}`",
+            args.join(" ")
+        ),
+    };
+    build_bench(workspace)?;
+    let from = workspace.target.join("bench/publish");
+    // What an earlier run left would be taken for this one's. It is root's.
+    process::run(process::root_command("rm").args(["-rf", "--"]).arg(&from))?;
+    let tables = tables(workspace, is_quick)?;
+    for name in ["datapath", "ipvs", "scale"] {
+        say!("measuring: {name}");
+        let mut call = vec![name.to_owned(), "--out".to_owned(), from.join(name).display().to_string()];
+        call.extend_from_slice(args);
+        if name == "ipvs" {
+            call.extend_from_slice(&tables);
+        }
+        let code = run_as_root(workspace, BENCH, &call)?;
+        if code > MISSED {
+            return Ok(ExitCode::from(code));
+        }
+    }
+    let to = if is_quick { from.join("benchmarks.md") } else { workspace.root.join("docs/benchmarks.md") };
+    let mut command = process::command(workspace.target.join("release").join(BENCH));
+    command.arg("publish").arg("--from").arg(&from).arg("--to").arg(&to);
+    command.args(["--commit", &commit(workspace)]);
+    Ok(ExitCode::from(code(BENCH, process::status(&mut command)?)?))
+}
+
+fn build_bench(workspace: &Workspace) -> Result<()> {
     setup::ensure(workspace, &[Need::Build, Need::Bench])?;
     let packages =
         ["--package=nodefence", "--package=nodefence-bench", "--package=nodefence-tests", "--bins"];
-    build(workspace, &packages)?;
-    if !has_tables(args) {
-        return run_as_root(workspace, NAME, args);
-    }
+    build(workspace, &packages)
+}
+
+/// Measures large IPVS tables in a VM; what tells `nodefence-bench ipvs` of the figures.
+fn tables(workspace: &Workspace, is_quick: bool) -> Result<[String; 2]> {
     setup::ensure(workspace, &[Need::Vm])?;
     let built = |name| workspace.target.join("release").join(name);
-    let (programs, host) = ([NAME, "nodefence"].map(built), built(vm::HOST));
+    let (programs, host) = ([BENCH, "nodefence"].map(built), built(vm::HOST));
     let file = workspace.target.join("ipvs-tables.json");
-    vm::figures(workspace, &programs, &host, args.iter().any(|arg| arg == "--quick"), &file)?;
-    let told = ["--tables".to_owned(), file.display().to_string()];
-    run_as_root(workspace, NAME, &[args, &told].concat())
+    vm::figures(workspace, &programs, &host, is_quick, &file)?;
+    Ok(["--tables".to_owned(), file.display().to_string()])
+}
+
+/// What is measured. A folder that no git knows is possible: an unpacked archive.
+fn commit(workspace: &Workspace) -> String {
+    let git =
+        |args: &[&str]| process::output(process::command("git").args(args).current_dir(&workspace.root));
+    let Ok(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return "not known".to_owned() };
+    let is_clean = git(&["status", "--porcelain"]).is_ok_and(|changes| changes.trim().is_empty());
+    let changes = if is_clean { "" } else { ", with changes that are not committed" };
+    format!("{}{changes}", commit.trim())
 }
 
 /// Whether a call of the benchmarks wants what is measured in a VM.
@@ -52,17 +111,20 @@ fn build(workspace: &Workspace, what: &[&str]) -> Result<()> {
     process::run(workspace.cargo().args(["build", "--release"]).args(what))
 }
 
-/// Runs a program of `target/release` in the root folder; its exit code is ours.
-fn run_as_root(workspace: &Workspace, name: &str, args: &[String]) -> Result<ExitCode> {
+/// Runs a program of `target/release` in the root folder; gives its exit code.
+fn run_as_root(workspace: &Workspace, name: &str, args: &[String]) -> Result<u8> {
     let path: PathBuf = workspace.target.join("release").join(name);
     if !process::is_root() {
         say!("{name} makes network namespaces: it runs under sudo");
     }
     let mut command = process::root_command(&path);
     command.args(args).current_dir(&workspace.root);
-    let status = process::status(&mut command)?;
+    code(name, process::status(&mut command)?)
+}
+
+fn code(name: &str, status: ExitStatus) -> Result<u8> {
     let code = status.code().with_context(|| format!("{name} ended with {status}"))?;
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    Ok(u8::try_from(code).unwrap_or(1))
 }
 
 #[cfg(test)]
