@@ -129,7 +129,10 @@ fn tables(
     if let Some(nodes) = &changed.nodes {
         let mut tables = NodeTables::clone(&before.tables);
         for at in nodes {
-            let (Some(node), Some(Some(slot))) = (view.at(*at), slots.get(at.position())) else { continue };
+            let (Some(node), Some(Some(slot))) = (view.nodes.get(at.position()), slots.get(at.position()))
+            else {
+                continue;
+            };
             tables.put(slot.index, Some(Arc::new(NodePart::new(node, *slot, policy))));
         }
         return tables;

@@ -200,8 +200,7 @@ impl Exempt {
                     blames.push(Blame { port: *port, owner, cut: owner.into_iter().collect() });
                 }
                 for target in index.with(port, *reason) {
-                    let cut: BTreeSet<Slot> =
-                        target.usable.iter().filter_map(|port| index.slot(port)).collect();
+                    let cut: BTreeSet<Slot> = target.usable().filter_map(|port| index.slot(&port)).collect();
                     if cut.is_subset(&self.cut) {
                         blames.push(Blame { port: *port, owner, cut: cut.into_iter().collect() });
                     }

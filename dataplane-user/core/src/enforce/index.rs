@@ -19,8 +19,28 @@ use crate::{
 pub struct Target {
     /// For what it is exempt then.
     pub reason: KeptFor,
-    /// What may be used.
-    pub usable: Box<[KeptPort]>,
+    service: Arc<Service>,
+    /// Which endpoints may be used, by their places in the Service; `None` for all, as it is nearly everywhere. The view has them anyway.
+    which: Option<Box<[u32]>>,
+}
+
+impl Target {
+    /// What may be used, in the order of the Service's endpoints.
+    pub fn usable(&self) -> impl Iterator<Item = KeptPort> + '_ {
+        let endpoints = &self.service.endpoints[..];
+        let all = if self.which.is_none() { endpoints } else { &[] };
+        let some = self.which.iter().flat_map(|which| which.iter());
+        let some = some.filter_map(|at| endpoints.get(*at as usize));
+        let port = self.reason.port as usize;
+        all.iter()
+            .chain(some)
+            .filter_map(move |endpoint| KeptPort::of(&self.service, port, endpoint, endpoint.node))
+    }
+
+    /// How many that are.
+    pub(super) fn count(&self) -> usize {
+        self.which.as_ref().map_or(self.service.endpoints.len(), |which| which.len())
+    }
 }
 
 /// The targets of a Service that can become exempt.
@@ -135,8 +155,8 @@ impl ExemptIndex {
         let mut lost: BTreeMap<Slot, BTreeSet<u32>> = BTreeMap::new();
         for &s in services {
             let service = view.services.as_ref()?.get(s as usize)?;
-            let places = index.services.get(s as usize)?.all().iter().flat_map(|target| &target.usable);
-            for slot in places.filter_map(|port| self.slot(port)) {
+            let places = index.services.get(s as usize)?.all().iter().flat_map(Target::usable);
+            for slot in places.filter_map(|port| self.slot(&port)) {
                 lost.entry(slot).or_default().insert(s);
             }
             index.put(s, targets_of(s, service, &proxy, &index.slots), &mut gained);
@@ -159,7 +179,7 @@ impl ExemptIndex {
     fn put(&mut self, s: u32, all: Vec<Target>, parts: &mut Parts) {
         for (at, target) in (0..).zip(&all) {
             let mut counts: BTreeMap<Slot, u32> = BTreeMap::new();
-            for slot in target.usable.iter().filter_map(|port| self.slot(port)) {
+            for slot in target.usable().filter_map(|port| self.slot(&port)) {
                 *counts.entry(slot).or_default() += 1;
             }
             for (slot, count) in counts {
@@ -174,7 +194,7 @@ impl ExemptIndex {
             self.sizes.resize(self.sizes.len() + all.len(), 0);
         }
         for (size, target) in self.sizes.iter_mut().skip(targets.first as usize).zip(&all) {
-            *size = target.usable.len() as u32;
+            *size = target.count() as u32;
         }
         targets.all = (count > 0).then(|| all.into());
         self.targets = self.targets + count - before;
@@ -248,36 +268,40 @@ impl ExemptIndex {
         let targets = self.slot(port).into_iter().flat_map(|slot| self.targets_of(slot));
         targets
             .map(|(_, _, target)| target)
-            .filter(move |target| target.reason == reason && target.usable.contains(port))
+            .filter(move |target| target.reason == reason && target.usable().any(|usable| usable == *port))
     }
 }
 
 /// The targets of a Service that can become exempt.
-fn targets_of(s: u32, service: &Service, proxy: &Proxy<'_>, slots: &[Option<Slot>]) -> Vec<Target> {
+fn targets_of(s: u32, service: &Arc<Service>, proxy: &Proxy<'_>, slots: &[Option<Slot>]) -> Vec<Target> {
     let by_proxy = targets(service, proxy.mode).map(|at| (at.port, at.policy, usable(&at, proxy, |_| true)));
     let by_dns = published(service).map(|(port, named)| (port, TrafficPolicy::Cluster, named));
     let all = by_proxy.chain(by_dns).filter_map(|(port, policy, endpoints)| {
-        let usable = all_placed(service, &endpoints, port, slots)?;
+        if !are_placed(service, &endpoints, port, slots) {
+            return None;
+        }
         let reason = KeptFor { service: s, port: port as u32, why: Why::NothingElse(policy) };
-        Some(Target { reason, usable })
+        Some(Target { reason, which: which_of(service, &endpoints), service: Arc::clone(service) })
     });
     all.collect()
 }
 
-/// The ports of endpoints; `None` where one of them can never be cut, or there is none.
-fn all_placed(
-    service: &Service,
-    endpoints: &[&Endpoint],
-    port: usize,
-    slots: &[Option<Slot>],
-) -> Option<Box<[KeptPort]>> {
-    if endpoints.is_empty() {
+/// Whether there are endpoints, and each of them can be cut.
+fn are_placed(service: &Service, endpoints: &[&Endpoint], port: usize, slots: &[Option<Slot>]) -> bool {
+    let is_placed = |endpoint: &&Endpoint| {
+        let slot = endpoint.node.and_then(|node| *slots.get(node.position())?);
+        slot.is_some() && service.target(port, endpoint).is_some()
+    };
+    !endpoints.is_empty() && endpoints.iter().all(is_placed)
+}
+
+/// The places of some endpoints, which are in the Service's order; `None` where these are all.
+fn which_of(service: &Service, endpoints: &[&Endpoint]) -> Option<Box<[u32]>> {
+    if endpoints.len() == service.endpoints.len() {
         return None;
     }
-    let port_of = |endpoint: &&Endpoint| {
-        let node = endpoint.node?;
-        (*slots.get(node.position())?)?;
-        KeptPort::of(service, port, endpoint, Some(node))
-    };
-    endpoints.iter().map(port_of).collect()
+    let mut left = endpoints.iter().peekable();
+    let all = (0..).zip(&service.endpoints);
+    let some = all.filter(|(_, one)| left.next_if(|next| std::ptr::eq(**next, *one)).is_some());
+    Some(some.map(|(at, _)| at).collect())
 }

@@ -40,7 +40,7 @@ impl Shortage {
                 }
             }
             for (number, target) in index.targets_of_service(service) {
-                let alive = target.usable.iter().filter(|port| !index.slot(port).is_some_and(&cut)).count();
+                let alive = target.usable().filter(|port| !index.slot(port).is_some_and(&cut)).count();
                 next.left[number as usize] = alive as u32;
                 if alive == 0 {
                     next.add(target);
@@ -59,13 +59,13 @@ impl Shortage {
     }
 
     fn add(&mut self, target: &Target) -> Vec<KeptPort> {
-        let new = target.usable.iter().filter(|port| self.ports.insert(**port, target.reason));
-        new.copied().collect()
+        let new = target.usable().filter(|port| self.ports.insert(*port, target.reason));
+        new.collect()
     }
 
     fn take_away(&mut self, target: &Target) -> Vec<KeptPort> {
-        let gone = target.usable.iter().filter(|port| self.ports.remove(**port, target.reason));
-        gone.copied().collect()
+        let gone = target.usable().filter(|port| self.ports.remove(*port, target.reason));
+        gone.collect()
     }
 
     /// Which ports are exempt.

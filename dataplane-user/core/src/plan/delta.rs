@@ -7,7 +7,7 @@ use std::{
 
 use nodefence_common::{Addr, BackendEntry, PortKey};
 
-use super::{NodeTables, Tables};
+use super::{NodePart, NodeTables, Tables};
 
 /// What changes in one map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,11 +131,10 @@ impl Delta {
         }
         let (mut backends, mut ports) = (Moves::new(), Moves::new());
         for (before, after) in after.changed_since(before) {
-            backends.note(
-                before.map_or(&[][..], |part| &part.backends),
-                after.map_or(&[][..], |part| &part.backends),
-            );
-            ports.note(before.map_or(&[][..], |part| &part.ports), after.map_or(&[][..], |part| &part.ports));
+            let of = |part: Option<&NodePart>| part.map(NodePart::backends).unwrap_or_default();
+            backends.note(&of(before), &of(after));
+            let of = |part: Option<&NodePart>| part.map(NodePart::ports).unwrap_or_default();
+            ports.note(&of(before), &of(after));
         }
         Self { backends: backends.changes(), ports: ports.changes() }
     }

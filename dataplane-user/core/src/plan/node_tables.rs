@@ -1,6 +1,6 @@
 //! What of a view must lie in the tables, held by node: two views share the parts of nodes in which nothing changed.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use nodefence_common::{Addr, BackendEntry, PortKey, backend_flags, port_flags};
 
@@ -10,31 +10,66 @@ use super::{
     wanted::{Policy, backend_entry},
 };
 use crate::{
-    cluster::{ClusterView, Node},
+    cluster::{Backend, ClusterView, Node},
     list::List,
 };
 
-/// What of one node must lie in the tables.
+/// What of one node must lie in the tables. It follows from the node, which the view has anyway: there is an entry for each backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePart {
-    /// Its backends' addresses, sorted, each once.
-    pub(super) backends: Box<[(Addr, BackendEntry)]>,
-    /// Its host-network endpoints, sorted, each once. The value is [`port_flags::CUT`].
-    pub(super) ports: Box<[(PortKey, u32)]>,
+    node: Arc<Node>,
+    slot: Slot,
+    /// It is the node that the agent runs on.
+    is_own: bool,
+    /// How many addresses.
+    backends: usize,
+    /// How many host-network endpoints.
+    ports: usize,
 }
 
 impl NodePart {
     /// Of a node with this place.
-    pub fn new(node: &Node, slot: Slot, policy: &Policy<'_>) -> Self {
-        let entry = |backend| backend_entry(&node.name, slot, backend, policy);
-        let mut backends: Vec<_> = node.backends.iter().map(|one| (one.addr(), entry(one))).collect();
+    pub fn new(node: &Arc<Node>, slot: Slot, policy: &Policy<'_>) -> Self {
+        let is_own = node.name == policy.own_node;
+        let part = Self { node: Arc::clone(node), slot, is_own, backends: 0, ports: 0 };
+        Self { backends: part.entries().count(), ports: part.keys().count(), ..part }
+    }
+
+    /// Its backends' addresses, each once, in the order of the node's backends.
+    fn entries(&self) -> impl Iterator<Item = (Addr, BackendEntry)> + '_ {
+        let each = self.node.backends.chunk_by(|one, other| one.address == other.address);
+        each.filter_map(|same| same.first()).map(|backend| (backend.addr(), self.entry(backend)))
+    }
+
+    fn entry(&self, backend: &Backend) -> BackendEntry {
+        backend_entry(self.slot, self.is_own, backend)
+    }
+
+    /// Its host-network endpoints, each once. The value is [`port_flags::CUT`].
+    fn keys(&self) -> impl Iterator<Item = (PortKey, u32)> + '_ {
+        let keys = self.node.backends.iter().filter_map(Backend::port_key);
+        keys.map(|key| (key, port_flags::CUT))
+    }
+
+    /// Its backends' addresses, sorted, each once.
+    pub(super) fn backends(&self) -> Vec<(Addr, BackendEntry)> {
+        let mut backends: Vec<_> = self.entries().collect();
+        // IPv6 may stand before IPv4 here and behind it there.
         backends.sort_unstable_by_key(|(addr, _)| *addr);
-        backends.dedup_by_key(|(addr, _)| *addr);
-        let mut ports: Vec<_> = node.backends.iter().filter_map(|one| one.port_key()).collect();
+        backends
+    }
+
+    /// Its host-network endpoints, sorted, each once.
+    pub(super) fn ports(&self) -> Vec<(PortKey, u32)> {
+        let mut ports: Vec<_> = self.keys().collect();
         ports.sort_unstable();
-        ports.dedup();
-        let ports = ports.into_iter().map(|key| (key, port_flags::CUT)).collect();
-        Self { backends: backends.into(), ports }
+        ports
+    }
+
+    fn backend(&self, addr: &Addr) -> Option<BackendEntry> {
+        let (address, backends) = (IpAddr::from(*addr), &self.node.backends);
+        let at = backends.partition_point(|backend| backend.address < address);
+        backends.get(at).filter(|backend| backend.address == address).map(|backend| self.entry(backend))
     }
 }
 
@@ -54,9 +89,8 @@ impl NodeTables {
         while self.parts.len() <= at {
             self.parts.push(None);
         }
-        let sizes = |part: &Option<Arc<NodePart>>| {
-            part.as_ref().map_or((0, 0), |part| (part.backends.len(), part.ports.len()))
-        };
+        let sizes =
+            |part: &Option<Arc<NodePart>>| part.as_ref().map_or((0, 0), |part| (part.backends, part.ports));
         let Some(there) = self.parts.get_mut(at) else { return };
         let (before, after) = (sizes(there), sizes(&part));
         *there = part;
@@ -81,9 +115,7 @@ impl NodeTables {
 
     /// The address' entry, where the node with this place has it.
     pub fn backend(&self, addr: &Addr, index: u32) -> Option<BackendEntry> {
-        let backends = &self.part(index)?.backends;
-        let at = backends.binary_search_by_key(addr, |(addr, _)| *addr).ok()?;
-        backends.get(at).map(|(_, entry)| *entry)
+        self.part(index)?.backend(addr)
     }
 
     /// Whether the address is a backend as a whole of the node with this place.
@@ -93,12 +125,12 @@ impl NodeTables {
 
     /// All addresses and their entries.
     pub(crate) fn all_backends(&self) -> impl Iterator<Item = (Addr, BackendEntry)> {
-        self.parts.iter().flatten().flat_map(|part| part.backends.iter().copied())
+        self.parts.iter().flatten().flat_map(|part| part.entries())
     }
 
     /// All host-network endpoints and their flags.
     pub fn all_ports(&self) -> impl Iterator<Item = (PortKey, u32)> {
-        self.parts.iter().flatten().flat_map(|part| part.ports.iter().copied())
+        self.parts.iter().flatten().flat_map(|part| part.keys())
     }
 
     /// The same by address. Costs in proportion to all of it.
@@ -138,4 +170,54 @@ pub(crate) fn backend_tables(
         tables.put(slot.index, Some(Arc::new(NodePart::new(node, slot, policy))));
     }
     tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cluster::{Protocol, Scope},
+        plan::{Answer, Mode},
+    };
+
+    #[test]
+    fn what_lies_in_the_tables_is_in_the_order_of_its_keys_and_each_is_found() {
+        let (one, other) = (Scope::Port(80, Protocol::Tcp), Scope::Port(80, Protocol::Udp));
+        // In the order of a node's backends: of these the last two come first among keys.
+        let backends = [
+            ("10.0.0.1", Scope::Address),
+            ("10.0.0.2", one),
+            ("10.0.0.2", other),
+            ("::5:6", Scope::Address),
+            ("::5:7", one),
+        ];
+        let backend = |(address, scope): (&str, Scope)| Backend { address: address.parse().unwrap(), scope };
+        let backends: Vec<Backend> = backends.into_iter().map(backend).collect();
+        let node = Node {
+            name: "a".into(),
+            addresses: Vec::new(),
+            zone: None,
+            pool: None,
+            backends: backends.clone(),
+            left_out: Vec::new(),
+        };
+        let slot = Slot { index: 3, generation: 4 };
+        let policy = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
+        let part = NodePart::new(&Arc::new(node), slot, &policy);
+        let (entries, ports) = (part.backends(), part.ports());
+        assert!(entries.is_sorted_by_key(|(addr, _)| *addr) && ports.is_sorted());
+        assert_eq!((entries.len(), ports.len()), (4, 3));
+        assert_eq!((part.backends, part.ports), (4, 3));
+        let mut tables = NodeTables::default();
+        tables.put(3, Some(Arc::new(part)));
+        for backend in &backends {
+            let entry = tables.backend(&backend.addr(), 3).unwrap();
+            assert_eq!((entry.node, entry.generation), (3, 4));
+            let is_whole = backend.scope == Scope::Address;
+            assert_eq!(tables.is_whole(&backend.addr(), 3), is_whole, "{backend}");
+            assert!(entries.contains(&(backend.addr(), entry)) && entry.flags & backend_flags::OWN != 0);
+        }
+        let other: Addr = IpAddr::from([10, 0, 0, 3]).into();
+        assert_eq!((tables.backend(&other, 3), tables.backend(&backends[0].addr(), 2)), (None, None));
+    }
 }

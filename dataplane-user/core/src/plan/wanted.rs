@@ -70,12 +70,12 @@ pub(crate) fn verdict_until(now: u64, remaining: Option<Duration>) -> u64 {
     now.saturating_add(VERDICT_LIFETIME_NS.min(remaining))
 }
 
-/// The entry of a backend of node `name`.
-pub(crate) fn backend_entry(name: &str, slot: Slot, backend: &Backend, policy: &Policy<'_>) -> BackendEntry {
+/// The entry of a backend of the node with this place. `is_own`: it is the node that the agent runs on.
+pub(super) fn backend_entry(slot: Slot, is_own: bool, backend: &Backend) -> BackendEntry {
     let scope = match backend.scope {
         Scope::Address => 0,
         Scope::Port(..) => backend_flags::PORT_SCOPED,
     };
-    let flags = scope | if name == policy.own_node { backend_flags::OWN } else { 0 };
+    let flags = scope | if is_own { backend_flags::OWN } else { 0 };
     BackendEntry { node: slot.index, generation: slot.generation, flags }
 }

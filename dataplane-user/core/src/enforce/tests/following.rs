@@ -42,7 +42,8 @@ fn of_nodes(index: &ExemptIndex, slots: &Slots) -> BTreeMap<Slot, OfNode> {
     let slots = names().into_iter().filter_map(|name| slots.get(&name));
     let of_node = |slot: Slot| {
         let targets = index.targets_of(slot);
-        let targets = targets.map(|(_, count, target)| (target.reason, target.usable.to_vec(), count));
+        let targets =
+            targets.map(|(_, count, target)| (target.reason, target.usable().collect::<Vec<_>>(), count));
         (slot, (targets.collect(), index.untied_of(slot).to_vec()))
     };
     slots.map(of_node).collect()
@@ -52,7 +53,7 @@ fn numbers_are_each_one_s(index: &ExemptIndex) {
     let numbers: BTreeSet<u32> = index.targets().map(|(number, _)| number).collect();
     assert_eq!(numbers.len(), index.targets().count(), "two targets have one number");
     for (number, target) in index.targets() {
-        assert_eq!(index.sizes()[number as usize] as usize, target.usable.len());
+        assert_eq!(index.sizes()[number as usize] as usize, target.usable().count());
     }
 }
 
@@ -83,7 +84,7 @@ fn the_same(new: &NewView, fresh: &NewView, slots: &Slots) {
     assert_eq!(new.addresses, fresh.addresses);
     assert_eq!(of_nodes(&new.exempt, slots), of_nodes(&fresh.exempt, slots));
     let targets = |index: &ExemptIndex| {
-        let all = index.targets().map(|(_, target)| (target.reason, target.usable.to_vec()));
+        let all = index.targets().map(|(_, target)| (target.reason, target.usable().collect::<Vec<_>>()));
         all.collect::<BTreeSet<_>>()
     };
     assert_eq!(targets(&new.exempt), targets(&fresh.exempt));

@@ -60,7 +60,7 @@ impl Maps {
 
 /// What may become exempt, in words that do not depend on numbers: for whose sake, and what of it may be used.
 fn targets<'a>(targets: impl Iterator<Item = (u32, &'a Target)>) -> BTreeSet<(KeptFor, Vec<KeptPort>)> {
-    targets.map(|(_, target)| (target.reason, target.usable.to_vec())).collect()
+    targets.map(|(_, target)| (target.reason, target.usable().collect::<Vec<_>>())).collect()
 }
 
 /// Everything that verdicts follow from is the same.
