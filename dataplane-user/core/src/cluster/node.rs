@@ -1,6 +1,6 @@
 //! How a node is told from others: by its name, or by where it stands in one view.
 
-use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
+use std::{borrow::Borrow, fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -12,6 +12,11 @@ pub struct NodeName(Arc<str>);
 impl NodeName {
     /// Its text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its text, to be shared.
+    pub(super) const fn text(&self) -> &Arc<str> {
         &self.0
     }
 }
@@ -84,18 +89,20 @@ impl Serialize for NodeName {
 ///
 /// The index in the kernel's maps is another number. It stays with the node as long as the node exists, whatever the view, and has a generation
 /// ([`crate::plan::Slot`]).
+///
+/// One more than the position, so that an endpoint of no node takes no more memory than one of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NodeIx(u32);
+pub struct NodeIx(NonZeroU32);
 
 impl NodeIx {
     /// Of the node at this position. Only who makes the view, and the view itself, may say so.
     pub(super) const fn new(position: u32) -> Self {
-        Self(position)
+        Self(NonZeroU32::MIN.saturating_add(position))
     }
 
     /// For lists that have an entry for each node of the view, in the view's order.
     pub const fn position(self) -> usize {
-        self.0 as usize
+        (self.0.get() - 1) as usize
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Service {
 impl Service {
     /// The endpoint's own port for traffic to the service port with this index in `ports`; `None` where it has none.
     pub fn target(&self, port: usize, endpoint: &Endpoint) -> Option<u16> {
-        let target = match &endpoint.targets {
+        let target = match endpoint.targets() {
             Some(targets) => *targets.get(port)?,
             None => self.ports.get(port)?.target,
         };
@@ -108,22 +108,43 @@ pub struct Endpoint {
     /// The node it runs on, by its index in the view that the endpoint is part of. `None` for an endpoint that is tied to no node,
     /// as a Service without selector has them: such a one is never cut.
     pub node: Option<NodeIx>,
-    /// Where it stands.
-    pub zone: Option<Arc<str>>,
-    /// Its own port for each of the Service's, 0 for none; `None` where they are the Service's targets.
-    pub(super) targets: Option<Box<[u16]>>,
     /// It takes new flows. What is not said counts as yes (`addEndpoints`, pkg/proxy/endpointslicecache.go).
     pub ready: bool,
     /// It answers, be it about to end. What is not said counts as yes, whatever `ready` says.
     pub serving: bool,
     /// It is about to end. What is not said counts as no.
     pub terminating: bool,
+    /// `None` where nothing more is said of it.
+    pub(super) more: Option<Arc<More>>,
+}
+
+/// What is said of some endpoints, and of most of a Service's alike: these share it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct More {
+    pub(super) zone: Option<Arc<str>>,
+    pub(super) targets: Option<Box<[u16]>>,
+    pub(super) hints: Option<Box<Hints>>,
+}
+
+impl Endpoint {
+    /// Where it stands.
+    pub fn zone(&self) -> Option<&str> {
+        self.more.as_ref()?.zone.as_deref()
+    }
+
+    /// Its own port for each of the Service's, 0 for none; `None` where they are the Service's targets.
+    pub(super) fn targets(&self) -> Option<&[u16]> {
+        self.more.as_ref()?.targets.as_deref()
+    }
+
     /// For whom it is meant; `None` where nothing is said.
-    pub hints: Option<Box<Hints>>,
+    pub fn hints(&self) -> Option<&Hints> {
+        self.more.as_ref()?.hints.as_deref()
+    }
 }
 
 /// For whom an endpoint is meant (`hints` of an EndpointSlice).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hints {
     /// Zones whose nodes should use it.
     pub zones: BTreeSet<Arc<str>>,

@@ -115,7 +115,7 @@ impl Topology {
         let ready = || there.iter().filter(|e| e.ready);
         let for_all = |nodes: bool| {
             let has = |h: &Hints| if nodes { !h.nodes.is_empty() } else { !h.zones.is_empty() };
-            ready().all(|e| e.hints.as_deref().is_some_and(has))
+            ready().all(|e| e.hints().is_some_and(has))
         };
         let for_us = |topology: Self| ready().any(|e| topology.allows(e, proxy));
         if for_us(Self::SameNode) && for_all(true) {
@@ -129,7 +129,7 @@ impl Topology {
 
     /// `availableForTopology`.
     fn allows(self, endpoint: &Endpoint, proxy: &Proxy<'_>) -> bool {
-        let hints = endpoint.hints.as_deref();
+        let hints = endpoint.hints();
         match self {
             Self::Everywhere => true,
             Self::SameNode => hints.is_some_and(|hints| hints.nodes.contains(proxy.node)),

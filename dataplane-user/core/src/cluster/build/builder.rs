@@ -1,6 +1,8 @@
+mod settle;
+
 use std::{
     cell::LazyCell,
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
 };
@@ -12,13 +14,16 @@ use super::{
     super::{
         node::{NodeIx, NodeName},
         object::{Conflict, NodeObject, ObjectName, ServiceObject, SliceObject},
-        view::{Backend, ClusterView, Node},
+        view::{ClusterView, Node},
     },
     change::{Change, Entry, Rules, relist},
-    group::{Around, Group},
+    group::Group,
     member::Member,
-    owners::{Kind, Owners, Unit},
+    named_by::NamedBy,
+    names::NameId,
+    owners::{By, Kind, Owners, Unit},
     reached::Reached,
+    slice::Slice,
 };
 
 /// All objects that a source delivered, and what they come to. That follows from the objects alone: it does not matter in which order they came.
@@ -27,18 +32,15 @@ use super::{
 #[derive(Debug)]
 pub struct Builder {
     rules: Rules,
-    nodes: BTreeMap<NodeName, Member>,
+    nodes: BTreeMap<NodeName, Box<Member>>,
     /// Whether the source says anything of Services.
     knows_services: bool,
-    groups: BTreeMap<Arc<str>, Group>,
+    groups: BTreeMap<Arc<str>, Box<Group>>,
     /// The Service of each slice.
-    service_of: HashMap<Arc<str>, Arc<str>, RandomState>,
+    service_of: HashMap<Arc<str>, NameId, RandomState>,
     owners: Owners,
     reached: Reached,
-    /// Backends of nodes because of endpoints, and how often.
-    tied: HashMap<NodeName, HashMap<Backend, u32>, RandomState>,
-    /// The Services whose endpoints name a node.
-    named_by: HashMap<NodeName, BTreeSet<Arc<str>>, RandomState>,
+    named_by: NamedBy,
     /// Nodes beyond as many as there may be, the last by name.
     surplus: BTreeSet<NodeName>,
     /// Rises whenever nodes may stand elsewhere in the view.
@@ -49,7 +51,7 @@ pub struct Builder {
     /// Who has conflicts.
     conflicting: BTreeSet<Unit>,
     /// Addresses of the machine that the agent runs on, and whose they are.
-    machine: (NodeName, BTreeSet<IpAddr>),
+    machine: (Option<NameId>, BTreeSet<IpAddr>),
     /// Something is in the next view that is not in the last one, or the other way round.
     is_changed: bool,
 }
@@ -65,8 +67,7 @@ impl Builder {
             service_of: HashMap::default(),
             owners: Owners::default(),
             reached: Reached::default(),
-            tied: HashMap::default(),
-            named_by: HashMap::default(),
+            named_by: NamedBy::default(),
             surplus: BTreeSet::new(),
             order: 1,
             dirty: BTreeSet::new(),
@@ -112,13 +113,18 @@ impl Builder {
     /// The machine that the agent runs on is this node, and these are all of its addresses, whether the node's object names them or not: its own sockets have them,
     /// so that only ports of them can be cut. What another node claims of them is neither's. Gives the conflicts that this brought.
     pub fn set_machine(&mut self, own: &NodeName, addresses: BTreeSet<IpAddr>) -> Vec<Conflict> {
-        let (last, known) = std::mem::replace(&mut self.machine, (own.clone(), addresses));
+        let own = self.owners.names.take(own.text());
+        let (last, known) = std::mem::replace(&mut self.machine, (Some(own), addresses));
         let (_, addresses) = &self.machine;
-        for ip in known.iter().filter(|ip| last != *own || !addresses.contains(ip)) {
-            self.owners.release(*ip, &Unit::Machine);
+        let is_same = last == Some(own);
+        if let Some(last) = last {
+            for ip in known.iter().filter(|ip| !is_same || !addresses.contains(ip)) {
+                self.owners.release(*ip, By::Machine.named(last));
+            }
+            self.owners.names.give_back(last);
         }
-        for ip in addresses.iter().filter(|ip| last != *own || !known.contains(ip)) {
-            self.owners.claim(*ip, Unit::Machine, Some((own.clone(), Kind::Shared)));
+        for ip in addresses.iter().filter(|ip| !is_same || !known.contains(ip)) {
+            self.owners.claim(*ip, By::Machine.named(own), Some(Kind::Shared.of(own)));
         }
         self.settle()
     }
@@ -138,12 +144,13 @@ impl Builder {
         let nodes: Vec<Arc<Node>> = self.nodes.values().filter_map(|member| member.node.clone()).collect();
         // Most changes move no endpoint to another node.
         let places = LazyCell::new(|| {
-            let places = nodes.iter().map(|node| &node.name).zip((0..).map(NodeIx::new));
-            places.collect::<HashMap<&NodeName, NodeIx, RandomState>>()
+            let ids = nodes.iter().map(|node| self.owners.names.find(&node.name));
+            let places = ids.zip((0..).map(NodeIx::new)).filter_map(|(id, at)| Some((id?, at)));
+            places.collect::<HashMap<NameId, NodeIx, RandomState>>()
         });
         let mut services = Vec::with_capacity(self.groups.len());
         for group in self.groups.values_mut() {
-            group.outcome.place(self.order, |node| places.get(node).copied());
+            group.outcome.place(self.order, |node| places.get(&node).copied());
             services.extend(group.outcome.service.clone());
         }
         drop(places);
@@ -200,35 +207,36 @@ impl Builder {
         if self.nodes.get(name).map(|member| &member.object) == object.as_ref() {
             return object;
         }
-        let unit = Unit::Node(name.clone());
-        let old = self.nodes.remove(name);
-        for (ip, _) in old.iter().flat_map(Member::claims) {
-            self.owners.release(ip, &unit);
+        let id = self.owners.names.take(name.text());
+        let by = By::Node.named(id);
+        let (mut was_valid, mut is_valid) = (false, false);
+        let (mut old, mut node, mut conflicts) = (None, None, Vec::new());
+        if let Some(last) = self.nodes.remove(name) {
+            for (ip, _) in last.claims() {
+                self.owners.release(ip, by);
+            }
+            self.owners.names.give_back(id);
+            was_valid = last.is_valid();
+            (old, node, conflicts) = (Some(last.object), last.node, last.conflicts);
         }
-        let (was_valid, mut is_valid) = (old.as_ref().is_some_and(Member::is_valid), false);
-        let (object, last) = match old {
-            Some(old) => (object, Some((old.object, old.node, old.conflicts))),
-            None => (object, None),
-        };
-        let (old, node, conflicts) =
-            last.map_or((None, None, Vec::new()), |(old, node, conflicts)| (Some(old), node, conflicts));
         match object {
             Some(object) => {
                 // What it came to so far is what it is held against.
-                let member = Member::new(object, node, conflicts);
+                let member = Member::new(id, object, node, conflicts);
                 is_valid = member.is_valid();
                 for (ip, kind) in member.claims() {
-                    self.owners.claim(ip, unit.clone(), Some((name.clone(), kind)));
+                    self.owners.claim(ip, by, Some(kind.of(id)));
                 }
-                self.nodes.insert(name.clone(), member);
+                self.nodes.insert(name.clone(), Box::new(member));
             }
             None => {
                 self.order += u64::from(node.is_some());
                 self.is_changed |= node.is_some();
                 self.left.extend(conflicts);
+                self.owners.names.give_back(id);
             }
         }
-        self.dirty.insert(unit);
+        self.dirty.insert(Unit::Node(name.clone()));
         if was_valid != is_valid {
             self.number_of_nodes_changed(name);
         }
@@ -237,8 +245,8 @@ impl Builder {
 
     /// Those who name the node are to be looked at again, and so is who is surplus.
     fn number_of_nodes_changed(&mut self, name: &NodeName) {
-        let by = self.named_by.get(name).into_iter().flatten().cloned();
-        self.dirty.extend(by.map(Unit::Service));
+        let naming = self.naming(name);
+        self.dirty.extend(naming);
         let valid = || self.nodes.iter().filter(|(_, member)| member.is_valid()).map(|(name, _)| name);
         if self.nodes.len() <= MAX_NODES as usize && self.surplus.is_empty() {
             return;
@@ -246,10 +254,17 @@ impl Builder {
         let surplus: BTreeSet<NodeName> = valid().skip(MAX_NODES as usize).cloned().collect();
         for name in surplus.symmetric_difference(&self.surplus) {
             self.dirty.insert(Unit::Node(name.clone()));
-            let by = self.named_by.get(name).into_iter().flatten().cloned();
-            self.dirty.extend(by.map(Unit::Service));
+            let naming = self.naming(name);
+            self.dirty.extend(naming);
         }
         self.surplus = surplus;
+    }
+
+    /// The Services whose endpoints name a node.
+    fn naming(&self, node: &NodeName) -> Vec<Unit> {
+        let names = &self.owners.names;
+        let by = names.find(node).map_or(&[][..], |node| self.named_by.of(node));
+        by.iter().map(|by| Unit::Service(Arc::clone(names.text(*by)))).collect()
     }
 
     fn set_service(&mut self, name: &Arc<str>, object: Option<ServiceObject>) -> Option<ServiceObject> {
@@ -260,148 +275,69 @@ impl Builder {
     }
 
     fn set_slice(&mut self, name: &Arc<str>, object: Option<SliceObject>) -> Option<SliceObject> {
-        let group = self.service_of.get(name).and_then(|service| self.groups.get(service));
-        if group.and_then(|group| group.slices.get(name)) == object.as_ref() {
+        let names = &self.owners.names;
+        let service = self.service_of.get(name).map(|service| Arc::clone(names.text(*service)));
+        let known = service.and_then(|service| Some((self.groups.get(&service)?.slice(name)?, service)));
+        let is_same = match (&known, &object) {
+            (Some((slice, service)), Some(object)) => *service == object.service && slice.is(object, names),
+            (known, object) => known.is_none() && object.is_none(),
+        };
+        if is_same {
             return object;
         }
-        let old = self.service_of.remove(name);
-        let old = old.and_then(|service| self.change_group(&service, |group| group.slices.remove(name)));
-        if let Some(object) = object {
-            let service = Arc::clone(&object.service);
-            self.service_of.insert(Arc::clone(name), Arc::clone(&service));
-            self.change_group(&service, |group| group.slices.insert(Arc::clone(name), object));
+        let (was_in, is_in) =
+            (known.map(|(_, service)| service), object.as_ref().map(|object| Arc::clone(&object.service)));
+        let slice = object.map(|object| Slice::new(object, &mut self.owners.names));
+        let mut old = None;
+        if let Some(service) = was_in.as_ref().filter(|service| is_in.as_ref() != Some(*service)) {
+            self.service_of.remove(name);
+            old = self.change_group(service, |group| group.set_slice(name, None));
         }
-        old
+        if let Some(service) = &is_in {
+            let (replaced, id) = self.change_group(service, |group| (group.set_slice(name, slice), group.id));
+            old = old.or(replaced);
+            self.service_of.insert(Arc::clone(name), id);
+        }
+        let (old, service) = old.zip(was_in)?;
+        let object = old.object(service, &self.owners.names);
+        old.give_back(&mut self.owners.names);
+        Some(object)
     }
 
     /// Changes a Service or its slices, and what they claim.
     fn change_group<T>(&mut self, name: &Arc<str>, change: impl FnOnce(&mut Group) -> T) -> T {
-        let unit = Unit::Service(Arc::clone(name));
-        let mut group = self.groups.remove(name).unwrap_or_default();
+        let (name, mut group) = self.groups.remove_entry(name).unwrap_or_else(|| {
+            let id = self.owners.names.take(name);
+            (Arc::clone(name), Box::new(Group::new(id)))
+        });
+        let by = By::Service.named(group.id);
         for (ip, _) in group.claims() {
-            self.owners.release(ip, &unit);
+            self.owners.release(ip, by);
         }
         for node in group.named() {
-            if let Some(by) = self.named_by.get_mut(node) {
-                by.remove(name);
-                if by.is_empty() {
-                    self.named_by.remove(node);
-                }
-            }
+            self.named_by.remove(node, group.id);
         }
         if let Some(service) = group.valid() {
             self.reached.release(service, &mut self.dirty);
         }
         let changed = change(&mut group);
         for (ip, of) in group.claims() {
-            self.owners.claim(ip, unit.clone(), of);
+            self.owners.claim(ip, by, of);
         }
         for node in group.named() {
-            self.named_by.entry(node.clone()).or_default().insert(Arc::clone(name));
+            self.named_by.add(node, group.id);
         }
         if let Some(service) = group.valid() {
             self.reached.claim(service, &mut self.dirty);
         }
-        self.groups.insert(Arc::clone(name), group);
-        self.dirty.insert(unit);
+        self.dirty.insert(Unit::Service(Arc::clone(&name)));
+        self.groups.insert(name, group);
         changed
     }
 
-    /// Works out anew what was touched. Gives the conflicts that were not there before.
-    fn settle(&mut self) -> Vec<Conflict> {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        self.owners.settle(&mut dirty);
-        // Before any of it is worked out: a slice may have gone from one Service to another.
-        let mut before: HashSet<Conflict> =
-            dirty.iter().flat_map(|unit| self.conflicts_of(unit)).cloned().collect();
-        before.extend(std::mem::take(&mut self.left));
-        let mut brought = Vec::new();
-        // Units are in the order of their kinds: what Services come to is needed first, and is seen by the nodes that they have endpoints on.
-        let mut nodes: BTreeSet<NodeName> = BTreeSet::new();
-        for unit in dirty {
-            match unit {
-                Unit::Node(name) => {
-                    nodes.insert(name);
-                }
-                Unit::Service(name) => self.settle_group(&name, &mut nodes, &mut brought),
-                // What it claims shows in others.
-                Unit::Machine => {}
-            }
-        }
-        for name in nodes {
-            let surplus = self.surplus.contains(&name).then(|| format!("more than {MAX_NODES} nodes"));
-            let unit = Unit::Node(name.clone());
-            let Some(member) = self.nodes.get_mut(&name) else {
-                self.conflicting.remove(&unit);
-                continue;
-            };
-            // It may be here because of its backends alone.
-            let had = std::mem::take(&mut member.conflicts);
-            let was_there = member.node.is_some();
-            self.is_changed |= member.evaluate(&self.owners, self.tied.get(&name), surplus);
-            self.order += u64::from(was_there != member.node.is_some());
-            brought.extend(member.conflicts.iter().filter(|conflict| !had.contains(conflict)).cloned());
-            let is_conflicting = !member.conflicts.is_empty();
-            self.note(unit, is_conflicting);
-        }
-        brought.retain(|conflict| !before.contains(conflict));
-        brought.sort_by(|a, b| a.object.cmp(&b.object));
-        brought
-    }
-
-    fn note(&mut self, unit: Unit, is_conflicting: bool) {
-        if is_conflicting {
-            self.conflicting.insert(unit);
-        } else {
-            self.conflicting.remove(&unit);
-        }
-    }
-
-    /// What was last found of a unit.
-    fn conflicts_of(&self, unit: &Unit) -> &[Conflict] {
-        match unit {
-            Unit::Node(name) => self.nodes.get(name).map_or(&[][..], |member| &member.conflicts),
-            Unit::Service(name) => self.groups.get(name).map_or(&[][..], |group| &group.outcome.conflicts),
-            Unit::Machine => &[],
-        }
-    }
-
-    fn settle_group(&mut self, name: &Arc<str>, nodes: &mut BTreeSet<NodeName>, brought: &mut Vec<Conflict>) {
-        let Some(group) = self.groups.get(name) else { return };
-        let is_node =
-            |name: &str| self.nodes.get(name).is_some_and(Member::is_valid) && !self.surplus.contains(name);
-        let around = Around { owners: &self.owners, reached: &self.reached, is_node: &is_node };
-        let mut outcome = group.evaluate(&around);
-        self.is_changed |= !outcome.follow(&group.outcome);
-        brought.extend(outcome.conflicts.iter().cloned());
-        // An endpoint that changes leaves most others as they are, and so their nodes.
-        let mut times: HashMap<&(NodeName, Backend), i32, RandomState> = HashMap::default();
-        for tied in &outcome.tied {
-            *times.entry(tied).or_default() += 1;
-        }
-        for tied in &group.outcome.tied {
-            *times.entry(tied).or_default() -= 1;
-        }
-        for ((node, backend), more) in times.into_iter().filter(|(_, more)| *more != 0) {
-            nodes.insert(node.clone());
-            let tied = self.tied.entry(node.clone()).or_default();
-            let times = tied.entry(*backend).or_default();
-            *times = times.saturating_add_signed(more);
-            if *times == 0 {
-                tied.remove(backend);
-            }
-            if tied.is_empty() {
-                self.tied.remove(node);
-            }
-        }
-        let is_empty = group.is_empty();
-        let is_conflicting = !outcome.conflicts.is_empty();
-        self.note(Unit::Service(Arc::clone(name)), is_conflicting);
-        match self.groups.get_mut(name) {
-            Some(group) if !is_empty => group.outcome = outcome,
-            _ => {
-                self.groups.remove(name);
-            }
-        }
+    /// How much is kept beside the objects and what they come to.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> [usize; 3] {
+        [self.owners.names.len(), self.owners.len(), self.service_of.len()]
     }
 }

@@ -8,24 +8,29 @@ use std::{
 
 use super::{
     super::{
-        node::{NodeIx, NodeName},
-        object::{Conflict, EndpointObject, ObjectName, ServiceObject, SliceObject},
-        service::{Endpoint, Service},
+        node::NodeIx,
+        object::{Conflict, ObjectName, ServiceObject},
+        service::{Endpoint, More, Service},
         view::{Backend, Scope},
     },
     check::{Fault, service as check_service},
+    names::{Marked, NameId},
     owners::{Kind, Owner, Owners},
     reached::Reached,
+    slice::{Alike, Listed, Slice},
     values::check_address,
 };
 
 /// A Service and its slices, as delivered. Slices may come before their Service: they mean nothing until then.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Group {
+    /// The Service's name.
+    pub(super) id: NameId,
     pub(super) service: Option<ServiceObject>,
     /// What is wrong with it by itself: then it is as if it were not there, and its endpoints are cut for nobody.
     pub(super) faults: Vec<Fault>,
-    pub(super) slices: BTreeMap<Arc<str>, SliceObject>,
+    /// In the order of their names.
+    slices: Vec<Slice>,
     pub(super) outcome: Outcome,
 }
 
@@ -35,36 +40,55 @@ pub(super) struct Outcome {
     /// Its endpoints say where their nodes stood in the order of `placed`.
     pub(super) service: Option<Arc<Service>>,
     placed: u64,
-    /// Of each endpoint the node that it is tied to.
-    pub(super) nodes: Vec<Option<NodeName>>,
-    /// What are backends because of it. The same may stand here twice.
-    pub(super) tied: Vec<(NodeName, Backend)>,
+    /// Of each endpoint the node that it is tied to ([`Kind`]).
+    ties: Box<[Option<Marked>]>,
     pub(super) conflicts: Vec<Conflict>,
 }
 
 impl Outcome {
     /// Has the endpoints say where their nodes stand, in that order of nodes.
-    pub(super) fn place(&mut self, order: u64, of: impl Fn(&NodeName) -> Option<NodeIx>) {
+    pub(super) fn place(&mut self, order: u64, of: impl Fn(NameId) -> Option<NodeIx>) {
         let Some(service) = self.service.as_mut().filter(|_| self.placed != order) else { return };
         self.placed = order;
-        let places: Vec<Option<NodeIx>> = self.nodes.iter().map(|node| node.as_ref().and_then(&of)).collect();
+        let places: Vec<Option<NodeIx>> = self.ties.iter().map(|tie| of((*tie)?.id())).collect();
         if !service.endpoints.iter().map(|endpoint| endpoint.node).eq(places.iter().copied()) {
             for (endpoint, place) in Arc::make_mut(service).endpoints.iter_mut().zip(places) {
                 endpoint.node = place;
             }
         }
     }
+
+    /// What are backends because of it, and of which node. The same may come twice.
+    pub(super) fn tied(&self) -> impl Iterator<Item = (NameId, Backend)> + '_ {
+        self.service.iter().flat_map(move |service| {
+            let ties = service.endpoints.iter().zip(self.ties.iter());
+            let ties = ties.filter_map(|(endpoint, tie)| Some((endpoint, (*tie)?)));
+            ties.flat_map(move |(endpoint, tie)| {
+                let is_shared = tie.mark() == Kind::Shared as u8;
+                let ports = service.ports.iter().enumerate().take(if is_shared { usize::MAX } else { 0 });
+                let ports = ports.filter_map(move |(p, port)| {
+                    Some(Scope::Port(service.target(p, endpoint)?, port.protocol))
+                });
+                let scopes = (!is_shared).then_some(Scope::Address).into_iter().chain(ports);
+                scopes.map(move |scope| (tie.id(), Backend { address: endpoint.address, scope }))
+            })
+        })
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = Option<NameId>> + '_ {
+        self.ties.iter().map(|tie| tie.map(Marked::id))
+    }
 }
 
 impl Outcome {
     /// Keeps what it came to before as far as that is the same: whoever compares pointers need not look into it. Whether all of it is, conflicts apart.
     pub(super) fn follow(&mut self, before: &Self) -> bool {
+        if !self.nodes().eq(before.nodes()) {
+            return false;
+        }
         let (Some(service), Some(last)) = (&mut self.service, &before.service) else {
             return self.service.is_none() && before.service.is_none();
         };
-        if self.nodes != before.nodes {
-            return false;
-        }
         // Where these nodes stood in the order of then, they still do.
         self.placed = before.placed;
         for (endpoint, old) in Arc::make_mut(service).endpoints.iter_mut().zip(&last.endpoints) {
@@ -86,6 +110,11 @@ pub(super) struct Around<'a> {
 }
 
 impl Group {
+    /// Without Service and slices, as yet.
+    pub(super) fn new(id: NameId) -> Self {
+        Self { id, service: None, faults: Vec::new(), slices: Vec::new(), outcome: Outcome::default() }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.service.is_none() && self.slices.is_empty()
     }
@@ -101,24 +130,51 @@ impl Group {
         std::mem::replace(&mut self.service, service)
     }
 
-    /// The addresses that its slices claim, and for which node; `None` for nobody.
-    pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Option<(NodeName, Kind)>)> {
+    /// Its slice of that name.
+    pub(super) fn slice(&self, name: &str) -> Option<&Slice> {
+        self.slices.get(self.place_of(name).ok()?)
+    }
+
+    /// Takes another slice, or none, in the place of its own of that name.
+    pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Option<Slice> {
+        match (self.place_of(name), slice) {
+            (Ok(at), Some(slice)) => Some(std::mem::replace(&mut self.slices[at], slice)),
+            (Ok(at), None) => Some(self.slices.remove(at)),
+            (Err(at), Some(slice)) => {
+                // Most have one for good.
+                self.slices.reserve_exact(1);
+                self.slices.insert(at, slice);
+                None
+            }
+            (Err(_), None) => None,
+        }
+    }
+
+    fn place_of(&self, slice: &str) -> Result<usize, usize> {
+        self.slices.binary_search_by(|known| (*known.name).cmp(slice))
+    }
+
+    fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.slices.iter().flat_map(Slice::endpoints)
+    }
+
+    /// The addresses that its slices claim, and for which node ([`Kind`]); `None` for nobody.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Option<Marked>)> {
         let withheld = !self.faults.is_empty();
-        let endpoints = self.slices.values().flat_map(|slice| &slice.endpoints);
-        let endpoints = endpoints.filter(|endpoint| check_address(endpoint.address).is_ok());
+        let endpoints = self.listed().filter(|endpoint| check_address(endpoint.address).is_ok());
         endpoints.filter_map(move |endpoint| {
-            let kind = if endpoint.host_network { Kind::Shared } else { Kind::Pod };
-            match &endpoint.node {
+            let kind = if endpoint.host_network() { Kind::Shared } else { Kind::Pod };
+            match endpoint.node {
                 _ if withheld => Some((endpoint.address, None)),
-                Some(node) => Some((endpoint.address, Some((node.clone(), kind)))),
+                Some(node) => Some((endpoint.address, Some(kind.of(node)))),
                 None => None,
             }
         })
     }
 
     /// The nodes that its endpoints name.
-    pub(super) fn named(&self) -> impl Iterator<Item = &NodeName> {
-        self.slices.values().flat_map(|slice| &slice.endpoints).filter_map(|endpoint| endpoint.node.as_ref())
+    pub(super) fn named(&self) -> impl Iterator<Item = NameId> {
+        self.listed().filter_map(|endpoint| endpoint.node)
     }
 
     /// Works out what it comes to.
@@ -134,11 +190,16 @@ impl Group {
             return outcome;
         }
         let mut service = without_endpoints(object);
-        let mut endpoints =
-            Endpoints { service: &service, around, sockets: HashSet::new(), taken: Vec::new() };
-        for slice in self.slices.values() {
-            for (e, endpoint) in slice.endpoints.iter().enumerate() {
-                for (what, message) in endpoints.take(endpoint, &mut outcome.tied) {
+        let mut endpoints = Endpoints {
+            service: &service,
+            around,
+            sockets: HashSet::new(),
+            taken: Vec::new(),
+            more: Alike::default(),
+        };
+        for slice in &self.slices {
+            for (e, endpoint) in slice.endpoints().enumerate() {
+                for (what, message) in endpoints.take(&endpoint) {
                     let object = ObjectName::Slice(Arc::clone(&slice.name));
                     let field = format!("endpoints[{e}].{what}");
                     outcome.conflicts.push(Conflict { object, field, message });
@@ -146,8 +207,10 @@ impl Group {
             }
         }
         let mut taken = endpoints.taken;
-        taken.sort_by(|(a, _), (b, _)| (a.address, &a.targets).cmp(&(b.address, &b.targets)));
-        (service.endpoints, outcome.nodes) = taken.into_iter().unzip();
+        taken.sort_by(|(a, _), (b, _)| (a.address, a.targets()).cmp(&(b.address, b.targets())));
+        outcome.ties = taken.iter().map(|(_, tie)| *tie).collect();
+        service.endpoints = Vec::with_capacity(taken.len());
+        service.endpoints.extend(taken.into_iter().map(|(endpoint, _)| endpoint));
         outcome.service = Some(Arc::new(service));
         outcome
     }
@@ -181,25 +244,29 @@ struct Endpoints<'a> {
     around: &'a Around<'a>,
     /// Address, index of the port and target of those that were taken.
     sockets: HashSet<(IpAddr, usize, u16)>,
-    taken: Vec<(Endpoint, Option<NodeName>)>,
+    taken: Vec<(Endpoint, Option<Marked>)>,
+    more: Alike<More>,
 }
 
 impl Endpoints<'_> {
-    fn take(&mut self, object: &EndpointObject, tied: &mut Vec<(NodeName, Backend)>) -> Vec<Fault> {
+    fn take(&mut self, object: &Listed<'_>) -> Vec<Fault> {
         let mut faults = Vec::new();
         let address = object.address;
         if let Err(why) = check_address(address) {
             return vec![("address".to_owned(), why)];
         }
+        let more = More {
+            zone: object.zone().cloned(),
+            targets: object.ports().map(|own| self.targets(own, &mut faults)),
+            hints: object.hints().cloned().map(Box::new),
+        };
         let endpoint = Endpoint {
             address,
             node: None,
-            zone: object.zone.clone(),
-            targets: object.ports.as_ref().map(|own| self.targets(own, &mut faults)),
-            ready: object.ready,
-            serving: object.serving,
-            terminating: object.terminating,
-            hints: object.hints.clone(),
+            ready: object.ready(),
+            serving: object.serving(),
+            terminating: object.terminating(),
+            more: self.more.of(more),
         };
         let sockets: Vec<(IpAddr, usize, u16)> = (0..self.service.ports.len())
             .filter_map(|p| Some((address, p, self.service.target(p, &endpoint)?)))
@@ -211,35 +278,33 @@ impl Endpoints<'_> {
             return faults;
         }
         self.sockets.extend(sockets);
-        let node = self.tie(object, &mut faults);
-        if let Some((node, shared)) = &node {
-            let ports = self.service.ports.iter().enumerate();
-            let scopes = ports
-                .filter_map(|(p, port)| Some(Scope::Port(self.service.target(p, &endpoint)?, port.protocol)));
-            let scopes: Vec<Scope> = if *shared { scopes.collect() } else { vec![Scope::Address] };
-            tied.extend(scopes.into_iter().map(|scope| (node.clone(), Backend { address, scope })));
-        }
-        self.taken.push((endpoint, node.map(|(node, _)| node)));
+        let tie = self.tie(object, &mut faults);
+        self.taken.push((endpoint, tie));
         faults
     }
 
-    /// The node that an endpoint runs on, and whether that has the address too. `None`: it is nobody's, and never cut.
-    fn tie(&self, object: &EndpointObject, faults: &mut Vec<Fault>) -> Option<(NodeName, bool)> {
+    /// The node that an endpoint runs on, and whether that has the address too ([`Kind`]). `None`: it is nobody's, and never cut.
+    fn tie(&self, object: &Listed<'_>, faults: &mut Vec<Fault>) -> Option<Marked> {
+        let owners = self.around.owners;
         let mut fault = |what: &str, why: String| faults.push((what.to_owned(), why));
-        let Some(node) = &object.node else {
-            if object.host_network {
+        let Some(node) = object.node else {
+            if object.host_network() {
                 fault("node", "missing; a hostNetwork endpoint has its node's address".to_owned());
             }
             return None;
         };
-        if !(self.around.is_node)(node) {
-            fault("node", format!("`{node}` is not among the nodes"));
+        let name = owners.names.text(node);
+        if !(self.around.is_node)(name) {
+            fault("node", format!("`{name}` is not among the nodes"));
             return None;
         }
-        match self.around.owners.of(object.address)? {
-            Owner::Node { name, shared, withheld } => (!withheld && name == *node).then_some((name, shared)),
+        match owners.of(object.address)? {
+            Owner::Node { name, shared, withheld } => {
+                let kind = if shared { Kind::Shared } else { Kind::Pod };
+                (!withheld && name == node).then(|| kind.of(node))
+            }
             owner @ Owner::Disputed(..) => {
-                fault("address", owner.dispute(object.address)?);
+                fault("address", owners.dispute(owner, object.address)?);
                 None
             }
         }

@@ -1,10 +1,6 @@
 //! A node: what it comes to beside all others.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use super::{
     super::{
@@ -13,6 +9,7 @@ use super::{
         view::{Backend, Node, Scope},
     },
     check::{Fault, node as check_node},
+    names::NameId,
     owners::{Kind, Owner, Owners},
 };
 use crate::Family;
@@ -20,6 +17,8 @@ use crate::Family;
 /// A node as delivered.
 #[derive(Debug)]
 pub(super) struct Member {
+    /// Its name.
+    pub(super) id: NameId,
     pub(super) object: NodeObject,
     /// What is wrong with it by itself: then it is as if it were not there, but for what it claims.
     faults: Vec<Fault>,
@@ -30,9 +29,14 @@ pub(super) struct Member {
 
 impl Member {
     /// To be evaluated; so far it is what an earlier object of its name came to.
-    pub(super) fn new(object: NodeObject, node: Option<Arc<Node>>, conflicts: Vec<Conflict>) -> Self {
+    pub(super) fn new(
+        id: NameId,
+        object: NodeObject,
+        node: Option<Arc<Node>>,
+        conflicts: Vec<Conflict>,
+    ) -> Self {
         let faults = check_node(&object);
-        Self { object, faults, node, conflicts }
+        Self { id, object, faults, node, conflicts }
     }
 
     pub(super) fn is_valid(&self) -> bool {
@@ -49,13 +53,8 @@ impl Member {
         own.chain(backends)
     }
 
-    /// Works out what it comes to, and whether that is something else than before. `tied`: its backends because of endpoints that name it. `surplus`: there are too many nodes before it.
-    pub(super) fn evaluate(
-        &mut self,
-        owners: &Owners,
-        tied: Option<&HashMap<Backend, u32>>,
-        surplus: Option<String>,
-    ) -> bool {
+    /// Works out what it comes to, and whether that is something else than before. `tied`: its backends because of endpoints that name it, some maybe twice. `surplus`: there are too many nodes before it.
+    pub(super) fn evaluate(&mut self, owners: &Owners, tied: &[Backend], surplus: Option<String>) -> bool {
         let mut found = Found { faults: self.faults.clone(), owners, name: &self.object.name };
         found.faults.extend(surplus.map(|why| ("name".to_owned(), why)));
         let node = found.faults.is_empty().then(|| found.node(&self.object, tied));
@@ -78,7 +77,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    fn node(&mut self, object: &NodeObject, tied: Option<&HashMap<Backend, u32>>) -> Node {
+    fn node(&mut self, object: &NodeObject, tied: &[Backend]) -> Node {
         let mut addresses = Vec::with_capacity(object.addresses.len());
         for (i, ip) in object.addresses.iter().enumerate() {
             let field = format!("addresses[{i}]");
@@ -104,7 +103,7 @@ impl Found<'_> {
                 self.faults.push((field, format!("backend {backend} stands there already")));
             }
         }
-        backends.extend(tied.into_iter().flat_map(HashMap::keys));
+        backends.extend(tied);
         // One of a family of which the node names no address may be the node's own, which its kubelet, ssh and tunnels share.
         let is_told = |backend: &Backend| {
             let mut families = object.addresses.iter().map(|own| Family::of(*own));
@@ -124,7 +123,7 @@ impl Found<'_> {
     /// Whose the address is, where it is this node's.
     fn owns(&mut self, ip: IpAddr, field: String) -> Option<Owner> {
         let owner = self.owners.of(ip)?;
-        match owner.dispute(ip) {
+        match self.owners.dispute(owner, ip) {
             None => Some(owner),
             Some(why) => {
                 self.faults.push((field, why));

@@ -5,8 +5,11 @@ mod change;
 mod check;
 mod group;
 mod member;
+mod named_by;
+mod names;
 mod owners;
 mod reached;
+mod slice;
 mod values;
 
 #[cfg(test)]

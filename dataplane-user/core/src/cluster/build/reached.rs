@@ -35,7 +35,10 @@ impl fmt::Display for By {
 
 /// Who claims what.
 #[derive(Debug, Default)]
-pub(super) struct Reached(HashMap<By, BTreeSet<Arc<str>>, RandomState>);
+pub(super) struct Reached(HashMap<By, Names, RandomState>);
+
+/// Names of Services in their order. Most have one for good.
+type Names = Vec<Arc<str>>;
 
 impl Reached {
     /// A Service claims all that leads to it. Adds to `dirty` who claims one of these too.
@@ -43,7 +46,10 @@ impl Reached {
         for (_, by) in ways(service) {
             let names = self.0.entry(by).or_default();
             dirty.extend(names.iter().cloned().map(Unit::Service));
-            names.insert(Arc::clone(&service.name));
+            if let Err(at) = names.binary_search(&service.name) {
+                names.reserve_exact(1);
+                names.insert(at, Arc::clone(&service.name));
+            }
         }
     }
 
@@ -51,7 +57,9 @@ impl Reached {
     pub(super) fn release(&mut self, service: &ServiceObject, dirty: &mut BTreeSet<Unit>) {
         for (_, by) in ways(service) {
             let Some(names) = self.0.get_mut(&by) else { continue };
-            names.remove(&service.name);
+            if let Ok(at) = names.binary_search(&service.name) {
+                names.remove(at);
+            }
             dirty.extend(names.iter().cloned().map(Unit::Service));
             if names.is_empty() {
                 self.0.remove(&by);

@@ -82,8 +82,8 @@ fn reads_the_example() {
     let own = &web.endpoints[2];
     assert_eq!(view.at(own.node.unwrap()).unwrap().name, "node-b");
     assert_eq!((own.ready, own.serving, own.terminating), (false, true, true));
-    assert_eq!(own.zone.as_deref(), Some("z1"));
-    let hints = own.hints.as_deref().unwrap();
+    assert_eq!(own.zone(), Some("z1"));
+    let hints = own.hints().unwrap();
     assert!(hints.zones.contains("z2") && hints.nodes.contains("node-b") && !hints.nodes.contains("z2"));
     assert_eq!((web.target(0, own), web.target(1, own)), (Some(8080), None));
     let plain = &web.endpoints[1];
@@ -110,10 +110,10 @@ fn nil_is_read_as_kube_proxy_reads_it() {
         let view = view(&text).unwrap();
         let endpoint = &view.services.unwrap()[0].endpoints[0];
         assert_eq!((endpoint.ready, endpoint.serving, endpoint.terminating), expected, "{text}");
-        assert_eq!(endpoint.hints, None);
+        assert_eq!(endpoint.hints(), None);
     }
     let empty = "services: [{name: a/b, ports: [{port: 80}], endpoints: [{address: 10.9.9.9, hints: {zones: []}}]}]\n";
-    assert_eq!(view(empty).unwrap().services.unwrap()[0].endpoints[0].hints, None);
+    assert_eq!(view(empty).unwrap().services.unwrap()[0].endpoints[0].hints(), None);
 }
 
 #[test]

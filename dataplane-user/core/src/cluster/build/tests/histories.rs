@@ -8,7 +8,7 @@ use std::{
 
 use super::objects::{Seeded, Source};
 use crate::cluster::{
-    build::{Builder, Rules},
+    build::{Builder, Change, Rules},
     node::NodeName,
     object::Conflict,
     view::{ClusterView, Scope},
@@ -121,6 +121,13 @@ fn tolerant(seed: u64, seen: &mut Seen) {
     expected.services = expected.services.filter(|_| view.services.is_some());
     assert_eq!(view, expected);
     assert_eq!(conflicts(&builder), conflicts(&fresh));
+    nothing_stays(builder);
+}
+
+/// Of objects that are gone.
+fn nothing_stays(mut builder: Builder) {
+    builder.apply_all([Change::Slices(Vec::new()), Change::Nodes(Vec::new()), Change::Services(Vec::new())]);
+    assert_eq!(builder.kept(), [0; 3], "names, claims and slices");
 }
 
 fn strict(seed: u64, seen: &mut Seen) {
@@ -145,6 +152,7 @@ fn strict(seed: u64, seen: &mut Seen) {
     let mut expected = source.told(Rules::Tolerant, seed).view();
     expected.services = expected.services.filter(|_| view.services.is_some());
     assert_eq!(view, expected);
+    nothing_stays(builder);
 }
 
 /// 1,000 of each, 10,000 with `NODEFENCE_LONG_TESTS=1`.

@@ -1,0 +1,45 @@
+//! Which Services name a node by their endpoints.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+use super::names::NameId;
+
+/// By the node's name, the names of the Services. Sorted, each once.
+#[derive(Debug, Default)]
+pub(super) struct NamedBy(HashMap<NameId, Vec<NameId>, RandomState>);
+
+impl NamedBy {
+    /// One of the Service's endpoints names the node.
+    pub(super) fn add(&mut self, node: NameId, service: NameId) {
+        let services = self.0.entry(node).or_default();
+        if let Err(at) = services.binary_search(&service) {
+            services.insert(at, service);
+        }
+    }
+
+    /// None of them does.
+    pub(super) fn remove(&mut self, node: NameId, service: NameId) {
+        let Some(services) = self.0.get_mut(&node) else { return };
+        if let Ok(at) = services.binary_search(&service) {
+            services.remove(at);
+        }
+        if services.is_empty() {
+            self.0.remove(&node);
+        }
+    }
+
+    /// The Services that name it.
+    pub(super) fn of(&self, node: NameId) -> &[NameId] {
+        self.0.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Those that name any of these.
+    pub(super) fn of_any(&self, nodes: impl Iterator<Item = NameId>) -> Vec<NameId> {
+        let mut all: Vec<NameId> = nodes.flat_map(|node| self.of(node)).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
