@@ -22,7 +22,6 @@ use nodefence::{
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> std::process::ExitCode {
-    let _refused = nix::sys::prctl::set_thp_disable(true);
     give_back_at_once();
     let (teller, changes) = changes();
     std::thread::spawn(move || {
