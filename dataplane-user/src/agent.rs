@@ -56,6 +56,7 @@ mod timed;
 mod told;
 mod verdicts;
 mod watched;
+mod who;
 mod world;
 mod writer;
 

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Netns, Proc, bin, client::wait_until, watch::Watch};
+use crate::{Netns, Proc, bin, bin_path::command, client::wait_until, watch::Watch};
 
 /// How long it may take to answer: the verifier alone takes many seconds where the machine is emulated, and so do large tables.
 const READY: Duration = Duration::from_secs(180);
@@ -210,7 +210,7 @@ impl Agent {
         if !extra.contains(&"--proxy") {
             own.push(("--proxy", "none".into()));
         }
-        let mut command = Command::new(&self.program);
+        let mut command = command(&self.program);
         command.arg("agent");
         for (option, value) in own.into_iter().filter(|(option, _)| !more.contains(option)) {
             command.arg(option).arg(value);
@@ -306,7 +306,7 @@ impl Agent {
     /// # Errors
     /// As [`Agent::cli`].
     pub fn begin(&self, args: &[&str]) -> Result<Child> {
-        let mut command = Command::new(&self.program);
+        let mut command = command(&self.program);
         command.args(args).arg("--socket").arg(self.socket());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(self.ns.run(move || command.spawn())?)
@@ -384,7 +384,7 @@ impl Agent {
     /// As [`Agent::ask`].
     pub fn flag_by_socket(&self, node: &str) -> Result<Instant> {
         let (node, reason) = (node.to_owned(), "test".to_owned());
-        let request = Request::Flag { node, for_ms: None, reason, force: true, wait: false };
+        let request = Request::Flag { node, for_ms: None, reason, force: true, wait: false, sudo_user: None };
         self.ask::<FlagReport>(&request)?;
         Ok(Instant::now())
     }

@@ -1,6 +1,9 @@
 //! Where this build's programs lie.
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -20,4 +23,29 @@ pub fn bin(name: &str) -> Result<PathBuf> {
     }
     let package = if name == "nodefence" { "nodefence" } else { "nodefence-tests" };
     bail!("no `{name}` beside {}: run `cargo build -p {package} --bins` first", this.display())
+}
+
+/// Takes from a command what a shell, a pod or sudo may have left for `nodefence`: variables that are options, and whose sudo it is.
+pub fn without_options(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let is_option = name.to_str().is_some_and(|name| name.starts_with("NODEFENCE_"));
+        if is_option || name == "NODE_NAME" || name == "SUDO_USER" {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// Runs a program that takes `nodefence`'s options, with those alone that it is told.
+pub fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    without_options(&mut command);
+    command
+}
+
+/// As [`command`], of this build's `nodefence`.
+///
+/// # Errors
+/// Where it is missing.
+pub fn nodefence_command() -> Result<Command> {
+    Ok(command(&bin("nodefence")?))
 }

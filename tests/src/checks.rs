@@ -93,7 +93,9 @@ impl Fence for Agent {
         let mut client = Client::connect(&self.socket())?;
         let (node, reason) = (node.to_owned(), "test".to_owned());
         let began = Instant::now();
-        client.ask::<FlagReport>(&Request::Flag { node, for_ms: None, reason, force: false, wait: false })?;
+        let (for_ms, sudo_user) = (None, None);
+        let request = Request::Flag { node, for_ms, reason, force: false, wait: false, sudo_user };
+        client.ask::<FlagReport>(&request)?;
         Ok(began)
     }
 

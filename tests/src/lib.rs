@@ -39,7 +39,7 @@ pub mod watch;
 pub mod ways;
 
 pub use agent::Agent;
-pub use bin_path::bin;
+pub use bin_path::{bin, nodefence_command};
 pub use client::{Conn, Outcome};
 pub use netns::Netns;
 pub use proc::Proc;

@@ -192,7 +192,7 @@ fn unwise_flags_are_refused_unless_forced() -> Result<()> {
     let a = entry(&ns, &agent, "node-a")?;
     ensure!((a.verdict, a.action) == (Verdict::Flagged as u32, Action::Refuse as u32), "{a:?}");
     let unknown = agent.cli(&["flag", "node-z"])?;
-    ensure!(unknown.status.code() == Some(1), "{unknown:?}");
+    ensure!(unknown.status.code() == Some(7), "{unknown:?}");
     ensure!(String::from_utf8_lossy(&unknown.stderr).contains("no node `node-z`"), "{unknown:?}");
     Ok(())
 }
@@ -257,7 +257,7 @@ fn uncovered_backends_are_named() -> Result<()> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(text.contains("no attached device covers 1 of its 2 backends"), "{text}");
     let table = String::from_utf8_lossy(&output.stdout);
-    ensure!(table.contains("not covered: 10.9.1.1 (leaves by w0, which is not attached)"), "{table}");
+    ensure!(table.contains("\n             10.9.1.1 (leaves by w0, which is not attached)\n"), "{table}");
     Ok(())
 }
 

@@ -35,6 +35,6 @@ fn flows_are_listed_by_node() -> Result<()> {
     let table = agent.expect(&["flows", "--node", "node-b"])?;
     ensure!(table.starts_with("PROTOCOL") && !table.contains("Established"), "{table}");
     let unknown = agent.cli(&["flows", "--node", "node-z"])?;
-    ensure!(unknown.status.code() == Some(1), "{unknown:?}");
+    ensure!(unknown.status.code() == Some(7), "{unknown:?}");
     Ok(())
 }

@@ -121,7 +121,7 @@ fn file_is_followed(agent: &Agent) -> Result<()> {
     watch::wait_within("the file is followed", FOLLOWED, renamed, follows).map(drop)
 }
 
-/// Faults are exit code 1: its answer is what counts.
+/// Faults are exit code 5: its answer is what counts.
 fn audit_answers(agent: &Agent) -> Result<()> {
     let audit: Value = serde_json::from_slice(&agent.cli(&["audit", "-o", "json"])?.stdout)?;
     ensure!(audit["node"] == "node-a", "{audit}");

@@ -243,7 +243,7 @@ fn dangerous_flags_of_the_file_are_told() -> Result<()> {
 #[test]
 fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     let agent = start(THREE)?;
-    agent.expect(&["flag", "node-b", "--reason", "disk"])?;
+    agent.expect(&["flag", "node-b", "--for", "forever", "--reason", "disk"])?;
     let without: String =
         THREE.lines().filter(|line| !line.contains("node-b")).map(|line| format!("{line}\n")).collect();
     renamed(&agent, "two nodes", &without, |cluster| cluster["nodes"] == 2)?;
@@ -253,7 +253,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     ensure!(
         agent
             .expect(&["status"])?
-            .contains("node-b (not in the cluster file): flagged until unflagged: disk")
+            .contains("node-b (not in the cluster file): flagged by root until unflagged: disk")
     );
     action(&agent, "flagged again", THREE, "node-b", "refuse")?;
     // Nor does it need to be there for the flag to be taken back.

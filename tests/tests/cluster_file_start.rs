@@ -1,13 +1,10 @@
 //! That the agent ends with a message where it cannot start with its cluster file: the real binary. Which file is refused with which words is held by the
 //! unit tests beside the code (`cluster/source_tests.rs`, `cluster/tests.rs`, `cluster/service_tests.rs`, `agent/own_node.rs`).
 
-use std::{
-    fs,
-    process::{Command, Stdio},
-};
+use std::{fs, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::{Netns, bin};
+use nodefence_tests::{Netns, nodefence_command};
 use tempfile::TempDir;
 
 #[test]
@@ -53,7 +50,7 @@ services:
         ("twice.yaml", &[], "a and b both have an address of this machine"),
         ("elsewhere.yaml", &["--node", "z"], "--node z: the cluster file has no such node"),
     ] {
-        let mut command = Command::new(bin("nodefence")?);
+        let mut command = nodefence_command()?;
         command.arg("--run-dir").arg(path("run")).arg("agent").arg("--cluster-file").arg(path(name));
         command.args(["--interface", "v0"]).args(more).env("NO_COLOR", "1").stdin(Stdio::null());
         let output = ns.run(move || command.output())?;

@@ -38,6 +38,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         reason: "bench".to_owned(),
         force: true,
         wait: false,
+        sudo_user: None,
     })?;
     let mut working = Vec::new();
     let done = watch(PATIENCE, || {

@@ -92,6 +92,7 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
         reason: "bench".to_owned(),
         force: true,
         wait: false,
+        sudo_user: None,
     };
     let begun = Instant::now();
     agent.ask::<FlagReport>(&request)?;

@@ -20,7 +20,8 @@ pub(super) fn client(world: &World) -> anyhow::Result<Client> {
 pub(super) fn flag(client: &mut Client, node: usize) -> anyhow::Result<FlagReport> {
     let name = view::name(node);
     let reason = "bench".to_owned();
-    let request = Request::Flag { node: name.clone(), for_ms: None, reason, force: true, wait: false };
+    let request =
+        Request::Flag { node: name.clone(), for_ms: None, reason, force: true, wait: false, sudo_user: None };
     client.ask(&request).with_context(|| format!("flag {name}"))
 }
 

@@ -28,6 +28,7 @@ pub(super) fn flag_row(claim: &Claim, of: SourceName, now: Now) -> Option<FlagRo
     Some(FlagRow {
         origin,
         set_by,
+        by: claim.by.to_string(),
         reason: claim.reason.to_string(),
         since: whole_seconds(claim.since),
         remaining_seconds: claim.remaining(now).map(|left| left.as_secs()),
@@ -170,6 +171,7 @@ mod tests {
         let expected = FlagRow {
             origin: Origin::Cli,
             set_by: "nodefence flag".to_owned(),
+            by: "root".to_owned(),
             reason: "disk".to_owned(),
             since: second(1_000),
             remaining_seconds: Some(40),

@@ -26,7 +26,7 @@ pub(super) fn adopted(adopted: &Adopted) {
     let now = now();
     for (node, claim) in adopted.saved.claims.iter().filter(|(_, claim)| !claim.ended(now)) {
         if claim.source == Source::Cli {
-            tracing::info!(node = node.as_str(), reason = &*claim.reason, "adopted a flag");
+            tracing::info!(node = node.as_str(), by = &*claim.by, reason = &*claim.reason, "adopted a flag");
         } else {
             others.entry(&claim.source).or_default().push(node.clone());
         }
@@ -40,8 +40,8 @@ pub(super) fn adopted(adopted: &Adopted) {
 }
 
 /// Tells that a request has flagged a node.
-pub(super) fn flagged(node: &str, reason: &str, lasts: Option<Duration>) {
-    tracing::info!(node, reason, seconds = lasts.map(|lasts| lasts.as_secs()), "flagged");
+pub(super) fn flagged(node: &str, by: &str, reason: &str, lasts: Option<Duration>) {
+    tracing::info!(node, by, reason, seconds = lasts.map(|lasts| lasts.as_secs()), "flagged");
 }
 
 /// Tells that a request has taken a flag back.
@@ -214,7 +214,7 @@ mod tests {
     fn claim(source: Source) -> Claim {
         Claim {
             source,
-            by: "".into(),
+            by: "root".into(),
             reason: "disk".into(),
             evidence: None,
             since: Timestamp::UNIX_EPOCH,
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(
             said(|| adopted(&left)),
             [
-                r#"INFO adopted a flag node="a" reason="disk""#,
+                r#"INFO adopted a flag node="a" by="root" reason="disk""#,
                 r#"INFO adopted claims source="source" count=2 nodes="b, c""#,
                 r#"INFO adopted claims source="hung" count=1 nodes="c""#,
             ]
@@ -252,10 +252,10 @@ mod tests {
     #[test]
     fn a_request_is_told_once_by_whoever_answers_it() {
         assert_eq!(
-            said(|| flagged("b", "disk", Some(Duration::from_secs(600)))),
-            [r#"INFO flagged node="b" reason="disk" seconds=600"#]
+            said(|| flagged("b", "root", "disk", Some(Duration::from_secs(600)))),
+            [r#"INFO flagged node="b" by="root" reason="disk" seconds=600"#]
         );
-        assert_eq!(said(|| flagged("b", "", None)), [r#"INFO flagged node="b" reason="""#]);
+        assert_eq!(said(|| flagged("b", "root", "", None)), [r#"INFO flagged node="b" by="root" reason="""#]);
         assert_eq!(said(|| unflagged("b")), [r#"INFO unflagged node="b""#]);
         assert!(of(Event::Raised("b".into(), claim(Source::Cli))).is_empty());
         assert!(of(Event::Withdrawn("b".into(), Source::Cli)).is_empty());

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
@@ -260,14 +261,24 @@ pub(super) fn flag_report(
     }
     let uncovered_count = uncovered.len();
     uncovered.truncate(named);
+    let exempt = kept_rows(&world.view, &moment.keep).filter(|kept| kept.node == row.name).take(named);
+    let exempt = exempt
+        .map(|kept| format!("{}/{} ({})", SocketAddr::new(kept.address, kept.port), kept.protocol, kept.why));
     Some(FlagReport {
+        exempt: exempt.collect(),
+        exempt_count: row.kept,
         node: row.name,
+        on: sight.own_node.to_string(),
+        by: String::new(),
         index: row.index,
         action: row.action,
         for_seconds: lasts.map(|lasts| lasts.as_secs()),
         backends: row.backends,
         uncovered_count,
         uncovered,
+        left_out: node.left_out.len(),
+        beyond_maps: 0,
+        new_refused: None,
         replaced: replaced.and_then(|claim| flag_row(claim, world.view.source, moment.now)),
         flip_micros: 0,
         received_ns: 0,

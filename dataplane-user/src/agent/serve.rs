@@ -17,12 +17,13 @@ use super::{
     refusals::{failure, save_warning},
     rows::{self, Shown},
     threads::Crew,
+    who,
 };
 use crate::{
     cluster::NodeName,
     enforce::{Change, Changed, Done, Input, NewClaim, SaveState, Source},
     flags::monotonic_ns,
-    report::{Failure, FlagReport, Handler, Reply, Request, UnflagReport},
+    report::{Failure, FlagReport, Handler, Peer, Reply, Request, UnflagReport},
 };
 
 /// How long a `flag` that is to wait for the round of asking does so before it answers without its outcome.
@@ -40,6 +41,8 @@ struct Flag {
     lasts: Option<Duration>,
     reason: String,
     force: bool,
+    /// Who wants it, in words.
+    by: String,
 }
 
 /// Carries out what comes over the socket.
@@ -70,7 +73,7 @@ impl Desk {
     async fn flag(&self, flag: Flag, wait: bool, received: Instant) -> Result<FlagReport, Failure> {
         // Instant is CLOCK_MONOTONIC too, but does not show its number.
         let received_ns = monotonic_ns().saturating_sub(received.elapsed().as_nanos() as u64);
-        let Flag { node, lasts, reason, force } = flag;
+        let Flag { node, lasts, reason, force, by } = flag;
         let own = force && node == self.shown.sight.own_node;
         // Before the verdict, so that what comes after it is cut.
         let reaches_own = own.then(|| self.looks.reach_own());
@@ -81,7 +84,7 @@ impl Desk {
         let asking = self.shown.follow_up.request(&node);
         let claim = NewClaim {
             source: Source::Cli,
-            by: "".into(),
+            by: by.as_str().into(),
             reason: reason.as_str().into(),
             evidence: None,
             lasts,
@@ -90,7 +93,7 @@ impl Desk {
         let raised = Asked::Claim(node.clone(), Change::Raise { claim, force });
         let done = self.ask(raised, &node).await?;
         drop(reaches_own);
-        flagged(&node, &reason, lasts);
+        flagged(&node, &by, &reason, lasts);
         let replaced = match done.changed {
             Changed::Raised { before } => before,
             Changed::Withdrawn { .. } | Changed::HandedOver => None,
@@ -104,14 +107,17 @@ impl Desk {
                 ))
             })?;
         report.received_ns = received_ns;
+        report.by = by;
+        report.new_refused = self.shown.rescue.row().idle;
         match done.written {
             Some(written) => report.flip_micros = written.saturating_sub(received_ns) / 1_000,
             None => warnings.push("the verdict is not written yet; see `nodefence status`".to_owned()),
         }
-        let left_out = self.shown.rows.tables.borrow().report.left_out;
-        if left_out != 0 {
+        report.beyond_maps = self.shown.rows.tables.borrow().report.left_out;
+        if report.beyond_maps != 0 {
             warnings.push(format!(
-                "{left_out} backends of all nodes do not fit in the maps: traffic to them is not cut (see `nodefence status`)"
+                "{} backends of all nodes do not fit in the maps: traffic to them is not cut (see `nodefence status`)",
+                report.beyond_maps
             ));
         }
         warnings.append(&mut report.warnings);
@@ -152,6 +158,16 @@ impl Desk {
         Ok(rows::unflag_report(&self.shown.sight, node, was_flagged, warnings))
     }
 
+    /// Who asks, in words.
+    async fn who(&self, peer: Peer, sudo_user: Option<String>) -> Result<String, Failure> {
+        who::check(sudo_user.as_deref())?;
+        match peer.uid {
+            // Nothing is read for it.
+            0 => Ok(who::name(peer, sudo_user.as_deref())),
+            _ => self.blocking(move |_| who::name(peer, sudo_user.as_deref())).await,
+        }
+    }
+
     /// Runs what may block on a thread of its own.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -170,19 +186,23 @@ async fn answered<T>(asked: Result<oneshot::Receiver<T>, impl Display>) -> Resul
 }
 
 impl Handler for Desk {
-    async fn handle(&self, request: Request) -> Reply {
+    async fn handle(&self, request: Request, peer: Peer) -> Reply {
         let begun = Instant::now();
         match request {
-            Request::Flag { node, for_ms, reason, force, wait } => {
+            Request::Flag { node, for_ms, reason, force, wait, sudo_user } => {
+                let by = match self.who(peer, sudo_user).await {
+                    Ok(by) => by,
+                    Err(failure) => return Reply::Error(failure),
+                };
                 let lasts = for_ms.map(Duration::from_millis);
-                let flag = Flag { node: node.into(), lasts, reason, force };
+                let flag = Flag { node: node.into(), lasts, reason, force, by };
                 self.flag(flag, wait, begun).await.into()
             }
             Request::Unflag { node } => self.unflag(node).await.into(),
             Request::Nodes => self.blocking(|shown| rows::nodes(&shown.sight)).await.into(),
             Request::Backends => self.blocking(|shown| rows::backends(&shown.sight)).await.into(),
-            Request::Flows { node } => self
-                .blocking(move |shown| flow_rows::flows(&shown.sight.world(), &shown.reader, node.as_deref()))
+            Request::Flows(filter) => self
+                .blocking(move |shown| flow_rows::flows(&shown.sight.world(), &shown.reader, &filter))
                 .await
                 .and_then(|rows| rows)
                 .into(),

@@ -11,9 +11,9 @@ use crate::{
     report::{AuditReport, Outcome, RepairReport, RepairRow},
 };
 
-/// Faults are an error, as a command that finds none is none.
+/// Faults are findings.
 pub(super) fn audit_exit(report: &AuditReport) -> Exit {
-    if report.faults == 0 { Exit::Ok } else { Exit::Error }
+    if report.faults == 0 { Exit::Ok } else { Exit::Findings }
 }
 
 /// What was to be mended and was not is an error.
@@ -112,31 +112,72 @@ pub(super) fn repair(report: &RepairReport) -> String {
         let rows = merged.into_iter().map(|((kind, subject, outcome), (count, row))| {
             [
                 kind.to_string(),
-                match outcome {
-                    Outcome::Planned => "planned",
-                    Outcome::Mended => "mended",
-                    Outcome::Failed => "failed",
-                    Outcome::Left => "left",
-                }
-                .to_owned(),
                 if count == 1 { subject.to_owned() } else { format!("{subject} ({count})") },
                 or_dash(row.service.as_ref()),
-                row.action.clone(),
+                format!("{}: {}", outcome_text(outcome), row.action),
             ]
         });
-        text = columns(["KIND", "OUTCOME", "SUBJECT", "SERVICE", "ACTION"], rows);
+        text = columns(["KIND", "SUBJECT", "SERVICE", "RESULT"], rows);
         text.push_str("\n\n");
     }
     let count = |outcome| report.rows.iter().filter(|row| row.outcome == outcome).count();
     let done = match report.dry_run {
-        true => format!("{} would be mended", count(Outcome::Planned)),
-        false => format!("{} mended, {} failed", count(Outcome::Mended), count(Outcome::Failed)),
+        true => format!("{} would be fixed", count(Outcome::Planned)),
+        false => format!("{} fixed, {} failed", count(Outcome::Mended), count(Outcome::Failed)),
     };
     let _ = write!(
         text,
-        "{done}, {} left; {} differences are no faults, or not yet",
+        "{done}, {} skipped; {} differences are no faults, or not yet",
         count(Outcome::Left),
         report.not_due
     );
     text
+}
+
+/// What stands before what is done about it, or why nothing is.
+const fn outcome_text(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Planned => "would fix",
+        Outcome::Mended => "fixed",
+        Outcome::Failed => "failed",
+        Outcome::Left => "skipped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(kind: Kind, subject: &str, action: &str, outcome: Outcome) -> RepairRow {
+        RepairRow { kind, subject: subject.to_owned(), service: None, action: action.to_owned(), outcome }
+    }
+
+    #[test]
+    fn a_repair_says_what_became_of_each_fault() {
+        let flow = |outcome| row(Kind::StaleUdp, "flow x", "delete its conntrack entry", outcome);
+        let left = row(Kind::MissingService, "y", "it is only reported", Outcome::Left);
+        let report = |dry_run, rows| RepairReport { dry_run, rows, not_due: 3, notes: Vec::new() };
+        let done = report(
+            false,
+            vec![left.clone(), flow(Outcome::Mended), flow(Outcome::Mended), flow(Outcome::Failed)],
+        );
+        assert_eq!(
+            repair(&done),
+            "KIND             SUBJECT     SERVICE  RESULT\n\
+             missing-service  y           -        skipped: it is only reported\n\
+             stale-udp        flow x (2)  -        fixed: delete its conntrack entry\n\
+             stale-udp        flow x      -        failed: delete its conntrack entry\n\n\
+             2 fixed, 1 failed, 1 skipped; 3 differences are no faults, or not yet"
+        );
+        assert_eq!(repair_exit(&done), Exit::Error);
+        let planned = report(true, vec![left, flow(Outcome::Planned)]);
+        assert_eq!(
+            repair(&planned),
+            "KIND             SUBJECT  SERVICE  RESULT\n\
+             missing-service  y        -        skipped: it is only reported\n\
+             stale-udp        flow x   -        would fix: delete its conntrack entry\n\n\
+             1 would be fixed, 1 skipped; 3 differences are no faults, or not yet"
+        );
+        assert_eq!(repair_exit(&planned), Exit::Ok);
+    }
 }

@@ -10,7 +10,8 @@ use crate::{
 
 pub(super) fn flag_text(flag: &FlagRow) -> String {
     let mut text = match &flag.origin {
-        Origin::Cli => "flagged".to_owned(),
+        Origin::Cli if flag.by.is_empty() => "flagged".to_owned(),
+        Origin::Cli => format!("flagged by {}", printable(&flag.by)),
         Origin::Source(_) => format!("flagged by {}", flag.set_by),
     };
     match flag.remaining_seconds {
@@ -137,6 +138,7 @@ mod tests {
         FlagRow {
             origin,
             set_by: "the lists".to_owned(),
+            by: String::new(),
             reason: reason.to_owned(),
             since: at(0),
             remaining_seconds,
@@ -183,6 +185,13 @@ mod tests {
             (flag(Origin::Cli, Some(90), "disk\n"), "flagged, 1m 30s left: disk\\n"),
             (flag(source(), None, "disk"), "flagged by the lists: disk"),
             (flag(source(), Some(5), ""), "flagged by the lists, 5s left"),
+        ] {
+            assert_eq!(flag_text(&flag), text);
+        }
+        let by = |by: &str, left| FlagRow { by: by.to_owned(), ..flag(Origin::Cli, left, "disk") };
+        for (flag, text) in [
+            (by("root", None), "flagged by root until unflagged: disk"),
+            (by("root (sudo by al\nice)", Some(5)), "flagged by root (sudo by al\\nice), 5s left: disk"),
         ] {
             assert_eq!(flag_text(&flag), text);
         }

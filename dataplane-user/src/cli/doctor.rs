@@ -61,7 +61,7 @@ pub(super) fn run(
     }
     checks.extend(agent(answer));
     print(format, &checks, |checks| table(checks, colours()))?;
-    Ok(if worst(&checks) == Level::Fail { Exit::Unhealthy } else { Exit::Ok })
+    Ok(if worst(&checks) == Level::Fail { Exit::Findings } else { Exit::Ok })
 }
 
 /// What could not be looked at from here: neither good nor bad.
@@ -241,7 +241,7 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
         }
         Err(ClientError::Unreachable { path, .. }) => {
             let found = format!("none answers at {}", path.display());
-            let remedy = "nodefence agent --cluster-file cluster.yaml --interface auto";
+            let remedy = "nodefence agent --cluster-file cluster.yaml";
             return vec![Check::warn("agent", found, remedy)];
         }
         Err(error) => {

@@ -10,7 +10,7 @@ use crate::{
 pub enum Exit {
     /// Done.
     Ok = 0,
-    /// Something failed, and the message says what; or `audit` found faults.
+    /// Something failed, and the message says what.
     Error = 1,
     /// The command line is wrong.
     Usage = 2,
@@ -18,10 +18,13 @@ pub enum Exit {
     Unreachable = 3,
     /// It would be unwise, or is not allowed; the message says how to insist, where that is possible.
     Refused = 4,
-    /// `doctor` found something that keeps nodefence from working.
-    Unhealthy = 5,
+    /// All was done, and something was found: faults by `audit`, what keeps nodefence from working by `doctor`, a problem by `status --check`, what is not cut by
+    /// `flag --strict`.
+    Findings = 5,
     /// Another agent runs on this node.
     Busy = 6,
+    /// There is no such node, or no such Service.
+    Unknown = 7,
 }
 
 impl Exit {
@@ -43,7 +46,11 @@ impl Exit {
         match error.downcast_ref::<ClientError>() {
             Some(error) if error.forbidden() => Self::Refused,
             Some(ClientError::Unreachable { .. } | ClientError::Silent { .. }) => Self::Unreachable,
-            Some(ClientError::Failure(failure)) if failure.kind == ErrorKind::Refused => Self::Refused,
+            Some(ClientError::Failure(failure)) => match failure.kind {
+                ErrorKind::Refused => Self::Refused,
+                ErrorKind::NotFound => Self::Unknown,
+                ErrorKind::Invalid | ErrorKind::Failed => Self::Error,
+            },
             _ => Self::Error,
         }
     }
@@ -52,5 +59,24 @@ impl Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Failure;
+
+    #[test]
+    fn what_the_agent_answers_has_its_code() {
+        for (kind, exit) in [
+            (ErrorKind::Invalid, Exit::Error),
+            (ErrorKind::Failed, Exit::Error),
+            (ErrorKind::Refused, Exit::Refused),
+            (ErrorKind::NotFound, Exit::Unknown),
+        ] {
+            let error = ClientError::from(Failure::new(kind, "why"));
+            assert_eq!(Exit::of(&error.into()), exit);
+        }
     }
 }

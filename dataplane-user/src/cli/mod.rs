@@ -4,8 +4,12 @@ mod args;
 mod audit;
 mod claims;
 mod doctor;
+mod environment;
 mod exit;
+mod flag;
+mod guard_help;
 mod log;
+mod nodes;
 mod output;
 mod replacement;
 mod status;
@@ -27,18 +31,23 @@ pub fn main() -> std::process::ExitCode {
 
 /// As [`main`], of another program, whose agent follows these objects in place of a cluster file.
 pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
-    let mut command = Cli::command();
+    let mut command = environment::with_variables(Cli::command());
     if objects.is_some() {
         command = command
             .mut_subcommand("agent", |agent| agent.mut_arg("cluster_file", |file| file.required(false)));
     }
-    let parsed = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let typed: Vec<_> = std::env::args_os().collect();
+    let matches = command.try_get_matches_from_mut(&typed);
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches)).and_then(Cli::checked);
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // `--help` and `--version` come this way too.
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
             let _closed_pipe = error.print();
+            if let Some(name) = environment::blamed(&error, &command, &typed) {
+                output::say(&format!("This value is that of the environment's variable {name}."));
+            }
             return exit.into();
         }
     };

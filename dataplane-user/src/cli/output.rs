@@ -16,11 +16,13 @@ pub(super) fn print<T: Serialize>(
     table: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
     let text = match format {
-        Format::Table => table(value),
+        Format::Table | Format::Wide | Format::Name => table(value),
         Format::Json => serde_json::to_string_pretty(value)?,
         Format::Yaml => serde_saphyr::to_string(value)?,
     };
-    put([text.trim_end(), "\n"].concat())
+    let text = text.trim_end();
+    // No rows are no line.
+    put(if text.is_empty() { String::new() } else { [text, "\n"].concat() })
 }
 
 /// Writes a text to standard output.
@@ -28,10 +30,20 @@ pub(super) fn print<T: Serialize>(
 /// # Errors
 /// As [`print`].
 pub(super) fn put(text: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    is_put(text).map(drop)
+}
+
+/// Writes a text to standard output; whether somebody reads it still.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn is_put(text: impl AsRef<[u8]>) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => done.context("what was asked for is done, but standard output does not take the result"),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        done => done
+            .map(|()| true)
+            .context("what was asked for is done, but standard output does not take the result"),
     }
 }
 

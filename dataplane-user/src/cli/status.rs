@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use super::{
     claims::{automatic_text, has_automatic, held_lines, withheld_text},
+    exit::Exit,
+    flag::asked_text,
     output::{or_dash, printable, seconds},
     replacement,
-    tables::asked_text,
 };
 use crate::{
     plan::Mode,
@@ -100,9 +101,26 @@ fn view_text(cluster: &ClusterRow) -> String {
 
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: String| {
+    for (name, value) in lines(status) {
         let _ = writeln!(text, "{name:<16}{}", printable(&value));
+    }
+    text
+}
+
+/// What is a problem is a finding.
+pub(super) fn check(status: &Status) -> Exit {
+    // Reasons that somebody gave begin no value, and stand on neither of these two lines.
+    let is_problem = |(name, value): &(String, String)| {
+        value.starts_with("problem: ")
+            || matches!(name.as_str(), "Renewed" | "View") && value.contains("(problem: ")
     };
+    if lines(status).iter().any(is_problem) { Exit::Findings } else { Exit::Ok }
+}
+
+/// Each with its name, which is empty where it goes on with what the line before it is about.
+fn lines(status: &Status) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
     line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
     line("Node", status.node.clone());
     line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
@@ -293,7 +311,7 @@ pub(super) fn status(status: &Status) -> String {
     {
         line(name, value);
     }
-    text
+    lines
 }
 
 #[cfg(test)]

@@ -240,3 +240,33 @@ fn what_is_wrong_with_a_source_a_device_and_a_round_is_told() {
     let lost = "8 lines were lost: standard error was not read as fast";
     assert_eq!(problems, ["one", "two", "three", "four", "five", "six", "seven", lost], "{lines:#?}");
 }
+
+#[test]
+fn a_problem_is_a_finding() {
+    let exit = |change: &dyn Fn(&mut Value)| {
+        let mut changed = well();
+        change(&mut changed);
+        check(&serde_json::from_value(changed).expect("a status"))
+    };
+    assert_eq!(exit(&|_| {}), Exit::Ok);
+    let problems: [&dyn Fn(&mut Value); 4] = [
+        &|status| status["flags_problem"] = json!("is damaged"),
+        &|status| status["dataplane"]["renewed_seconds_ago"] = json!(2.6),
+        &|status| {
+            status["cluster"]["max_age_seconds"] = json!(60);
+            status["cluster"]["is_old"] = json!(true);
+        },
+        &|status| status["ipvs"]["guard"] = json!({"kind": "external", "seen": false}),
+    ];
+    for problem in problems {
+        assert_eq!(exit(problem), Exit::Findings);
+    }
+    // What somebody else wrote is none.
+    let reason = |status: &mut Value| {
+        status["flagged_unknown"] = json!({"node-b": {
+            "origin": "cli", "set_by": "nodefence flag", "by": "problem: (problem: ", "reason": "problem: (problem: disk)",
+            "since": "2026-01-01T00:00:00Z", "remaining_seconds": null, "until": null
+        }});
+    };
+    assert_eq!(exit(&reason), Exit::Ok);
+}

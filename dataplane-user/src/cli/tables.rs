@@ -8,33 +8,13 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    claims::{all_text, flag_text},
+    claims::flag_text,
     output::{columns, or_dash, seconds},
 };
 use crate::{
     dataplane::DetachReport,
-    report::{AskRow, BackendRow, CounterRow, FlagReport, Flows, NodeRow, UnflagReport},
+    report::{BackendRow, CounterRow, Flows, UnflagReport},
 };
-
-pub(super) fn nodes(rows: &[NodeRow]) -> String {
-    columns(
-        ["NAME", "ADDRESS", "ZONE", "INDEX", "BACKENDS", "ACTION", "FLAG"],
-        rows.iter().map(|row| {
-            [
-                if row.own { format!("{} (own)", row.name) } else { row.name.clone() },
-                or_dash(row.address.as_ref()),
-                or_dash(row.zone.as_ref()),
-                row.index.to_string(),
-                row.backends.to_string(),
-                match row.kept {
-                    0 => row.action.clone(),
-                    kept => format!("{}, {kept} ports kept", row.action),
-                },
-                or_dash(all_text(row)),
-            ]
-        }),
-    )
-}
 
 pub(super) fn backends(rows: &[BackendRow]) -> String {
     columns(
@@ -83,52 +63,6 @@ pub(super) fn counters(rows: &[CounterRow]) -> String {
             [row.reason.clone(), row.packets.to_string(), row.bytes.to_string(), row.help.clone()]
         }),
     )
-}
-
-pub(super) fn flag(report: &FlagReport) -> String {
-    let mut text = format!(
-        "node {} (index {}): {} for {} backends, written in {} us",
-        report.node, report.index, report.action, report.backends, report.flip_micros
-    );
-    match report.for_seconds {
-        Some(time) => drop(write!(text, ", ends in {}", seconds(time))),
-        None => text.push_str(", until `nodefence unflag`"),
-    }
-    text.push('\n');
-    if let Some(before) = &report.replaced {
-        let _ = writeln!(text, "takes the place of: {}", flag_text(before));
-    }
-    for backend in &report.uncovered {
-        let _ = writeln!(text, "not covered: {backend}");
-    }
-    if report.uncovered_count > report.uncovered.len() {
-        let _ = writeln!(text, "not covered: {} more", report.uncovered_count - report.uncovered.len());
-    }
-    match &report.asked {
-        Some(asked) => drop(writeln!(text, "idle clients: {}", asked_text(asked))),
-        None if report.asking => text.push_str("idle clients are being asked: see `nodefence status`\n"),
-        None => {}
-    }
-    text
-}
-
-pub(super) fn asked_text(row: &AskRow) -> String {
-    let mut text = format!(
-        "{} flows listed, {} asked, {} of them closed in {:.3} s",
-        row.listed, row.asked, row.closed, row.seconds
-    );
-    for (count, what) in [
-        (row.skipped_closed, "closed already"),
-        (row.skipped_not_tcp, "not TCP"),
-        (row.skipped_opening_or_ended, "opening or ended"),
-        (row.unreachable, "without an attached device"),
-        (row.liberal, "made liberal"),
-    ] {
-        if count != 0 {
-            let _ = write!(text, ", {count} {what}");
-        }
-    }
-    text
 }
 
 pub(super) fn unflag(report: &UnflagReport) -> String {

@@ -121,17 +121,24 @@ pub(super) fn view_age(text: &str) -> Result<Duration, String> {
 /// Ten years: what is longer was meant otherwise.
 const LONGEST_FLAG: Duration = Duration::from_secs(3_650 * 24 * 3_600);
 
+/// How long a flag lasts; `None`: until it is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lasts(pub Option<Duration>);
+
 /// How long a flag lasts: a second at least, since verdicts are renewed once a second.
-pub(super) fn lasting(text: &str) -> Result<Duration, String> {
-    let expected = "expected numbers with their units (s, m, h, d), as in 90s, 10m or 1h 30m";
+pub(super) fn lasting(text: &str) -> Result<Lasts, String> {
+    if text == "forever" {
+        return Ok(Lasts(None));
+    }
+    let expected = "expected numbers with their units (s, m, h, d), as in 90s, 10m or 1h 30m, or `forever`";
     let lasts = humantime::parse_duration(text).map_err(|_| expected.to_owned())?;
     if lasts > LONGEST_FLAG {
-        return Err("at most 3650d; without --for a flag holds until it is taken back".into());
+        return Err("at most 3650d; with `forever` a flag holds until it is taken back".into());
     }
     if lasts < Duration::from_secs(1) {
         return Err("a flag lasts one second at least (to end it at once: `nodefence unflag NODE`)".into());
     }
-    Ok(lasts)
+    Ok(Lasts(Some(lasts)))
 }
 
 /// Why somebody flags: it stands in one row of a table.
@@ -163,7 +170,7 @@ mod tests {
     use clap::{CommandFactory as _, Parser as _};
 
     use super::*;
-    use crate::cli::args::{AgentArgs, Cli, Verb};
+    use crate::cli::args::{AgentArgs, Cli, Format, Verb};
 
     fn agent(more: &[&str]) -> Result<AgentArgs, String> {
         let args = ["nodefence", "agent", "--cluster-file", "x", "--interface", "y"];
@@ -188,6 +195,66 @@ mod tests {
         flag(&"ä".repeat(1_000)).unwrap();
         let error = flag(&"a".repeat(1_001)).unwrap_err();
         assert!(error.contains("--reason <TEXT>") && error.contains("1000 characters at most"), "{error}");
+    }
+
+    #[test]
+    fn a_flag_ends_after_an_hour_unless_it_is_said() {
+        let flag = |more: &[&str]| match Cli::try_parse_from([&["nodefence", "flag", "b"], more].concat()) {
+            Ok(Cli { verb: Verb::Flag { lasts, .. }, .. }) => Ok(lasts),
+            Ok(cli) => panic!("{cli:?}"),
+            Err(error) => Err(error.to_string()),
+        };
+        let of = |seconds| Ok(Lasts(Some(Duration::from_secs(seconds))));
+        assert_eq!(flag(&[]), of(3_600));
+        assert_eq!(flag(&["--for", "90s"]), of(90));
+        assert_eq!(flag(&["--for", "forever"]), Ok(Lasts(None)));
+        for (time, why) in [
+            ("soon", "as in 90s, 10m or 1h 30m, or `forever`"),
+            ("11y", "with `forever` a flag holds until it is taken back"),
+            ("0s", "one second at least"),
+        ] {
+            let error = flag(&["--for", time]).unwrap_err();
+            assert!(error.contains("'--for <TIME>'") && error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn devices_are_found_unless_they_are_named() {
+        let parsed = |args: &[&str]| match Cli::try_parse_from(
+            [&["nodefence", "agent", "--cluster-file", "x"], args].concat(),
+        ) {
+            Ok(Cli { verb: Verb::Agent(args), .. }) => Ok(args.interfaces),
+            Ok(cli) => panic!("{cli:?}"),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(parsed(&[]), Ok(vec!["auto".to_owned()]));
+        let named = ["eth0", "eth1", "auto"].map(str::to_owned).to_vec();
+        assert_eq!(parsed(&["--interface", "eth0,eth1", "--interface", "auto"]), Ok(named));
+        let error = parsed(&["--interface", "eth0,"]).unwrap_err();
+        assert!(error.contains("--interface <NAME>"), "{error}");
+    }
+
+    #[test]
+    fn which_nodes_and_flows_are_listed() {
+        let parsed = |args: &str| {
+            let words = ["nodefence"].into_iter().chain(args.split(' '));
+            Cli::try_parse_from(words).and_then(Cli::checked).map_err(|error| error.to_string())
+        };
+        let cli = parsed("nodes b c --flagged -w --no-headers -o wide").unwrap();
+        let Verb::Nodes(nodes) = cli.verb else { panic!("{:?}", cli.verb) };
+        assert_eq!(nodes.names, ["b", "c"]);
+        assert!(nodes.flagged && nodes.watch && nodes.no_headers && cli.output == Format::Wide);
+        assert_eq!(parsed("nodes -o name").unwrap().output, Format::Name);
+        assert!(parsed("flows -o name").unwrap_err().contains("-o name is for `nodes` alone"));
+        assert_eq!(parsed("flows -o wide").unwrap().output, Format::Wide);
+        for (args, why) in [
+            ("flows --backend b", "expected ADDRESS or ADDRESS:PORT"),
+            ("flows --protocol icmp", "`icmp` is no protocol: expected tcp, udp or sctp"),
+            ("flows --limit 0", "--limit <N>"),
+        ] {
+            let error = parsed(args).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]

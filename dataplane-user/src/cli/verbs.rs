@@ -10,12 +10,13 @@ use tracing_appender::non_blocking::ErrorCounter;
 
 use super::{
     args::{AgentArgs, Cli, Format, Verb},
-    audit, doctor,
+    audit, doctor, environment,
     exit::Exit,
+    flag,
     log::Log,
+    nodes::nodes,
     output::{print, put, say},
-    status::status,
-    tables,
+    status, tables,
     values::{AnswerArg, AutoArg, GuardArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
@@ -27,8 +28,8 @@ use crate::{
     plan::{Answer, Mode},
     proxy,
     report::{
-        AuditReport, BackendRow, Client, CounterRow, FlagReport, Flows, NodeRow, PATIENCE_WITH_ASKING,
-        RepairReport, Request, Server, UnflagReport,
+        AuditReport, BackendRow, Client, ClientError, CounterRow, ErrorKind, FlagReport, FlowFilter, Flows,
+        PATIENCE_WITH_ASKING, RepairReport, Request, Server, Status, UnflagReport,
     },
     source::Objects,
     takeout::{self, GuardKind},
@@ -48,26 +49,45 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             let settings = settings(args, &cli, log.lost());
             return Ok(agent(settings, source).map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
-        Verb::Flag { node, lasts, reason, force, wait } => {
-            let for_ms = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
-            let request = Request::Flag { node, for_ms, reason, force, wait };
-            desk.ask(&request, |report: &FlagReport| warn(&report.warnings), tables::flag)?;
+        Verb::Flag { node, lasts, reason, force, wait, strict } => {
+            let for_ms = lasts.0.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
+            let request = |sudo_user| Request::Flag {
+                node: node.clone(),
+                for_ms,
+                reason: reason.clone(),
+                force,
+                wait,
+                sudo_user,
+            };
+            let report = desk.flag(request)?;
+            warn(&report.warnings);
+            print(desk.format, &report, flag::flag)?;
+            if strict {
+                let (findings, exit) = flag::strict(&report);
+                findings.iter().for_each(|findings| say(&format!("nodefence: {findings}")));
+                return Ok(exit);
+            }
         }
         Verb::Unflag { node } => {
             let request = Request::Unflag { node };
             desk.ask(&request, |report: &UnflagReport| warn(&report.warnings), tables::unflag)?;
         }
-        Verb::Nodes => desk.ask(&Request::Nodes, quiet, |rows: &Vec<NodeRow>| tables::nodes(rows))?,
+        Verb::Nodes(ref args) => return nodes(&desk.socket, desk.format, args),
         Verb::Backends => {
             desk.ask(&Request::Backends, quiet, |rows: &Vec<BackendRow>| tables::backends(rows))?
         }
-        Verb::Flows { node } => {
-            desk.ask(&Request::Flows { node }, |flows: &Flows| warn(&flows.notes), tables::flows)?;
+        Verb::Flows { node, backend, service, protocol, limit } => {
+            let limit = limit.map(|limit| limit as usize);
+            let request = Request::Flows(FlowFilter { node, backend, service, protocol, limit });
+            desk.ask(&request, |flows: &Flows| warn(&flows.notes), tables::flows)?;
         }
         Verb::Counters => {
             desk.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
         }
-        Verb::Status => desk.ask(&Request::Status, quiet, status)?,
+        Verb::Status { check } => {
+            let exit = |report: &Status| if check { status::check(report) } else { Exit::Ok };
+            return desk.ask_for(&Request::Status, quiet, status::status, exit);
+        }
         Verb::Audit => {
             let warnings = |report: &AuditReport| warn(&audit::audit_warnings(report));
             return desk.ask_for(&Request::Audit, warnings, audit::audit, audit::audit_exit);
@@ -119,7 +139,8 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         }
         Verb::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "nodefence", &mut script);
+            let mut command = environment::with_variables(Cli::command());
+            clap_complete::generate(shell, &mut command, "nodefence", &mut script);
             put(script)?;
         }
         Verb::Man { dir } => man(dir.as_deref())?,
@@ -169,16 +190,39 @@ impl Desk {
         table: impl FnOnce(&T) -> String,
         exit: impl FnOnce(&T) -> Exit,
     ) -> anyhow::Result<Exit> {
+        let answer: T = self.answer(request)?;
+        aside(&answer);
+        print(self.format, &answer, table)?;
+        Ok(exit(&answer))
+    }
+
+    fn answer<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
         let mut client = Client::connect(&self.socket)?;
         // The last two read large tables.
         if let Request::Flag { wait: true, .. } | Request::Audit | Request::Repair { .. } = request {
             client.set_patience(PATIENCE_WITH_ASKING)?;
         }
-        let answer: T = client.ask(request)?;
-        aside(&answer);
-        print(self.format, &answer, table)?;
-        Ok(exit(&answer))
+        client.ask(request)
     }
+
+    /// Flags. An agent of before, which goes on while its binary is exchanged, knows of no `SUDO_USER` and refuses the field: it is asked without.
+    fn flag(&self, request: impl Fn(Option<String>) -> Request) -> Result<FlagReport, ClientError> {
+        let sudo_user = sudo_user();
+        let answer = self.answer(&request(sudo_user.clone()));
+        match answer {
+            Err(ClientError::Failure(failure))
+                if sudo_user.is_some() && failure.kind == ErrorKind::Invalid =>
+            {
+                self.answer(&request(None))
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// Who has root do it: sudo says so (sudo(8)).
+fn sudo_user() -> Option<String> {
+    std::env::var("SUDO_USER").ok().filter(|user| (1..=256).contains(&user.len()))
 }
 
 fn quiet<T>(_: &T) {}
@@ -262,7 +306,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
 }
 
 fn man(dir: Option<&Path>) -> anyhow::Result<()> {
-    let command = Cli::command();
+    let command = environment::with_variables(Cli::command());
     match dir {
         None => {
             let mut page = Vec::new();

@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::flows::FlowFilter;
 use crate::plan::audit::Kind;
 
 /// What can be asked of an agent: one JSON object in one line, answered by one line.
@@ -22,6 +23,9 @@ pub enum Request {
         /// Answer only once the idle clients were asked.
         #[serde(default)]
         wait: bool,
+        /// Who has root do it, by sudo's word (`SUDO_USER`). Left out where there is nobody: agents of before know of none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sudo_user: Option<String>,
     },
     /// Take the CLI's flag back. Answered with a [`super::UnflagReport`].
     Unflag {
@@ -33,11 +37,7 @@ pub enum Request {
     /// Answered with a list of [`super::BackendRow`].
     Backends,
     /// Answered with [`super::Flows`].
-    Flows {
-        /// Only those to this node's backends.
-        #[serde(default)]
-        node: Option<String>,
-    },
+    Flows(FlowFilter),
     /// Answered with a list of [`super::CounterRow`].
     Counters,
     /// Answered with a [`super::Status`].
@@ -62,7 +62,7 @@ pub enum Request {
 pub enum ErrorKind {
     /// It could not be understood.
     Invalid,
-    /// There is no such node.
+    /// There is no such node, or no such Service.
     NotFound,
     /// It would be unwise, and nobody said `force`.
     Refused,
@@ -130,5 +130,62 @@ impl<T: Serialize> From<Result<T, Failure>> for Reply {
             Ok(value) => Self::ok(&value),
             Err(failure) => Self::Error(failure),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn sent(request: &Request) -> Value {
+        serde_json::to_value(request).unwrap()
+    }
+
+    fn read(request: Value) -> Result<Request, String> {
+        serde_json::from_value(request).map_err(|error| error.to_string())
+    }
+
+    /// An agent refuses fields that it does not know.
+    #[test]
+    fn what_is_not_asked_for_is_not_sent() {
+        assert_eq!(sent(&Request::Flows(FlowFilter::default())), json!({"verb": "flows"}));
+        let flag = |sudo_user: Option<&str>| Request::Flag {
+            node: "b".to_owned(),
+            for_ms: None,
+            reason: String::new(),
+            force: false,
+            wait: false,
+            sudo_user: sudo_user.map(str::to_owned),
+        };
+        let plain =
+            json!({"verb": "flag", "node": "b", "for_ms": null, "reason": "", "force": false, "wait": false});
+        assert_eq!(sent(&flag(None)), plain);
+        assert_eq!(sent(&flag(Some("alice")))["sudo_user"], "alice");
+        assert_eq!(read(plain), Ok(flag(None)));
+        assert_eq!(read(sent(&flag(Some("alice")))), Ok(flag(Some("alice"))));
+    }
+
+    #[test]
+    fn flows_are_asked_for_as_before_and_by_more() {
+        let of_node = FlowFilter { node: Some("b".to_owned()), ..FlowFilter::default() };
+        assert_eq!(read(json!({"verb": "flows", "node": "b"})), Ok(Request::Flows(of_node.clone())));
+        assert_eq!(read(json!({"verb": "flows", "node": null})), Ok(Request::Flows(FlowFilter::default())));
+        let all = FlowFilter {
+            backend: Some("10.1.1.1:80".parse().unwrap()),
+            service: Some("default/web".to_owned().into()),
+            protocol: Some(crate::cluster::Protocol::Udp),
+            limit: Some(5),
+            ..of_node
+        };
+        let text = json!({
+            "verb": "flows", "node": "b", "backend": "10.1.1.1:80", "service": "default/web", "protocol": "udp", "limit": 5
+        });
+        assert_eq!(sent(&Request::Flows(all.clone())), text);
+        assert_eq!(read(text), Ok(Request::Flows(all)));
+        let error = read(json!({"verb": "flows", "backend": "b"})).unwrap_err();
+        assert!(error.contains("`b`: expected ADDRESS or ADDRESS:PORT"), "{error}");
+        assert!(read(json!({"verb": "flows", "colour": 1})).unwrap_err().contains("unknown field `colour`"));
     }
 }

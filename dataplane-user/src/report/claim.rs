@@ -46,6 +46,9 @@ pub struct FlagRow {
     pub origin: Origin,
     /// The same for people: `nodefence flag`, or what the source of nodes is called.
     pub set_by: String,
+    /// Which user that was, as [`ClaimRow::by`] has it; may be empty.
+    #[serde(default)]
+    pub by: String,
     /// Why; may be empty.
     pub reason: String,
     /// Since when, by the wall clock of that moment.

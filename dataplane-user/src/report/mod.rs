@@ -5,6 +5,7 @@ mod audit;
 mod claim;
 mod client;
 mod cluster;
+mod flows;
 mod ipvs;
 mod model;
 mod replacement;
@@ -15,10 +16,11 @@ pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, Repa
 pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
 pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};
+pub use flows::{FlowFilter, Place, ServiceFilter};
 pub use ipvs::{GuardRow, IpvsRow, KeptServiceRow, TakeOutRow};
 pub use model::{
     AskRow, BackendRow, ConntrackRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow,
     KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
 };
 pub use replacement::{Beside, ReplacementRow};
-pub use server::{Handler, Server, ServerError};
+pub use server::{Handler, Peer, Server, ServerError};

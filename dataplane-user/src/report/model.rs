@@ -179,6 +179,12 @@ pub struct PinnedRow {
 pub struct FlagReport {
     /// The node.
     pub node: String,
+    /// The node whose agent was told: no other one knows of the flag.
+    #[serde(default)]
+    pub on: String,
+    /// Who set it: the user that the kernel names, and the one that sudo names.
+    #[serde(default)]
+    pub by: String,
     /// Its index in the maps.
     pub index: u32,
     /// What the datapath does with packets to it from now on.
@@ -191,6 +197,21 @@ pub struct FlagReport {
     pub uncovered_count: usize,
     /// Some of them, with the reason.
     pub uncovered: Vec<String>,
+    /// How many of its ports pass, because a Service has nothing else.
+    #[serde(default)]
+    pub exempt_count: usize,
+    /// Some of them, with the reason.
+    #[serde(default)]
+    pub exempt: Vec<String>,
+    /// How many of its endpoints are left out, since each may be the node's own address: traffic to them is not cut.
+    #[serde(default)]
+    pub left_out: usize,
+    /// How many backends of all nodes do not fit in the maps: traffic to them is not cut.
+    #[serde(default)]
+    pub beyond_maps: u64,
+    /// Why new connections are refused in place of being balanced anew; `None` where they are balanced anew.
+    #[serde(default)]
+    pub new_refused: Option<String>,
     /// The flag of an earlier command that this one takes the place of.
     pub replaced: Option<FlagRow>,
     /// Microseconds from reading the request to the end of the map write.

@@ -48,10 +48,17 @@ const SPARED: Duration = Duration::from_secs(1);
 /// How long one who may not ask is heard out.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 
+/// Who is at the other end, by the kernel's word (SO_PEERCRED, unix(7)): as it was when they connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Their user.
+    pub uid: u32,
+}
+
 /// Who carries requests out.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request.
-    fn handle(&self, request: Request) -> impl Future<Output = Reply> + Send;
+    /// Answers one request of that peer.
+    fn handle(&self, request: Request, peer: Peer) -> impl Future<Output = Reply> + Send;
 
     /// A hand-over was granted, and whoever asked for it was told so, or had gone.
     fn handed_over(&self, _heard: bool) {}
@@ -248,11 +255,14 @@ async fn talk(
 ) -> Result<(), LinesCodecError> {
     let allowed = allowed(&stream);
     let mut lines = Framed::new(stream, LinesCodec::new_with_max_length(MAX_REQUEST));
-    if let Err(failure) = allowed {
-        // Read first: who is still writing would only see a broken pipe.
-        let _unheard = timeout(PATIENCE_WITH_STRANGERS, lines.next()).await;
-        return send(&mut lines, &Reply::Error(failure)).await;
-    }
+    let peer = match allowed {
+        Ok(peer) => peer,
+        Err(failure) => {
+            // Read first: who is still writing would only see a broken pipe.
+            let _unheard = timeout(PATIENCE_WITH_STRANGERS, lines.next()).await;
+            return send(&mut lines, &Reply::Error(failure)).await;
+        }
+    };
     let mut patience = PATIENCE_AT_FIRST;
     loop {
         let waiting = silent.enter();
@@ -272,14 +282,14 @@ async fn talk(
         let reply = match line {
             Ok(line) => match serde_json::from_str::<Request>(&line) {
                 Ok(request @ Request::HandOver) => {
-                    let reply = handler.handle(request).await;
+                    let reply = handler.handle(request, peer).await;
                     let sent = !gone(lines.get_ref()) && send(&mut lines, &reply).await.is_ok();
                     if matches!(reply, Reply::Ok(_)) {
                         handler.handed_over(sent);
                     }
                     continue;
                 }
-                Ok(request) => handler.handle(request).await,
+                Ok(request) => handler.handle(request, peer).await,
                 Err(error) => Reply::Error(Failure::new(ErrorKind::Invalid, format!("no request: {error}"))),
             },
             Err(LinesCodecError::MaxLineLengthExceeded) => {
@@ -308,10 +318,10 @@ async fn send(lines: &mut Framed<UnixStream, LinesCodec>, reply: &Reply) -> Resu
 }
 
 /// Only root, or whoever the agent runs as.
-fn allowed(stream: &UnixStream) -> Result<(), Failure> {
+fn allowed(stream: &UnixStream) -> Result<Peer, Failure> {
     let own = nix::unistd::geteuid().as_raw();
     match getsockopt(stream, PeerCredentials) {
-        Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(()),
+        Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(Peer { uid: peer.uid() }),
         Ok(peer) => {
             let message = format!("user {} may not command the agent; run as root", peer.uid());
             Err(Failure::new(ErrorKind::Refused, message))

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, ErrorKind, Write as _},
     os::unix::net::UnixStream,
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -15,7 +16,9 @@ use nodefence::{
     cli::Exit,
     report::{Client, Request},
 };
-use nodefence_tests::{Agent, Conn, Netns, Proc, bin, client::wait_until, four_nodes, kernel, long};
+use nodefence_tests::{
+    Agent, Conn, Netns, Proc, bin, bin_path, client::wait_until, four_nodes, kernel, long, nodefence_command,
+};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
@@ -112,7 +115,7 @@ fn a_flags_file_that_could_not_be_written_is_written_later() -> Result<()> {
 
 /// Runs an agent that is to end by itself; one that hangs is killed, and its end is no exit code then.
 fn failing(ns: &Netns, command: &Command) -> Result<(Option<i32>, String)> {
-    let mut limited = Command::new("timeout");
+    let mut limited = bin_path::command(Path::new("timeout"));
     limited.args(["-s", "KILL", "60"]).arg(command.get_program()).args(command.get_args());
     limited.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Waited for outside of the namespace's thread, which others need meanwhile.
@@ -203,7 +206,7 @@ fn nothing_is_attached_before_what_can_be_checked_is() -> Result<()> {
     fs::create_dir(&run)?;
     fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
     let command = || -> Result<Command> {
-        let mut command = Command::new(bin("nodefence")?);
+        let mut command = nodefence_command()?;
         command.arg("--run-dir").arg(&run).args(["agent", "--node", "node-a", "--interface", "v0"]);
         command.arg("--cluster-file").arg(&file);
         Ok(command)
@@ -256,7 +259,7 @@ fn a_terminated_agent_leaves_the_dataplane_and_detach_removes_it() -> Result<()>
     let flags = agent.socket().with_file_name("flags.json");
     ensure!(flags.is_file());
     // Not while an agent runs.
-    let mut detach = Command::new(bin("nodefence")?);
+    let mut detach = nodefence_command()?;
     detach.arg("--run-dir").arg(agent.socket().parent().context("no folder")?).arg("detach");
     let output = ns.run(move || (detach.output(), detach));
     let (output, mut detach) = (output.0?, output.1);
@@ -280,7 +283,7 @@ fn a_terminated_agent_leaves_the_dataplane_and_detach_removes_it() -> Result<()>
 fn without_privilege() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.terminate()?;
-    let mut command = Command::new("setpriv");
+    let mut command = bin_path::command(Path::new("setpriv"));
     // Root without any capability: files are reachable, the kernel is not.
     command.arg("--bounding-set=-all").arg("--inh-caps=-all");
     let agent = agent.command(&[]);
@@ -302,7 +305,7 @@ fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
     let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
     let (file, run_dir) = (dir.path().join("cluster.yaml"), dir.path().join("run"));
     fs::write(&file, FOUR)?;
-    let mut command = Command::new("unshare");
+    let mut command = bin_path::command(Path::new("unshare"));
     command.args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"]).arg(bin("nodefence")?);
     command.arg("--run-dir").arg(&run_dir).arg("agent").arg("--cluster-file").arg(&file);
     command.args(["--node", "node-a", "--interface", "v0", "--proxy", "none"]);

@@ -2,7 +2,7 @@
 
 use std::{
     io::{PipeReader, PipeWriter, Write as _, pipe},
-    process::{Command, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -12,7 +12,9 @@ use nix::{
     sys::signal::Signal,
 };
 use nodefence::report::Request;
-use nodefence_tests::{Agent, Netns, Proc, bin, client::wait_until, promises::ENDED, watch::within};
+use nodefence_tests::{
+    Agent, Netns, Proc, client::wait_until, nodefence_command, promises::ENDED, watch::within,
+};
 use serde_json::Value;
 
 use super::{READY, start};
@@ -105,7 +107,7 @@ fn nobody_needs_to_read_the_log() -> Result<()> {
     drop(unread.stderr.take());
     let flagged = agent.expect(&["flag", "node-b"]).and_then(|_| agent.expect(&["unflag", "node-b"]));
     let alive = unread.try_wait()?.is_none();
-    let mut command = Command::new(bin("nodefence")?);
+    let mut command = nodefence_command()?;
     command.arg("--run-dir").arg(agent.socket().parent().context("no folder")?).args(["flag", "nobody"]);
     let (reader, writer) = std::io::pipe()?;
     drop(reader);

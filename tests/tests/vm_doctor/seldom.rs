@@ -65,10 +65,13 @@ fn a_program_that_runs_ahead_of_ours() -> Result<()> {
 fn a_flag_of_a_node_that_left_the_file() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent()?;
-    agent.expect(&["flag", "node-b", "--reason", "disk blocked"])?;
+    agent.expect(&["flag", "node-b", "--for", "forever", "--reason", "disk blocked"])?;
     let file = cluster.cluster_file();
     agent.rewrite_cluster_file(&file.replace("name: node-b", "name: node-z"))?;
-    says(&agent, "Flagged         node-b (not in the cluster file): flagged until unflagged: disk blocked")?;
+    says(
+        &agent,
+        "Flagged         node-b (not in the cluster file): flagged by root until unflagged: disk blocked",
+    )?;
     let lines = agent.expect(&["status"])?;
     ensure!(!lines.contains("Flagged         none"), "{lines}");
     Ok(())

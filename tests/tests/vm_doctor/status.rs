@@ -193,7 +193,7 @@ fn each_line_is_true() -> Result<()> {
     let expected = [of_the_machine(&cluster, &agent, &status, [3, 8])?, lines(&rest)].concat();
     same(&told(&agent)?, &expected)?;
 
-    agent.expect(&["flag", "node-b", "--reason", "disk blocked", "--wait"])?;
+    agent.expect(&["flag", "node-b", "--for", "forever", "--reason", "disk blocked", "--wait"])?;
     // Next hops are looked at each second.
     let out = || {
         agent
@@ -216,7 +216,7 @@ fn each_line_is_true() -> Result<()> {
                 .to_owned(),
         ),
         ("Rescue", RESCUED.to_owned()),
-        ("Flagged", "node-b (refuse): flagged until unflagged: disk blocked".to_owned()),
+        ("Flagged", "node-b (refuse): flagged by root until unflagged: disk blocked".to_owned()),
     ];
     let expected = [of_the_machine(&cluster, &agent, &status, [3, 8])?, lines(&rest)].concat();
     same(&told(&agent)?, &expected)?;
@@ -245,7 +245,7 @@ fn each_problem_has_its_line() -> Result<()> {
     let args = ["--proxy", "ipvs", "--max-backends", "6"];
     let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &args)?;
     for node in ["node-b", "node-c"] {
-        agent.expect(&["flag", node, "--force", "--reason", "test"])?;
+        agent.expect(&["flag", node, "--for", "forever", "--force", "--reason", "test"])?;
     }
     agent.rewrite_cluster_file("nodes: [")?;
     let refused = || agent.status().is_ok_and(|status| status["cluster"]["error"].is_string());
@@ -327,8 +327,8 @@ fn each_problem_has_its_line() -> Result<()> {
     }
     expected.extend(lines(&[
         ("Rescue", "none, new connections are refused: net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections; 0 put in again, 0 refused after their tries".to_owned()),
-        ("Flagged", "node-b (refuse): flagged until unflagged: test".to_owned()),
-        ("Flagged", "node-c (refuse): flagged until unflagged: test".to_owned()),
+        ("Flagged", "node-b (refuse): flagged by root until unflagged: test".to_owned()),
+        ("Flagged", "node-c (refuse): flagged by root until unflagged: test".to_owned()),
     ]));
     same(&told(&agent)?, &expected)
 }

@@ -10,8 +10,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nodefence_tests::{
-    Agent, Cluster, Proc, bin,
+    Agent, Cluster, Proc,
     client::wait_until,
+    nodefence_command,
     promises::{ENDED, RESTORED},
     watch::{wait_within, within},
 };
@@ -29,7 +30,7 @@ struct Apart {
 
 fn command(agent: &Agent) -> Result<(Command, PathBuf)> {
     let run_dir = agent.socket().parent().context("no folder")?.to_owned();
-    let mut command = Command::new(bin("nodefence")?);
+    let mut command = nodefence_command()?;
     command.args(["guard", "--run-dir"]).arg(&run_dir);
     Ok((command, run_dir))
 }

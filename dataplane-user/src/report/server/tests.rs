@@ -9,7 +9,7 @@ use crate::report::{Client, ClientError};
 struct Echo;
 
 impl Handler for Echo {
-    async fn handle(&self, request: Request) -> Reply {
+    async fn handle(&self, request: Request, _: Peer) -> Reply {
         Reply::ok(&format!("{request:?}"))
     }
 }
@@ -86,7 +86,7 @@ fn a_file_that_is_gone_is_noticed_and_another_one_s_stays() {
 struct Counted(AtomicU64);
 
 impl Handler for Counted {
-    async fn handle(&self, _: Request) -> Reply {
+    async fn handle(&self, _: Request, _: Peer) -> Reply {
         self.0.fetch_add(1, Ordering::Relaxed);
         Reply::ok(&self.0.load(Ordering::Relaxed))
     }
@@ -106,7 +106,7 @@ fn a_request_whose_sender_has_left_is_not_carried_out() {
 struct Grants(std::sync::mpsc::Sender<bool>);
 
 impl Handler for Grants {
-    async fn handle(&self, _: Request) -> Reply {
+    async fn handle(&self, _: Request, _: Peer) -> Reply {
         tokio::time::sleep(Duration::from_millis(200)).await;
         Reply::ok(&1)
     }
@@ -177,4 +177,21 @@ fn garbage_is_answered() {
     let answers: Vec<&str> = answers.lines().collect();
     assert!(answers.len() == 2 && answers.iter().all(|answer| answer.contains("no request")), "{answers:?}");
     assert!(answers[1].contains("UTF-8"), "{answers:?}");
+}
+
+/// Says who asks.
+struct Names;
+
+impl Handler for Names {
+    async fn handle(&self, _: Request, peer: Peer) -> Reply {
+        Reply::ok(&peer.uid)
+    }
+}
+
+#[test]
+fn who_asks_is_known_by_the_kernel_s_word() {
+    let (_dir, path, runtime, server) = bound();
+    std::thread::spawn(move || runtime.block_on(server.serve(Arc::new(Names), begin)));
+    let uid: u32 = Client::connect(&path).unwrap().ask(&Request::Nodes).unwrap();
+    assert_eq!(uid, nix::unistd::geteuid().as_raw());
 }

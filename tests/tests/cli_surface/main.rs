@@ -1,13 +1,15 @@
-//! The command line itself: help, exit codes, formats. No agent runs here.
+//! The command line: help, exit codes, formats, variables. What it prints of a real agent: `on_agent`.
+
+mod on_agent;
 
 use std::{
     os::unix::process::CommandExt as _,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::{Netns, bin};
+use nodefence_tests::{Netns, bin, bin_path, nodefence_command};
 
 const VERBS: [&str; 16] = [
     "agent",
@@ -29,7 +31,7 @@ const VERBS: [&str; 16] = [
 ];
 
 fn run(args: &[&str]) -> Result<Output> {
-    Ok(Command::new(bin("nodefence")?).args(args).env_remove("NODEFENCE_SOCKET").output()?)
+    Ok(nodefence_command()?.args(args).output()?)
 }
 
 fn text(output: &[u8]) -> String {
@@ -46,6 +48,13 @@ fn help_teaches() -> Result<()> {
     }
     ensure!(help.contains("Examples:") && help.contains("nodefence flag node-b --for 10m"), "{help}");
     ensure!(help.contains("Exit codes:") && help.contains("  4  refused"), "{help}");
+    ensure!(help.contains("[env: NODEFENCE_RUN_DIR]"), "{help}");
+    let agent = text(&run(&["agent", "--help"])?.stdout);
+    for heading in
+        ["Who exists", "What is cut", "Devices", "Beside kube-proxy", "At most", "The agent itself"]
+    {
+        ensure!(agent.contains(&format!("\n{heading}:\n")), "no {heading} in:\n{agent}");
+    }
     for verb in VERBS.iter().filter(|verb| **verb != "help") {
         ensure!(run(&[verb, "--help"])?.status.success(), "{verb} --help");
     }
@@ -55,7 +64,7 @@ fn help_teaches() -> Result<()> {
 /// `docs/cli.md` and `--help` name the same verbs and the same exit codes.
 #[test]
 fn the_manual_is_complete() -> Result<()> {
-    let docs = include_str!("../../docs/cli.md");
+    let docs = include_str!("../../../docs/cli.md");
     let help = text(&run(&["--help"])?.stdout);
     for verb in VERBS.iter().filter(|verb| **verb != "help") {
         ensure!(docs.contains(&format!("## `nodefence {verb}")), "docs/cli.md has no section on {verb}");
@@ -101,8 +110,10 @@ fn a_wrong_command_line_is_2() -> Result<()> {
         &["repair"],
         &["repair", "--kind", "everything"],
         &["agent"],
-        &["agent", "--cluster-file", "x"],
         &["nodes", "-o", "xml"],
+        &["backends", "-o", "name"],
+        &["flows", "--backend", "b"],
+        &["flows", "--limit", "0"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--mode", "maybe"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--auto", "maybe"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--auto-limit", "0/3"],
@@ -116,6 +127,45 @@ fn a_wrong_command_line_is_2() -> Result<()> {
         ensure!(output.status.code() == Some(2), "{args:?}: {output:?}");
         ensure!(!output.stderr.is_empty());
     }
+    Ok(())
+}
+
+/// As in a unit file or a pod: what is typed goes before, and what is empty means none.
+#[test]
+fn options_are_variables_too() -> Result<()> {
+    let with = |variables: &[(&str, &str)], args: &[&str]| -> Result<Output> {
+        Ok(nodefence_command()?.args(args).envs(variables.iter().copied()).output()?)
+    };
+    let socket = ("NODEFENCE_SOCKET", "/nonexistent/by-variable.sock");
+    let told = |output: &Output| text(&output.stderr);
+    let output = with(&[socket], &["nodes"])?;
+    ensure!(output.status.code() == Some(3) && told(&output).contains("by-variable.sock"), "{output:?}");
+    let output = with(&[socket], &["nodes", "--socket", "/nonexistent/typed.sock"])?;
+    ensure!(told(&output).contains("no agent answers at /nonexistent/typed.sock"), "{output:?}");
+    let output = with(&[("NODEFENCE_SOCKET", ""), ("NODEFENCE_RUN_DIR", "/nonexistent/run")], &["nodes"])?;
+    ensure!(told(&output).contains("no agent answers at /nonexistent/run/agent.sock"), "{output:?}");
+    // A list, by its delimiter.
+    let kinds = ("NODEFENCE_REPAIR_KIND", "stale-udp,stray-weight");
+    ensure!(with(&[socket, kinds], &["repair"])?.status.code() == Some(3));
+    // What is wrong with a variable is said of the variable, and of none where the value was typed.
+    let blamed = "that of the environment's variable ";
+    for (name, value, args) in [
+        ("NODEFENCE_REPAIR_KIND", "stale-udp,everything", &["repair"][..]),
+        ("NODEFENCE_MODE", "maybe", &["agent", "--cluster-file", "x"]),
+        ("NODEFENCE_TAKE_OVER", "maybe", &["agent", "--cluster-file", "x"]),
+        ("NODEFENCE_OUTPUT", "xml", &["nodes"]),
+        ("NODEFENCE_FLAG_FOR", "soon", &["flag", "node-b"]),
+    ] {
+        let output = with(&[(name, value)], args)?;
+        let said = told(&output);
+        ensure!(output.status.code() == Some(2) && said.contains(&format!("{blamed}{name}.")), "{said}");
+    }
+    let output = with(&[("NODEFENCE_OUTPUT", "json")], &["nodes", "-oxml"])?;
+    ensure!(output.status.code() == Some(2) && !told(&output).contains(blamed), "{output:?}");
+    // The agent's own say nothing to the verbs beside it in a pod.
+    let output =
+        with(&[socket, ("NODEFENCE_NODE", "node-a"), ("NODEFENCE_FORCE", "maybe")], &["flag", "node-b"])?;
+    ensure!(output.status.code() == Some(3), "{output:?}");
     Ok(())
 }
 
@@ -177,8 +227,7 @@ fn a_reader_that_goes_away_is_no_error() -> Result<()> {
     for args in [&["completions", "bash"][..], &["man"]] {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
-        let output =
-            Command::new(bin("nodefence")?).args(args).stdout(writer).stderr(Stdio::piped()).output()?;
+        let output = nodefence_command()?.args(args).stdout(writer).stderr(Stdio::piped()).output()?;
         ensure!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
     }
     Ok(())
@@ -187,11 +236,8 @@ fn a_reader_that_goes_away_is_no_error() -> Result<()> {
 #[test]
 fn a_full_disk_is_not_blamed_on_the_agent() -> Result<()> {
     let full = std::fs::File::options().write(true).open("/dev/full")?;
-    let output = Command::new(bin("nodefence")?)
-        .args(["completions", "bash"])
-        .stdout(full)
-        .stderr(Stdio::piped())
-        .output()?;
+    let output =
+        nodefence_command()?.args(["completions", "bash"]).stdout(full).stderr(Stdio::piped()).output()?;
     let told = text(&output.stderr);
     ensure!(output.status.code() == Some(1), "{output:?}");
     ensure!(told.contains("is done, but standard output does not take the result: No space left"), "{told}");
@@ -204,7 +250,7 @@ fn the_doctor_works_without_an_agent() -> Result<()> {
     ns.ip("link add v0 type veth peer name v1")?;
     let doctor = |args: &'static [&'static str]| -> Result<Output> {
         let program = bin("nodefence")?;
-        Ok(ns.run(move || Command::new(program).arg("doctor").args(args).output())?)
+        Ok(ns.run(move || bin_path::command(&program).arg("doctor").args(args).output())?)
     };
     let output = doctor(&["--interface", "v0", "-o", "json"])?;
     let checks: serde_json::Value = serde_json::from_slice(&output.stdout)?;
@@ -240,8 +286,8 @@ fn the_doctor_does_not_guess() -> Result<()> {
     let program = dir.path().join("nodefence");
     std::fs::copy(bin("nodefence")?, &program)?;
     std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534))?;
-    let mut command = Command::new(&program);
-    command.args(["doctor", "-o", "json"]).env_remove("NODEFENCE_SOCKET").uid(65_534).gid(65_534);
+    let mut command = bin_path::command(&program);
+    command.args(["doctor", "-o", "json"]).uid(65_534).gid(65_534);
     let output = Netns::new("nobody")?.run(move || command.output())?;
     let checks: serde_json::Value =
         serde_json::from_slice(&output.stdout).with_context(|| text(&output.stderr))?;

@@ -1,0 +1,78 @@
+//! Who asks for something, in words: the user whom the kernel names, and the one whom sudo names.
+
+use crate::report::{ErrorKind, Failure, Peer};
+
+/// A user's name has no more (LOGIN_NAME_MAX, limits.h).
+const LONGEST: usize = 256;
+/// Users of the machine itself. Others are not asked for: whoever knows them may be behind the network that a node hangs on.
+const PASSWD: &str = "/etc/passwd";
+
+/// In words. May read a file, but for root.
+pub(super) fn name(peer: Peer, sudo_user: Option<&str>) -> String {
+    let users =
+        if peer.uid == 0 { String::new() } else { std::fs::read_to_string(PASSWD).unwrap_or_default() };
+    named(peer.uid, &users, sudo_user)
+}
+
+fn named(uid: u32, users: &str, sudo_user: Option<&str>) -> String {
+    let user = match (uid, users.lines().find_map(|line| of_uid(line, uid))) {
+        (0, _) => "root".to_owned(),
+        (_, Some(user)) => user.to_owned(),
+        (_, None) => format!("user {uid}"),
+    };
+    match sudo_user {
+        Some(sudo_user) => format!("{user} (sudo by {sudo_user})"),
+        None => user,
+    }
+}
+
+/// The name in a line of `/etc/passwd`, if it is that user's (passwd(5)).
+fn of_uid(line: &str, uid: u32) -> Option<&str> {
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+}
+
+/// Whether it can be a user's name.
+pub(super) fn check(sudo_user: Option<&str>) -> Result<(), Failure> {
+    let fits = sudo_user.is_none_or(|user| (1..=LONGEST).contains(&user.len()));
+    fits.then_some(()).ok_or_else(|| {
+        let message = format!("sudo_user: expected the name of a user, which has 1 to {LONGEST} bytes");
+        Failure::new(ErrorKind::Invalid, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USERS: &str =
+        "root:x:0:0:root:/root:/bin/sh\nbad line\n:x\nfence:x:1000:1000::/:/bin/false\nx:x:1001";
+
+    #[test]
+    fn who_asks_is_named() {
+        for (uid, sudo_user, text) in [
+            (0, None, "root"),
+            (0, Some("alice"), "root (sudo by alice)"),
+            (1000, None, "fence"),
+            (1001, None, "x"),
+            (1002, None, "user 1002"),
+            (1000, Some("bob"), "fence (sudo by bob)"),
+        ] {
+            assert_eq!(named(uid, USERS, sudo_user), text);
+        }
+        assert_eq!(name(Peer { uid: 0 }, None), "root");
+    }
+
+    #[test]
+    fn what_is_no_user_s_name_is_refused() {
+        for user in [None, Some("alice"), Some(&*"a".repeat(256))] {
+            check(user).unwrap();
+        }
+        for user in ["", &"a".repeat(257)] {
+            let failure = check(Some(user)).unwrap_err();
+            assert_eq!(failure.kind, ErrorKind::Invalid);
+            assert!(failure.message.starts_with("sudo_user: expected the name of a user"), "{failure}");
+        }
+    }
+}

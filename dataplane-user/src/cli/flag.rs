@@ -1,0 +1,266 @@
+//! What `flag` answers: what becomes of what the node's clients send, each with its number.
+
+use std::fmt::Write as _;
+
+use super::{
+    claims::flag_text,
+    exit::Exit,
+    output::{printable, seconds},
+};
+use crate::report::{AskRow, FlagReport};
+
+pub(super) fn flag(report: &FlagReport) -> String {
+    let ends = match report.for_seconds {
+        Some(time) => format!("ends in {}", seconds(time)),
+        None => "until `nodefence unflag`".to_owned(),
+    };
+    let by = if report.by.is_empty() { String::new() } else { format!(" by {}", printable(&report.by)) };
+    // An agent of before does not say where it is.
+    let on = if report.on.is_empty() { String::new() } else { format!(" ({})", report.on) };
+    let mut text = format!("on this node only{on}: {} is flagged{by}, {ends}\n", report.node);
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<13}{value}");
+    };
+    line(
+        "verdict",
+        &format!("{} (index {}), written in {} us", report.action, report.index, report.flip_micros),
+    );
+    if let Some(before) = &report.replaced {
+        line("replaces", &flag_text(before));
+    }
+    let [established, idle] = of_flows(report);
+    line("established", &established);
+    line("idle", &idle);
+    line("new", &of_new(report));
+    line("exempt", &format!("{} ports{}", report.exempt_count, pass(report.exempt_count)));
+    examples(&mut line, &report.exempt, report.exempt_count);
+    line(
+        "uncovered",
+        &format!(
+            "{} of {} backends{}",
+            report.uncovered_count,
+            report.backends,
+            pass(report.uncovered_count)
+        ),
+    );
+    examples(&mut line, &report.uncovered, report.uncovered_count);
+    if report.left_out != 0 {
+        line(
+            "left out",
+            &format!("{} endpoints, which pass: each may be the node's own address", report.left_out),
+        );
+    }
+    text
+}
+
+const fn pass(count: usize) -> &'static str {
+    if count == 0 { "" } else { ", which pass" }
+}
+
+fn examples(line: &mut impl FnMut(&str, &str), some: &[String], all: usize) {
+    some.iter().for_each(|one| line("", &printable(one)));
+    if all > some.len() {
+        line("", &format!("and {} more", all - some.len()));
+    }
+}
+
+fn is_observed(report: &FlagReport) -> bool {
+    report.action == "observe"
+}
+
+/// Established flows, and those among them whose clients say nothing by themselves.
+fn of_flows(report: &FlagReport) -> [String; 2] {
+    match &report.asked {
+        Some(row) => {
+            let ended = row.skipped_closed + row.skipped_not_tcp + row.skipped_opening_or_ended;
+            let established = row.listed.saturating_sub(ended);
+            [format!("{established} TCP flows, each reset when its client next sends"), idle_text(row)]
+        }
+        None if report.asking => [
+            "not counted yet: see `nodefence status`, or use --wait".to_owned(),
+            "their clients are being asked".to_owned(),
+        ],
+        None if is_observed(report) => ["pass, and are counted".to_owned(), "not asked".to_owned()],
+        None => ["cut when their clients next send".to_owned(), "not asked".to_owned()],
+    }
+}
+
+fn of_new(report: &FlagReport) -> String {
+    let covered = report.backends.saturating_sub(report.uncovered_count);
+    let to = format!("to {covered} of {} backends: ", report.backends);
+    match &report.new_refused {
+        _ if is_observed(report) => to + "pass, and are counted",
+        None => to + "balanced anew to other endpoints",
+        Some(why) => format!("{to}not balanced anew: {}", printable(why)),
+    }
+}
+
+/// What is not cut though its node is flagged: each finding in words.
+fn uncut(report: &FlagReport) -> Vec<String> {
+    let counts = [
+        (report.uncovered_count as u64, "backends are uncovered"),
+        (report.exempt_count as u64, "ports are exempt"),
+        (report.left_out as u64, "endpoints are left out"),
+        (report.beyond_maps, "backends of all nodes do not fit in the maps"),
+    ];
+    let counted =
+        counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}"));
+    // One of before does not say where it is, nor what is exempt.
+    let is_silent =
+        report.on.is_empty().then_some("the agent, of a version before, does not say what is exempt");
+    let observes = is_observed(report).then_some("nothing is cut, only counted");
+    is_silent.into_iter().chain(observes).map(str::to_owned).chain(counted).collect()
+}
+
+/// What `--strict` says, and its exit code.
+pub(super) fn strict(report: &FlagReport) -> (Option<String>, Exit) {
+    match uncut(report) {
+        findings if findings.is_empty() => (None, Exit::Ok),
+        findings => {
+            let text = format!("--strict: {}; {} is flagged all the same", findings.join(", "), report.node);
+            (Some(text), Exit::Findings)
+        }
+    }
+}
+
+/// What came of asking, for `status`.
+pub(super) fn asked_text(row: &AskRow) -> String {
+    format!("{} flows listed, {}", row.listed, idle_text(row))
+}
+
+fn idle_text(row: &AskRow) -> String {
+    let mut text = format!("{} asked, {} of them closed in {:.3} s", row.asked, row.closed, row.seconds);
+    for (count, what) in [
+        (row.skipped_closed, "closed already"),
+        (row.skipped_not_tcp, "not TCP"),
+        (row.skipped_opening_or_ended, "opening or ended"),
+        (row.unreachable, "without an attached device"),
+        (row.liberal, "made liberal"),
+    ] {
+        if count != 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> FlagReport {
+        FlagReport {
+            node: "node-b".to_owned(),
+            on: "node-a".to_owned(),
+            by: "root (sudo by alice)".to_owned(),
+            index: 3,
+            action: "refuse".to_owned(),
+            for_seconds: Some(3_600),
+            backends: 2,
+            uncovered_count: 0,
+            uncovered: Vec::new(),
+            exempt_count: 0,
+            exempt: Vec::new(),
+            left_out: 0,
+            beyond_maps: 0,
+            new_refused: None,
+            replaced: None,
+            flip_micros: 40,
+            received_ns: 0,
+            asking: true,
+            asked: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_what_clients_send_is_named_in_order() {
+        assert_eq!(
+            flag(&report()),
+            "on this node only (node-a): node-b is flagged by root (sudo by alice), ends in 1h\n\
+             verdict      refuse (index 3), written in 40 us\n\
+             established  not counted yet: see `nodefence status`, or use --wait\n\
+             idle         their clients are being asked\n\
+             new          to 2 of 2 backends: balanced anew to other endpoints\n\
+             exempt       0 ports\n\
+             uncovered    0 of 2 backends\n"
+        );
+        let asked = AskRow {
+            listed: 14,
+            asked: 11,
+            closed: 10,
+            skipped_not_tcp: 2,
+            unreachable: 1,
+            seconds: 0.02,
+            ..AskRow::default()
+        };
+        let all = FlagReport {
+            for_seconds: None,
+            asking: false,
+            asked: Some(asked),
+            new_refused: Some("how kube-proxy forwards is not known".to_owned()),
+            exempt_count: 3,
+            exempt: vec!["10.1.1.1:80/tcp (why)".to_owned()],
+            uncovered_count: 1,
+            uncovered: vec!["10.9.1.1 (leaves by w0)".to_owned()],
+            left_out: 4,
+            ..report()
+        };
+        assert_eq!(
+            flag(&all),
+            "on this node only (node-a): node-b is flagged by root (sudo by alice), until `nodefence unflag`\n\
+             verdict      refuse (index 3), written in 40 us\n\
+             established  12 TCP flows, each reset when its client next sends\n\
+             idle         11 asked, 10 of them closed in 0.020 s, 2 not TCP, 1 without an attached device\n\
+             new          to 1 of 2 backends: not balanced anew: how kube-proxy forwards is not known\n\
+             exempt       3 ports, which pass\n             10.1.1.1:80/tcp (why)\n             and 2 more\n\
+             uncovered    1 of 2 backends, which pass\n             10.9.1.1 (leaves by w0)\n\
+             left out     4 endpoints, which pass: each may be the node's own address\n"
+        );
+    }
+
+    #[test]
+    fn what_is_only_counted_is_said_to_pass() {
+        let observed = FlagReport { action: "observe".to_owned(), asking: false, ..report() };
+        let text = flag(&observed);
+        for line in [
+            "\nestablished  pass, and are counted\n",
+            "\nidle         not asked\n",
+            "\nnew          to 2 of 2 backends: pass, and are counted\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_agent_of_before_says_less() {
+        let mut json = serde_json::to_value(report()).unwrap();
+        let fields = json.as_object_mut().unwrap();
+        for new in ["on", "by", "exempt_count", "exempt", "left_out", "beyond_maps", "new_refused"] {
+            fields.remove(new).unwrap();
+        }
+        let report = serde_json::from_value(json).unwrap();
+        let text = flag(&report);
+        assert!(text.starts_with("on this node only: node-b is flagged, ends in 1h\n"), "{text}");
+        assert_eq!(strict(&report).1, Exit::Findings);
+    }
+
+    #[test]
+    fn what_is_not_cut_is_a_finding_of_strict() {
+        assert_eq!(strict(&report()), (None, Exit::Ok));
+        for (report, text) in [
+            (FlagReport { uncovered_count: 1, ..report() }, "1 backends are uncovered"),
+            (FlagReport { exempt_count: 2, ..report() }, "2 ports are exempt"),
+            (FlagReport { left_out: 3, ..report() }, "3 endpoints are left out"),
+            (FlagReport { beyond_maps: 4, ..report() }, "4 backends of all nodes do not fit in the maps"),
+            (FlagReport { action: "observe".to_owned(), ..report() }, "nothing is cut, only counted"),
+            (
+                FlagReport { uncovered_count: 1, exempt_count: 2, ..report() },
+                "1 backends are uncovered, 2 ports are exempt",
+            ),
+        ] {
+            let said = format!("--strict: {text}; node-b is flagged all the same");
+            assert_eq!(strict(&report), (Some(said), Exit::Findings));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Which flows `flows` lists.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::Protocol;
+
+/// Which flows are asked for: all where nothing is said. What is not said is not sent, since an agent refuses fields that it does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowFilter {
+    /// Only those to this node's backends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Only those to this backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Place>,
+    /// Only those through this Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceFilter>,
+    /// Only those of this protocol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// So many at most, the first ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// An address, and one of its ports or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Place {
+    address: IpAddr,
+    port: Option<u16>,
+}
+
+impl Place {
+    /// Whether that socket is there.
+    pub fn has(&self, socket: SocketAddr) -> bool {
+        self.address == socket.ip() && self.port.is_none_or(|port| port == socket.port())
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let socket =
+            text.parse().map(|socket: SocketAddr| Self { address: socket.ip(), port: Some(socket.port()) });
+        socket.or_else(|_| text.parse().map(|address| Self { address, port: None })).map_err(|_| {
+            format!("`{text}`: expected ADDRESS or ADDRESS:PORT, as in 10.244.2.7, 10.244.2.7:8080 or [fd00::7]:8080")
+        })
+    }
+}
+
+impl TryFrom<String> for Place {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
+}
+
+impl From<Place> for String {
+    fn from(place: Place) -> Self {
+        place.to_string()
+    }
+}
+
+/// A Service: by its name, or by what flows are addressed to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum ServiceFilter {
+    /// As in `default/web`.
+    Name(String),
+    /// As it was addressed.
+    At(Place),
+}
+
+impl From<String> for ServiceFilter {
+    fn from(text: String) -> Self {
+        text.parse().map_or(Self::Name(text), Self::At)
+    }
+}
+
+impl From<ServiceFilter> for String {
+    fn from(filter: ServiceFilter) -> Self {
+        match filter {
+            ServiceFilter::Name(name) => name,
+            ServiceFilter::At(place) => place.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_an_address_with_or_without_its_port() {
+        for (text, socket, other) in [
+            ("10.1.1.1", "10.1.1.1:80", "10.1.1.2:80"),
+            ("10.1.1.1:80", "10.1.1.1:80", "10.1.1.1:81"),
+            ("fd00::1", "[fd00::1]:80", "[fd00::2]:80"),
+            ("[fd00::1]:80", "[fd00::1]:80", "[fd00::1]:8080"),
+        ] {
+            let place: Place = text.parse().unwrap();
+            assert!(place.has(socket.parse().unwrap()) && !place.has(other.parse().unwrap()), "{text}");
+            assert_eq!(place.to_string(), text);
+        }
+        for text in ["", "b", "10.1.1.1:", "10.1.1.1:65536", "10.1.1.0/24", "[fd00::1]", "10.1.1.1:http"] {
+            let error = text.parse::<Place>().unwrap_err();
+            assert!(error.contains("expected ADDRESS or ADDRESS:PORT"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_service_is_a_name_or_a_place() {
+        let named = |text: &str| ServiceFilter::from(text.to_owned());
+        assert_eq!(named("default/web"), ServiceFilter::Name("default/web".to_owned()));
+        assert_eq!(named("10.96.0.10"), ServiceFilter::At("10.96.0.10".parse().unwrap()));
+        assert_eq!(named("[fd00::1]:80"), ServiceFilter::At("[fd00::1]:80".parse().unwrap()));
+    }
+}
