@@ -101,7 +101,7 @@ fn what_comes_in_any_order_is_cut() -> Result<()> {
     let (ns, mut agent) = begin()?;
     // Slices first, and single objects, which are no list: they may not be all.
     agent.tell(&format!("{SLICES}service default/web=10.96.0.10:80\n"))?;
-    agent.logs("the start waits for the list of objects: the first list of nodes, Services\n")?;
+    agent.logs("the start waits for the list of objects: the first list of nodes, Services event=")?;
     agent.tell("nodes\n")?;
     agent.logs("the first list of Services")?;
     agent.tell(SERVICES)?;

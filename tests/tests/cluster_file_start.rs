@@ -58,7 +58,10 @@ services:
         ensure!(output.status.code() == Some(1), "{name}: ended with {}:\n{text}", output.status);
         let last = text.lines().last().context("it said nothing")?;
         ensure!(last.contains(says), "{name}: no `{says}` in: {last}");
-        ensure!(text.contains("the start failed stage=view"), "{name}: the stage is not told:\n{text}");
+        ensure!(
+            text.contains("the start failed event=\"start-failed\" stage=view"),
+            "{name}: the stage is not told:\n{text}"
+        );
     }
     Ok(())
 }

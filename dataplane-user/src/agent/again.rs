@@ -101,7 +101,11 @@ impl Again {
             return;
         };
         if let Err(error) = flagged.unstick(mode).map_err(chain) {
-            tracing::debug!(error, "clients that stick to flagged nodes were not let go; tried again");
+            tracing::debug!(
+                event = "affinity-not-deleted",
+                error,
+                "clients that stick to flagged nodes were not let go; tried again"
+            );
         }
         // Before the listing: what comes meanwhile may lie where that has been.
         let pinning = self.pinning(&flagged);
@@ -117,7 +121,11 @@ impl Again {
                 self.last = pinning.map(|pinning| Listed { flagged, pinning, at });
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(error, "what was pinned anew was not let go; tried again"),
+            Err(error) => tracing::debug!(
+                event = "stale-flows-not-deleted",
+                error,
+                "what was pinned anew was not let go; tried again"
+            ),
         }
     }
 }

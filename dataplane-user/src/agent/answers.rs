@@ -19,7 +19,8 @@ pub(super) async fn follow(
         };
         if EventKind::from_raw(event.kind) != Some(EventKind::Answer) {
             tracing::debug!(
-                node = event.node,
+                event = "cut-sample",
+                index = event.node,
                 ifindex = event.ifindex,
                 reason = event.reason,
                 "cut (a sample)"

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct Beat {
     renewed: AtomicU64,
+    lines_lost: AtomicU64,
     done: AtomicU64,
     tables: AtomicU64,
     confirmed: AtomicU64,
@@ -18,6 +19,7 @@ impl Beat {
     pub(super) fn new(now: u64) -> Self {
         Self {
             renewed: AtomicU64::new(now),
+            lines_lost: AtomicU64::new(0),
             done: AtomicU64::new(0),
             tables: AtomicU64::new(0),
             confirmed: AtomicU64::new(0),
@@ -34,6 +36,16 @@ impl Beat {
     /// All verdicts were renewed, by a pass that began at `begun`.
     pub(super) fn renew(&self, begun: u64) {
         self.renewed.store(begun, Ordering::Relaxed);
+    }
+
+    /// How many of its lines for the log were lost: more came than could be put into words.
+    pub(super) fn lines_lost(&self) -> usize {
+        usize::try_from(self.lines_lost.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// One more was.
+    pub(super) fn lose_line(&self) {
+        self.lines_lost.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of the latest snapshot of which all is in the maps: before, one that is enforced by the snapshot may be about to be.

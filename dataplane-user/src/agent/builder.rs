@@ -122,6 +122,7 @@ impl Builder {
             let waiting = self.indices.reconcile(names, self.next().0, written.0)?;
             if waiting > 0 {
                 tracing::warn!(
+                    event = "nodes-without-place",
                     nodes = waiting,
                     "no place in the maps yet, until those of nodes that left are free"
                 );

@@ -84,7 +84,11 @@ impl Comparing {
         let rest = match result {
             Ok(rest) => rest,
             Err(error) => {
-                tracing::warn!(error, "the maps could not be compared; tried again");
+                tracing::warn!(
+                    event = "compare-failed",
+                    error,
+                    "the maps could not be compared; tried again"
+                );
                 self.row.error = Some(error);
                 self.going = None;
                 self.every
@@ -130,7 +134,12 @@ impl Comparing {
             }
         }
         if !differing.is_empty() {
-            tracing::warn!(nodes = ?differing.nodes, ports = ?differing.ports, "verdicts were not as they were written; written again");
+            tracing::warn!(
+                event = "verdicts-differed",
+                nodes = ?differing.nodes,
+                ports = ?differing.ports,
+                "verdicts were not as they were written; written again"
+            );
             self.row.differed += differing.len() as u64;
             self.inbox.tell(found(nodes, kept));
         }

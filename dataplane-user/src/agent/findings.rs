@@ -32,10 +32,18 @@ pub(super) async fn follow(
             continue;
         }
         let findings = crew.blocking("findings", Findings::gather).await?;
-        tracing::info!(milliseconds = findings.milliseconds, "looked again: {findings}");
+        tracing::info!(
+            event = "kernel-probed-again",
+            milliseconds = findings.milliseconds,
+            "looked again: {findings}"
+        );
         // The kernel programs follow first.
         if let Err(error) = switches.set(&sight.settings.config(&findings)) {
-            tracing::error!(%error, "the kernel programs were not told how to answer; tried again");
+            tracing::error!(
+                event = "programs-not-configured",
+                %error,
+                "the kernel programs were not told how to answer; tried again"
+            );
             continue;
         }
         published.change(|world| world.findings = Arc::new(findings));

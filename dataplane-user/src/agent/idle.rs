@@ -239,6 +239,7 @@ fn note(asking: &Asking, world: &World, name: &NodeName, row: &AskRow, reached: 
     match &row.problem {
         None => {
             tracing::info!(
+                event = "clients-challenged",
                 node,
                 asked = row.asked,
                 closed = row.closed,
@@ -246,7 +247,13 @@ fn note(asking: &Asking, world: &World, name: &NodeName, row: &AskRow, reached: 
                 "asked idle clients"
             );
         }
-        Some(problem) => tracing::warn!(node, problem, asked = row.asked, "asked idle clients"),
+        Some(problem) => tracing::warn!(
+            event = "challenge-incomplete",
+            node,
+            problem,
+            asked = row.asked,
+            "asked idle clients"
+        ),
     }
     let coverage = Arc::clone(&asking.sight.world().coverage);
     // A device may have been attached while this went on.

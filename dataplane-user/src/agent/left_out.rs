@@ -36,6 +36,7 @@ pub(super) fn tell(before: Option<&ClusterView>, view: &ClusterView) {
         return;
     }
     tracing::warn!(
+        event = "endpoints-left-out",
         nodes = names(view).count(),
         endpoints = view.left_out().count(),
         first = first.as_str(),

@@ -30,12 +30,17 @@ pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
                 Line::Event(event) => record(&event),
                 Line::Lease(problem) => {
                     tracing::error!(
+                        event = "ipvs-lease-not-renewed",
                         problem,
                         "IPVS: the lease cannot be renewed; what is taken out is put back"
                     );
                 }
                 Line::Lost(count) => {
-                    tracing::warn!(count, "lines of the log were lost: there were too many at once");
+                    tracing::warn!(
+                        event = "log-lines-lost",
+                        count,
+                        "lines of the log were lost: there were too many at once"
+                    );
                 }
             }
         }

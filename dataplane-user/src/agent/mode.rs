@@ -33,11 +33,12 @@ impl Look {
         let missed = judgement.mode.is_none() && wanted == Wanted::Auto && services;
         if missed && !self.missed {
             tracing::warn!(
+                event = "proxy-mode-unknown",
                 "kube-proxy: {judgement}; new connections go elsewhere only where its mode is known: say it with \
                  `--proxy nftables|iptables|ipvs`"
             );
         } else if judgement != self.last {
-            tracing::info!("kube-proxy: {judgement}");
+            tracing::info!(event = "proxy-mode", "kube-proxy: {judgement}");
         }
         self.missed = missed;
         self.last = judgement;

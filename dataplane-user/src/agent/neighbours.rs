@@ -53,7 +53,11 @@ pub(super) async fn follow(
             Err(error) => Some(error.to_string()),
         };
         if problem.is_some() && problem != said {
-            tracing::warn!(error = problem, "neighbour entries of flagged nodes are not held");
+            tracing::warn!(
+                event = "neighbours-not-held",
+                error = problem,
+                "neighbour entries of flagged nodes are not held"
+            );
         }
         said = problem;
     }

@@ -174,7 +174,11 @@ impl Looking {
         let error = self.try_look(own).err();
         if error != self.before.error {
             if let Some(error) = &error {
-                tracing::error!(error, "devices and routes could not be looked at");
+                tracing::error!(
+                    event = "devices-unreadable",
+                    error,
+                    "devices and routes could not be looked at"
+                );
             }
             self.before.error = error;
             self.ours.row.send_replace(self.before.clone());
@@ -302,9 +306,15 @@ fn tell_uncovered(sight: &Sight, before: usize, count: usize) {
         let (_, examples) = rows::uncovered(&sight.world(), &sight.own_node);
         let first = examples.first();
         let (backend, why) = (first.map(|row| row.address), first.and_then(|row| row.uncovered.as_deref()));
-        tracing::warn!(count, first = ?backend, why, "traffic to these backends is not cut: no attached device covers them");
+        tracing::warn!(
+            event = "backends-uncovered",
+            count,
+            first = ?backend,
+            why,
+            "traffic to these backends is not cut: no attached device covers them"
+        );
     } else if count == 0 && before != 0 {
-        tracing::info!("attached devices cover all backends");
+        tracing::info!(event = "backends-covered", "attached devices cover all backends");
     }
 }
 
@@ -315,11 +325,12 @@ fn tell(row: &InterfaceRow, before: Option<&InterfaceRow>) {
     }
     let (interface, ifindex) = (&row.name, row.ifindex);
     match (&row.error, &row.tc) {
-        (Some(error), _) => tracing::error!(interface, error, "not attached"),
-        (None, tc) => tracing::info!(interface, ifindex, tc, xdp = row.xdp, "attached"),
+        (Some(error), _) => tracing::error!(event = "attach-failed", interface, error, "not attached"),
+        (None, tc) => tracing::info!(event = "attached", interface, ifindex, tc, xdp = row.xdp, "attached"),
     }
     for ahead in &row.programs_ahead {
         tracing::warn!(
+            event = "program-ahead",
             interface,
             id = ahead.id,
             name = ahead.name,

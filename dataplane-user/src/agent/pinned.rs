@@ -222,6 +222,7 @@ impl LettingGo {
             Err(error) => row.problem = Some(error),
         }
         tracing::info!(
+            event = "stale-flows-deleted",
             node = flagged.nodes.first().map(|node| node.name.as_str()),
             nodes = row.nodes,
             affinity = row.affinity,

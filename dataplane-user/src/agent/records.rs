@@ -19,14 +19,20 @@ const NAMED_OF_ALL: usize = 100;
 /// Tells what an earlier agent left.
 pub(super) fn adopted(adopted: &Adopted) {
     if let Some(problem) = &adopted.problem {
-        tracing::error!(problem, "flags were lost");
+        tracing::error!(event = "flags-lost", problem, "flags were lost");
     }
     let mut others: BTreeMap<&Source, Vec<NodeName>> = BTreeMap::new();
     // One that is over is kept for its own sake alone (`FlagStore::adopt`).
     let now = now();
     for (node, claim) in adopted.saved.claims.iter().filter(|(_, claim)| !claim.ended(now)) {
         if claim.source == Source::Cli {
-            tracing::info!(node = node.as_str(), by = &*claim.by, reason = &*claim.reason, "adopted a flag");
+            tracing::info!(
+                event = "flag-adopted",
+                node = node.as_str(),
+                by = &*claim.by,
+                reason = &*claim.reason,
+                "adopted a flag"
+            );
         } else {
             others.entry(&claim.source).or_default().push(node.clone());
         }
@@ -35,18 +41,31 @@ pub(super) fn adopted(adopted: &Adopted) {
     let unknown = SourceName::default();
     for (source, nodes) in others {
         let source = source_name(source, unknown);
-        tracing::info!(source, count = nodes.len(), nodes = names(&nodes), "adopted claims");
+        tracing::info!(
+            event = "claims-adopted",
+            source,
+            count = nodes.len(),
+            nodes = names(&nodes),
+            "adopted claims"
+        );
     }
 }
 
 /// Tells that a request has flagged a node.
 pub(super) fn flagged(node: &str, by: &str, reason: &str, lasts: Option<Duration>) {
-    tracing::info!(node, by, reason, seconds = lasts.map(|lasts| lasts.as_secs()), "flagged");
+    tracing::info!(
+        event = "flagged",
+        node,
+        by,
+        reason,
+        seconds = lasts.map(|lasts| lasts.as_secs()),
+        "flagged"
+    );
 }
 
 /// Tells that a request has taken a flag back.
 pub(super) fn unflagged(node: &str) {
-    tracing::info!(node, "unflagged");
+    tracing::info!(event = "unflagged", node, "unflagged");
 }
 
 /// Tells what happened.
@@ -56,6 +75,7 @@ pub(super) fn record(event: &Event) {
         // Told by whoever answers the request, once it is carried out.
         Event::Raised(_, Claim { source: Source::Cli, .. }) | Event::Withdrawn(_, Source::Cli) => {}
         Event::Raised(node, claim) => tracing::warn!(
+            event = "claimed",
             node = node.as_str(),
             source = source_name(&claim.source, unknown),
             reason = &*claim.reason,
@@ -63,12 +83,20 @@ pub(super) fn record(event: &Event) {
             "claimed"
         ),
         Event::Withdrawn(node, source) => {
-            tracing::info!(node = node.as_str(), source = source_name(source, unknown), "no longer claimed");
+            tracing::info!(
+                event = "claim-withdrawn",
+                node = node.as_str(),
+                source = source_name(source, unknown),
+                "no longer claimed"
+            );
         }
         Event::FileFlags { came, went } => file_flags(came, went),
-        Event::Over(node, Source::Cli) => tracing::info!(node = node.as_str(), "the flag is over"),
+        Event::Over(node, Source::Cli) => {
+            tracing::info!(event = "flag-over", node = node.as_str(), "the flag is over")
+        }
         Event::Over(node, source) => {
             tracing::info!(
+                event = "claim-over",
                 node = node.as_str(),
                 source = source_name(source, unknown),
                 "the claim is over; it was not renewed"
@@ -76,32 +104,62 @@ pub(super) fn record(event: &Event) {
         }
         Event::Withheld(withheld, nodes) => withholds(withheld, nodes),
         Event::NoMoreWithheld(scope) => {
-            tracing::info!(scope = scope.to_string(), "claims are withheld no more");
+            tracing::info!(
+                event = "claims-not-withheld",
+                scope = scope.to_string(),
+                "claims are withheld no more"
+            );
         }
         Event::ViewTooOld(max) => tracing::error!(
+            event = "view-too-old",
             max_seconds = max.as_secs(),
             "the source of nodes has not confirmed its view for so long: nothing is cut by it any more, what would be is counted"
         ),
-        Event::ViewConfirmed => tracing::info!("the view is confirmed: what is claimed holds again"),
-        Event::Replaced(found) => {
-            tracing::error!("{}", ReplacementRow::new(*found, Mode::Enforce, false).why)
+        Event::ViewConfirmed => {
+            tracing::info!(event = "view-confirmed", "the view is confirmed: what is claimed holds again")
         }
-        Event::Forced(found) => tracing::warn!("{}", ReplacementRow::new(*found, Mode::Enforce, true).why),
-        Event::NotReplaced => tracing::info!("nothing forwards Services in kube-proxy's place any more"),
+        Event::Replaced(found) => {
+            tracing::error!(
+                event = "proxy-replaced",
+                "{}",
+                ReplacementRow::new(*found, Mode::Enforce, false).why
+            )
+        }
+        Event::Forced(found) => tracing::warn!(
+            event = "proxy-replaced-forced",
+            "{}",
+            ReplacementRow::new(*found, Mode::Enforce, true).why
+        ),
+        Event::NotReplaced => tracing::info!(
+            event = "proxy-replacement-gone",
+            "nothing forwards Services in kube-proxy's place any more"
+        ),
         Event::Failed(node, error) => lapses(Some(node), error),
         Event::NotExempt(node, port, error) => {
             lapses(node.as_ref(), &format!("{port} must be kept, which failed: {error}"));
         }
-        Event::TablesFailed(error) => tracing::error!(%error, "the tables were not written"),
+        Event::TablesFailed(error) => tracing::error!(
+            event = "tables-not-written",
+            %error,
+            "the tables were not written"
+        ),
         Event::SaveFailed(error) => {
-            tracing::error!(problem = unsaved(error), "the flags file was not written");
+            tracing::error!(
+                event = "flags-not-saved",
+                problem = unsaved(error),
+                "the flags file was not written"
+            );
         }
         Event::Mended(nodes, ports) => tracing::warn!(
+            event = "maps-mended",
             nodes,
             ports,
             "entries of nodes and kept ports were not as they should be; they are written again"
         ),
-        Event::Danger(what) => tracing::error!("{}", danger(what, unknown)),
+        Event::Danger(what) => {
+            let node = if let Danger::OwnNode(node) = what { Some(node.as_str()) } else { None };
+            tracing::error!(event = "flags-dangerous", node, "{}", danger(what, unknown));
+        }
     }
 }
 
@@ -110,6 +168,7 @@ fn withholds(withheld: &Withheld, nodes: &[NodeName]) {
     let scope = withheld.scope.to_string();
     let (first, others) = nodes.split_at(nodes.len().min(NAMED_OF_ALL));
     tracing::error!(
+        event = "claims-withheld",
         scope,
         claimed = withheld.counted,
         allowed = withheld.allowed,
@@ -117,21 +176,41 @@ fn withholds(withheld: &Withheld, nodes: &[NodeName]) {
         "more nodes are claimed than may be; no claim that no person made is enforced there"
     );
     for more in others.chunks(NAMED_OF_ALL) {
-        tracing::error!(scope, nodes = joined(more), "nor are such claims enforced on these nodes");
+        tracing::error!(
+            event = "claims-withheld-more",
+            scope,
+            nodes = joined(more),
+            "nor are such claims enforced on these nodes"
+        );
     }
 }
 
 fn lapses(node: Option<&NodeName>, error: &str) {
-    tracing::error!(node = node.map(NodeName::as_str), error, "the verdict cannot be renewed; it lapses");
+    tracing::error!(
+        event = "verdict-lapses",
+        node = node.map(NodeName::as_str),
+        error,
+        "the verdict cannot be renewed; it lapses"
+    );
 }
 
 /// All of them at once: a file may flag hundreds.
 fn file_flags(came: &[NodeName], went: &[NodeName]) {
     if !came.is_empty() {
-        tracing::info!(count = came.len(), nodes = names(came), "flagged by the source of nodes");
+        tracing::info!(
+            event = "source-flagged",
+            count = came.len(),
+            nodes = names(came),
+            "flagged by the source of nodes"
+        );
     }
     if !went.is_empty() {
-        tracing::info!(count = went.len(), nodes = names(went), "no longer flagged by the source of nodes");
+        tracing::info!(
+            event = "source-unflagged",
+            count = went.len(),
+            nodes = names(went),
+            "no longer flagged by the source of nodes"
+        );
     }
 }
 
@@ -240,23 +319,29 @@ mod tests {
         assert_eq!(
             said(|| adopted(&left)),
             [
-                r#"INFO adopted a flag node="a" by="root" reason="disk""#,
-                r#"INFO adopted claims source="source" count=2 nodes="b, c""#,
-                r#"INFO adopted claims source="hung" count=1 nodes="c""#,
+                r#"INFO adopted a flag event="flag-adopted" node="a" by="root" reason="disk""#,
+                r#"INFO adopted claims event="claims-adopted" source="source" count=2 nodes="b, c""#,
+                r#"INFO adopted claims event="claims-adopted" source="hung" count=1 nodes="c""#,
             ]
         );
         let lost = Adopted { saved: Saved::default(), problem: Some("is damaged".to_owned()) };
-        assert_eq!(said(|| adopted(&lost)), [r#"ERROR flags were lost problem="is damaged""#]);
+        assert_eq!(
+            said(|| adopted(&lost)),
+            [r#"ERROR flags were lost event="flags-lost" problem="is damaged""#]
+        );
     }
 
     #[test]
     fn a_request_is_told_once_by_whoever_answers_it() {
         assert_eq!(
             said(|| flagged("b", "root", "disk", Some(Duration::from_secs(600)))),
-            [r#"INFO flagged node="b" by="root" reason="disk" seconds=600"#]
+            [r#"INFO flagged event="flagged" node="b" by="root" reason="disk" seconds=600"#]
         );
-        assert_eq!(said(|| flagged("b", "root", "", None)), [r#"INFO flagged node="b" by="root" reason="""#]);
-        assert_eq!(said(|| unflagged("b")), [r#"INFO unflagged node="b""#]);
+        assert_eq!(
+            said(|| flagged("b", "root", "", None)),
+            [r#"INFO flagged event="flagged" node="b" by="root" reason="""#]
+        );
+        assert_eq!(said(|| unflagged("b")), [r#"INFO unflagged event="unflagged" node="b""#]);
         assert!(of(Event::Raised("b".into(), claim(Source::Cli))).is_empty());
         assert!(of(Event::Withdrawn("b".into(), Source::Cli)).is_empty());
     }
@@ -268,36 +353,44 @@ mod tests {
         for (event, lines) in [
             (
                 Event::Raised("b".into(), hung),
-                &[r#"WARN claimed node="b" source="hung" reason="disk" evidence="12 answers owed""#][..],
+                &[
+                    r#"WARN claimed event="claimed" node="b" source="hung" reason="disk" evidence="12 answers owed""#,
+                ][..],
             ),
             (
                 Event::Withdrawn("b".into(), Source::External("cloud".into())),
-                &[r#"INFO no longer claimed node="b" source="external:cloud""#],
+                &[r#"INFO no longer claimed event="claim-withdrawn" node="b" source="external:cloud""#],
             ),
-            (file_flags(2, 0), &[r#"INFO flagged by the source of nodes count=2 nodes="n01, n02""#]),
+            (
+                file_flags(2, 0),
+                &[r#"INFO flagged by the source of nodes event="source-flagged" count=2 nodes="n01, n02""#],
+            ),
             (
                 file_flags(1, 2),
                 &[
-                    r#"INFO flagged by the source of nodes count=1 nodes="n01""#,
-                    r#"INFO no longer flagged by the source of nodes count=2 nodes="n01, n02""#,
+                    r#"INFO flagged by the source of nodes event="source-flagged" count=1 nodes="n01""#,
+                    r#"INFO no longer flagged by the source of nodes event="source-unflagged" count=2 nodes="n01, n02""#,
                 ],
             ),
-            (Event::Over("b".into(), Source::Cli), &[r#"INFO the flag is over node="b""#]),
+            (Event::Over("b".into(), Source::Cli), &[r#"INFO the flag is over event="flag-over" node="b""#]),
             (
                 Event::Over("b".into(), Source::Hung),
-                &[r#"INFO the claim is over; it was not renewed node="b" source="hung""#],
+                &[r#"INFO the claim is over; it was not renewed event="claim-over" node="b" source="hung""#],
             ),
             (
                 Event::ViewTooOld(Duration::from_secs(60)),
                 &[
                     "ERROR the source of nodes has not confirmed its view for so long: nothing is cut by it any more, \
-                      what would be is counted max_seconds=60",
+                      what would be is counted event=\"view-too-old\" max_seconds=60",
                 ],
             ),
-            (Event::ViewConfirmed, &["INFO the view is confirmed: what is claimed holds again"]),
+            (
+                Event::ViewConfirmed,
+                &[r#"INFO the view is confirmed: what is claimed holds again event="view-confirmed""#],
+            ),
             (
                 Event::NoMoreWithheld(LimitScope::Whole),
-                &[r#"INFO claims are withheld no more scope="all nodes""#],
+                &[r#"INFO claims are withheld no more event="claims-not-withheld" scope="all nodes""#],
             ),
         ] {
             assert_eq!(of(event), lines);
@@ -316,14 +409,14 @@ mod tests {
         let first = |count: usize, nodes: &[NodeName]| {
             format!(
                 "ERROR more nodes are claimed than may be; no claim that no person made is enforced there \
-                 scope=\"zone x\" claimed={count} allowed=4 nodes=\"{}\"",
+                 event=\"claims-withheld\" scope=\"zone x\" claimed={count} allowed=4 nodes=\"{}\"",
                 joined(nodes)
             )
         };
         assert_eq!(withheld(12), [first(12, &nodes(12))]);
         assert_eq!(withheld(100), [first(100, &nodes(100))]);
         let all = nodes(230);
-        let more = "ERROR nor are such claims enforced on these nodes";
+        let more = r#"ERROR nor are such claims enforced on these nodes event="claims-withheld-more""#;
         assert_eq!(
             withheld(230),
             [
@@ -337,7 +430,7 @@ mod tests {
     #[test]
     fn what_fails_is_told() {
         let port = Backend { address: [10, 1, 1, 2].into(), scope: Scope::Port(80, Protocol::Tcp) };
-        let lapses = "ERROR the verdict cannot be renewed; it lapses";
+        let lapses = r#"ERROR the verdict cannot be renewed; it lapses event="verdict-lapses""#;
         for (event, line) in [
             (Event::Failed("b".into(), "full".into()), format!(r#"{lapses} node="b" error="full""#)),
             (
@@ -348,14 +441,14 @@ mod tests {
                 Event::NotExempt(None, port, "full".into()),
                 format!(r#"{lapses} error="10.1.1.2:80/tcp must be kept, which failed: full""#),
             ),
-            (Event::TablesFailed("full".into()), "ERROR the tables were not written error=full".to_owned()),
+            (Event::TablesFailed("full".into()), r#"ERROR the tables were not written event="tables-not-written" error=full"#.to_owned()),
             (
                 Event::SaveFailed("full".into()),
-                format!(r#"ERROR the flags file was not written problem="{}""#, unsaved("full")),
+                format!(r#"ERROR the flags file was not written event="flags-not-saved" problem="{}""#, unsaved("full")),
             ),
             (
                 Event::Mended(1, 2),
-                "WARN entries of nodes and kept ports were not as they should be; they are written again nodes=1 ports=2"
+                r#"WARN entries of nodes and kept ports were not as they should be; they are written again event="maps-mended" nodes=1 ports=2"#
                     .to_owned(),
             ),
         ] {
@@ -381,7 +474,9 @@ mod tests {
             ),
         ] {
             assert_eq!(danger(&what, SourceName::default()), text);
-            assert_eq!(of(Event::Danger(what)), [format!("ERROR {text}")]);
+            let node = if matches!(what, Danger::OwnNode(_)) { r#" node="a""# } else { "" };
+            let line = format!(r#"ERROR {text} event="flags-dangerous"{node}"#);
+            assert_eq!(of(Event::Danger(what)), [line]);
         }
     }
 }

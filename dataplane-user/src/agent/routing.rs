@@ -77,7 +77,7 @@ impl Routing {
             _ => {
                 let (read, took) = timed(|| route_table::read(&self.blocks, devices, self.policies.clone()));
                 let map = Arc::new(read?);
-                tracing::debug!(routes = map.routes(), ?took, "routes were read");
+                tracing::debug!(event = "routes-read", routes = map.routes(), ?took, "routes were read");
                 self.read = Some((Instant::now(), took));
                 self.stale = false;
                 self.map = Some(Arc::clone(&map));
@@ -94,7 +94,12 @@ impl Routing {
         let (read, took) = timed(policies::read);
         self.policies_read = Some((Instant::now(), took));
         if read != self.policies {
-            tracing::debug!(policies = read.list.len(), unread = read.unread, "IPsec policies changed");
+            tracing::debug!(
+                event = "ipsec-policies-changed",
+                policies = read.list.len(),
+                unread = read.unread,
+                "IPsec policies changed"
+            );
             self.policies = read;
             self.stale = true;
         }

@@ -371,7 +371,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         pinned,
         neighbours: shown.rows.neighbours.borrow().clone(),
         ipvs: shown.takeout.row(),
-        log_lines_lost: sight.settings.log_lines_lost.dropped_lines(),
+        log_lines_lost: sight.settings.log_lines_lost.dropped_lines() + shown.beat.lines_lost(),
     }
 }
 

@@ -56,7 +56,11 @@ pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
     match started {
         Started::Runs(agent) => agent.run(&mut signals).await,
         Started::Not(why) => {
-            tracing::info!(why, "told to end before the agent ran; verdicts that it renewed lapse in 3 s");
+            tracing::info!(
+                event = "ended-before-start",
+                why,
+                "told to end before the agent ran; verdicts that it renewed lapse in 3 s"
+            );
             Ok(())
         }
     }
@@ -170,6 +174,7 @@ async fn start(
     stages.enter("serving");
     let settings = Arc::clone(&shared.sight.settings);
     tracing::info!(
+        event = "started",
         node = shared.sight.own_node.as_str(),
         socket = %settings.socket.display(),
         mode = ?settings.mode,
@@ -200,7 +205,7 @@ impl Seen {
         let own_node = source.own_node();
         let present = Present::now();
         let findings = crew.blocking("findings", Findings::gather).await?;
-        tracing::info!(milliseconds = findings.milliseconds, "{findings}");
+        tracing::info!(event = "kernel-probed", milliseconds = findings.milliseconds, "{findings}");
         let wanted = settings.proxy;
         let services = view.services.is_some();
         let looking = crew.blocking("kube-proxy", move || {
@@ -247,9 +252,17 @@ impl Agent {
         };
         drop(lock);
         match &ended {
-            Ok(why) => tracing::info!(why, "the agent ends; the dataplane stays, verdicts lapse in 3 s"),
+            Ok(why) => tracing::info!(
+                event = "ended",
+                why,
+                "the agent ends; the dataplane stays, verdicts lapse in 3 s"
+            ),
             Err(error) => {
-                tracing::error!(%error, "the agent ends; the dataplane stays, verdicts lapse in 3 s");
+                tracing::error!(
+                    event = "ended-by-error",
+                    %error,
+                    "the agent ends; the dataplane stays, verdicts lapse in 3 s"
+                );
             }
         }
         ended.map(drop)

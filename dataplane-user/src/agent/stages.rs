@@ -28,7 +28,12 @@ impl Stages {
 
     /// The next stage begins.
     pub(super) fn enter(&mut self, stage: &'static str) {
-        tracing::debug!(stage = %self.now, took = ?self.since.elapsed(), "a stage of the start is over");
+        tracing::debug!(
+            event = "stage-over",
+            stage = %self.now,
+            took = ?self.since.elapsed(),
+            "a stage of the start is over"
+        );
         self.now = stage;
         self.since = Instant::now();
     }
@@ -42,7 +47,7 @@ impl Stages {
 impl Drop for Stages {
     fn drop(&mut self) {
         if !self.over {
-            tracing::error!(stage = %self.now, "the start failed");
+            tracing::error!(event = "start-failed", stage = %self.now, "the start failed");
         }
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
             return Err(error).context("take over: the agent that runs goes on");
         }
         Err(error) => {
-            tracing::warn!(%error, "the other agent does not answer");
+            tracing::warn!(event = "predecessor-silent", %error, "the other agent does not answer");
             None
         }
     };
@@ -117,7 +117,7 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
         };
         anyhow::Error::new(error).context(trouble)
     })?;
-    tracing::info!(before, "took over");
+    tracing::info!(event = "took-over", before, "took over");
     Ok(lock)
 }
 

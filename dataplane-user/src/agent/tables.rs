@@ -86,6 +86,7 @@ impl Tables {
     fn log(&self, report: &WriteReport) {
         if report.left_out + report.left_out_ports != 0 {
             tracing::error!(
+                event = "maps-full",
                 backends = report.left_out,
                 ports = report.left_out_ports,
                 first = ?report.left_out_first,
@@ -94,6 +95,7 @@ impl Tables {
             );
         }
         tracing::debug!(
+            event = "tables-written",
             inserted = report.inserted,
             updated = report.updated,
             deleted = report.deleted,

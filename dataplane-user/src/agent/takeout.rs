@@ -162,6 +162,7 @@ impl Work {
         self.news |= problem != self.problem;
         if let Some(new) = problem.as_ref().filter(|new| self.problem.as_ref() != Some(*new)) {
             tracing::error!(
+                event = "ipvs-drain-failed",
                 problem = new,
                 "IPVS: flagged nodes are not taken out, or not put back; tried again"
             );
@@ -298,6 +299,7 @@ impl Work {
                 if let (Some(aside), Some(problem)) = (&loaded.aside, loaded.problem) {
                     let aside = aside.display();
                     tracing::warn!(
+                        event = "ledger-put-aside",
                         "the ledger of an earlier agent {problem}; IPVS is not loaded, so nothing is left to put back; it is kept as {aside}"
                     );
                 }
@@ -324,13 +326,14 @@ impl Work {
         };
         if !loaded.entries.is_empty() {
             tracing::info!(
+                event = "ipvs-drain-adopted",
                 destinations = loaded.entries.len(),
                 "IPVS: goes on with what an earlier agent took out"
             );
         }
         self.inherited = inherited(&loaded);
         if let (Some(problem), true) = (&self.inherited, loaded.aside.is_some()) {
-            tracing::error!(problem, "IPVS: weights of 0 may be left");
+            tracing::error!(event = "ipvs-weights-left", problem, "IPVS: weights of 0 may be left");
         }
         self.news = true;
         self.ground = ground(self.ground.enforce);

@@ -194,7 +194,7 @@ impl Crew {
         // Others may fall because this one did. Whoever reads the log may stand still: the agent ends all the same.
         let _later = self.0.first.set(fallen.clone());
         self.0.fell.cancel();
-        tracing::error!("{fallen}; the agent ends");
+        tracing::error!(event = "thread-fell", "{fallen}; the agent ends");
     }
 }
 
@@ -256,7 +256,12 @@ fn set_name(name: &str) {
 /// Gives the calling thread precedence, and a slice so short that it has a processor as soon as it wakes up.
 fn precedence() {
     if let Err(error) = sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE)) {
-        tracing::debug!(%error, thread = std::thread::current().name(), "no precedence for a thread");
+        tracing::debug!(
+            event = "no-precedence",
+            %error,
+            thread = std::thread::current().name(),
+            "no precedence for a thread"
+        );
     }
 }
 
@@ -264,7 +269,11 @@ fn precedence() {
 fn take_turns(take: impl FnOnce(i32) -> io::Result<()>) {
     let first = rustix::process::getpriority_process(Some(rustix::process::getpid()));
     if let Err(error) = first.map_err(io::Error::from).and_then(take) {
-        tracing::debug!(%error, "a thread keeps the precedence that it was started with");
+        tracing::debug!(
+            event = "keeps-precedence",
+            %error,
+            "a thread keeps the precedence that it was started with"
+        );
     }
 }
 

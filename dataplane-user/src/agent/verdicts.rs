@@ -322,6 +322,7 @@ impl Driver {
         }
         if let Err(TrySendError::Full(_)) = self.lines.try_send(line) {
             self.lost += 1;
+            self.beat.lose_line();
         }
     }
 }

@@ -95,10 +95,10 @@ impl Watch {
             *faults.entry(observed.difference.kind).or_default() += 1;
         }
         for (kind, count) in faults.iter().filter(|(kind, _)| !self.told.contains_key(*kind)) {
-            tracing::warn!(%kind, count, "audit: faults (see nodefence audit)");
+            tracing::warn!(event = "audit-faults", %kind, count, "audit: faults (see nodefence audit)");
         }
         for kind in self.told.keys().filter(|kind| !faults.contains_key(*kind)) {
-            tracing::info!(%kind, "audit: no faults any more");
+            tracing::info!(event = "audit-faults-over", %kind, "audit: no faults any more");
         }
         self.told = faults;
     }

@@ -10,10 +10,16 @@ use std::{
     time::Duration,
 };
 
+use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, fmt};
 
-use super::{exit::Exit, output::causes, values::LogFormat};
+use super::{
+    exit::Exit,
+    journal::{self, Prefixed},
+    output::causes,
+    values::LogFormat,
+};
 
 /// Lines that wait to be written at most.
 const MOST: usize = 4096;
@@ -22,7 +28,8 @@ const LAST_LINES: Duration = Duration::from_millis(1300);
 
 /// The log, for as long as the process has something to say.
 pub(super) struct Log {
-    writer: NonBlocking,
+    writer: Prefixed<NonBlocking>,
+    format: LogFormat,
     /// Has what waits written where it is dropped.
     worker: Option<WorkerGuard>,
 }
@@ -36,6 +43,7 @@ impl Log {
             .thread_name("log-writer")
             .finish(io::stderr());
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        let writer = Prefixed { to: writer, journal: journal::reads(io::stderr()) };
         // What cannot be written is lost. By default that is told at standard error, which is what cannot be written to.
         let log = fmt()
             .with_env_filter(filter)
@@ -51,17 +59,25 @@ impl Log {
         }
         // The default hook writes to standard error itself, and a thread that waits there never falls.
         panic::set_hook(Box::new(panicked));
-        Self { writer, worker: Some(worker) }
+        Self { writer, format, worker: Some(worker) }
     }
 
     /// How many lines were lost so far.
     pub(super) fn lost(&self) -> ErrorCounter {
-        self.writer.error_counter()
+        self.writer.to.error_counter()
     }
 
     /// Says what the process ends with, after all other lines, and gives its exit code.
-    pub(super) fn fails(mut self, error: &anyhow::Error) -> Exit {
-        let _never_fails = self.writer.write_all(format!("nodefence: {}\n", causes(error)).as_bytes());
+    pub(super) fn fails(self, error: &anyhow::Error) -> Exit {
+        let causes = causes(error);
+        match self.format {
+            LogFormat::Json => tracing::error!(event = "failed", "{causes}"),
+            // As every command does.
+            LogFormat::Text => {
+                let line = format!("nodefence: {causes}\n");
+                let _never_fails = self.writer.of(Level::ERROR).write_all(line.as_bytes());
+            }
+        }
         Exit::of(error)
     }
 }
@@ -81,6 +97,7 @@ impl Drop for Log {
 
 fn panicked(panic: &PanicHookInfo<'_>) {
     tracing::error!(
+        event = "panicked",
         thread = thread::current().name(),
         place = panic.location().map(tracing::field::display),
         "panicked: {}",
@@ -88,6 +105,6 @@ fn panicked(panic: &PanicHookInfo<'_>) {
     );
     let trace = Backtrace::capture();
     if trace.status() == BacktraceStatus::Captured {
-        tracing::error!("{trace}");
+        tracing::error!(event = "panic-trace", "{trace}");
     }
 }

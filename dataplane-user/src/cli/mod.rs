@@ -8,6 +8,7 @@ mod environment;
 mod exit;
 mod flag;
 mod guard_help;
+mod journal;
 mod log;
 mod nodes;
 mod output;

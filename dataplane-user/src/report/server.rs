@@ -187,13 +187,17 @@ impl Server {
                     let (handler, silent) = (Arc::clone(&handler), Arc::clone(&silent));
                     begin(Box::pin(async move {
                         if let Err(error) = talk(stream, &*handler, &silent).await {
-                            tracing::debug!(%error, "a client of the socket went away");
+                            tracing::debug!(
+                                event = "client-gone",
+                                %error,
+                                "a client of the socket went away"
+                            );
                         }
                         drop(slot);
                     }));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accept on the socket");
+                    tracing::warn!(event = "accept-failed", %error, "accept on the socket");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -154,7 +154,11 @@ impl Guard {
         match spawn_guard(run_dir, pin_dir) {
             Ok(child) => self.child = Some(child),
             Err(error) => {
-                tracing::error!(%error, "no guard could be started: what is taken out of IPVS outlives this agent");
+                tracing::error!(
+                    event = "guard-not-started",
+                    %error,
+                    "no guard could be started: what is taken out of IPVS outlives this agent"
+                );
             }
         }
     }

@@ -32,7 +32,11 @@ impl Ends {
         {
             let signal = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
             let signal = signal.map_or("a signal", Signal::as_str);
-            tracing::info!(signal, "guard: told to end; does so once nothing is left to be put back");
+            tracing::info!(
+                event = "guard-told-to-end",
+                signal,
+                "guard: told to end; does so once nothing is left to be put back"
+            );
             self.told = Some(signal);
         }
         self.told

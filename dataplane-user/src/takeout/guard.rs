@@ -84,17 +84,27 @@ pub fn guard_child(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), Gu
 pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardError> {
     let place = take_place(run_dir, PATIENCE)?;
     if let Err(error) = sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE)) {
-        tracing::debug!(%error, "guard: goes on with the nice value that it was given");
+        tracing::debug!(
+            event = "guard-keeps-nice",
+            %error,
+            "guard: goes on with the nice value that it was given"
+        );
     }
     let (run, pins) = (run_dir.display(), pin_dir.display());
-    tracing::info!(run_dir = %run, pin_dir = %pins, "guard: watches over what agents take out of IPVS");
+    tracing::info!(
+        event = "guard-watches",
+        run_dir = %run,
+        pin_dir = %pins,
+        "guard: watches over what agents take out of IPVS"
+    );
     if !dataplane::in_bpffs(pin_dir).unwrap_or(false) {
         tracing::warn!(
+            event = "guard-no-bpffs",
             "guard: {pins} is in no BPF filesystem yet; in a container, mount the agent's there (volume of /sys/fs/bpf)"
         );
     }
     Watch::new(run_dir, pin_dir, Whose::Folder { place, ends }).run()?;
-    tracing::info!("guard: ends; nothing is left to be put back");
+    tracing::info!(event = "guard-ends", "guard: ends; nothing is left to be put back");
     Ok(())
 }
 
@@ -248,7 +258,11 @@ impl<'a> Watch<'a> {
     /// Says each thing once.
     fn tell(&mut self, problem: String) {
         if self.told != problem {
-            tracing::error!(problem, "guard: cannot put back what has lapsed; tried again");
+            tracing::error!(
+                event = "guard-cannot-restore",
+                problem,
+                "guard: cannot put back what has lapsed; tried again"
+            );
             self.told = problem;
         }
     }

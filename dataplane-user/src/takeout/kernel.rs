@@ -211,7 +211,11 @@ impl Tables for Kernel {
             return;
         }
         if let Err(error) = self.survey(ours, &gone) {
-            tracing::debug!(%error, "conntrack entries of deleted destinations are left to IPVS");
+            tracing::debug!(
+                event = "ipvs-conntrack-left",
+                %error,
+                "conntrack entries of deleted destinations are left to IPVS"
+            );
         }
     }
 

@@ -92,7 +92,12 @@ pub fn put_back(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair, Option
     };
     if restored.changes > 0 {
         let (changes, left) = (restored.changes, restored.left.len());
-        tracing::warn!(changes, left, "put back into IPVS what had been taken out and has lapsed");
+        tracing::warn!(
+            event = "ipvs-lapsed-restored",
+            changes,
+            left,
+            "put back into IPVS what had been taken out and has lapsed"
+        );
     }
     Ok(restored.left)
 }

@@ -24,6 +24,7 @@ use serde_json::Value;
 
 mod ends;
 mod flood;
+mod journal;
 mod socket;
 mod unread;
 

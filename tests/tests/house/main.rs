@@ -1,7 +1,8 @@
 //! How the workspace's files hang together: no two of a crate import each other in a circle, the agent's threads and tasks begin in one of them, and
-//! the page on coverage names tests that are there.
+//! the pages on coverage and on the log say what is there.
 
 mod coverage;
+mod events;
 mod imports;
 mod modules;
 mod spawns;

@@ -73,7 +73,7 @@ pub fn blind() -> Vec<Blind> {
     }
     match exempting_rules() {
         Ok(rules) => reasons.extend(rules.into_iter().map(Blind::NoTrack)),
-        Err(error) => tracing::debug!(%error, "cannot look for notrack rules"),
+        Err(error) => tracing::debug!(event = "notrack-unknown", %error, "cannot look for notrack rules"),
     }
     let legacy =
         ["ip_tables_names", "ip6_tables_names"].map(|name| Path::new("/proc/thread-self/net").join(name));

@@ -163,7 +163,11 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     match left.and_then(|()| clsact::forget_qdiscs(&ours.options.pin_dir, &existing)) {
         Ok(()) => ours.leaves_others = false,
         Err(error) => {
-            tracing::warn!(%error, "could not detach from every interface that is no longer wanted; it is tried again");
+            tracing::warn!(
+                event = "detach-incomplete",
+                %error,
+                "could not detach from every interface that is no longer wanted; it is tried again"
+            );
         }
     }
     let mut switched = true;
@@ -296,7 +300,11 @@ fn commit_staged(ours: &mut Attach) {
     match staged.commit() {
         Ok(()) => ours.staged = None,
         Err(error) => {
-            tracing::warn!(%error, "the new maps are in use, and cannot be pinned in the old ones' place; it is tried again");
+            tracing::warn!(
+                event = "pins-not-replaced",
+                %error,
+                "the new maps are in use, and cannot be pinned in the old ones' place; it is tried again"
+            );
         }
     }
 }

@@ -143,7 +143,13 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Turn<K, V> {
             first.get_or_insert(*key);
         }
         if let Some(first) = first {
-            tracing::warn!(map = one.name, mended, ?first, "entries were not as they were written; mended");
+            tracing::warn!(
+                event = "entries-mended",
+                map = one.name,
+                mended,
+                ?first,
+                "entries were not as they were written; mended"
+            );
         }
         self.at = At::Entries(page.next);
         if page.next.is_none() {
@@ -170,7 +176,13 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Turn<K, V> {
             first.get_or_insert(key);
         }
         if let Some(first) = first {
-            tracing::warn!(map = one.name, mended, ?first, "entries were missing; written again");
+            tracing::warn!(
+                event = "entries-rewritten",
+                map = one.name,
+                mended,
+                ?first,
+                "entries were missing; written again"
+            );
         }
         Ok(mended)
     }

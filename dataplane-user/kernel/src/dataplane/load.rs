@@ -140,7 +140,7 @@ fn require_bpffs(pin_dir: &Path) -> Result<(), Error> {
             };
             return Err(Error::NoBpfFs { path: pin_dir.to_owned(), mount_at });
         }
-        tracing::info!("mounted a BPF filesystem at {BPF_MOUNT}, where none was");
+        tracing::info!(event = "bpffs-mounted", "mounted a BPF filesystem at {BPF_MOUNT}, where none was");
     }
     exposed::refuse(pin_dir)
 }

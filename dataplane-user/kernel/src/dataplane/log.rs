@@ -8,13 +8,28 @@ use super::error::Error;
 
 /// Reads aya-log's records and hands them to this process's log.
 pub struct CutLog {
-    logger: AsyncFd<EbpfLogger<&'static dyn ::log::Log>>,
+    logger: AsyncFd<EbpfLogger<Cuts>>,
+}
+
+/// Gives a record the key that every line of the log has. What is logged is decided there.
+struct Cuts;
+
+impl ::log::Log for Cuts {
+    fn enabled(&self, _: &::log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &::log::Record<'_>) {
+        tracing::info!(event = "cut", "{}", record.args());
+    }
+
+    fn flush(&self) {}
 }
 
 impl CutLog {
     /// Must be called in a tokio runtime, and once: it takes the map.
     pub(super) fn open(ebpf: &mut Ebpf) -> Result<Self, Error> {
-        let logger = EbpfLogger::init(ebpf).map_err(|e| Error::Log(e.to_string()))?;
+        let logger = EbpfLogger::init_with_logger(ebpf, Cuts).map_err(|e| Error::Log(e.to_string()))?;
         // SAFETY: the logger owns its descriptor and gives the same one until it is dropped, which is when `AsyncFd` is.
         let logger = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) };
         Ok(Self { logger: logger.map_err(|e| Error::call("wait on the log map")(e.into()))? })

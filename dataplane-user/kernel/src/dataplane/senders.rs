@@ -77,6 +77,7 @@ impl Senders {
         }
         if left_out > self.left_out {
             tracing::warn!(
+                event = "senders-left-out",
                 left_out,
                 "MAC addresses of devices, or VLANs by which routes leave, do not fit in the maps: what is sent from or by these is not cut"
             );

@@ -49,10 +49,17 @@ pub(super) fn differing(
             continue;
         }
         if (MapInfo { max_entries: wanted.max_entries, ..pinned }) != wanted {
-            tracing::warn!(map = name, ?pinned, ?wanted, "the pinned map has another layout");
+            tracing::warn!(
+                event = "map-layout-changed",
+                map = name,
+                ?pinned,
+                ?wanted,
+                "the pinned map has another layout"
+            );
             return Ok(None);
         }
         tracing::info!(
+            event = "map-resized",
             map = name,
             pinned = pinned.max_entries,
             wanted = wanted.max_entries,

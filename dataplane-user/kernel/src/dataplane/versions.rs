@@ -51,6 +51,7 @@ impl Other {
         let folder = self.folder.display();
         let Err(error) = detach(pin_dir, &self.folder) else {
             tracing::warn!(
+                event = "old-version-detached",
                 %folder,
                 "what an agent of another version or layout had pinned was detached; none of its verdicts were adopted: \
                  flagged nodes got traffic until they were cut anew"
@@ -59,7 +60,12 @@ impl Other {
         };
         let text = error.to_string();
         if self.error.as_ref() != Some(&text) {
-            tracing::error!(%folder, %error, "what an agent of another version or layout had pinned cannot be detached yet");
+            tracing::error!(
+                event = "old-version-not-detached",
+                %folder,
+                %error,
+                "what an agent of another version or layout had pinned cannot be detached yet"
+            );
             self.error = Some(text);
         }
         false

@@ -92,7 +92,7 @@ pub(super) fn mend(ground: &Ground, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
         return;
     }
     for problem in carry_out(ground, &due.iter().map(|one| &one.difference).collect::<Vec<_>>()) {
-        tracing::error!(problem, "audit: not all was mended; tried again");
+        tracing::error!(event = "repair-incomplete", problem, "audit: not all was mended; tried again");
     }
     let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
     look(watch, ground, parts);
@@ -134,7 +134,13 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     let mut clients = Vec::new();
     let mut problems = Vec::new();
     for difference in differences {
-        tracing::info!(kind = %difference.kind, subject = %difference.subject, service = difference.service, "audit: mends");
+        tracing::info!(
+            event = "repair",
+            kind = %difference.kind,
+            subject = %difference.subject,
+            service = difference.service,
+            "audit: mends"
+        );
         match (&difference.mend, &difference.subject) {
             (Some(Mend::Ipvs(_)), Subject::Pair(pair)) => {
                 let wanted = servers.entry(pair.service).or_default();

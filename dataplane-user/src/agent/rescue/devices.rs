@@ -35,7 +35,11 @@ impl Devices {
                     };
                     self.known = all.iter().filter_map(|d| Some((d.ifindex, address(d)?))).collect();
                 }
-                Err(error) => tracing::debug!(%error, "the devices cannot be listed"),
+                Err(error) => tracing::debug!(
+                    event = "devices-not-listed",
+                    %error,
+                    "the devices cannot be listed"
+                ),
             }
         }
         self.known.get(&ifindex).copied()

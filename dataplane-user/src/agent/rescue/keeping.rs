@@ -73,7 +73,10 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
                 Ok(ready) => Some(ready),
                 Err(error) => {
                     tried = Some(Instant::now());
-                    tracing::warn!("packets of clients that are kept cannot be rescued: {error:#}");
+                    tracing::warn!(
+                        event = "sticky-rescue-unavailable",
+                        "packets of clients that are kept cannot be rescued: {error:#}"
+                    );
                     None
                 }
             };
@@ -109,7 +112,7 @@ fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> boo
             committed
         }
         Err(error) => {
-            tracing::debug!(%error, "kube-proxy does not forget clients");
+            tracing::debug!(event = "affinity-not-forgotten", %error, "kube-proxy does not forget clients");
             packets.iter().for_each(|packet| refused(ground, packet, Fate::Affinity));
             true
         }

@@ -254,7 +254,12 @@ impl Helper {
             Ok(()) if head.ingress_ifindex == 0 => Ok(self.own_fate(&ends)),
             Ok(()) => Ok(Fate::PutIn),
             Err(error) => {
-                tracing::debug!(error, ifindex = head.ingress_ifindex, "a packet was not put in again");
+                tracing::debug!(
+                    event = "rescue-not-injected",
+                    error,
+                    ifindex = head.ingress_ifindex,
+                    "a packet was not put in again"
+                );
                 // Its entry is gone: an answer would not be translated. Its sender repeats it.
                 Ok(Fate::NotPutIn)
             }
@@ -273,7 +278,11 @@ impl Helper {
             Err(_) => return Fate::PutIn,
         };
         if self.ground.desk.own().seen(ends, balanced) {
-            tracing::warn!(%ends, "packets of own sockets are not balanced anew: they wait until they are repeated");
+            tracing::warn!(
+                event = "own-sockets-not-rescued",
+                %ends,
+                "packets of own sockets are not balanced anew: they wait until they are repeated"
+            );
         }
         if balanced { Fate::PutIn } else { Fate::Repeated }
     }
@@ -346,7 +355,11 @@ impl Helper {
     }
 
     fn give_up(&mut self, error: &conntrack::Error) -> Fate {
-        tracing::warn!(%error, "a packet could not be rescued; conntrack is opened anew");
+        tracing::warn!(
+            event = "rescue-failed",
+            %error,
+            "a packet could not be rescued; conntrack is opened anew"
+        );
         self.broken = true;
         Fate::NotPutIn
     }

@@ -137,8 +137,12 @@ async fn take(
         taken = taken => taken.unwrap_or(Ok(())).map_err(|full| full.to_string())?,
     }
     if !is_there && nodes != 0 {
-        tracing::warn!(node = own_node.as_str(), "this node is not in {source} any more");
+        tracing::warn!(
+            event = "own-node-gone",
+            node = own_node.as_str(),
+            "this node is not in {source} any more"
+        );
     }
-    tracing::info!(nodes, backends, "took {source}");
+    tracing::info!(event = "view-taken", nodes, backends, "took {source}");
     Ok(())
 }

@@ -35,7 +35,7 @@ impl Ground {
         self.row.send_modify(|row| {
             // It is tried again now and then.
             if let Some(error) = error.as_ref().filter(|error| row.error.as_ref() != Some(error)) {
-                tracing::error!(error, "the last good view stays");
+                tracing::error!(event = "view-refused", error, "the last good view stays");
             }
             row.error = error;
         });

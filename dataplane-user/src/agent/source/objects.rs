@@ -101,7 +101,11 @@ impl Taking {
                 }
             };
             if said.as_ref() != Some(&waits) {
-                tracing::info!("the start waits for {}: {waits}", self.objects.name());
+                tracing::info!(
+                    event = "view-awaited",
+                    "the start waits for {}: {waits}",
+                    self.objects.name()
+                );
             }
             // After a while it is said again.
             said = match self.objects.wait(Some(REMIND))? {
@@ -117,7 +121,13 @@ impl Taking {
         self.set_machine(&own, local);
         let view = Arc::new(self.objects.view());
         self.log(self.objects.conflicts());
-        tracing::info!(nodes = view.nodes.len(), backends = view.backends(), "took {}", view.source);
+        tracing::info!(
+            event = "view-taken",
+            nodes = view.nodes.len(),
+            backends = view.backends(),
+            "took {}",
+            view.source
+        );
         Ok((own, view))
     }
 
@@ -160,7 +170,12 @@ impl Taking {
             let taken = self.believed(&view).and_then(|()| {
                 let was_there = std::mem::replace(&mut is_there, view.node(own).is_some());
                 if was_there && !is_there {
-                    tracing::warn!(node = own.as_str(), "this node is not in {} any more", view.source);
+                    tracing::warn!(
+                        event = "own-node-gone",
+                        node = own.as_str(),
+                        "this node is not in {} any more",
+                        view.source
+                    );
                 }
                 // Where the builder ended, so does the agent.
                 let taken = ground.builds.deliver(view, read).blocking_recv().unwrap_or(Ok(()));
@@ -193,10 +208,11 @@ impl Taking {
     fn log<'a>(&self, brought: impl Iterator<Item = &'a Conflict>) {
         let mut brought = brought.peekable();
         for conflict in brought.by_ref().take(EXAMPLES) {
-            tracing::warn!("{}: {conflict}", self.objects.name());
+            tracing::warn!(event = "objects-conflict", "{}: {conflict}", self.objects.name());
         }
         if brought.peek().is_some() {
             tracing::warn!(
+                event = "objects-conflict-more",
                 "{}: and {} more conflicts (see `nodefence status`)",
                 self.objects.name(),
                 brought.count()

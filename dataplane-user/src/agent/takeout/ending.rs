@@ -44,7 +44,7 @@ impl Work {
         drive.set_flagged(&[]);
         match put_back_within(&mut drive, &mut self, ENDING.saturating_sub(begun.elapsed())) {
             PutBack::All => drive.book().dismiss_guard(),
-            PutBack::Late => tracing::error!("{NOT_ALL}"),
+            PutBack::Late => tracing::error!(event = "ipvs-not-restored", "{NOT_ALL}"),
             PutBack::Lapsed => {
                 self.drive = Some(drive);
                 return self.give_up();
@@ -61,7 +61,10 @@ impl Work {
         let begun = Instant::now();
         // No other agent takes the ledger over as long as this is open.
         let Some(drive) = self.drive.take() else { return Ok(()) };
-        tracing::warn!("IPVS: what was taken out has lapsed; it is put back, and the agent ends");
+        tracing::warn!(
+            event = "ipvs-lapsed",
+            "IPVS: what was taken out has lapsed; it is put back, and the agent ends"
+        );
         let settings = Arc::clone(&self.given.sight.settings);
         let Settings { run_dir, options, .. } = &*settings;
         loop {
@@ -78,7 +81,7 @@ impl Work {
                 Err(problem) => self.fail(Some(problem)),
             }
             if begun.elapsed() > ENDING {
-                tracing::error!("{NOT_ALL}");
+                tracing::error!(event = "ipvs-not-restored", "{NOT_ALL}");
                 break;
             }
             thread::sleep(AGAIN);

@@ -33,7 +33,7 @@ impl Opening {
             Ok(kernel) => Reopened::Tables(kernel),
             Err(ipvs::Error::NotLoaded) => Reopened::Gone,
             Err(again) => {
-                tracing::debug!(%error, %again, "IPVS cannot be opened again");
+                tracing::debug!(event = "ipvs-not-reopened", %error, %again, "IPVS cannot be opened again");
                 Reopened::NotYet
             }
         }
