@@ -1,6 +1,7 @@
 //! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
 
 mod actors;
+mod adjust;
 mod again;
 mod answers;
 mod audit;
@@ -23,6 +24,7 @@ mod kept_rows;
 mod left_out;
 mod lines;
 mod lock;
+mod logging;
 mod looks;
 mod mode;
 mod neighbours;
@@ -61,6 +63,7 @@ mod world;
 mod writer;
 
 pub use lock::{Lock, LockError, own_folder};
+pub use logging::Logging;
 pub use own_node::{OwnNodeError, own_node};
 pub use run::run;
 pub use settings::{AuditSettings, Settings, Wanted};

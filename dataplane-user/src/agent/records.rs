@@ -118,6 +118,13 @@ pub(super) fn record(event: &Event) {
         Event::ViewConfirmed => {
             tracing::info!(event = "view-confirmed", "the view is confirmed: what is claimed holds again")
         }
+        Event::ModeChanged(mode, by) => tracing::info!(
+            event = "mode-set",
+            mode = %format!("{mode:?}").to_lowercase(),
+            uid = by.uid,
+            sudo_user = by.sudo_user.as_deref(),
+            "the mode was set by a command"
+        ),
         Event::Replaced(found) => {
             tracing::error!(
                 event = "proxy-replaced",
@@ -254,7 +261,7 @@ mod tests {
     use super::*;
     use crate::{
         cluster::{Backend, Protocol, Scope},
-        enforce::{LimitScope, Saved},
+        enforce::{ChangedBy, LimitScope, Saved},
     };
 
     #[derive(Clone, Default)]
@@ -387,6 +394,15 @@ mod tests {
             (
                 Event::ViewConfirmed,
                 &[r#"INFO the view is confirmed: what is claimed holds again event="view-confirmed""#],
+            ),
+            (
+                Event::ModeChanged(
+                    Mode::Observe,
+                    ChangedBy { uid: 0, sudo_user: Some("ann".into()), at: Timestamp::UNIX_EPOCH },
+                ),
+                &[
+                    r#"INFO the mode was set by a command event="mode-set" mode=observe uid=0 sudo_user="ann""#,
+                ],
             ),
             (
                 Event::NoMoreWithheld(LimitScope::Whole),

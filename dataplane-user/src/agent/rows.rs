@@ -24,7 +24,6 @@ use super::{
     left_out::{left_out_rows, left_out_warning},
     reader::Reader,
     records::danger,
-    settings::Settings,
     sight::Sight,
     tables::TablesRow,
     told::Rows,
@@ -39,8 +38,8 @@ use crate::{
     plan::{Keep, Mode, Policy},
     proxy::Judgement,
     report::{
-        BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport, FlagRow,
-        NodeRow, Origin, ReplacementRow, Status, UnflagReport,
+        Adjusted, BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport,
+        FlagRow, NodeRow, Origin, ReplacementRow, Status, UnflagReport,
     },
 };
 
@@ -57,6 +56,14 @@ pub(super) struct Shown {
     pub(super) follow_up: Arc<FollowUp>,
     pub(super) reader: Reader,
     pub(super) rows: Rows,
+}
+
+impl Shown {
+    /// Whether the agent is to cut, by its command line and by commands since.
+    pub(super) fn mode_set(&self, world: &World) -> Adjusted<Mode> {
+        let changed = world.held.mode_changed.clone();
+        Adjusted { started: self.sight.settings.mode, set: world.held.set_mode, changed }
+    }
 }
 
 /// How many of many `status` names.
@@ -343,6 +350,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         started: whole_seconds(shown.started),
         node: sight.own_node.to_string(),
         mode: world.held.mode,
+        mode_set: shown.mode_set(&world),
         replacement: replacement(sight, &world),
         answer: sight.settings.answer,
         auto: auto_name(sight.settings.auto),
@@ -371,12 +379,13 @@ pub(super) fn status(shown: &Shown) -> Status {
         pinned,
         neighbours: shown.rows.neighbours.borrow().clone(),
         ipvs: shown.takeout.row(),
-        log_lines_lost: sight.settings.log_lines_lost.dropped_lines() + shown.beat.lines_lost(),
+        log_lines_lost: sight.settings.log.lost() + shown.beat.lines_lost(),
+        log_level: sight.settings.log.row(),
     }
 }
 
-fn replacement(sight: &Sight, world: &World) -> Option<ReplacementRow> {
-    let Settings { mode, force, .. } = *sight.settings;
+pub(super) fn replacement(sight: &Sight, world: &World) -> Option<ReplacementRow> {
+    let (mode, force) = (world.held.set_mode, sight.settings.force);
     world.held.replacement.map(|found| ReplacementRow::new(found, mode, force))
 }
 

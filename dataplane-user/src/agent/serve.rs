@@ -10,7 +10,7 @@ use tokio::{sync::oneshot, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    audit, flow_rows, idle,
+    adjust, audit, flow_rows, idle,
     inbox::{Asked, Inbox, NoAnswer},
     looks::Looks,
     records::{flagged, unflagged},
@@ -212,6 +212,12 @@ impl Handler for Desk {
             Request::Repair { kinds, dry_run } => {
                 let kinds = kinds.into_iter().collect();
                 answered(self.audit.repair(kinds, dry_run)).await.into()
+            }
+            Request::Mode { mode, sudo_user } => {
+                adjust::mode(&self.shown, &self.verdicts, mode, sudo_user, peer).await.into()
+            }
+            Request::LogLevel { level, sudo_user } => {
+                adjust::log_level(&self.shown, level, sudo_user, peer).into()
             }
             Request::HandOver => {
                 let asked = self.ask(Asked::HandOver, &self.shown.sight.own_node).await;

@@ -2,9 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use nodefence_common::{Config, config_flags};
-use tracing_appender::non_blocking::ErrorCounter;
-
+use super::logging::Logging;
 use crate::{
     cluster::NodeName,
     dataplane::{self, probe::Findings},
@@ -16,6 +14,7 @@ use crate::{
     proxy,
     takeout::GuardKind,
 };
+use nodefence_common::{Config, config_flags};
 
 /// Which devices to attach to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,8 +84,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Whether to take over from an agent that runs.
     pub take_over: bool,
-    /// How many lines of the log were lost, since nobody read those before.
-    pub log_lines_lost: ErrorCounter,
+    /// What is logged, and how much was lost.
+    pub log: Logging,
 }
 
 impl Settings {

@@ -264,6 +264,26 @@ pub enum Verb {
         dry_run: bool,
     },
 
+    /// Show whether the agent cuts, or change that until it ends
+    #[command(
+        after_help = "Without an argument it prints what holds. The weaker of this and of what else keeps the agent from cutting holds: what forwards in \
+                            kube-proxy's place, --auto, --max-view-age. With observe all verdicts are taken back as by `unflag`, behind IPVS too; what would be cut is \
+                            counted.\n\nExample:\n  nodefence mode observe"
+    )]
+    Mode {
+        /// What to do from now on
+        mode: Option<ModeArg>,
+    },
+
+    /// Show what the agent logs, or change that until it ends
+    #[command(
+        after_help = "Without an argument it prints what holds.\n\nExamples:\n  nodefence log-level debug\n  nodefence log-level info,nodefence::agent=debug"
+    )]
+    LogLevel {
+        /// error, warn, info, debug, trace or off; or directives as in RUST_LOG
+        level: Option<String>,
+    },
+
     /// Remove everything of ours from the kernel
     #[command(
         after_help = "Programs, links, maps, pins and the flags in the run folder are removed; a clsact qdisc only if \

@@ -11,8 +11,10 @@ use std::{
 };
 
 use tracing::Level;
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::{
+    EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
+};
 
 use super::{
     exit::Exit,
@@ -20,6 +22,7 @@ use super::{
     output::causes,
     values::LogFormat,
 };
+use crate::agent::Logging;
 
 /// Lines that wait to be written at most.
 const MOST: usize = 4096;
@@ -30,6 +33,7 @@ const LAST_LINES: Duration = Duration::from_millis(1300);
 pub(super) struct Log {
     writer: Prefixed<NonBlocking>,
     format: LogFormat,
+    logging: Logging,
     /// Has what waits written where it is dropped.
     worker: Option<WorkerGuard>,
 }
@@ -43,28 +47,27 @@ impl Log {
             .thread_name("log-writer")
             .finish(io::stderr());
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        let (filter, handle) = reload::Layer::new(filter);
+        let logging = Logging::new(writer.error_counter(), handle);
         let writer = Prefixed { to: writer, journal: journal::reads(io::stderr()) };
         // What cannot be written is lost. By default that is told at standard error, which is what cannot be written to.
-        let log = fmt()
-            .with_env_filter(filter)
-            .with_writer(writer.clone())
-            .with_target(false)
-            .log_internal_errors(false);
-        match format {
-            LogFormat::Json => log.json().flatten_event(true).init(),
+        let log = fmt::layer().with_writer(writer.clone()).with_target(false).log_internal_errors(false);
+        let log = match format {
+            LogFormat::Json => log.json().flatten_event(true).boxed(),
             LogFormat::Text => {
                 let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-                log.with_ansi(io::stderr().is_terminal() && !plain).init();
+                log.with_ansi(io::stderr().is_terminal() && !plain).boxed()
             }
-        }
+        };
+        tracing_subscriber::registry().with(filter).with(log).init();
         // The default hook writes to standard error itself, and a thread that waits there never falls.
         panic::set_hook(Box::new(panicked));
-        Self { writer, format, worker: Some(worker) }
+        Self { writer, format, logging, worker: Some(worker) }
     }
 
-    /// How many lines were lost so far.
-    pub(super) fn lost(&self) -> ErrorCounter {
-        self.writer.to.error_counter()
+    /// What of it can be asked and changed.
+    pub(super) fn logging(&self) -> Logging {
+        self.logging.clone()
     }
 
     /// Says what the process ends with, after all other lines, and gives its exit code.

@@ -1,5 +1,6 @@
 //! The verbs of the `nodefence` binary. All but `agent`, `detach` and `doctor` only talk to the agent's socket.
 
+mod adjust;
 mod args;
 mod audit;
 mod claims;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
+    adjust,
     claims::{automatic_text, has_automatic, held_lines, withheld_text},
     exit::Exit,
     flag::asked_text,
@@ -124,6 +125,9 @@ fn lines(status: &Status) -> Vec<(String, String)> {
     line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
     line("Node", status.node.clone());
     line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
+    if let Some(changed) = adjust::changed(&status.mode_set, |mode| adjust::mode_name(*mode).to_owned()) {
+        line("", changed);
+    }
     if let Some(row) = &status.replacement {
         line("", replacement::text(row));
     }
@@ -305,6 +309,9 @@ fn lines(status: &Status) -> Vec<(String, String)> {
     if status.log_lines_lost != 0 {
         let lost = status.log_lines_lost;
         line("Log", format!("problem: {lost} lines were lost: standard error was not read as fast"));
+    }
+    if let Some(changed) = adjust::changed(&status.log_level, Clone::clone) {
+        line("Log level", changed);
     }
     for (name, value) in
         held_lines(&status.flagged, &status.flagged_unknown, &status.claimed_unknown, &status.cluster.source)

@@ -7,7 +7,7 @@ use crate::report::AskRow;
 fn well() -> Value {
     json!({
         "version": "0.1.0", "pid": 7, "started": "2026-01-01T00:00:00Z", "node": "node-a",
-        "mode": "enforce", "replacement": null, "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
+        "mode": "enforce", "mode_set": {"started": "enforce", "set": "enforce", "changed": null}, "replacement": null, "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
         "cluster": {
             "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
             "max_age_seconds": null, "is_old": false,
@@ -37,7 +37,7 @@ fn well() -> Value {
         "pinned": {}, "neighbours": [],
         "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "guard": {"kind": "child"}, "nodes": {}},
         "conntrack": {"zone": 0, "listed_v4": 0, "listed_v6": 0},
-        "log_lines_lost": 0
+        "log_lines_lost": 0, "log_level": {"started": "info", "set": "info", "changed": null}
     })
 }
 
@@ -269,4 +269,22 @@ fn a_problem_is_a_finding() {
         }});
     };
     assert_eq!(exit(&reason), Exit::Ok);
+}
+
+#[test]
+fn who_changed_the_mode_and_the_log_level_is_told() {
+    let lines = new_lines(|status| {
+        let by = json!({"uid": 0, "sudo_user": "ann\u{1b}", "at": "2026-01-01T00:00:00Z"});
+        status["mode"] = json!("observe");
+        status["mode_set"] = json!({"started": "enforce", "set": "observe", "changed": by});
+        let by = json!({"uid": 7, "sudo_user": null, "at": "2026-01-01T00:00:00Z"});
+        status["log_level"] = json!({"started": "info", "set": "debug", "changed": by});
+    });
+    let mode = lines.iter().position(|line| line.starts_with("Mode ")).expect("a line on the mode");
+    let changed = &lines[mode + 1];
+    assert!(changed.starts_with("                set to observe by user 0 (sudo by ann"), "{changed}");
+    assert!(changed.ends_with(" at 2026-01-01T00:00:00Z; started with enforce"), "{changed}");
+    assert!(!changed.contains('\u{1b}'), "{changed:?}");
+    let level = "Log level       set to debug by user 7 at 2026-01-01T00:00:00Z; started with info";
+    assert!(lines.iter().any(|line| line == level), "{lines:#?}");
 }

@@ -7,7 +7,11 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use crate::{cluster::reason_fits, enforce::Share, plan::audit::Kind};
+use crate::{
+    cluster::reason_fits,
+    enforce::Share,
+    plan::{Mode, audit::Kind},
+};
 
 /// Whether the datapath cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,6 +20,15 @@ pub enum ModeArg {
     Enforce,
     /// Cut nothing; count what would have been cut.
     Observe,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Enforce => Self::Enforce,
+            ModeArg::Observe => Self::Observe,
+        }
+    }
 }
 
 /// What a sender is told.

@@ -6,9 +6,9 @@ use std::{
 use anyhow::Context as _;
 use clap::CommandFactory as _;
 use serde::{Serialize, de::DeserializeOwned};
-use tracing_appender::non_blocking::ErrorCounter;
 
 use super::{
+    adjust,
     args::{AgentArgs, Cli, Format, Verb},
     audit, doctor, environment,
     exit::Exit,
@@ -17,10 +17,10 @@ use super::{
     nodes::nodes,
     output::{print, put, say},
     status, tables,
-    values::{AnswerArg, AutoArg, GuardArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg},
+    values::{AnswerArg, AutoArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
-    agent::{self, AuditSettings, Lock, Settings, Source, Wanted, own_folder},
+    agent::{self, AuditSettings, Lock, Logging, Settings, Source, Wanted, own_folder},
     dataplane,
     enforce::Auto,
     flags::FlagStore,
@@ -29,7 +29,7 @@ use crate::{
     proxy,
     report::{
         AuditReport, BackendRow, Client, ClientError, CounterRow, ErrorKind, FlagReport, FlowFilter, Flows,
-        PATIENCE_WITH_ASKING, RepairReport, Request, Server, Status, UnflagReport,
+        ModeReport, PATIENCE_WITH_ASKING, RepairReport, Request, Server, Status, UnflagReport,
     },
     source::Objects,
     takeout::{self, GuardKind},
@@ -46,7 +46,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 (None, None) => anyhow::bail!("--cluster-file is missing"),
             };
             let log = Log::begin(args.log_format);
-            let settings = settings(args, &cli, log.lost());
+            let settings = settings(args, &cli, log.logging());
             return Ok(agent(settings, source).map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
         Verb::Flag { node, lasts, reason, force, wait, strict } => {
@@ -96,6 +96,14 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             let request = Request::Repair { kinds, dry_run };
             let notes = |report: &RepairReport| warn(&report.notes);
             return desk.ask_for(&request, notes, audit::repair, audit::repair_exit);
+        }
+        Verb::Mode { mode } => {
+            let request = Request::Mode { mode: mode.map(Mode::from), sudo_user: adjust::sudo_user() };
+            desk.ask(&request, |report: &ModeReport| warn(&report.warnings), adjust::mode)?;
+        }
+        Verb::LogLevel { level } => {
+            let request = Request::LogLevel { level, sudo_user: adjust::sudo_user() };
+            desk.ask(&request, quiet, adjust::log_level)?;
         }
         Verb::Detach { ref pin_dir } => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
@@ -233,7 +241,7 @@ fn warn(warnings: &[String]) {
     }
 }
 
-fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settings {
+fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
     let mut interfaces = Wanted::default();
     for name in &args.interfaces {
         if name == "auto" {
@@ -262,10 +270,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
         allow_empty: args.allow_empty,
         interfaces,
         node: args.node.clone(),
-        mode: match args.mode {
-            ModeArg::Enforce => Mode::Enforce,
-            ModeArg::Observe => Mode::Observe,
-        },
+        mode: args.mode.into(),
         auto: match args.auto {
             AutoArg::Off => Auto::Off,
             AutoArg::Observe => Auto::Observe,
@@ -301,7 +306,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log_lines_lost: ErrorCounter) -> Settin
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),
         take_over: args.take_over,
-        log_lines_lost,
+        log,
     }
 }
 

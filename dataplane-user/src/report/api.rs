@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::flows::FlowFilter;
-use crate::plan::audit::Kind;
+use crate::plan::{Mode, audit::Kind};
 
 /// What can be asked of an agent: one JSON object in one line, answered by one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,24 @@ pub enum Request {
         /// Change nothing.
         #[serde(default)]
         dry_run: bool,
+    },
+    /// What the mode is, or change it until the agent ends. Answered with a [`super::ModeReport`].
+    Mode {
+        /// To this.
+        #[serde(default)]
+        mode: Option<Mode>,
+        /// Who has root do it, by sudo's word (`SUDO_USER`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sudo_user: Option<String>,
+    },
+    /// What is logged, or change it until the agent ends. Answered with [`super::Adjusted`].
+    LogLevel {
+        /// To this: a level, or directives as in `RUST_LOG`.
+        #[serde(default)]
+        level: Option<String>,
+        /// As of `mode`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sudo_user: Option<String>,
     },
     /// Renew once more, give up the lock and end; the dataplane stays. Answered with the agent's process id.
     HandOver,

@@ -1,5 +1,6 @@
 //! What the agent tells and is asked: the model of its state, and the local API on a unix socket.
 
+mod adjusted;
 mod api;
 mod audit;
 mod claim;
@@ -11,6 +12,7 @@ mod model;
 mod replacement;
 mod server;
 
+pub use adjusted::{Adjusted, ModeReport};
 pub use api::{ErrorKind, Failure, Reply, Request};
 pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
 pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    adjusted::Adjusted,
     claim::{ClaimRow, FlagRow, WithheldRow},
     cluster::ClusterRow,
     ipvs::IpvsRow,
@@ -362,8 +363,10 @@ pub struct Status {
     pub started: Timestamp,
     /// The node it runs on.
     pub node: String,
-    /// Whether it cuts now: observe also where `--mode` is enforce, beside what replaces kube-proxy and with a view that is too old.
+    /// Whether it cuts now: observe also where enforce is set, beside what replaces kube-proxy and with a view that is too old.
     pub mode: Mode,
+    /// What of that is set, and who set it.
+    pub mode_set: Adjusted<Mode>,
     /// What forwards Services in kube-proxy's place.
     pub replacement: Option<ReplacementRow>,
     /// What senders are told.
@@ -422,4 +425,6 @@ pub struct Status {
     pub ipvs: IpvsRow,
     /// How many lines of the log were lost, since nobody read those before.
     pub log_lines_lost: usize,
+    /// What is logged.
+    pub log_level: Adjusted<String>,
 }

@@ -12,7 +12,7 @@ pub enum Beside {
     Observes,
     /// It cuts all the same: `--force`.
     Forced,
-    /// It observes in any case: `--mode observe`.
+    /// It observes in any case: mode observe.
     Nothing,
 }
 
@@ -32,12 +32,12 @@ pub struct ReplacementRow {
 }
 
 impl ReplacementRow {
-    /// For an agent with this `--mode`, with or without `--force`.
+    /// For an agent of this mode, with or without `--force`.
     pub fn new(found: Replacement, mode: Mode, force: bool) -> Self {
         let remedy = found.remedy();
         let Replacement { product, device, .. } = found;
         let (beside, what) = match (mode, force) {
-            (Mode::Observe, _) => (Beside::Nothing, "with --mode observe nothing is cut anyway".to_owned()),
+            (Mode::Observe, _) => (Beside::Nothing, "in mode observe nothing is cut anyway".to_owned()),
             (Mode::Enforce, true) => (Beside::Forced, "it is cut all the same, as --force says".to_owned()),
             (Mode::Enforce, false) => (
                 Beside::Observes,

@@ -22,6 +22,7 @@ use nodefence_tests::{
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
+mod adjust;
 mod ends;
 mod flood;
 mod journal;

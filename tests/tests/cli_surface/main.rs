@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Netns, bin, bin_path, nodefence_command};
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 18] = [
     "agent",
     "flag",
     "unflag",
@@ -22,6 +22,8 @@ const VERBS: [&str; 16] = [
     "status",
     "audit",
     "repair",
+    "mode",
+    "log-level",
     "detach",
     "guard",
     "doctor",
@@ -116,6 +118,7 @@ fn a_wrong_command_line_is_2() -> Result<()> {
         &["flows", "--limit", "0"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--mode", "maybe"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--auto", "maybe"],
+        &["mode", "maybe"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--auto-limit", "0/3"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--max-backends", "0"],
         &["agent", "--cluster-file", "x", "--interface", "y", "--fault-after", "0s"],
@@ -171,7 +174,7 @@ fn options_are_variables_too() -> Result<()> {
 
 #[test]
 fn without_an_agent_it_is_3() -> Result<()> {
-    for verb in ["nodes", "backends", "flows", "counters", "status", "audit"] {
+    for verb in ["nodes", "backends", "flows", "counters", "status", "audit", "mode", "log-level"] {
         let output = run(&[verb, "--socket", "/nonexistent/agent.sock"])?;
         let said = text(&output.stderr);
         ensure!(output.status.code() == Some(3), "{verb}: {output:?}");

@@ -256,3 +256,23 @@ fn observing_touches_nothing() -> Result<()> {
     ensure!(saved(&cluster.a.ns)? == before);
     Ok(())
 }
+
+/// A command changes the mode: what was taken out comes back as by `unflag`, and is taken out anew.
+#[test]
+fn a_change_of_the_mode_is_followed() -> Result<()> {
+    let cluster = cluster()?;
+    let before = saved(&cluster.a.ns)?;
+    let agent = agent(&cluster)?;
+    agent.flag("node-b")?;
+    wait_out(&cluster, &agent)?;
+    let began = Instant::now();
+    agent.expect(&["mode", "observe"])?;
+    wait_same(&cluster, &before, began, &agent.log())?;
+    agent.expect(&["mode", "enforce"])?;
+    wait_out(&cluster, &agent)?;
+    let began = Instant::now();
+    agent.unflag("node-b")?;
+    wait_same(&cluster, &before, began, &agent.log())?;
+    ensure!(saved(&cluster.a.ns)? == before);
+    untouched(&agent)
+}

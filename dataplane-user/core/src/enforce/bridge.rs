@@ -47,6 +47,7 @@ impl Enforcer {
             claims: Claims::new(told.clone(), saved),
             age: Age::new(told.max_view_age, now),
             replacement: None,
+            mode_changed: None,
             confirmed: 0,
             told,
             now,
@@ -128,13 +129,13 @@ impl Enforcer {
         let mode = if claim.source.automatic() {
             // In which scopes the node counts is not known yet: any that is released withholds the claim.
             let withheld = self.claims.is_withheld(node, claim.raised, self.now);
-            self.told.auto.under(self.told.mode).filter(|_| !withheld)
+            self.told.auto.under(self.most()).filter(|_| !withheld)
         } else {
-            Some(self.told.mode)
+            Some(self.most())
         };
         match mode {
-            Some(Mode::Enforce) if self.most() == Mode::Enforce => true,
-            Some(_) => !cuts(entry),
+            Some(Mode::Enforce) => true,
+            Some(Mode::Observe) => !cuts(entry),
             None => false,
         }
     }

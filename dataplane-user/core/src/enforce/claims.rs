@@ -261,7 +261,7 @@ impl Claims {
     fn counted(&self, node: &NodeName, now: Now) -> Option<(Counted, Vec<LimitScope>)> {
         let member = self.members.get(node)?;
         let claims = || self.held.of(node).iter().filter(|claim| !claim.ended(now));
-        let counts = self.told.auto.under(self.told.mode).is_some();
+        let counts = self.told.auto.under(self.most).is_some();
         let automatic = claims().filter(|claim| counts && claim.source.automatic());
         let counted = Counted {
             person: claims().any(|claim| !claim.source.automatic()),
@@ -296,7 +296,7 @@ impl Claims {
         }
         let Some(member) = member else { return Standing::Unknown };
         let mode = if claim.source.automatic() {
-            let Some(mode) = self.told.auto.under(self.told.mode) else { return Standing::Off };
+            let Some(mode) = self.told.auto.under(self.most) else { return Standing::Off };
             let by: Vec<LimitScope> =
                 member.scopes().filter(|scope| self.limits.withholds(scope, claim.raised)).collect();
             if !by.is_empty() {
@@ -304,11 +304,11 @@ impl Claims {
             }
             mode
         } else {
-            self.told.mode
+            self.most
         };
         match mode {
-            Mode::Enforce if self.most == Mode::Enforce => Standing::Enforced,
-            Mode::Enforce | Mode::Observe => Standing::Observed,
+            Mode::Enforce => Standing::Enforced,
+            Mode::Observe => Standing::Observed,
         }
     }
 

@@ -7,9 +7,10 @@ use nodefence_common::{NodeEntry, PortKey};
 use super::{
     claim::{NewClaim, Source},
     now::{Epoch, Now, Ticket},
+    settings::ChangedBy,
     view::NewView,
 };
-use crate::{cluster::NodeName, proxy::Replacement};
+use crate::{cluster::NodeName, plan::Mode, proxy::Replacement};
 
 /// What is to become of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub enum Input {
     },
     /// What forwards Services in kube-proxy's place.
     Replacement(Option<Replacement>),
+    /// Whether to cut at all, as a command says, in place of the command line.
+    Mode(Mode, ChangedBy),
     /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
     DrainAlive(u64),
     /// What became of [`super::Output::Tables`].

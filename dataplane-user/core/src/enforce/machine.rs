@@ -18,7 +18,7 @@ use super::{
     output::{Event, Output},
     pending::Requests,
     place::{Before, Place, Work},
-    settings::Told,
+    settings::{ChangedBy, Told},
     views::Views,
     world::{Danger, World},
 };
@@ -49,6 +49,8 @@ pub struct Enforcer {
     pub(super) age: Age,
     /// What forwards Services in kube-proxy's place.
     pub(super) replacement: Option<Replacement>,
+    /// Who changed the mode last.
+    pub(super) mode_changed: Option<ChangedBy>,
     /// When (CLOCK_MONOTONIC, ns) the source last said that the view it gave last is as it is; 0: never, without another view.
     pub(super) confirmed: u64,
     pub(super) places: BTreeMap<u32, Place>,
@@ -116,6 +118,7 @@ impl Enforcer {
                 self.rewant(&self.told.own.clone());
             }
             Input::Replacement(found) => self.replaced_by(found),
+            Input::Mode(mode, by) => self.change_mode(mode, by),
             Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(at),
             Input::Written { epoch, result } => self.tables_written(epoch, result),
             Input::Found { nodes, exempt, whole } => self.found(nodes, &exempt, whole),

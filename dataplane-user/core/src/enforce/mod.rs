@@ -59,7 +59,7 @@ pub use now::{Epoch, Now, Ticket};
 pub use output::{Answer, Changed, Done, Event, Output, Refusal, SaveState, TablesPlan};
 pub use ports::ExemptPorts;
 pub use scope::LimitScope;
-pub use settings::{Auto, Share, Told};
+pub use settings::{Auto, ChangedBy, Share, Told};
 pub use shown::{ShownClaims, ToSave};
 pub use standing::{ShownClaim, Standing};
 pub use view::{Delta, Member, NewView};

@@ -9,12 +9,13 @@ use super::{
     limits::Withheld,
     now::{Epoch, Ticket},
     scope::LimitScope,
+    settings::ChangedBy,
     shown::ToSave,
     world::{Danger, World},
 };
 use crate::{
     cluster::{Backend, NodeName},
-    plan::NodeTables,
+    plan::{Mode, NodeTables},
     proxy::Replacement,
 };
 
@@ -154,6 +155,8 @@ pub enum Event {
     ViewTooOld(Duration),
     /// The view is not too old any more.
     ViewConfirmed,
+    /// A command changed the mode, which was another.
+    ModeChanged(Mode, ChangedBy),
     /// This forwards Services in kube-proxy's place: nothing is cut, only counted.
     Replaced(Replacement),
     /// The same, and it is cut all the same: `--force` says so.

@@ -1,13 +1,14 @@
-//! As what claims are carried out at most: what keeps this agent from cutting though `--mode` would.
+//! As what claims are carried out at most: the mode, which commands change, and what keeps this agent from cutting though the mode would.
 
 use super::{
     machine::Enforcer,
     output::{Event, Output},
+    settings::ChangedBy,
 };
 use crate::{plan::Mode, proxy::Replacement};
 
 impl Enforcer {
-    /// Now. An old view, and what forwards in kube-proxy's place, make it less than `--mode`.
+    /// Now. An old view, and what forwards in kube-proxy's place, make it less than the mode.
     pub(super) fn most(&self) -> Mode {
         let replaced = self.replacement.is_some() && !self.told.force;
         if self.age.is_over() || replaced { Mode::Observe } else { self.told.mode }
@@ -18,16 +19,34 @@ impl Enforcer {
         if std::mem::replace(&mut self.replacement, found) == found {
             return;
         }
-        // With `--mode observe` it changes nothing.
+        // In mode observe it changes nothing.
         if self.told.mode == Mode::Enforce {
-            self.out.push_back(Output::Record(match found {
-                Some(found) if self.told.force => Event::Forced(found),
-                Some(found) => Event::Replaced(found),
-                None => Event::NotReplaced,
-            }));
+            let event = found.map_or(Event::NotReplaced, |found| self.beside(found));
+            self.out.push_back(Output::Record(event));
         }
         // What an earlier agent left is not renewed as a cut any more.
         self.bridging.clear();
         self.publish = true;
+    }
+
+    /// A command changes the mode. The weaker of it and of what else keeps this agent from cutting holds.
+    pub(super) fn change_mode(&mut self, mode: Mode, by: ChangedBy) {
+        if std::mem::replace(&mut self.told.mode, mode) == mode {
+            return;
+        }
+        self.out.push_back(Output::Record(Event::ModeChanged(mode, by.clone())));
+        self.mode_changed = Some(by);
+        // In mode observe nobody was told of it.
+        if let Some(found) = self.replacement.filter(|_| mode == Mode::Enforce) {
+            let event = self.beside(found);
+            self.out.push_back(Output::Record(event));
+        }
+        self.bridging.clear();
+        self.publish = true;
+    }
+
+    /// What the agent does beside it in mode enforce.
+    fn beside(&self, found: Replacement) -> Event {
+        if self.told.force { Event::Forced(found) } else { Event::Replaced(found) }
     }
 }

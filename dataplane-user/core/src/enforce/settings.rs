@@ -1,6 +1,9 @@
-//! What the command line says of verdicts. It does not change while the agent runs.
+//! What the command line says of verdicts. Of it the mode alone changes while the agent runs, by a command.
 
 use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     cluster::NodeName,
@@ -57,12 +60,23 @@ impl Share {
     }
 }
 
+/// Who changed a setting of an agent that runs, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedBy {
+    /// The user who asked, as the kernel says.
+    pub uid: u32,
+    /// The user behind sudo, as whoever asked says.
+    pub sudo_user: Option<String>,
+    /// When.
+    pub at: Timestamp,
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The node that this agent runs on.
     pub own: NodeName,
-    /// Whether to cut at all.
+    /// Whether to cut at all. A command may change it ([`super::Input::Mode`]).
     pub mode: Mode,
     /// Whether to cut for automatic claims.
     pub auto: Auto,

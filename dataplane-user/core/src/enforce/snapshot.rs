@@ -27,6 +27,8 @@ impl Enforcer {
             view_is_old: self.age.is_over(),
             replacement: self.replacement,
             mode: self.most(),
+            set_mode: self.told.mode,
+            mode_changed: self.mode_changed.clone(),
             claims: self.claims.shown().clone(),
             enforced: self.world.enforced.clone(),
             observed: self.world.observed.clone(),

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{bearers::Bearers, limits::Withheld, ports::ExemptPorts, shown::ShownClaims, view::NewView};
+use super::{
+    bearers::Bearers, limits::Withheld, ports::ExemptPorts, settings::ChangedBy, shown::ShownClaims,
+    view::NewView,
+};
 use crate::{
     cluster::NodeName,
     plan::{Keep, Mode},
@@ -31,8 +34,12 @@ pub struct World {
     pub view_is_old: bool,
     /// What forwards Services in kube-proxy's place.
     pub replacement: Option<Replacement>,
-    /// As what claims are carried out at most: `--mode`, where nothing of the above makes it less.
+    /// As what claims are carried out at most: [`World::set_mode`], where nothing of the above makes it less.
     pub mode: Mode,
+    /// What `--mode` says, or since then a command.
+    pub set_mode: Mode,
+    /// Who changed that last.
+    pub mode_changed: Option<ChangedBy>,
     /// Every claim and how it stands.
     pub claims: ShownClaims,
     /// Nodes that are cut, or are about to be. By place.

@@ -14,6 +14,7 @@ mod happening;
 mod histories;
 mod history;
 mod limited;
+mod mode;
 mod model;
 mod objects;
 mod oracle;

@@ -1,0 +1,86 @@
+//! What commands change of an agent that runs: whether it cuts, and what it logs.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{
+    claim_rows::whole_seconds,
+    inbox::{Inbox, NoAnswer},
+    rows::{Shown, replacement},
+};
+use crate::{
+    enforce::{ChangedBy, Input},
+    flags::now,
+    plan::Mode,
+    report::{Adjusted, Beside, Failure, ModeReport, Peer},
+};
+
+/// How long a change of the mode may take until all verdicts follow.
+const CARRIED_OUT: Duration = Duration::from_secs(10);
+
+/// Who asks now.
+fn asked_by(peer: Peer, sudo_user: Option<String>) -> ChangedBy {
+    ChangedBy { uid: peer.uid, sudo_user, at: whole_seconds(now().wall) }
+}
+
+/// What the mode is, once it is changed. Then all verdicts follow it, as far as they could be written.
+pub(super) async fn mode(
+    shown: &Shown,
+    verdicts: &Inbox,
+    mode: Option<Mode>,
+    sudo_user: Option<String>,
+    peer: Peer,
+) -> Result<ModeReport, Failure> {
+    if let Some(mode) = mode {
+        verdicts.tell(Input::Mode(mode, asked_by(peer, sudo_user)));
+        let carried_out = timeout(CARRIED_OUT, verdicts.settled()).await;
+        let carried_out = carried_out.map_err(|_| Failure::failed(NoAnswer::StandsStill))?;
+        carried_out.map_err(|_| Failure::failed(NoAnswer::Ended))?;
+    }
+    Ok(report(shown))
+}
+
+/// What is logged, once that is changed.
+pub(super) fn log_level(
+    shown: &Shown,
+    level: Option<String>,
+    sudo_user: Option<String>,
+    peer: Peer,
+) -> Result<Adjusted<String>, Failure> {
+    let log = &shown.sight.settings.log;
+    if let Some(level) = level {
+        let by = asked_by(peer, sudo_user);
+        log.set(&level, by.clone())?;
+        tracing::info!(
+            event = "log-level-set",
+            filter = level,
+            uid = by.uid,
+            sudo_user = by.sudo_user.as_deref(),
+            "what is logged was set by a command"
+        );
+    }
+    Ok(log.row())
+}
+
+fn report(shown: &Shown) -> ModeReport {
+    let world = shown.sight.world();
+    let mut warnings = Vec::new();
+    if world.held.set_mode == Mode::Enforce {
+        let replaced = replacement(&shown.sight, &world);
+        warnings.extend(replaced.filter(|row| row.beside == Beside::Observes).map(|row| row.why));
+        if world.held.view_is_old {
+            let source = world.view.source;
+            warnings.push(format!(
+                "{source} has not confirmed its view for longer than --max-view-age: nothing is cut, only counted, until it does"
+            ));
+        }
+    }
+    let lapsing = world.held.lapsing.iter().count();
+    if lapsing != 0 {
+        warnings.push(format!(
+            "{lapsing} verdicts could not be taken back; they lapse 3 s after they were last renewed (see `nodefence status`)"
+        ));
+    }
+    ModeReport { mode: world.held.mode, adjusted: shown.mode_set(&world), warnings }
+}

@@ -1,0 +1,75 @@
+//! Settings of an agent that runs, for people.
+
+use std::fmt::Display;
+
+use super::output::printable;
+use crate::{
+    enforce::ChangedBy,
+    plan::Mode,
+    report::{Adjusted, ModeReport},
+};
+
+/// Who typed the command, behind sudo.
+pub(super) fn sudo_user() -> Option<String> {
+    std::env::var("SUDO_USER").ok().filter(|user| !user.is_empty())
+}
+
+/// As the command line has it.
+pub(super) const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Observe => "observe",
+    }
+}
+
+fn changed_by(by: &ChangedBy) -> String {
+    let sudo = by.sudo_user.as_ref().map(|user| format!(" (sudo by {user})")).unwrap_or_default();
+    printable(&format!("by user {}{sudo} at {}", by.uid, by.at))
+}
+
+/// Who changed it, where anybody did.
+pub(super) fn changed<T>(row: &Adjusted<T>, name: impl Fn(&T) -> String) -> Option<String> {
+    let by = row.changed.as_ref()?;
+    Some(format!("set to {} {}; started with {}", name(&row.set), changed_by(by), name(&row.started)))
+}
+
+fn setting<T>(row: &Adjusted<T>, holds: impl Display, name: impl Fn(&T) -> String) -> String {
+    let changed = changed(row, name).map(|changed| format!("{changed}\n")).unwrap_or_default();
+    format!("{holds}\n{changed}")
+}
+
+/// For `mode`.
+pub(super) fn mode(report: &ModeReport) -> String {
+    setting(&report.adjusted, mode_name(report.mode), |mode| mode_name(*mode).to_owned())
+}
+
+/// For `log-level`.
+pub(super) fn log_level(row: &Adjusted<String>) -> String {
+    setting(row, &row.set, Clone::clone)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn what_holds_comes_first_and_then_who_changed_it() {
+        let by = ChangedBy { uid: 0, sudo_user: Some("ann".to_owned()), at: Timestamp::UNIX_EPOCH };
+        let adjusted = Adjusted { started: Mode::Observe, set: Mode::Enforce, changed: Some(by.clone()) };
+        let held = ModeReport { mode: Mode::Observe, adjusted, warnings: vec!["it is".to_owned()] };
+        let expected =
+            "observe\nset to enforce by user 0 (sudo by ann) at 1970-01-01T00:00:00Z; started with observe\n";
+        assert_eq!(mode(&held), expected);
+        let never = Adjusted { changed: None, ..held.adjusted };
+        let never = ModeReport { mode: Mode::Enforce, adjusted: never, warnings: Vec::new() };
+        assert_eq!(mode(&never), "enforce\n");
+        let by = ChangedBy { sudo_user: None, uid: 7, ..by };
+        let row = Adjusted { started: "info".to_owned(), set: "debug".to_owned(), changed: Some(by) };
+        assert_eq!(
+            log_level(&row),
+            "debug\nset to debug by user 7 at 1970-01-01T00:00:00Z; started with info\n"
+        );
+    }
+}

@@ -1,0 +1,115 @@
+//! What commands change of an agent that runs, until it ends.
+
+use std::{
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use nodefence_tests::{Agent, bin, client::wait_until};
+use serde_json::{Value, json};
+
+use super::{FOUR, start};
+
+/// How soon what forwards in kube-proxy's place is noticed.
+const LOOKED: Duration = Duration::from_secs(20);
+
+/// As by `sudo nodefence ..`: its answer, and what it says besides.
+fn by_sudo(agent: &Agent, args: &[&str]) -> Result<(String, String)> {
+    let mut command = Command::new(bin("nodefence")?);
+    command.args(args).arg("--socket").arg(agent.socket()).env("SUDO_USER", "ann").stdin(Stdio::null());
+    let output = command.output()?;
+    ensure!(output.status.success(), "{args:?}: {output:?}");
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr)))
+}
+
+#[test]
+fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
+    let (_ns, mut agent) = start(&[])?;
+    agent.flag("node-b")?;
+    ensure!(agent.expect(&["mode"])? == "enforce\n", "{}", agent.expect(&["mode"])?);
+    let (told, _) = by_sudo(&agent, &["mode", "observe"])?;
+    ensure!(told.starts_with("observe\nset to observe by user 0 (sudo by ann) at "), "{told}");
+    ensure!(told.ends_with("; started with enforce\n"), "{told}");
+    // Carried out by then.
+    ensure!(agent.node("node-b")?["action"] == "observe");
+    agent.logs("event=\"mode-set\" mode=observe uid=0 sudo_user=\"ann\"")?;
+    let status = agent.status()?;
+    let set = &status["mode_set"];
+    ensure!(
+        status["mode"] == "observe" && set["started"] == "enforce" && set["set"] == "observe",
+        "{status}"
+    );
+    ensure!(set["changed"]["uid"] == 0 && set["changed"]["sudo_user"] == "ann", "{set}");
+    ensure!(agent.expect(&["status"])?.contains("set to observe by user 0 (sudo by ann)"));
+    // Nobody is named who changes nothing.
+    agent.expect(&["mode", "observe"])?;
+    ensure!(agent.json(&["mode"])?["changed"]["sudo_user"] == "ann");
+    agent.expect(&["flag", "node-c", "--force"])?;
+    ensure!(agent.node("node-c")?["action"] == "observe");
+    let (told, _) = by_sudo(&agent, &["mode", "enforce", "-o", "json"])?;
+    let told: Value = serde_json::from_str(&told)?;
+    ensure!(told["mode"] == "enforce" && told["warnings"] == json!([]), "{told}");
+    ensure!(agent.node("node-b")?["action"] == "refuse");
+    agent.expect(&["mode", "observe"])?;
+    agent.restart(&["--take-over"])?;
+    ensure!(agent.expect(&["mode"])? == "enforce\n", "the next agent has it of its own command line");
+    ensure!(agent.node("node-b")?["action"] == "refuse");
+    Ok(())
+}
+
+/// The weaker holds, and whoever sets the other one is told.
+#[test]
+fn an_agent_that_is_held_back_says_so() -> Result<()> {
+    let (ns, agent) = start(&["--mode", "observe"])?;
+    agent.flag("node-b")?;
+    ns.ip("link add cilium_host type veth peer name cilium_net")?;
+    let seen = || agent.status().is_ok_and(|status| status["replacement"]["product"] == "Cilium");
+    wait_until("it is seen", LOOKED, seen)?;
+    ensure!(agent.status()?["replacement"]["beside"] == "nothing");
+    let (told, warned) = by_sudo(&agent, &["mode", "enforce"])?;
+    ensure!(told.starts_with("observe\nset to enforce by user 0 (sudo by ann) at "), "{told}");
+    ensure!(
+        warned.contains("warning: Cilium forwards Services here (device cilium_host): nothing is cut"),
+        "{warned}"
+    );
+    let status = agent.status()?;
+    ensure!(status["mode"] == "observe" && status["replacement"]["beside"] == "observes", "{status}");
+    ensure!(agent.node("node-b")?["action"] == "observe");
+    agent.logs("event=\"proxy-replaced\"")?;
+    ns.ip("link delete cilium_host")?;
+    let cut = || agent.node("node-b").is_ok_and(|node| node["action"] == "refuse");
+    wait_until("it is cut once that is gone", LOOKED, cut).map(drop)
+}
+
+#[test]
+fn the_log_level_is_changed_until_the_agent_ends() -> Result<()> {
+    let (_ns, mut agent) = start(&[])?;
+    let write = |more: &str| agent.rewrite_cluster_file(&format!("{FOUR}{more}"));
+    ensure!(agent.expect(&["log-level"])? == "info\n");
+    write("- {name: node-e, address: 10.9.0.15, backends: [{address: 10.9.5.1}]}\n")?;
+    agent.logs("event=\"view-taken\"")?;
+    ensure!(!agent.log().contains(" DEBUG "), "{}", agent.log());
+    let (told, _) = by_sudo(&agent, &["log-level", "debug"])?;
+    ensure!(told.starts_with("debug\nset to debug by user 0 (sudo by ann) at "), "{told}");
+    agent.logs("event=\"log-level-set\" filter=\"debug\" uid=0 sudo_user=\"ann\"")?;
+    write("")?;
+    agent.logs("event=\"tables-written\"")?;
+    let status = agent.status()?;
+    ensure!(status["log_level"]["started"] == "info" && status["log_level"]["set"] == "debug", "{status}");
+    let wrong = agent.cli(&["log-level", "loud"])?;
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    ensure!(
+        !wrong.status.success() && said.contains("log level `loud`: expected error, warn, info"),
+        "{said}"
+    );
+    ensure!(agent.json(&["log-level"])?["set"] == "debug");
+    agent.expect(&["log-level", "warn"])?;
+    agent.flag("node-b")?;
+    agent.terminate()?;
+    ensure!(!agent.log().contains("event=\"flagged\""), "{}", agent.log());
+    agent.restart(&[])?;
+    ensure!(agent.expect(&["log-level"])? == "info\n");
+    Ok(())
+}
