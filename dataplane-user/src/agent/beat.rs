@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct Beat {
     renewed: AtomicU64,
+    lives: AtomicU64,
     lines_lost: AtomicU64,
     done: AtomicU64,
     tables: AtomicU64,
@@ -19,6 +20,7 @@ impl Beat {
     pub(super) fn new(now: u64) -> Self {
         Self {
             renewed: AtomicU64::new(now),
+            lives: AtomicU64::new(now),
             lines_lost: AtomicU64::new(0),
             done: AtomicU64::new(0),
             tables: AtomicU64::new(0),
@@ -36,6 +38,16 @@ impl Beat {
     /// All verdicts were renewed, by a pass that began at `begun`.
     pub(super) fn renew(&self, begun: u64) {
         self.renewed.store(begun, Ordering::Relaxed);
+    }
+
+    /// When the owner of verdicts last did something, or looked whether there is something to do, which it does each second: for the watchdog.
+    pub(super) fn lives(&self) -> u64 {
+        self.lives.load(Ordering::Relaxed)
+    }
+
+    /// It does so now.
+    pub(super) fn live(&self, now: u64) {
+        self.lives.store(now, Ordering::Relaxed);
     }
 
     /// How many of its lines for the log were lost: more came than could be put into words.

@@ -11,7 +11,9 @@ use super::{
     actors::{self, Others, Theirs},
     inbox::Inbox,
     lock::{Lock, LockError},
-    mode, preflight,
+    mode,
+    notify::Notifier,
+    preflight,
     rescue::Rescue,
     serve::Desk,
     settings::Settings,
@@ -83,6 +85,7 @@ struct Agent {
     store: Store,
     taking_out: TakingOut,
     rescuing: Rescue,
+    notifier: Option<Notifier>,
     handed_over: CancellationToken,
 }
 
@@ -173,6 +176,7 @@ async fn start(
     let Others { source, neighbours, audit } = actors::others(&shared, theirs)?;
     stages.enter("serving");
     let settings = Arc::clone(&shared.sight.settings);
+    let sight = shared.sight.clone();
     tracing::info!(
         event = "started",
         node = shared.sight.own_node.as_str(),
@@ -187,7 +191,9 @@ async fn start(
     let handed_over = CancellationToken::new();
     let desk = actors::desk(shared, rows, audit, started, handed_over.clone());
     crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));
-    let agent = Agent { crew, settings, lock, server, verdicts, store, taking_out, rescuing, handed_over };
+    let notifier = Notifier::start(sight, Arc::clone(&verdicts.beat), &crew)?;
+    let agent =
+        Agent { crew, settings, lock, server, verdicts, store, taking_out, rescuing, notifier, handed_over };
     Ok(Started::Runs(Box::new(agent)))
 }
 
@@ -222,8 +228,18 @@ impl Seen {
 impl Agent {
     /// Runs until somebody asks for the end, or somebody fell.
     async fn run(self, signals: &mut Signals) -> anyhow::Result<()> {
-        let Self { crew, settings, mut lock, server, verdicts, store, taking_out, rescuing, handed_over } =
-            self;
+        let Self {
+            crew,
+            settings,
+            mut lock,
+            server,
+            verdicts,
+            store,
+            taking_out,
+            rescuing,
+            notifier,
+            handed_over,
+        } = self;
         let ended = tokio::select! {
             // In this order: what ends once the end was asked for is no fault.
             biased;
@@ -237,6 +253,8 @@ impl Agent {
             },
         };
         crew.end();
+        // A service manager counts the time of the end from now on.
+        drop(notifier);
         drop(taking_out);
         drop(rescuing);
         // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.

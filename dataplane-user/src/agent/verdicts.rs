@@ -166,7 +166,9 @@ impl Driver {
     fn pass(&mut self) {
         self.begun = now().mono;
         loop {
-            self.enforcer.clock(now());
+            let now = now();
+            self.beat.live(now.mono);
+            self.enforcer.clock(now);
             let Some(output) = self.enforcer.poll() else { break };
             self.carry_out(output);
             // A flag does not wait until a thousand others are renewed.

@@ -26,6 +26,7 @@ mod adjust;
 mod ends;
 mod flood;
 mod journal;
+mod service;
 mod socket;
 mod unread;
 

@@ -303,3 +303,38 @@ fn the_doctor_does_not_guess() -> Result<()> {
     ensure!(output.status.code() == Some(0), "{output:?}");
     Ok(())
 }
+
+/// What the units start is a command line of this program.
+#[test]
+fn what_the_units_start_is_understood() -> Result<()> {
+    for (unit, verb) in [
+        (include_str!("../../deploy/systemd/nodefence.service"), "agent"),
+        (include_str!("../../deploy/systemd/nodefence-guard.service"), "guard"),
+    ] {
+        let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+        let variables: Vec<(&str, &str)> =
+            value("Environment=").split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+        let mut words = Vec::new();
+        for word in value("ExecStart=").split_whitespace() {
+            let name = word.strip_prefix('$').map(|name| name.trim_matches(['{', '}']));
+            let Some(name) = name else {
+                words.push(word);
+                continue;
+            };
+            let (_, default) = variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .with_context(|| format!("{name} is not set"))?;
+            words.extend(default.split_whitespace());
+        }
+        ensure!(
+            words.first() == Some(&"/usr/local/bin/nodefence") && words.get(1) == Some(&verb),
+            "{words:?}"
+        );
+        // What stands before it is read first.
+        words.push("--help");
+        let output = run(&words[1..])?;
+        ensure!(output.status.success(), "{words:?}: {output:?}");
+    }
+    Ok(())
+}

@@ -103,6 +103,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_life", NATIVE_REST_IN_ALL, 5),
     file("agent_life::ends", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_life::flood", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
+    file("agent_life::service", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("agent_life::unread", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),

@@ -1,0 +1,179 @@
+//! What a service manager is told that wants to know (sd_notify(3)): that the agent runs, what it does, that whoever renews verdicts is alive, and that it ends.
+//!
+//! A thread of its own tells it: a socket that nobody reads holds up whoever writes to it (unix(7)), and then no more than this.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel},
+    },
+    time::Duration,
+};
+
+use nodefence_common::VERDICT_LIFETIME_NS;
+use sd_notify::NotifyState;
+
+use super::{
+    beat::Beat,
+    sight::Sight,
+    threads::{Crew, Turn},
+};
+use crate::{flags::monotonic_ns, plan::Mode};
+
+/// How often it is looked whether there is something new to say, at most.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the end waits until it is told.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// The thread, where somebody wants to be told.
+pub(super) struct Notifier {
+    /// Dropped once the agent ends.
+    goes_on: Option<SyncSender<()>>,
+    told: Receiver<()>,
+}
+
+impl Notifier {
+    /// Says that the agent runs, and goes on to say what it does. `None` where nobody wants to know.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for the thread.
+    pub(super) fn start(sight: Sight, beat: Arc<Beat>, crew: &Crew) -> io::Result<Option<Self>> {
+        if std::env::var_os("NOTIFY_SOCKET").is_none_or(|socket| socket.is_empty()) {
+            return Ok(None);
+        }
+        let (goes_on, ends) = sync_channel(0);
+        let (over, told) = channel();
+        // What holds it up is a socket and no processor: on a busy machine an agent that works must not be taken for one that hangs.
+        crew.hand("notify", Turn::First, move || {
+            let mut teller = Teller { sight, beat, status: String::new(), failed: false };
+            teller.follow(&ends);
+            let _late = over.send(());
+        })?;
+        Ok(Some(Self { goes_on: Some(goes_on), told }))
+    }
+}
+
+impl Drop for Notifier {
+    /// The agent ends: that is told, unless nobody listens.
+    fn drop(&mut self) {
+        drop(self.goes_on.take());
+        let _told_or_late = self.told.recv_timeout(LAST_WORD);
+    }
+}
+
+struct Teller {
+    sight: Sight,
+    beat: Arc<Beat>,
+    /// As it was told last.
+    status: String,
+    /// Telling failed, which was said.
+    failed: bool,
+}
+
+impl Teller {
+    fn follow(&mut self, ends: &Receiver<()>) {
+        let mut watchdog = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()).map(Watchdog::new);
+        let look = watchdog.as_ref().map_or(LOOK, |watchdog| watchdog.look().min(LOOK));
+        self.tell(&[NotifyState::Ready]);
+        loop {
+            let status = status(&self.sight);
+            if status != self.status {
+                self.tell(&[NotifyState::Status(&status)]);
+                self.status = status;
+            }
+            if watchdog.as_mut().is_some_and(|watchdog| watchdog.is_due(monotonic_ns(), self.beat.lives())) {
+                self.tell(&[NotifyState::Watchdog]);
+            }
+            match ends.recv_timeout(look) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.tell(&[NotifyState::Stopping, NotifyState::Status("ends; verdicts lapse in 3 s")]);
+    }
+
+    fn tell(&mut self, what: &[NotifyState<'_>]) {
+        let result = sd_notify::notify(what);
+        if let Err(error) = &result
+            && !self.failed
+        {
+            tracing::warn!(event = "notify-failed", %error, "the service manager cannot be told; see NOTIFY_SOCKET");
+        }
+        self.failed = result.is_err();
+    }
+}
+
+/// What the agent does, in a line.
+fn status(sight: &Sight) -> String {
+    let world = sight.world();
+    let (cut, observed) = (world.held.enforced.iter().count(), world.held.observed.iter().count());
+    let mode = match world.held.mode {
+        Mode::Enforce => "enforces",
+        Mode::Observe => "observes",
+    };
+    format!("{mode}; nodes cut: {cut}, observed: {observed}")
+}
+
+/// When a watchdog is to be told that the agent is alive. Times are CLOCK_MONOTONIC, in ns. Pure.
+struct Watchdog {
+    /// As often as that, which is sooner than the half that sd_watchdog_enabled(3) asks for: whoever tells it may be late.
+    every: Duration,
+    told: Option<u64>,
+}
+
+impl Watchdog {
+    /// One that waits for so long.
+    fn new(limit: Duration) -> Self {
+        Self { every: limit / 4, told: None }
+    }
+
+    /// How often to look whether it is time.
+    fn look(&self) -> Duration {
+        self.every / 2
+    }
+
+    /// Whether it is to be told now. Not where whoever renews verdicts has not been seen for so long that they have lapsed: then another agent does it better.
+    fn is_due(&mut self, now: u64, lives: u64) -> bool {
+        let since = self.told.map_or(u64::MAX, |told| now.saturating_sub(told));
+        let due = u128::from(since) >= self.every.as_nanos();
+        let hangs = now.saturating_sub(lives) > VERDICT_LIFETIME_NS;
+        if !due || hangs {
+            return false;
+        }
+        self.told = Some(now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_watchdog_is_fed_well_before_its_time_and_only_while_verdicts_are_renewed() {
+        let mut watchdog = Watchdog::new(Duration::from_secs(20));
+        let step = u64::try_from(watchdog.look().as_nanos()).unwrap();
+        let (mut now, mut last, mut longest) = (100 * SECOND, 100 * SECOND, 0);
+        assert!(watchdog.is_due(now, now));
+        for _ in 0..40 {
+            now += step;
+            // Looked each second.
+            if watchdog.is_due(now, now - SECOND) {
+                longest = longest.max(now - last);
+                last = now;
+            }
+        }
+        assert!(longest > 0 && longest < 10 * SECOND, "{longest}");
+        // It stands still.
+        let alive = now;
+        let fed = |watchdog: &mut Watchdog, at| watchdog.is_due(at, alive);
+        assert!((1..100).all(|after| !fed(&mut watchdog, alive + VERDICT_LIFETIME_NS + after * SECOND)));
+        // It goes on.
+        let later = alive + 200 * SECOND;
+        assert!(watchdog.is_due(later, later));
+        assert!(!watchdog.is_due(later + step, later + step), "told a moment ago");
+    }
+}
