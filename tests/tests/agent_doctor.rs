@@ -45,6 +45,26 @@ fn it_asks_the_agent() -> Result<()> {
     Ok(())
 }
 
+/// One that does not answer is named by its process, for whoever ends it.
+#[test]
+fn an_agent_that_stands_still_is_named() -> Result<()> {
+    let ns = Arc::new(Netns::new("doctor")?);
+    ns.ip("link add v0 type veth peer name v1\nlink set v0 up")?;
+    let agent = Agent::start(&ns, "node-a", &["v0"], "nodes: [{ name: node-a, address: 10.2.0.11 }]\n")?;
+    agent.proc()?.freeze()?;
+    let output = agent.cli(&["doctor", "-o", "json"])?;
+    agent.proc()?.thaw()?;
+    let checks: Value = serde_json::from_slice(&output.stdout)?;
+    let check = checks.as_array().and_then(|checks| checks.iter().find(|check| check["name"] == "agent"));
+    let check = check.context("no line on the agent")?;
+    let end = format!("kill {}  # ", agent.proc()?.pid());
+    ensure!(
+        check["level"] == "fail" && check["remedy"].as_str().is_some_and(|remedy| remedy.starts_with(&end)),
+        "{check}"
+    );
+    Ok(())
+}
+
 /// Packets that conntrack drops because every source port is taken: two clients, one port.
 fn clash(cluster: &Cluster) -> Result<()> {
     cluster.client.run(|| {

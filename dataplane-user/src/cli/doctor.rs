@@ -29,7 +29,9 @@ pub(super) fn run(
     pin_dir: Option<&Path>,
     socket: &Path,
 ) -> anyhow::Result<Exit> {
+    let mut pid = None;
     let answer = Client::connect(socket).and_then(|mut client| {
+        pid = client.agent_pid();
         client.set_patience(AGENT_PATIENCE)?;
         client.ask::<Status>(&Request::Status)
     });
@@ -59,7 +61,7 @@ pub(super) fn run(
         }
         Err(error) => checks.push(unknown("interfaces", &error.to_string())),
     }
-    checks.extend(agent(answer));
+    checks.extend(agent(answer, pid));
     print(format, &checks, |checks| table(checks, colours()))?;
     Ok(if worst(&checks) == Level::Fail { Exit::Findings } else { Exit::Ok })
 }
@@ -232,8 +234,8 @@ fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Ch
     checks
 }
 
-/// How the agent is, where there is one.
-fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
+/// How the agent is, where there is one. `pid`: whoever listens at its socket.
+fn agent(answer: Result<Status, ClientError>, pid: Option<i32>) -> Vec<Check> {
     let status = match answer {
         Ok(status) => status,
         Err(error) if error.forbidden() => {
@@ -245,7 +247,11 @@ fn agent(answer: Result<Status, ClientError>) -> Vec<Check> {
             return vec![Check::warn("agent", found, remedy)];
         }
         Err(error) => {
-            let remedy = "pkill -x nodefence  # look at its log first; verdicts lapse within 3 s";
+            let restart = "systemctl restart nodefence";
+            let end = pid.map_or(restart.to_owned(), |pid| format!("kill {pid}"));
+            let remedy = format!(
+                "{end}  # or, of a unit, {restart}; look at its log first: verdicts lapse within 3 s"
+            );
             return vec![Check::fail("agent", error.to_string(), remedy)];
         }
     };
@@ -465,7 +471,7 @@ mod tests {
             checks.extend(interface(&refused, wanted, &["CAP_BPF"]));
             checks.extend(interface(&silent, wanted, &["CAP_BPF"]));
         }
-        checks.extend(agent(Err(socket)));
+        checks.extend(agent(Err(socket), None));
         for check in checks {
             assert!(check.level == Level::Warn && check.found.starts_with("unknown: "), "{check:?}");
             assert_eq!(check.remedy.as_deref(), Some(AS_ROOT));

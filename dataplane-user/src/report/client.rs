@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::de::DeserializeOwned;
 
 use super::api::{Failure, Reply, Request};
@@ -85,6 +86,12 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).map_err(unreachable)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(unreachable)?;
         Ok(Self { path: path.to_owned(), stream: BufReader::new(stream), patience: PATIENCE })
+    }
+
+    /// The process at the other end, as it was when it began to listen (SO_PEERCRED, unix(7)); `None` where it is in another PID namespace.
+    pub fn agent_pid(&self) -> Option<i32> {
+        let peer = getsockopt(self.stream.get_ref(), PeerCredentials).ok()?;
+        Some(peer.pid()).filter(|pid| *pid > 0)
     }
 
     /// How long to wait for an answer from now on.

@@ -1,9 +1,9 @@
-//! The keys of the log's lines: each call names its event, and `docs/log.md` lists exactly what the code has.
+//! The keys of the log's lines: each call names its event, and `docs/log.md` lists exactly what the code has. And no text tells anybody to end processes by their name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +14,7 @@ use syn::{
 };
 
 use crate::{
-    ROOTS,
+    Found, ROOTS,
     modules::{Crate, attributes, is_for_tests},
 };
 
@@ -251,5 +251,29 @@ fn whatever_logs_is_found_with_its_level_and_fields() -> Result<()> {
     let code = BTreeMap::from([("b".to_owned(), kind(&["info"], &["c"]))]);
     ensure!(differences(&code, &page).len() == 1 && differences(&code, &BTreeMap::new()).len() == 1);
     ensure!(differences(&code, &code).is_empty());
+    Ok(())
+}
+
+/// Whoever pastes it ends every process of that name, the agents of other namespaces too.
+#[test]
+fn no_text_ends_processes_by_their_name() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Found::default();
+    found.below(&workspace, Path::new("dataplane-user"))?;
+    let mut pages: Vec<PathBuf> = vec!["README.md".into()];
+    for folder in ["docs", "docs/design", "deploy/systemd"] {
+        for entry in fs::read_dir(workspace.join(folder)).with_context(|| folder.to_owned())? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                pages.push(Path::new(folder).join(entry.file_name()));
+            }
+        }
+    }
+    ensure!(found.files.len() > 100 && pages.len() > 10, "{} {}", found.files.len(), pages.len());
+    for file in found.files.iter().chain(&pages) {
+        let text = fs::read_to_string(workspace.join(file))?;
+        let by_name = ["pkill", "killall"].into_iter().find(|word| text.contains(word));
+        ensure!(by_name.is_none(), "{}: {by_name:?}", file.display());
+    }
     Ok(())
 }
