@@ -13,15 +13,15 @@ use crate::{
     enforce::{ChangedBy, Input},
     flags::now,
     plan::Mode,
-    report::{Adjusted, Beside, Failure, ModeReport, Peer},
+    report::{Adjusted, Beside, Failure, ModeReport},
 };
 
 /// How long a change of the mode may take until all verdicts follow.
 const CARRIED_OUT: Duration = Duration::from_secs(10);
 
 /// Who asks now.
-fn asked_by(peer: Peer, sudo_user: Option<String>) -> ChangedBy {
-    ChangedBy { uid: peer.uid, sudo_user, at: whole_seconds(now().wall) }
+fn asked_now(by: String) -> ChangedBy {
+    ChangedBy { by, at: whole_seconds(now().wall) }
 }
 
 /// What the mode is, once it is changed. Then all verdicts follow it, as far as they could be written.
@@ -29,11 +29,10 @@ pub(super) async fn mode(
     shown: &Shown,
     verdicts: &Inbox,
     mode: Option<Mode>,
-    sudo_user: Option<String>,
-    peer: Peer,
+    by: String,
 ) -> Result<ModeReport, Failure> {
     if let Some(mode) = mode {
-        verdicts.tell(Input::Mode(mode, asked_by(peer, sudo_user)));
+        verdicts.tell(Input::Mode(mode, asked_now(by)));
         let carried_out = timeout(CARRIED_OUT, verdicts.settled()).await;
         let carried_out = carried_out.map_err(|_| Failure::failed(NoAnswer::StandsStill))?;
         carried_out.map_err(|_| Failure::failed(NoAnswer::Ended))?;
@@ -45,20 +44,12 @@ pub(super) async fn mode(
 pub(super) fn log_level(
     shown: &Shown,
     level: Option<String>,
-    sudo_user: Option<String>,
-    peer: Peer,
+    by: String,
 ) -> Result<Adjusted<String>, Failure> {
     let log = &shown.sight.settings.log;
     if let Some(level) = level {
-        let by = asked_by(peer, sudo_user);
-        log.set(&level, by.clone())?;
-        tracing::info!(
-            event = "log-level-set",
-            filter = level,
-            uid = by.uid,
-            sudo_user = by.sudo_user.as_deref(),
-            "what is logged was set by a command"
-        );
+        log.set(&level, asked_now(by.clone()))?;
+        tracing::info!(event = "log-level-set", filter = level, by, "what is logged was set by a command");
     }
     Ok(log.row())
 }

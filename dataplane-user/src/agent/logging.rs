@@ -85,7 +85,7 @@ mod tests {
         let (writer, _worker) = NonBlocking::new(std::io::sink());
         let logging = Logging::new(writer.error_counter(), handle);
         let subscriber = tracing_subscriber::registry().with(layer);
-        let by = |uid| ChangedBy { uid, sudo_user: None, at: Timestamp::UNIX_EPOCH };
+        let by = |uid: u32| ChangedBy { by: format!("user {uid}"), at: Timestamp::UNIX_EPOCH };
         tracing::subscriber::with_default(subscriber, || {
             assert!(!tracing::enabled!(tracing::Level::DEBUG));
             let row = |set: &str, changed| Adjusted { started: "info".into(), set: set.into(), changed };

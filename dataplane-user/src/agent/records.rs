@@ -121,8 +121,7 @@ pub(super) fn record(event: &Event) {
         Event::ModeChanged(mode, by) => tracing::info!(
             event = "mode-set",
             mode = %format!("{mode:?}").to_lowercase(),
-            uid = by.uid,
-            sudo_user = by.sudo_user.as_deref(),
+            by = by.by,
             "the mode was set by a command"
         ),
         Event::Replaced(found) => {
@@ -398,10 +397,10 @@ mod tests {
             (
                 Event::ModeChanged(
                     Mode::Observe,
-                    ChangedBy { uid: 0, sudo_user: Some("ann".into()), at: Timestamp::UNIX_EPOCH },
+                    ChangedBy { by: "root (sudo by ann)".to_owned(), at: Timestamp::UNIX_EPOCH },
                 ),
                 &[
-                    r#"INFO the mode was set by a command event="mode-set" mode=observe uid=0 sudo_user="ann""#,
+                    r#"INFO the mode was set by a command event="mode-set" mode=observe by="root (sudo by ann)""#,
                 ],
             ),
             (

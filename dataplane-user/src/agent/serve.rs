@@ -213,12 +213,14 @@ impl Handler for Desk {
                 let kinds = kinds.into_iter().collect();
                 answered(self.audit.repair(kinds, dry_run)).await.into()
             }
-            Request::Mode { mode, sudo_user } => {
-                adjust::mode(&self.shown, &self.verdicts, mode, sudo_user, peer).await.into()
-            }
-            Request::LogLevel { level, sudo_user } => {
-                adjust::log_level(&self.shown, level, sudo_user, peer).into()
-            }
+            Request::Mode { mode, sudo_user } => match self.who(peer, sudo_user).await {
+                Ok(by) => adjust::mode(&self.shown, &self.verdicts, mode, by).await.into(),
+                Err(failure) => Reply::Error(failure),
+            },
+            Request::LogLevel { level, sudo_user } => match self.who(peer, sudo_user).await {
+                Ok(by) => adjust::log_level(&self.shown, level, by).into(),
+                Err(failure) => Reply::Error(failure),
+            },
             Request::HandOver => {
                 let asked = self.ask(Asked::HandOver, &self.shown.sight.own_node).await;
                 asked.map(|_| std::process::id()).into()

@@ -9,9 +9,9 @@ use crate::{
     report::{Adjusted, ModeReport},
 };
 
-/// Who typed the command, behind sudo.
+/// Who has root do it: sudo says so (sudo(8)).
 pub(super) fn sudo_user() -> Option<String> {
-    std::env::var("SUDO_USER").ok().filter(|user| !user.is_empty())
+    std::env::var("SUDO_USER").ok().filter(|user| (1..=256).contains(&user.len()))
 }
 
 /// As the command line has it.
@@ -23,8 +23,7 @@ pub(super) const fn mode_name(mode: Mode) -> &'static str {
 }
 
 fn changed_by(by: &ChangedBy) -> String {
-    let sudo = by.sudo_user.as_ref().map(|user| format!(" (sudo by {user})")).unwrap_or_default();
-    printable(&format!("by user {}{sudo} at {}", by.uid, by.at))
+    printable(&format!("by {} at {}", by.by, by.at))
 }
 
 /// Who changed it, where anybody did.
@@ -56,16 +55,16 @@ mod tests {
 
     #[test]
     fn what_holds_comes_first_and_then_who_changed_it() {
-        let by = ChangedBy { uid: 0, sudo_user: Some("ann".to_owned()), at: Timestamp::UNIX_EPOCH };
+        let by = ChangedBy { by: "root (sudo by ann)".to_owned(), at: Timestamp::UNIX_EPOCH };
         let adjusted = Adjusted { started: Mode::Observe, set: Mode::Enforce, changed: Some(by.clone()) };
         let held = ModeReport { mode: Mode::Observe, adjusted, warnings: vec!["it is".to_owned()] };
         let expected =
-            "observe\nset to enforce by user 0 (sudo by ann) at 1970-01-01T00:00:00Z; started with observe\n";
+            "observe\nset to enforce by root (sudo by ann) at 1970-01-01T00:00:00Z; started with observe\n";
         assert_eq!(mode(&held), expected);
         let never = Adjusted { changed: None, ..held.adjusted };
         let never = ModeReport { mode: Mode::Enforce, adjusted: never, warnings: Vec::new() };
         assert_eq!(mode(&never), "enforce\n");
-        let by = ChangedBy { sudo_user: None, uid: 7, ..by };
+        let by = ChangedBy { by: "user 7".to_owned(), ..by };
         let row = Adjusted { started: "info".to_owned(), set: "debug".to_owned(), changed: Some(by) };
         assert_eq!(
             log_level(&row),

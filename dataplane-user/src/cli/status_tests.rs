@@ -274,15 +274,15 @@ fn a_problem_is_a_finding() {
 #[test]
 fn who_changed_the_mode_and_the_log_level_is_told() {
     let lines = new_lines(|status| {
-        let by = json!({"uid": 0, "sudo_user": "ann\u{1b}", "at": "2026-01-01T00:00:00Z"});
+        let by = json!({"by": "root (sudo by ann\u{1b})", "at": "2026-01-01T00:00:00Z"});
         status["mode"] = json!("observe");
         status["mode_set"] = json!({"started": "enforce", "set": "observe", "changed": by});
-        let by = json!({"uid": 7, "sudo_user": null, "at": "2026-01-01T00:00:00Z"});
+        let by = json!({"by": "user 7", "at": "2026-01-01T00:00:00Z"});
         status["log_level"] = json!({"started": "info", "set": "debug", "changed": by});
     });
     let mode = lines.iter().position(|line| line.starts_with("Mode ")).expect("a line on the mode");
     let changed = &lines[mode + 1];
-    assert!(changed.starts_with("                set to observe by user 0 (sudo by ann"), "{changed}");
+    assert!(changed.starts_with("                set to observe by root (sudo by ann"), "{changed}");
     assert!(changed.ends_with(" at 2026-01-01T00:00:00Z; started with enforce"), "{changed}");
     assert!(!changed.contains('\u{1b}'), "{changed:?}");
     let level = "Log level       set to debug by user 7 at 2026-01-01T00:00:00Z; started with info";

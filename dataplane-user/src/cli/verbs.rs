@@ -215,7 +215,7 @@ impl Desk {
 
     /// Flags. An agent of before, which goes on while its binary is exchanged, knows of no `SUDO_USER` and refuses the field: it is asked without.
     fn flag(&self, request: impl Fn(Option<String>) -> Request) -> Result<FlagReport, ClientError> {
-        let sudo_user = sudo_user();
+        let sudo_user = adjust::sudo_user();
         let answer = self.answer(&request(sudo_user.clone()));
         match answer {
             Err(ClientError::Failure(failure))
@@ -226,11 +226,6 @@ impl Desk {
             answer => answer,
         }
     }
-}
-
-/// Who has root do it: sudo says so (sudo(8)).
-fn sudo_user() -> Option<String> {
-    std::env::var("SUDO_USER").ok().filter(|user| (1..=256).contains(&user.len()))
 }
 
 fn quiet<T>(_: &T) {}

@@ -30,22 +30,22 @@ fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
     agent.flag("node-b")?;
     ensure!(agent.expect(&["mode"])? == "enforce\n", "{}", agent.expect(&["mode"])?);
     let (told, _) = by_sudo(&agent, &["mode", "observe"])?;
-    ensure!(told.starts_with("observe\nset to observe by user 0 (sudo by ann) at "), "{told}");
+    ensure!(told.starts_with("observe\nset to observe by root (sudo by ann) at "), "{told}");
     ensure!(told.ends_with("; started with enforce\n"), "{told}");
     // Carried out by then.
     ensure!(agent.node("node-b")?["action"] == "observe");
-    agent.logs("event=\"mode-set\" mode=observe uid=0 sudo_user=\"ann\"")?;
+    agent.logs("event=\"mode-set\" mode=observe by=\"root (sudo by ann)\"")?;
     let status = agent.status()?;
     let set = &status["mode_set"];
     ensure!(
         status["mode"] == "observe" && set["started"] == "enforce" && set["set"] == "observe",
         "{status}"
     );
-    ensure!(set["changed"]["uid"] == 0 && set["changed"]["sudo_user"] == "ann", "{set}");
-    ensure!(agent.expect(&["status"])?.contains("set to observe by user 0 (sudo by ann)"));
+    ensure!(set["changed"]["by"] == "root (sudo by ann)", "{set}");
+    ensure!(agent.expect(&["status"])?.contains("set to observe by root (sudo by ann)"));
     // Nobody is named who changes nothing.
     agent.expect(&["mode", "observe"])?;
-    ensure!(agent.json(&["mode"])?["changed"]["sudo_user"] == "ann");
+    ensure!(agent.json(&["mode"])?["changed"]["by"] == "root (sudo by ann)");
     agent.expect(&["flag", "node-c", "--force"])?;
     ensure!(agent.node("node-c")?["action"] == "observe");
     let (told, _) = by_sudo(&agent, &["mode", "enforce", "-o", "json"])?;
@@ -69,7 +69,7 @@ fn an_agent_that_is_held_back_says_so() -> Result<()> {
     wait_until("it is seen", LOOKED, seen)?;
     ensure!(agent.status()?["replacement"]["beside"] == "nothing");
     let (told, warned) = by_sudo(&agent, &["mode", "enforce"])?;
-    ensure!(told.starts_with("observe\nset to enforce by user 0 (sudo by ann) at "), "{told}");
+    ensure!(told.starts_with("observe\nset to enforce by root (sudo by ann) at "), "{told}");
     ensure!(
         warned.contains("warning: Cilium forwards Services here (device cilium_host): nothing is cut"),
         "{warned}"
@@ -92,8 +92,8 @@ fn the_log_level_is_changed_until_the_agent_ends() -> Result<()> {
     agent.logs("event=\"view-taken\"")?;
     ensure!(!agent.log().contains(" DEBUG "), "{}", agent.log());
     let (told, _) = by_sudo(&agent, &["log-level", "debug"])?;
-    ensure!(told.starts_with("debug\nset to debug by user 0 (sudo by ann) at "), "{told}");
-    agent.logs("event=\"log-level-set\" filter=\"debug\" uid=0 sudo_user=\"ann\"")?;
+    ensure!(told.starts_with("debug\nset to debug by root (sudo by ann) at "), "{told}");
+    agent.logs("event=\"log-level-set\" filter=\"debug\" by=\"root (sudo by ann)\"")?;
     write("")?;
     agent.logs("event=\"tables-written\"")?;
     let status = agent.status()?;

@@ -308,8 +308,8 @@ fn the_doctor_does_not_guess() -> Result<()> {
 #[test]
 fn what_the_units_start_is_understood() -> Result<()> {
     for (unit, verb) in [
-        (include_str!("../../deploy/systemd/nodefence.service"), "agent"),
-        (include_str!("../../deploy/systemd/nodefence-guard.service"), "guard"),
+        (include_str!("../../../deploy/systemd/nodefence.service"), "agent"),
+        (include_str!("../../../deploy/systemd/nodefence-guard.service"), "guard"),
     ] {
         let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
         let variables: Vec<(&str, &str)> =

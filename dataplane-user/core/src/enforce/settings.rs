@@ -63,10 +63,8 @@ impl Share {
 /// Who changed a setting of an agent that runs, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedBy {
-    /// The user who asked, as the kernel says.
-    pub uid: u32,
-    /// The user behind sudo, as whoever asked says.
-    pub sudo_user: Option<String>,
+    /// Who asked, in the words of a flag's `by`.
+    pub by: String,
     /// When.
     pub at: Timestamp,
 }

@@ -23,7 +23,7 @@ fn rig(told: Told) -> Rig {
 }
 
 fn by(rig: &Rig, uid: u32) -> ChangedBy {
-    ChangedBy { uid, sudo_user: Some("ann".to_owned()), at: rig.now.wall }
+    ChangedBy { by: format!("user {uid}"), at: rig.now.wall }
 }
 
 fn change(rig: &mut Rig, mode: Mode, uid: u32) -> ChangedBy {
