@@ -72,14 +72,23 @@ impl Senders {
         // What an error leaves there is not known.
         self.written = None;
         let mut left_out = bring(&mut self.macs, &macs, names::MACS)?;
-        if let Some(vlans) = &vlans {
-            left_out += bring(&mut self.route_vlans, vlans, names::ROUTE_VLANS)?;
-        }
+        let vlans_now = match &vlans {
+            Some(vlans) => vlans.clone(),
+            // Of what is pinned the VLANs hold. Whose the addresses were is known of these devices alone.
+            None => {
+                let mut pinned = BTreeMap::new();
+                each(&self.route_vlans, names::ROUTE_VLANS, |vlan, mac: MacKey| {
+                    pinned.insert(vlan, if macs.contains_key(&mac) { mac } else { MacKey::NONE });
+                })?;
+                pinned
+            }
+        };
+        left_out += bring(&mut self.route_vlans, &vlans_now, names::ROUTE_VLANS)?;
         if left_out > self.left_out {
             tracing::warn!(
                 event = "senders-left-out",
                 left_out,
-                "MAC addresses of devices, or VLANs by which routes leave, do not fit in the maps: what is sent from or by these is not cut"
+                "MAC addresses of devices, or VLANs by which routes leave, do not fit in the maps: what is sent from or by these may not be cut"
             );
         }
         self.left_out = left_out;
