@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::test::local::LONG;
 use crate::test::plan::Scope;
 use crate::workspace::Workspace;
-use crate::{assets, build_ebpf, programs, setup, test, vm};
+use crate::{assets, build_ebpf, process, programs, setup, test, vm};
 
 /// nodefence's build and test verbs.
 ///
@@ -145,8 +145,20 @@ impl Cli {
                 return vm::verb(&workspace, &options, test.as_deref());
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
-            Verb::Bench { publish: true, args } => return programs::publish(&workspace, &args),
-            Verb::Bench { publish: false, args } => return programs::bench(&workspace, &args),
+            Verb::Bench { publish, args } => {
+                let measured = match publish {
+                    true => programs::publish(&workspace, &args),
+                    false => programs::bench(&workspace, &args),
+                };
+                // 1 says that a goal is missed.
+                return measured.or_else(|error| match process::interrupted() {
+                    true => Err(error),
+                    false => {
+                        eprintln!("error: {error:#}");
+                        Ok(ExitCode::from(programs::NOT_MEASURED))
+                    }
+                });
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
