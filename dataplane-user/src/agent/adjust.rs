@@ -34,7 +34,9 @@ pub(super) async fn mode(
     if let Some(mode) = mode {
         verdicts.tell(Input::Mode(mode, asked_now(by)));
         let carried_out = timeout(CARRIED_OUT, verdicts.settled()).await;
-        let carried_out = carried_out.map_err(|_| Failure::failed(NoAnswer::StandsStill))?;
+        let carried_out = carried_out.map_err(|_| {
+            Failure::failed(format_args!("{}; the mode changes once it goes on", NoAnswer::StandsStill))
+        })?;
         carried_out.map_err(|_| Failure::failed(NoAnswer::Ended))?;
     }
     Ok(report(shown))
@@ -48,8 +50,11 @@ pub(super) fn log_level(
 ) -> Result<Adjusted<String>, Failure> {
     let log = &shown.sight.settings.log;
     if let Some(level) = level {
-        log.set(&level, asked_now(by.clone()))?;
-        tracing::info!(event = "log-level-set", filter = level, by, "what is logged was set by a command");
+        let asked = asked_now(by.clone());
+        let tell = || {
+            tracing::info!(event = "log-level-set", filter = level, by, "what is logged is set by a command");
+        };
+        log.set(&level, asked, tell)?;
     }
     Ok(log.row())
 }

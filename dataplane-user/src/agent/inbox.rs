@@ -69,6 +69,7 @@ enum Subject {
     Confirmed,
     Routes,
     Replacement,
+    Mode,
 }
 
 impl Subject {
@@ -86,6 +87,7 @@ impl Subject {
             Message::Tell(Input::Confirmed(_)) => Some(Self::Confirmed),
             Message::Tell(Input::Routes { .. }) => Some(Self::Routes),
             Message::Tell(Input::Replacement(_)) => Some(Self::Replacement),
+            Message::Tell(Input::Mode(..)) => Some(Self::Mode),
             _ => None,
         }
     }

@@ -42,10 +42,13 @@ impl Logging {
         Adjusted { started: self.started.clone(), set: text(&self.filter), changed }
     }
 
-    /// From now on this is logged. What is so already is no change.
-    pub(super) fn set(&self, level: &str, by: ChangedBy) -> Result<(), Failure> {
+    /// From now on this is logged. What is so already is no change. `tell`: said of a change before it is made, since afterwards it may not be logged any more.
+    pub(super) fn set(&self, level: &str, by: ChangedBy, tell: impl FnOnce()) -> Result<(), Failure> {
         let filter = filter(level).map_err(|why| Failure::new(ErrorKind::Invalid, why))?;
         let before = text(&self.filter);
+        if filter.to_string() != before {
+            tell();
+        }
         self.filter.reload(filter).map_err(Failure::failed)?;
         // What libraries log by another crate is dropped there already, by the level that held when this one began.
         log::set_max_level(LevelFilter::current().to_string().parse().unwrap_or(log::LevelFilter::Trace));
@@ -73,6 +76,8 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use jiff::Timestamp;
     use tracing_appender::non_blocking::NonBlocking;
     use tracing_subscriber::layer::SubscriberExt as _;
@@ -86,22 +91,24 @@ mod tests {
         let logging = Logging::new(writer.error_counter(), handle);
         let subscriber = tracing_subscriber::registry().with(layer);
         let by = |uid: u32| ChangedBy { by: format!("user {uid}"), at: Timestamp::UNIX_EPOCH };
+        let told = Cell::new(false);
         tracing::subscriber::with_default(subscriber, || {
             assert!(!tracing::enabled!(tracing::Level::DEBUG));
             let row = |set: &str, changed| Adjusted { started: "info".into(), set: set.into(), changed };
             assert_eq!(logging.row(), row("info", None));
-            logging.set("info", by(1)).unwrap();
+            logging.set("info", by(1), || panic!("no change")).unwrap();
             assert_eq!(logging.row(), row("info", None), "no change");
-            logging.set("debug", by(2)).unwrap();
+            logging.set("debug", by(2), || told.set(true)).unwrap();
+            assert!(told.get());
             assert!(tracing::enabled!(tracing::Level::DEBUG));
             assert_eq!(logging.row(), row("debug", Some(by(2))));
             for nonsense in ["debgu", "", "info,nodefence", "nodefence=loud", "info,,debug"] {
-                let failure = logging.set(nonsense, by(3)).unwrap_err();
+                let failure = logging.set(nonsense, by(3), || panic!("no change")).unwrap_err();
                 assert_eq!(failure.kind, ErrorKind::Invalid);
                 assert!(failure.message.contains("expected error, warn, info"), "{failure}");
             }
             assert_eq!(logging.row(), row("debug", Some(by(2))));
-            logging.set("WARN,nodefence::agent=trace", by(4)).unwrap();
+            logging.set("WARN,nodefence::agent=trace", by(4), || {}).unwrap();
             assert_eq!(logging.row(), row("nodefence::agent=trace,warn", Some(by(4))));
         });
     }

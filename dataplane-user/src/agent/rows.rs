@@ -287,6 +287,7 @@ pub(super) fn flag_report(
         beyond_maps: 0,
         new_refused: None,
         replaced: replaced.and_then(|claim| flag_row(claim, world.view.source, moment.now)),
+        written: true,
         flip_micros: 0,
         received_ns: 0,
         asking: false,
@@ -350,7 +351,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         started: whole_seconds(shown.started),
         node: sight.own_node.to_string(),
         mode: world.held.mode,
-        mode_set: shown.mode_set(&world),
+        mode_set: Some(shown.mode_set(&world)),
         replacement: replacement(sight, &world),
         answer: sight.settings.answer,
         auto: auto_name(sight.settings.auto),
@@ -380,7 +381,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         neighbours: shown.rows.neighbours.borrow().clone(),
         ipvs: shown.takeout.row(),
         log_lines_lost: sight.settings.log.lost() + shown.beat.lines_lost(),
-        log_level: sight.settings.log.row(),
+        log_level: Some(sight.settings.log.row()),
     }
 }
 

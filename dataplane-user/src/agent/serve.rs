@@ -111,7 +111,10 @@ impl Desk {
         report.new_refused = self.shown.rescue.row().idle;
         match done.written {
             Some(written) => report.flip_micros = written.saturating_sub(received_ns) / 1_000,
-            None => warnings.push("the verdict is not written yet; see `nodefence status`".to_owned()),
+            None => {
+                report.written = false;
+                warnings.push("the verdict is not written yet; see `nodefence status`".to_owned());
+            }
         }
         report.beyond_maps = self.shown.rows.tables.borrow().report.left_out;
         if report.beyond_maps != 0 {

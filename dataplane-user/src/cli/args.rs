@@ -108,6 +108,12 @@ impl Cli {
     pub(super) fn checked(self) -> Result<Self, clap::Error> {
         match (self.output, &self.verb) {
             (Format::Name, Verb::Nodes(_)) => Ok(self),
+            // Set for all verbs by the variable, it means `nodes`.
+            (Format::Name, _)
+                if std::env::var_os("NODEFENCE_OUTPUT").is_some_and(|format| format == "name") =>
+            {
+                Ok(Self { output: Format::Table, ..self })
+            }
             (Format::Name, _) => {
                 let text = "-o name is for `nodes` alone; expected table, wide, json or yaml";
                 Err(Self::command().error(clap::error::ErrorKind::ArgumentConflict, text))
@@ -296,7 +302,7 @@ pub enum Verb {
         pin_dir: PathBuf,
     },
 
-    /// Put back into IPVS what a dead agent took out; for agents in containers
+    /// Put back into IPVS what a dead agent took out; for agents in containers and units
     #[command(after_help = GUARD)]
     Guard {
         /// Process id of the agent that started it: it ends with that one

@@ -247,11 +247,14 @@ fn agent(answer: Result<Status, ClientError>, pid: Option<i32>) -> Vec<Check> {
             return vec![Check::warn("agent", found, remedy)];
         }
         Err(error) => {
-            let restart = "systemctl restart nodefence";
-            let end = pid.map_or(restart.to_owned(), |pid| format!("kill {pid}"));
-            let remedy = format!(
-                "{end}  # or, of a unit, {restart}; look at its log first: verdicts lapse within 3 s"
-            );
+            // One that was stopped takes no signal before it goes on.
+            let end = match pid {
+                Some(pid) => {
+                    format!("kill {pid}; kill -CONT {pid}  # or, of a unit, systemctl restart nodefence")
+                }
+                None => "systemctl restart nodefence  # or restart its container".to_owned(),
+            };
+            let remedy = format!("{end}; look at its log first: verdicts lapse within 3 s");
             return vec![Check::fail("agent", error.to_string(), remedy)];
         }
     };

@@ -21,10 +21,11 @@ pub(super) fn flag(report: &FlagReport) -> String {
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<13}{value}");
     };
-    line(
-        "verdict",
-        &format!("{} (index {}), written in {} us", report.action, report.index, report.flip_micros),
-    );
+    let written = match report.written {
+        true => format!("written in {} us", report.flip_micros),
+        false => "not written yet: see `nodefence status`".to_owned(),
+    };
+    line("verdict", &format!("{} (index {}), {written}", report.action, report.index));
     if let Some(before) = &report.replaced {
         line("replaces", &flag_text(before));
     }
@@ -72,9 +73,14 @@ fn is_observed(report: &FlagReport) -> bool {
 fn of_flows(report: &FlagReport) -> [String; 2] {
     match &report.asked {
         Some(row) => {
-            let ended = row.skipped_closed + row.skipped_not_tcp + row.skipped_opening_or_ended;
-            let established = row.listed.saturating_sub(ended);
-            [format!("{established} TCP flows, each reset when its client next sends"), idle_text(row)]
+            let passed_over =
+                row.skipped_closed + row.skipped_not_tcp + row.skipped_opening_or_ended + row.unreachable;
+            let established = row.listed.saturating_sub(passed_over);
+            let counted = match &row.problem {
+                None => format!("{established} TCP flows, each reset when its client next sends"),
+                Some(problem) => format!("not counted: {}", printable(problem)),
+            };
+            [counted, idle_text(row)]
         }
         None if report.asking => [
             "not counted yet: see `nodefence status`, or use --wait".to_owned(),
@@ -109,7 +115,8 @@ fn uncut(report: &FlagReport) -> Vec<String> {
     let is_silent =
         report.on.is_empty().then_some("the agent, of a version before, does not say what is exempt");
     let observes = is_observed(report).then_some("nothing is cut, only counted");
-    is_silent.into_iter().chain(observes).map(str::to_owned).chain(counted).collect()
+    let waits = (!report.written).then_some("the verdict is not written yet");
+    is_silent.into_iter().chain(observes).chain(waits).map(str::to_owned).chain(counted).collect()
 }
 
 /// What `--strict` says, and its exit code.
@@ -165,6 +172,7 @@ mod tests {
             beyond_maps: 0,
             new_refused: None,
             replaced: None,
+            written: true,
             flip_micros: 40,
             received_ns: 0,
             asking: true,
@@ -210,7 +218,7 @@ mod tests {
             flag(&all),
             "on this node only (node-a): node-b is flagged by root (sudo by alice), until `nodefence unflag`\n\
              verdict      refuse (index 3), written in 40 us\n\
-             established  12 TCP flows, each reset when its client next sends\n\
+             established  11 TCP flows, each reset when its client next sends\n\
              idle         11 asked, 10 of them closed in 0.020 s, 2 not TCP, 1 without an attached device\n\
              new          to 1 of 2 backends: not balanced anew: how kube-proxy forwards is not known\n\
              exempt       3 ports, which pass\n             10.1.1.1:80/tcp (why)\n             and 2 more\n\
@@ -236,7 +244,8 @@ mod tests {
     fn an_agent_of_before_says_less() {
         let mut json = serde_json::to_value(report()).unwrap();
         let fields = json.as_object_mut().unwrap();
-        for new in ["on", "by", "exempt_count", "exempt", "left_out", "beyond_maps", "new_refused"] {
+        for new in ["on", "by", "exempt_count", "exempt", "left_out", "beyond_maps", "new_refused", "written"]
+        {
             fields.remove(new).unwrap();
         }
         let report = serde_json::from_value(json).unwrap();
@@ -254,6 +263,7 @@ mod tests {
             (FlagReport { left_out: 3, ..report() }, "3 endpoints are left out"),
             (FlagReport { beyond_maps: 4, ..report() }, "4 backends of all nodes do not fit in the maps"),
             (FlagReport { action: "observe".to_owned(), ..report() }, "nothing is cut, only counted"),
+            (FlagReport { written: false, ..report() }, "the verdict is not written yet"),
             (
                 FlagReport { uncovered_count: 1, exempt_count: 2, ..report() },
                 "1 backends are uncovered, 2 ports are exempt",

@@ -237,7 +237,8 @@ fn what_is_wrong_with_a_source_a_device_and_a_round_is_told() {
     });
     let problems: Vec<&str> =
         lines.iter().filter_map(|line| line.split_once("problem: ")).map(|(_, why)| why).collect();
-    let lost = "8 lines were lost: standard error was not read as fast";
+    let lost =
+        "8 lines were lost: they came faster than they could be written since the agent began (see the log)";
     assert_eq!(problems, ["one", "two", "three", "four", "five", "six", "seven", lost], "{lines:#?}");
 }
 
@@ -261,7 +262,12 @@ fn a_problem_is_a_finding() {
     for problem in problems {
         assert_eq!(exit(problem), Exit::Findings);
     }
-    // What somebody else wrote is none.
+    // What was once is none, nor what somebody else wrote.
+    let once = |status: &mut Value| {
+        status["log_lines_lost"] = json!(8);
+        status["dataplane"]["differed"] = json!(1);
+    };
+    assert_eq!(exit(&once), Exit::Ok);
     let reason = |status: &mut Value| {
         status["flagged_unknown"] = json!({"node-b": {
             "origin": "cli", "set_by": "nodefence flag", "by": "problem: (problem: ", "reason": "problem: (problem: disk)",

@@ -175,6 +175,10 @@ pub struct PinnedRow {
     pub problem: Option<String>,
 }
 
+const fn yes() -> bool {
+    true
+}
+
 /// What a `flag` did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlagReport {
@@ -215,6 +219,9 @@ pub struct FlagReport {
     pub new_refused: Option<String>,
     /// The flag of an earlier command that this one takes the place of.
     pub replaced: Option<FlagRow>,
+    /// Whether the verdict is in the map. An agent of before, which does not say, warns where it is not.
+    #[serde(default = "yes")]
+    pub written: bool,
     /// Microseconds from reading the request to the end of the map write.
     pub flip_micros: u64,
     /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
@@ -365,8 +372,9 @@ pub struct Status {
     pub node: String,
     /// Whether it cuts now: observe also where enforce is set, beside what replaces kube-proxy and with a view that is too old.
     pub mode: Mode,
-    /// What of that is set, and who set it.
-    pub mode_set: Adjusted<Mode>,
+    /// What of that is set, and who set it. `None`: an agent of a version before does not say.
+    #[serde(default)]
+    pub mode_set: Option<Adjusted<Mode>>,
     /// What forwards Services in kube-proxy's place.
     pub replacement: Option<ReplacementRow>,
     /// What senders are told.
@@ -423,8 +431,9 @@ pub struct Status {
     pub neighbours: Vec<NeighbourRow>,
     /// What is taken out of IPVS.
     pub ipvs: IpvsRow,
-    /// How many lines of the log were lost, since nobody read those before.
+    /// How many lines of the log were lost: they came faster than they could be put into words, or than somebody read them.
     pub log_lines_lost: usize,
-    /// What is logged.
-    pub log_level: Adjusted<String>,
+    /// What is logged. `None`: an agent of a version before does not say.
+    #[serde(default)]
+    pub log_level: Option<Adjusted<String>>,
 }

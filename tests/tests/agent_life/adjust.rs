@@ -1,12 +1,9 @@
 //! What commands change of an agent that runs, until it ends.
 
-use std::{
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{process::Stdio, time::Duration};
 
 use anyhow::{Result, ensure};
-use nodefence_tests::{Agent, bin, client::wait_until};
+use nodefence_tests::{Agent, bin_path::nodefence_command, client::wait_until};
 use serde_json::{Value, json};
 
 use super::{FOUR, start};
@@ -16,7 +13,7 @@ const LOOKED: Duration = Duration::from_secs(20);
 
 /// As by `sudo nodefence ..`: its answer, and what it says besides.
 fn by_sudo(agent: &Agent, args: &[&str]) -> Result<(String, String)> {
-    let mut command = Command::new(bin("nodefence")?);
+    let mut command = nodefence_command()?;
     command.args(args).arg("--socket").arg(agent.socket()).env("SUDO_USER", "ann").stdin(Stdio::null());
     let output = command.output()?;
     ensure!(output.status.success(), "{args:?}: {output:?}");

@@ -117,6 +117,6 @@ fn nobody_needs_to_read_the_log() -> Result<()> {
     answers?;
     flagged?;
     ensure!(alive, "the agent ended with its log");
-    ensure!(code == Some(1), "{code:?} instead of the error's own exit code");
+    ensure!(code == Some(7), "{code:?} instead of that of a node that is not there");
     Ok(())
 }
