@@ -135,7 +135,10 @@ fn an_entry_that_somebody_else_deleted() -> Result<()> {
         let mut backends: HashMap<_, Addr, BackendEntry> = map.try_into()?;
         Ok(backends.remove(&pod)?)
     })?;
-    says(&agent, "                problem: 1 entries were changed by somebody else, and mended (see the log)")
+    says(
+        &agent,
+        "                problem: 1 entries were changed by somebody else, and mended since the agent began (see the log)",
+    )
 }
 
 /// An observed node exempts nothing.
