@@ -162,7 +162,7 @@ fn reset_v6(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64)
     let mut again: *const Packet = packet;
     // SAFETY: the same pointer. The compiler does not know it, and reads the addresses once more in place of keeping them on the stack.
     let packet = unsafe {
-        asm!("{0} = {0}", inout(reg) again, options(pure, nomem, nostack, preserves_flags));
+        asm!("{0} = {0}", inout(reg) again, options(pure, readonly, nostack, preserves_flags));
         &*again
     };
     u64::from(Skb(skb).store(packet.l3 + V6_LEN as u32, &answer.tcp(packet, how), STORE))
