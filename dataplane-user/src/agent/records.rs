@@ -120,7 +120,7 @@ pub(super) fn record(event: &Event) {
         }
         Event::ModeChanged(mode, by) => tracing::info!(
             event = "mode-set",
-            mode = %format!("{mode:?}").to_lowercase(),
+            mode = %mode,
             by = by.by,
             "the mode was set by a command"
         ),

@@ -181,7 +181,7 @@ async fn start(
         event = "started",
         node = shared.sight.own_node.as_str(),
         socket = %settings.socket.display(),
-        mode = %format!("{:?}", settings.mode).to_lowercase(),
+        mode = %settings.mode,
         version = env!("CARGO_PKG_VERSION"),
         "the agent runs"
     );

@@ -5,7 +5,6 @@ use std::fmt::Display;
 use super::output::printable;
 use crate::{
     enforce::ChangedBy,
-    plan::Mode,
     report::{Adjusted, ModeReport},
 };
 
@@ -14,37 +13,29 @@ pub(super) fn sudo_user() -> Option<String> {
     std::env::var("SUDO_USER").ok().filter(|user| (1..=256).contains(&user.len()))
 }
 
-/// As the command line has it.
-pub(super) const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Observe => "observe",
-    }
-}
-
 fn changed_by(by: &ChangedBy) -> String {
     printable(&format!("by {} at {}", by.by, by.at))
 }
 
 /// Who changed it, where anybody did.
-pub(super) fn changed<T>(row: &Adjusted<T>, name: impl Fn(&T) -> String) -> Option<String> {
+pub(super) fn changed(row: &Adjusted<impl Display>) -> Option<String> {
     let by = row.changed.as_ref()?;
-    Some(format!("set to {} {}; started with {}", name(&row.set), changed_by(by), name(&row.started)))
+    Some(format!("set to {} {}; started with {}", row.set, changed_by(by), row.started))
 }
 
-fn setting<T>(row: &Adjusted<T>, holds: impl Display, name: impl Fn(&T) -> String) -> String {
-    let changed = changed(row, name).map(|changed| format!("{changed}\n")).unwrap_or_default();
+fn setting(row: &Adjusted<impl Display>, holds: impl Display) -> String {
+    let changed = changed(row).map(|changed| format!("{changed}\n")).unwrap_or_default();
     format!("{holds}\n{changed}")
 }
 
 /// For `mode`.
 pub(super) fn mode(report: &ModeReport) -> String {
-    setting(&report.adjusted, mode_name(report.mode), |mode| mode_name(*mode).to_owned())
+    setting(&report.adjusted, report.mode)
 }
 
 /// For `log-level`.
 pub(super) fn log_level(row: &Adjusted<String>) -> String {
-    setting(row, &row.set, Clone::clone)
+    setting(row, &row.set)
 }
 
 #[cfg(test)]
@@ -52,6 +43,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::plan::Mode;
 
     #[test]
     fn what_holds_comes_first_and_then_who_changed_it() {

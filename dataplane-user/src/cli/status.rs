@@ -128,10 +128,7 @@ fn lines(status: &Status) -> Vec<(String, String)> {
     line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
     line("Node", status.node.clone());
     line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
-    let mode_set = status.mode_set.as_ref();
-    if let Some(changed) =
-        mode_set.and_then(|row| adjust::changed(row, |mode| adjust::mode_name(*mode).to_owned()))
-    {
+    if let Some(changed) = status.mode_set.as_ref().and_then(adjust::changed) {
         line("", changed);
     }
     if let Some(row) = &status.replacement {
@@ -316,7 +313,7 @@ fn lines(status: &Status) -> Vec<(String, String)> {
             format!("problem: {lost} lines were lost: they came faster than they could be written{COUNTED}"),
         );
     }
-    if let Some(changed) = status.log_level.as_ref().and_then(|row| adjust::changed(row, Clone::clone)) {
+    if let Some(changed) = status.log_level.as_ref().and_then(adjust::changed) {
         line("Log level", changed);
     }
     for (name, value) in

@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result, ensure};
 use syn::{
     ImplItem, Item, Lit, Macro,
     buffer::{Cursor, TokenBuffer},
-    visit::{self, Visit},
+    visit::Visit,
 };
 
 use crate::{
     Found, ROOTS,
-    modules::{Crate, attributes, is_for_tests},
+    modules::{Crate, visit_program_impl_item, visit_program_item},
 };
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
@@ -131,16 +131,11 @@ fn fields(mut at: Cursor<'_>) -> (Option<String>, BTreeSet<String>) {
 
 impl<'ast> Visit<'ast> for Calls {
     fn visit_item(&mut self, item: &'ast Item) {
-        if !is_for_tests(attributes(item)) {
-            visit::visit_item(self, item);
-        }
+        visit_program_item(self, item);
     }
 
     fn visit_impl_item(&mut self, item: &'ast ImplItem) {
-        match item {
-            ImplItem::Fn(method) if is_for_tests(&method.attrs) => {}
-            _ => visit::visit_impl_item(self, item),
-        }
+        visit_program_impl_item(self, item);
     }
 
     fn visit_macro(&mut self, call: &'ast Macro) {

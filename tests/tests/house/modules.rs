@@ -165,7 +165,22 @@ fn path_of(attribute: &Attribute) -> Option<String> {
     }
 }
 
-pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
+/// Goes into an item, unless it is for tests.
+pub(crate) fn visit_program_item<'ast>(visitor: &mut impl Visit<'ast>, item: &'ast Item) {
+    if !is_for_tests(attributes(item)) {
+        visit::visit_item(visitor, item);
+    }
+}
+
+/// Goes into an item of an `impl`, unless it is a method for tests.
+pub(crate) fn visit_program_impl_item<'ast>(visitor: &mut impl Visit<'ast>, item: &'ast ImplItem) {
+    match item {
+        ImplItem::Fn(method) if is_for_tests(&method.attrs) => {}
+        _ => visit::visit_impl_item(visitor, item),
+    }
+}
+
+fn is_for_tests(attributes: &[Attribute]) -> bool {
     let mut conditions = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     conditions.any(|cfg| cfg.parse_args::<Meta>().is_ok_and(|condition| needs_test(&condition)))
 }
@@ -180,7 +195,7 @@ fn needs_test(condition: &Meta) -> bool {
     }
 }
 
-pub(crate) fn attributes(item: &Item) -> &[Attribute] {
+fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

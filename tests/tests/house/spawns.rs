@@ -9,7 +9,7 @@ use syn::{
     visit::{self, Visit},
 };
 
-use crate::modules::{Crate, attributes, is_for_tests};
+use crate::modules::{Crate, visit_program_impl_item, visit_program_item};
 
 /// Functions and methods that begin one.
 const CALLS: [&str; 5] = ["spawn", "spawn_blocking", "spawn_local", "spawn_on", "spawn_blocking_on"];
@@ -88,16 +88,11 @@ impl Methods {
 
 impl<'ast> Visit<'ast> for Methods {
     fn visit_item(&mut self, item: &'ast Item) {
-        if !is_for_tests(attributes(item)) {
-            visit::visit_item(self, item);
-        }
+        visit_program_item(self, item);
     }
 
     fn visit_impl_item(&mut self, item: &'ast ImplItem) {
-        match item {
-            ImplItem::Fn(method) if is_for_tests(&method.attrs) => {}
-            _ => visit::visit_impl_item(self, item),
-        }
+        visit_program_impl_item(self, item);
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {

@@ -16,6 +16,16 @@ pub enum Mode {
     Observe,
 }
 
+/// As the command line has it.
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+        })
+    }
+}
+
 /// What a sender is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
