@@ -50,7 +50,7 @@ reasons! {
     IcmpLimited = 5, "icmp_limited";
     /// Fragment to a flagged backend, dropped.
     FragmentDropped = 6, "fragment_dropped";
-    /// Fragment to an address of a flagged node that has host-network backends or kept ports, passed: its port is unknown.
+    /// Fragment to an address of a flagged node that has host-network backends or exempt ports, passed: its port is unknown.
     FragmentPassed = 7, "fragment_passed";
     /// Could not be parsed, passed.
     Unparsed = 8, "unparsed";
@@ -64,8 +64,8 @@ reasons! {
     Stale = 12, "stale";
     /// Passed on to a flagged backend by rule: ICMPv6 133-137.
     NeighbourDiscovery = 13, "neighbour_discovery";
-    /// Passed on to a flagged backend: its Service has nothing else, or the packet has no port and some port of the address is kept.
-    Kept = 14, "kept";
+    /// Passed on to a flagged backend: its Service has nothing else, or the packet has no port and some port of the address is exempt.
+    Exempt = 14, "exempt";
     /// Dropped and handed to user space, which puts it in again where it came from, or injects the answer.
     Rescue = 15, "rescue";
     /// Passed on to a flagged backend on this machine: a socket of the machine is connected to it without translation, as the kubelet's probes are.

@@ -35,7 +35,7 @@ pub const PIN_VERSION: &str = "v3";
 pub const DEFAULT_MAX_BACKENDS: u32 = 262_144;
 /// Nodes that fit; the size of the `nodes` array.
 pub const MAX_NODES: u32 = 16_384;
-/// Port-scoped (host-network) backends and kept ports that fit.
+/// Port-scoped (host-network) backends and exempt ports that fit.
 pub const MAX_PORTS: u32 = 65_536;
 /// Size of the `events` ring buffer in bytes; a power of two and a multiple of the page size.
 pub const EVENTS_BYTES: u32 = 1 << 20;

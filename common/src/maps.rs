@@ -13,21 +13,21 @@ pub mod backend_flags {
 
 /// Bits of a value of `ports`.
 pub mod port_flags {
-    /// Packets to this address, port and protocol are subject to the node's verdict; under a key of [`super::port_kinds::KEPT`] though
-    /// the address is kept.
+    /// Packets to this address, port and protocol are subject to the node's verdict; under a key of [`super::port_kinds::EXEMPT`] though
+    /// the address is exempt.
     pub const CUT: u32 = 1;
     /// Packets to this address, port and protocol pass whatever the node's verdict says. Only under a key of
-    /// [`super::port_kinds::KEPT`]. Of an address that is a backend as a whole, its own key says so for all of it but for ports that are cut.
-    pub const KEEP: u32 = 2;
+    /// [`super::port_kinds::EXEMPT`]. Of an address that is a backend as a whole, its own key says so for all of it but for ports that are cut.
+    pub const EXEMPT: u32 = 2;
 }
 
-/// Values of [`PortKey::kind`]. What is kept has keys of its own: it changes with flags, the rest with the cluster, and so the two
+/// Values of [`PortKey::kind`]. What is exempt has keys of its own: it changes with flags, the rest with the cluster, and so the two
 /// writers never have to read and write one value between them.
 pub mod port_kinds {
     /// A host-network endpoint.
     pub const ENDPOINT: u8 = 0;
-    /// A port that is kept, of whatever backend; under port 0 and protocol 0 an address that is, and then also a port that is not.
-    pub const KEPT: u8 = 1;
+    /// A port that is exempt, of whatever backend; under port 0 and protocol 0 an address that is, and then also a port that is not.
+    pub const EXEMPT: u8 = 1;
 }
 
 /// Bits of [`Config::flags`].
@@ -50,7 +50,7 @@ pub struct BackendEntry {
     pub flags: u32,
 }
 
-/// Key of `ports`: one host-network endpoint, or one port or address that is kept. Value: [`port_flags`] as `u32`.
+/// Key of `ports`: one host-network endpoint, or one port or address that is exempt. Value: [`port_flags`] as `u32`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortKey {
@@ -71,16 +71,16 @@ impl PortKey {
         Self { addr, port, protocol, kind: port_kinds::ENDPOINT }
     }
 
-    /// Of a port that is kept, or is not though its address is.
+    /// Of a port that is exempt, or is not though its address is.
     #[inline(always)]
-    pub const fn kept(addr: Addr, port: u16, protocol: u8) -> Self {
-        Self { addr, port, protocol, kind: port_kinds::KEPT }
+    pub const fn exempt(addr: Addr, port: u16, protocol: u8) -> Self {
+        Self { addr, port, protocol, kind: port_kinds::EXEMPT }
     }
 
-    /// Of an address that is a backend as a whole and is kept, but for the ports that are cut by name.
+    /// Of an address that is a backend as a whole and is exempt, but for the ports that are cut by name.
     #[inline(always)]
-    pub const fn kept_address(addr: Addr) -> Self {
-        Self::kept(addr, 0, 0)
+    pub const fn exempt_address(addr: Addr) -> Self {
+        Self::exempt(addr, 0, 0)
     }
 }
 

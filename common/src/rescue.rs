@@ -23,7 +23,7 @@ pub mod rescue_budget {
 /// How long (ns) the kernel goes on to hand over packets to rescue after user space last said that it takes them.
 pub const RESCUE_LEASE_NS: u64 = 200_000_000;
 
-/// Begin of a record of the `rescue` ring buffer: a packet that was dropped, to be put in again where it came from. The frame's
+/// Begin of a record of the `rescue` ring buffer: a packet that was dropped, to be rescued where it came from. The frame's
 /// bytes follow.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

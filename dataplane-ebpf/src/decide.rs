@@ -49,7 +49,7 @@ pub const fn standing(node: &Node, generation: u32, now: u64) -> Standing {
 
 /// The answer a packet gets in place of the backend's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum Rejection {
     /// RST whose sequence number is this.
     Reset {
         /// Sequence number.
@@ -64,7 +64,7 @@ pub enum Answer {
     Unreachable,
 }
 
-impl Answer {
+impl Rejection {
     /// TCP header of the answer to a segment: from the addressed port, window 0, no options.
     #[inline(always)]
     pub fn tcp(self, packet: &Packet, how: Sum) -> [u32; TCP_LEN / 4] {
@@ -89,7 +89,7 @@ pub enum Decision {
     /// Dropped without answer, counted.
     Drop(Reason),
     /// Dropped and answered.
-    Answer(Answer),
+    Answer(Rejection),
 }
 
 /// How a packet's destination is matched.
@@ -113,14 +113,14 @@ pub const fn portless(packet: &Packet) -> Option<Decision> {
     }
 }
 
-/// What a packet is counted as that passes because its port, or its address, is kept.
+/// What a packet is counted as that passes because its port, or its address, is exempt.
 #[inline(always)]
-pub const fn kept_reason(packet: &Packet) -> Reason {
-    if packet.is(marks::FRAGMENT) { Reason::FragmentPassed } else { Reason::Kept }
+pub const fn exempt_reason(packet: &Packet) -> Reason {
+    if packet.is(marks::FRAGMENT) { Reason::FragmentPassed } else { Reason::Exempt }
 }
 
 /// Decides on a packet to a backend whose node is subject to `action`. For [`Scope::Port`] the caller has asked
-/// [`portless`] and looked the port up before; for both, whether the packet is kept.
+/// [`portless`] and looked the port up before; for both, whether the packet is exempt.
 #[inline(always)]
 pub fn decide(packet: &Packet, scope: Scope, action: Action) -> Decision {
     let readable = packet.is(marks::TRANSPORT);
@@ -149,7 +149,7 @@ pub fn decide(packet: &Packet, scope: Scope, action: Action) -> Decision {
     }
     match packet.protocol {
         protocol::TCP => tcp(packet),
-        protocol::UDP => Decision::Answer(Answer::Unreachable),
+        protocol::UDP => Decision::Answer(Rejection::Unreachable),
         _ => Decision::Drop(Reason::Dropped),
     }
 }
@@ -161,12 +161,12 @@ const fn tcp(packet: &Packet) -> Decision {
         return Decision::Drop(Reason::Dropped);
     }
     if flags & tcp_flags::ACK != 0 {
-        return Decision::Answer(Answer::Reset { seq: packet.ack });
+        return Decision::Answer(Rejection::Reset { seq: packet.ack });
     }
     // Everything that takes up sequence space: RFC 9293 section 3.10.7.1.
     let syn = (flags & tcp_flags::SYN != 0) as u32;
     let fin = (flags & tcp_flags::FIN != 0) as u32;
-    Decision::Answer(Answer::Refuse {
+    Decision::Answer(Rejection::Refuse {
         ack: packet.seq.wrapping_add(packet.payload).wrapping_add(syn).wrapping_add(fin),
     })
 }

@@ -9,11 +9,11 @@ use nodefence_common::{
     Reason, backend_flags,
     packet::{Link, Packet, Reader as _, Skip, locate, network, transport},
 };
-use nodefence_ebpf::decide::{Answer, Decision, Scope, Standing, decide, kept_reason, portless};
+use nodefence_ebpf::decide::{Decision, Rejection, Scope, Standing, decide, exempt_reason, portless};
 
 use crate::{
     icmp,
-    judge::{Hit, confirmed, kept, look_up, port_listed, standing_of},
+    judge::{Hit, confirmed, exempt, look_up, port_listed, standing_of},
     own::sent_as_it_is,
     packet::{Direct, Skb},
     report::{count, count_raw, sample_skb},
@@ -132,9 +132,9 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
                 return TC_ACT_SHOT;
             }
             let expected = match answer {
-                Answer::Reset { .. } => Reason::Reset,
-                Answer::Refuse { .. } => Reason::Refused,
-                Answer::Unreachable => {
+                Rejection::Reset { .. } => Reason::Reset,
+                Rejection::Refuse { .. } => Reason::Refused,
+                Rejection::Unreachable => {
                     // SAFETY: the context of a running program.
                     let limited = icmp::take(skb, hit.now, unsafe { (*skb).ifindex }, &packet.src);
                     if limited != 0 {
@@ -146,7 +146,7 @@ fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
             };
             sample_skb(skb, hit, expected);
             let reason = match answer {
-                Answer::Unreachable => answer_udp::<ETHERNET>(skb, hit, &packet),
+                Rejection::Unreachable => answer_udp::<ETHERNET>(skb, hit, &packet),
                 _ => answer_tcp::<ETHERNET>(skb, hit, &packet, &answer),
             };
             count_raw(reason, bytes);
@@ -183,5 +183,5 @@ pub fn spared(hit: &Hit, packet: &Packet) -> Option<Decision> {
             return Some(Decision::Pass);
         }
     }
-    (kept(hit, packet) != 0).then(|| Decision::Counted(kept_reason(packet)))
+    (exempt(hit, packet) != 0).then(|| Decision::Counted(exempt_reason(packet)))
 }

@@ -96,23 +96,23 @@ pub fn port_listed(packet: &Packet) -> u64 {
     u64::from(flags(&PortKey::endpoint(packet.dst, packet.dst_port, packet.protocol)) & port_flags::CUT)
 }
 
-/// Whether the packet's destination is kept: its port is; or, where all of the address is the backend's, that address is, and the port is not cut by name. A packet
+/// Whether the packet's destination is exempt: its port is; or, where all of the address is the backend's, that address is, and the port is not cut by name. A packet
 /// without ports, or of whose flow not every packet shows them, goes with the address.
 ///
 /// The port alone is enough: a view may be on its way in which the address is no backend as a whole any more, and has no entry of its own.
 #[inline(never)]
-pub fn kept(hit: &Hit, packet: &Packet) -> u64 {
+pub fn exempt(hit: &Hit, packet: &Packet) -> u64 {
     let is_whole = !matches!(hit.scope(), Scope::Port);
     let (mut port, mut address) = (0, 0);
     if !is_whole || portless(packet).is_none() {
-        port = flags(&PortKey::kept(packet.dst, packet.dst_port, packet.protocol));
+        port = flags(&PortKey::exempt(packet.dst, packet.dst_port, packet.protocol));
     }
     if is_whole {
-        address = flags(&PortKey::kept_address(packet.dst));
+        address = flags(&PortKey::exempt_address(packet.dst));
     }
     // Without a branch: what the verifier knew because of it, it would follow through every answer.
-    const { assert!(port_flags::KEEP == port_flags::CUT << 1) };
-    u64::from((port | address & !(port << 1)) & port_flags::KEEP)
+    const { assert!(port_flags::EXEMPT == port_flags::CUT << 1) };
+    u64::from((port | address & !(port << 1)) & port_flags::EXEMPT)
 }
 
 #[inline(always)]

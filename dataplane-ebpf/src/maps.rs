@@ -45,7 +45,7 @@ pub static ICMP_BUDGET: Array<Budget, 1> = Array::new();
 #[btf_map(name = "answer_budget", pin_by_name)]
 pub static ANSWER_BUDGET: Array<Budget, 1> = Array::new();
 
-/// By sender: the state of [`nodefence_ebpf::limit::take_of_sender`]. Whom the kernel takes out to make room begins anew; the machine's budget holds for it too.
+/// By sender: the state of [`nodefence_ebpf::limit::take_of_sender`]. Whom the kernel drains to make room begins anew; the machine's budget holds for it too.
 #[btf_map(name = "icmp_senders", pin_by_name)]
 pub static ICMP_SENDERS: LruHashMap<Addr, u64, { MAX_ICMP_SENDERS as usize }> = LruHashMap::new();
 
@@ -61,7 +61,7 @@ pub static MACS: HashMap<MacKey, u32, { MAX_MACS as usize }, NO_PREALLOC> = Hash
 pub static ROUTE_VLANS: HashMap<RouteVlan, MacKey, { MAX_ROUTE_VLANS as usize }, NO_PREALLOC> =
     HashMap::new();
 
-/// Up to when (CLOCK_MONOTONIC ns) what the agent took out of IPVS holds. No program reads it: it is here so that it is pinned and outlives the agent.
+/// Up to when (CLOCK_MONOTONIC ns) what the agent drained from IPVS holds. No program reads it: it is here so that it is pinned and outlives the agent.
 #[btf_map(name = "lease", pin_by_name)]
 pub static LEASE: Array<u64, 1> = Array::new();
 

@@ -1,4 +1,4 @@
-//! Hands a packet that would be refused to user space as a whole, to be put in again where it came from: only while user space says that it
+//! Hands a packet that would be refused to user space as a whole, to be rescued where it came from: only while user space says that it
 //! takes them, so that nobody waits for a process that does not run.
 use core::ffi::c_void;
 

@@ -14,7 +14,7 @@ use nodefence_common::{
         port_unreachable, protocol, pseudo, sum, swap_macs, v4_header, v6_header,
     },
 };
-use nodefence_ebpf::decide::Answer;
+use nodefence_ebpf::decide::Rejection;
 
 use crate::{
     judge::Hit,
@@ -58,7 +58,7 @@ fn hand_over_segment(skb: *mut __sk_buff, hit: &Hit) -> Reason {
 /// Whether the device is to complete the checksum at `at` (CHECKSUM_PARTIAL); `None` where a helper failed.
 ///
 /// No helper tells. But `bpf_l4_csum_replace` without BPF_F_PSEUDO_HDR leaves the field of such an skb alone
-/// (`inet_proto_csum_replace4` in net/core/utils.c, Linux 5.10 to 6.18). The field is put back as it was.
+/// (`inet_proto_csum_replace4` in net/core/utils.c, Linux 5.10 to 6.18). The field is restored as it was.
 #[inline(always)]
 fn is_partial(skb: *mut __sk_buff, at: u32) -> Option<bool> {
     let before = half(skb, at)?;
@@ -69,7 +69,7 @@ fn is_partial(skb: *mut __sk_buff, at: u32) -> Option<bool> {
     if before == half(skb, at)? {
         return Some(true);
     }
-    // Without BPF_F_RECOMPUTE_CSUM: the sum of a CHECKSUM_COMPLETE skb still is the one of the bytes put back.
+    // Without BPF_F_RECOMPUTE_CSUM: the sum of a CHECKSUM_COMPLETE skb still is the one of the bytes restore.
     Skb(skb).store_half(at, before, 0).then_some(false)
 }
 
@@ -114,10 +114,10 @@ pub fn answer_tcp<const ETHERNET: bool>(
     skb: *mut __sk_buff,
     hit: &Hit,
     packet: &Packet,
-    answer: &Answer,
+    answer: &Rejection,
 ) -> u32 {
     let Some(partial) = trim(skb, packet) else { return hand_over_segment(skb, hit) as u32 };
-    let reason = if matches!(answer, Answer::Reset { .. }) { Reason::Reset } else { Reason::Refused };
+    let reason = if matches!(answer, Rejection::Reset { .. }) { Reason::Reset } else { Reason::Refused };
     let stored = if packet.v6 {
         reset_v6(skb, packet, answer, partial)
     } else {
@@ -143,7 +143,7 @@ fn trim(skb: *mut __sk_buff, packet: &Packet) -> Option<u64> {
 
 /// Both headers by one call, the dearest part of an answer.
 #[inline(never)]
-fn reset_v4(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) -> u64 {
+fn reset_v4(skb: *mut __sk_buff, packet: &Packet, answer: &Rejection, partial: u64) -> u64 {
     let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
     let mut headers = [0; (V4_LEN + TCP_LEN) / 4];
     let (ip, tcp) = headers.split_at_mut(V4_LEN / 4);
@@ -154,7 +154,7 @@ fn reset_v4(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64)
 
 /// Both headers at once would take more of the stack than is left (see [`Skb::load_into`]): the first is stored before the second is made.
 #[inline(never)]
-fn reset_v6(skb: *mut __sk_buff, packet: &Packet, answer: &Answer, partial: u64) -> u64 {
+fn reset_v6(skb: *mut __sk_buff, packet: &Packet, answer: &Rejection, partial: u64) -> u64 {
     let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
     if !Skb(skb).store(packet.l3, &v6_header(&packet.dst, &packet.src, protocol::TCP, TCP_LEN), STORE) {
         return 0;

@@ -18,7 +18,7 @@ use nodefence_common::{
         protocol, swap_macs, transport, v4_header, v6_header,
     },
 };
-use nodefence_ebpf::decide::{Answer, Decision, Standing, decide};
+use nodefence_ebpf::decide::{Decision, Rejection, Standing, decide};
 
 use crate::{
     egress::spared,
@@ -68,7 +68,7 @@ fn addressed(frame: &Direct, ifindex: u32) -> bool {
 /// - Generic XDP runs on skbs, of which no helper tells whether their checksum is left to the device (CHECKSUM_PARTIAL: from
 ///   guests and veth peers) or they are to be cut in segments. XDP_TX hands them to the driver with these marks as they are
 ///   (`generic_xdp_tx` in net/core/dev.c, Linux 5.10 to 6.18, validates nothing), which then sums over a sum.
-/// - A frame may have had a VLAN tag that the device took out of it before XDP (receive offload; on veth the sender's stack
+/// - A frame may have had a VLAN tag that the device drained from it before XDP (receive offload; on veth the sender's stack
 ///   keeps it beside the packet): its answer would go without, into another network. A frame that still has one keeps it.
 #[inline(always)]
 fn left_to_egress(packet: &Packet, ifindex: u32) -> bool {
@@ -106,19 +106,19 @@ fn flagged(ctx: *mut xdp_md, hit: &mut Hit) -> u32 {
         Decision::Pass | Decision::Counted(_) => return XDP_PASS,
         Decision::Drop(reason) => (XDP_DROP, reason),
         // TC egress answers it, and the stack sends that answer by the device that its route names.
-        Decision::Answer(Answer::Reset { .. } | Answer::Refuse { .. })
+        Decision::Answer(Rejection::Reset { .. } | Rejection::Refuse { .. })
             if left_to_egress(&packet, ifindex(ctx)) =>
         {
             return XDP_PASS;
         }
-        Decision::Answer(Answer::Reset { .. }) => (XDP_TX, Reason::Reset),
-        Decision::Answer(Answer::Refuse { .. }) => (XDP_TX, Reason::Refused),
+        Decision::Answer(Rejection::Reset { .. }) => (XDP_TX, Reason::Reset),
+        Decision::Answer(Rejection::Refuse { .. }) => (XDP_TX, Reason::Refused),
         // ICMP answers are made at TC egress only.
-        Decision::Answer(Answer::Unreachable) => (XDP_DROP, Reason::Dropped),
+        Decision::Answer(Rejection::Unreachable) => (XDP_DROP, Reason::Dropped),
     };
     sample_xdp(&frame, ifindex(ctx), hit, reason);
     let (verdict, reason) = match decision {
-        Decision::Answer(answer @ (Answer::Reset { .. } | Answer::Refuse { .. })) => {
+        Decision::Answer(answer @ (Rejection::Reset { .. } | Rejection::Refuse { .. })) => {
             if answer_tcp(ctx, &packet, &answer) != 0 {
                 (verdict, reason)
             } else {
@@ -147,7 +147,7 @@ const SHORTEST: u32 = 60;
 
 /// Turns the frame into the answer to its segment. Whether it worked. (A tail grows since Linux 5.8.)
 #[inline(never)]
-fn answer_tcp(ctx: *mut xdp_md, packet: &Packet, answer: &Answer) -> u64 {
+fn answer_tcp(ctx: *mut xdp_md, packet: &Packet, answer: &Rejection) -> u64 {
     let header = if packet.v6 { V6_LEN } else { V4_LEN };
     let len = packet.l3 + (header + TCP_LEN) as u32;
     let len = if len < SHORTEST { SHORTEST } else { len };

@@ -4,7 +4,7 @@ use nodefence_common::{
     packet::{Packet, marks, protocol, tcp_flags},
 };
 use nodefence_ebpf::{
-    decide::{Answer, Decision, Node, Scope, Standing, decide, portless, rescuable, standing, unicast},
+    decide::{Decision, Node, Rejection, Scope, Standing, decide, portless, rescuable, standing, unicast},
     limit::{SECOND, take, take_of_sender},
 };
 
@@ -48,8 +48,8 @@ fn refused(packet: &Packet) -> Decision {
 fn segments_are_answered_with_the_number_the_sender_waits_for() {
     use tcp_flags::{ACK, FIN, RST, SYN};
     let answer = |flags| refused(&packet(protocol::TCP, flags));
-    let reset = Decision::Answer(Answer::Reset { seq: 777 });
-    let refuse = |ack| Decision::Answer(Answer::Refuse { ack });
+    let reset = Decision::Answer(Rejection::Reset { seq: 777 });
+    let refuse = |ack| Decision::Answer(Rejection::Refuse { ack });
     assert_eq!([ACK, ACK | SYN, ACK | FIN].map(answer), [reset; 3]);
     assert_eq!(answer(SYN), refuse(111));
     assert_eq!(answer(FIN), refuse(111));
@@ -60,7 +60,7 @@ fn segments_are_answered_with_the_number_the_sender_waits_for() {
 
 #[test]
 fn datagrams_get_port_unreachable_and_the_rest_nothing() {
-    assert_eq!(refused(&packet(protocol::UDP, 0)), Decision::Answer(Answer::Unreachable));
+    assert_eq!(refused(&packet(protocol::UDP, 0)), Decision::Answer(Rejection::Unreachable));
     for other in [protocol::SCTP, protocol::ICMP, protocol::ICMPV6, 50, 4] {
         assert_eq!(refused(&packet(other, 8)), Decision::Drop(Reason::Dropped), "protocol {other}");
     }

@@ -6,12 +6,12 @@
 pub mod agent;
 pub mod cli;
 pub mod doctor;
+pub mod drain;
 pub mod flags;
 pub mod ledger;
 pub mod report;
 pub mod rescue;
 pub mod source;
-pub mod takeout;
 
 pub use nodefence_core::{cluster, enforce, plan};
 

@@ -442,7 +442,7 @@ impl Agent {
     }
 
     /// Ends it and unpins what it left, so that the namespace is as it was. One that is killed may leave a guard, which ends
-    /// once nothing is left to be put back.
+    /// once nothing is left to be restored.
     ///
     /// # Errors
     /// Where it does not end, or its pins stay.

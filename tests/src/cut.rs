@@ -13,7 +13,7 @@ use nodefence::{
 };
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_flags, port_flags};
 
-use crate::{Cluster, Family, Node, topology::Service, wanted::Wanted};
+use crate::{Cluster, Family, Node, expected::ExpectedMaps, topology::Service};
 
 /// Node B, flagged in node A's maps for two minutes.
 pub struct Cut {
@@ -59,10 +59,10 @@ impl Cut {
     }
 }
 
-fn flagged(b: &Node) -> Wanted {
+fn flagged(b: &Node) -> ExpectedMaps {
     let (backends, ports) = backends_of(b, 1);
     let nodes = BTreeMap::from([(1, entry(Verdict::Flagged, 120))]);
-    Wanted { tables: Tables { backends, ports }, nodes }
+    ExpectedMaps { tables: Tables { backends, ports }, nodes }
 }
 
 /// A node's entry with a verdict that holds for so many seconds; what is cut is refused.

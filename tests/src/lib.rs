@@ -13,6 +13,7 @@ pub mod checks;
 pub mod client;
 pub mod cut;
 mod each_topology;
+pub mod expected;
 pub mod four_nodes;
 pub mod ipvs;
 pub mod kernel;
@@ -34,7 +35,6 @@ pub mod traced;
 pub mod tun;
 pub mod unlisted;
 pub mod waits;
-pub mod wanted;
 pub mod watch;
 pub mod ways;
 

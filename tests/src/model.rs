@@ -245,7 +245,7 @@ fn judge_backend(
             false => !world.cut.contains(&port),
         };
         if port.is_none_or(passes) {
-            return passed("kept");
+            return passed("exempt");
         }
     }
     if !backend.host_network

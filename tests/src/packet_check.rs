@@ -8,7 +8,7 @@ use crate::packet_frame::Frame;
 
 /// The answer that a frame is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum ExpectedAnswer {
     /// RST with this sequence number.
     Reset(u32),
     /// RST|ACK with sequence 0 and this acknowledgement number.
@@ -28,7 +28,7 @@ macro_rules! same {
 ///
 /// # Errors
 /// The first field that is not as it must be.
-pub fn check(asked: &Frame, answer: Answer, bytes: &[u8]) -> Result<()> {
+pub fn check(asked: &Frame, answer: ExpectedAnswer, bytes: &[u8]) -> Result<()> {
     check_padded(asked, answer, bytes, 0)
 }
 
@@ -36,15 +36,15 @@ pub fn check(asked: &Frame, answer: Answer, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// As [`check`].
-pub fn check_padded(asked: &Frame, answer: Answer, bytes: &[u8], shortest: usize) -> Result<()> {
+pub fn check_padded(asked: &Frame, answer: ExpectedAnswer, bytes: &[u8], shortest: usize) -> Result<()> {
     let packet =
         if asked.macs.is_some() { SlicedPacket::from_ethernet(bytes) } else { SlicedPacket::from_ip(bytes) }
             .context("the answer does not parse")?;
     link(asked, &packet)?;
     let body = match answer {
-        Answer::Reset(_) | Answer::Refuse(_) => 20,
-        Answer::Unreachable if asked.src.is_ipv4() => 8 + 28,
-        Answer::Unreachable => 8 + 48,
+        ExpectedAnswer::Reset(_) | ExpectedAnswer::Refuse(_) => 20,
+        ExpectedAnswer::Unreachable if asked.src.is_ipv4() => 8 + 28,
+        ExpectedAnswer::Unreachable => 8 + 48,
     };
     network(asked, &packet, body)?;
     let network_header = if asked.src.is_ipv4() { 20 } else { 40 };
@@ -52,8 +52,10 @@ pub fn check_padded(asked: &Frame, answer: Answer, bytes: &[u8], shortest: usize
     same!("length of the frame", bytes.len(), len.max(shortest));
     ensure!(bytes[len..].iter().all(|byte| *byte == 0), "padded with {:02x?}", &bytes[len..]);
     match (answer, packet.transport.as_ref().context("no transport header")?) {
-        (Answer::Reset(_) | Answer::Refuse(_), TransportSlice::Tcp(tcp)) => segment(asked, answer, tcp),
-        (Answer::Unreachable, TransportSlice::Icmpv4(icmp)) => {
+        (ExpectedAnswer::Reset(_) | ExpectedAnswer::Refuse(_), TransportSlice::Tcp(tcp)) => {
+            segment(asked, answer, tcp)
+        }
+        (ExpectedAnswer::Unreachable, TransportSlice::Icmpv4(icmp)) => {
             same!("type", (icmp.type_u8(), icmp.code_u8()), (3, 3));
             same!("unused", icmp.bytes5to8(), [0; 4]);
             let original = &asked.bytes()[asked.l3()..][..28];
@@ -62,7 +64,7 @@ pub fn check_padded(asked: &Frame, answer: Answer, bytes: &[u8], shortest: usize
             same!("checksum", icmp.checksum(), header.checksum);
             Ok(())
         }
-        (Answer::Unreachable, TransportSlice::Icmpv6(icmp)) => {
+        (ExpectedAnswer::Unreachable, TransportSlice::Icmpv6(icmp)) => {
             same!("type", (icmp.type_u8(), icmp.code_u8()), (1, 4));
             same!("unused", icmp.bytes5to8(), [0; 4]);
             let original = &asked.bytes()[asked.l3()..][..48];
@@ -134,11 +136,11 @@ fn network(asked: &Frame, packet: &SlicedPacket<'_>, body: usize) -> Result<()> 
     Ok(())
 }
 
-fn segment(asked: &Frame, answer: Answer, tcp: &etherparse::TcpSlice<'_>) -> Result<()> {
+fn segment(asked: &Frame, answer: ExpectedAnswer, tcp: &etherparse::TcpSlice<'_>) -> Result<()> {
     let (seq, ack_number, ack) = match answer {
-        Answer::Reset(seq) => (seq, 0, false),
-        Answer::Refuse(number) => (0, number, true),
-        Answer::Unreachable => anyhow::bail!("a segment is no ICMP answer"),
+        ExpectedAnswer::Reset(seq) => (seq, 0, false),
+        ExpectedAnswer::Refuse(number) => (0, number, true),
+        ExpectedAnswer::Unreachable => anyhow::bail!("a segment is no ICMP answer"),
     };
     same!("source port", tcp.source_port(), asked.dport);
     same!("destination port", tcp.destination_port(), asked.sport);

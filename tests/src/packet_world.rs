@@ -30,13 +30,13 @@ pub const STALE: u32 = 6;
 /// A node with a host-network backend.
 pub const HOST: u32 = 7;
 /// A node whose packets are refused, but for its backends' addresses, which pass except for one port.
-pub const KEPT: u32 = 8;
+pub const EXEMPT: u32 = 8;
 /// The last node.
-pub const LAST: u32 = KEPT;
-/// The port of the host-network backend; and the one of [`KEPT`]'s backends that does not pass.
+pub const LAST: u32 = EXEMPT;
+/// The port of the host-network backend; and the one of [`EXEMPT`]'s backends that does not pass.
 pub const HOST_PORT: u16 = 9_100;
-/// A port of the host-network backend that is kept; and one of [`KEPT`]'s backends that a Service has nothing else for.
-pub const KEPT_PORT: u16 = 9_101;
+/// A port of the host-network backend that is kept; and one of [`EXEMPT`]'s backends that a Service has nothing else for.
+pub const EXEMPT_PORT: u16 = 9_101;
 /// A port that nobody names, by which the answers to a request come.
 pub const ANSWER_PORT: u16 = 40_000;
 /// Index of the device that BPF_PROG_TEST_RUN pretends: loopback.
@@ -81,7 +81,7 @@ pub fn world() -> World {
         (LAPSED, Order::Refuse),
         (STALE, Order::Refuse),
         (HOST, Order::Refuse),
-        (KEPT, Order::Refuse),
+        (EXEMPT, Order::Refuse),
     ] {
         world.nodes.insert(index, Node { order, lapsed: index == LAPSED, generation: 10 + index });
         let generation = if index == STALE { 3 } else { 10 + index };
@@ -91,7 +91,7 @@ pub fn world() -> World {
                 .insert(bytes(ip), Backend { node: index, generation, host_network: index == HOST });
         }
     }
-    for node in [HOST, KEPT] {
+    for node in [HOST, EXEMPT] {
         for ip in [v4(node), v6(node)] {
             keep(&mut world, ip, node);
         }
@@ -104,15 +104,15 @@ pub fn world() -> World {
     world
 }
 
-/// What the ports of a backend of [`HOST`] or [`KEPT`] say.
+/// What the ports of a backend of [`HOST`] or [`EXEMPT`] say.
 pub fn keep(world: &mut World, ip: IpAddr, node: u32) {
     for protocol in [6, 17, 132] {
-        world.kept.insert((bytes(ip), KEPT_PORT, protocol));
-        if node == KEPT {
+        world.kept.insert((bytes(ip), EXEMPT_PORT, protocol));
+        if node == EXEMPT {
             world.cut.insert((bytes(ip), HOST_PORT, protocol));
         }
         if node == HOST {
-            world.ports.extend([HOST_PORT, KEPT_PORT].map(|port| (bytes(ip), port, protocol)));
+            world.ports.extend([HOST_PORT, EXEMPT_PORT].map(|port| (bytes(ip), port, protocol)));
         }
     }
 }
@@ -164,12 +164,12 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
         programs.port(PortKey::endpoint(addr(ip), *port, *protocol), port_flags::CUT)?;
     }
     for (ip, port, protocol) in &world.cut {
-        programs.port(PortKey::kept(addr(ip), *port, *protocol), port_flags::CUT)?;
+        programs.port(PortKey::exempt(addr(ip), *port, *protocol), port_flags::CUT)?;
     }
     for (ip, port, protocol) in &world.kept {
-        programs.port(PortKey::kept(addr(ip), *port, *protocol), port_flags::KEEP)?;
+        programs.port(PortKey::exempt(addr(ip), *port, *protocol), port_flags::EXEMPT)?;
         if world.backends.get(ip).is_some_and(|backend| !backend.host_network) {
-            programs.port(PortKey::kept_address(addr(ip)), port_flags::KEEP)?;
+            programs.port(PortKey::exempt_address(addr(ip)), port_flags::EXEMPT)?;
         }
     }
     for mac in &world.own_macs {

@@ -13,9 +13,9 @@ pub const FOLLOWED: Duration = Duration::from_secs(1);
 pub const FREED: Duration = Duration::from_secs(1);
 /// A weight that others gave to a flagged node's destination again is gone by then, where the tables are read in 100 ms.
 pub const UNDONE: Duration = Duration::from_millis(500);
-/// A service that had nobody else is taken out once it has had another destination for so long.
+/// A service that had nobody else is drained once it has had another destination for so long.
 pub const SETTLED: Duration = Duration::from_secs(1);
-/// By when a node whose flag is taken back has its destinations in IPVS and its share of new connections again, and what a dead agent took out is back.
+/// By when a node whose flag is taken back has its destinations in IPVS and its share of new connections again, and what a dead agent drained is back.
 pub const RESTORED: Duration = Duration::from_secs(5);
-/// An agent that is told to end waits for nothing: what it took out of IPVS is back by then, and it is gone.
+/// An agent that is told to end waits for nothing: what it drained from IPVS is back by then, and it is gone.
 pub const ENDED: Duration = Duration::from_secs(1);

@@ -63,9 +63,9 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// What `status` says of the last round of asking for node B; null before the first.
+/// What `status` says of the last round of challenges for node B; null before the first.
 fn asked(agent: &Agent) -> Result<Value> {
-    Ok(agent.status()?["asked"]["node-b"].clone())
+    Ok(agent.status()?["challenged"]["node-b"].clone())
 }
 
 /// Flagged by an agent that resets nobody, which is then replaced by one that does.
@@ -78,7 +78,7 @@ fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
     agent.succeed(&["--proxy", "auto"])?;
     // A start takes many seconds where the machine is emulated.
     wait_until("the next agent has asked", Duration::from_secs(120), || {
-        asked(&agent).is_ok_and(|row| row["asked"].as_u64().is_some_and(|asked| asked >= 2))
+        asked(&agent).is_ok_and(|row| row["challenged"].as_u64().is_some_and(|asked| asked >= 2))
     })
     .with_context(|| agent.log())?;
     idle.are_told(&agent, TOLD, Instant::now())
@@ -106,7 +106,7 @@ fn a_restart_asks_about_nothing_that_was_reset() -> Result<()> {
     agent.restart(&[])?;
     wait_until("the next agent has looked", SOON, || asked(&agent).is_ok_and(|row| !row.is_null()))?;
     let row = asked(&agent)?;
-    ensure!(row["listed"].as_u64().is_some_and(|listed| listed >= 2) && row["asked"] == 0, "{row}");
+    ensure!(row["listed"].as_u64().is_some_and(|listed| listed >= 2) && row["challenged"] == 0, "{row}");
     Ok(())
 }
 
@@ -145,7 +145,7 @@ fn a_route_that_comes_after_the_flag() -> Result<()> {
     wait_until("the routes are seen", SOON, || agent.status().is_ok_and(|status| status["uncovered"] == 2))?;
     let report = agent.expect(&["flag", "node-b", "--wait", "-o", "json"])?;
     let report: Value = serde_json::from_str(&report)?;
-    ensure!(report["asked"]["unreachable"].as_u64().is_some_and(|flows| flows >= 2), "{report}");
+    ensure!(report["challenged"]["unreachable"].as_u64().is_some_and(|flows| flows >= 2), "{report}");
     idle.still_wait()?;
     let del = |(family, bits)| format!("route del {}/{bits} dev aside0\n", cluster.b.pod_address(family));
     let came = Instant::now();
@@ -192,5 +192,5 @@ fn held_neighbours_outlive_the_agent() -> Result<()> {
     wait_until("the successor holds them", SOON, || held().is_ok_and(|held| held == 2))?;
     // Only who takes the flag back lets go.
     agent.unflag("node-b")?;
-    wait_until("they are let go", SOON, || reachable().is_ok_and(|held| !held)).map(drop)
+    wait_until("they are deleted", SOON, || reachable().is_ok_and(|held| !held)).map(drop)
 }

@@ -206,7 +206,7 @@ fn modes_and_answers_reach_the_map() -> Result<()> {
     ] {
         let (ns, agent) = start(more)?;
         let report = agent.json(&["flag", "node-b"])?;
-        ensure!(report["action"] == name && report["asked"].is_null(), "{report}");
+        ensure!(report["action"] == name && report["challenged"].is_null(), "{report}");
         ensure!(entry(&ns, &agent, "node-b")?.action == action as u32);
     }
     Ok(())
@@ -317,13 +317,13 @@ fn auto_keeps_what_an_earlier_agent_attached() -> Result<()> {
 fn a_flag_answers_before_idle_clients_were_asked() -> Result<()> {
     let (_ns, agent) = start(&[])?;
     let report = agent.json(&["flag", "node-b"])?;
-    ensure!(report["asking"] == true && report["asked"].is_null(), "{report}");
+    ensure!(report["challenging"] == true && report["challenged"].is_null(), "{report}");
     wait_until("the round is over", Duration::from_secs(20), || {
-        agent.json(&["status"]).is_ok_and(|status| status["asked"]["node-b"]["listed"] == 0)
+        agent.json(&["status"]).is_ok_and(|status| status["challenged"]["node-b"]["listed"] == 0)
     })?;
     agent.unflag("node-b")?;
     let report = agent.json(&["flag", "node-b", "--wait"])?;
-    ensure!(report["asking"] == false && report["asked"]["listed"] == 0, "{report}");
+    ensure!(report["challenging"] == false && report["challenged"]["listed"] == 0, "{report}");
     Ok(())
 }
 

@@ -329,7 +329,7 @@ fn each_verdict_is_renewed_each_second() -> Result<()> {
     Ok(())
 }
 
-/// Also where nobody is flagged. What an agent that is gone took out of IPVS holds no longer.
+/// Also where nobody is flagged. What an agent that is gone drained from IPVS holds no longer.
 #[test]
 fn the_lease_is_renewed_with_the_verdicts() -> Result<()> {
     let (ns, mut agent) = start()?;

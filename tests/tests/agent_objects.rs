@@ -202,7 +202,7 @@ fn a_list_takes_the_place_of_all_that_was_told() -> Result<()> {
     owned(&ns, &agent, "10.9.3.1", None)?;
     owned(&ns, &agent, "10.9.1.4", Some("node-b"))?;
     owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
-    // A list without nodes is not believed: everybody would be let go.
+    // A list without nodes is not believed: everybody would be deleted.
     agent.tell("nodes\n")?;
     told(&agent, "an error", |row| row["error"].as_str().is_some_and(|why| why.contains("--allow-empty")))?;
     owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;

@@ -71,7 +71,7 @@ fn precedences(pid: impl std::fmt::Display) -> Result<BTreeMap<String, BTreeSet<
 /// agent's own that nobody waits for take the processor from nobody when they wake up.
 #[test]
 fn who_is_waited_for_has_precedence_and_nobody_else() -> Result<()> {
-    const FIRST: [&str; 4] = ["verdicts", "takeout", "rescue", "rescue-kept"];
+    const FIRST: [&str; 4] = ["verdicts", "drain", "rescue", "rescue-sticky"];
     const USUAL: [&str; 2] = ["answers", "log-writer"];
     const BATCH: [&str; 6] = ["source", "builder", "tables", "store", "log", "audit"];
     let (_ns, agent) = start()?;
@@ -140,7 +140,7 @@ fn whoever_stands_still_holds_nobody_up() -> Result<()> {
     const NAMES: [&[&str]; 3] = [
         &["source", "answers", "builder", "tables"],
         &["store", "log", "log-writer", "audit"],
-        &["takeout", "rescue", "rescue-kept"],
+        &["drain", "rescue", "rescue-sticky"],
     ];
     // What they measure is this test's.
     let test = std::thread::current().name().unwrap_or_default().to_owned();
@@ -197,9 +197,9 @@ fn a_task_that_stands_still_holds_nobody_up() -> Result<()> {
     let (ns, agent, index) = start_and_cut()?;
     let pid = agent.proc()?.pid();
     // The first three come by themselves.
-    for name in ["routes", "neighbours", "kube-proxy", "follow-up", "pinned"] {
+    for name in ["routes", "neighbours", "kube-proxy", "follow-up", "stale-flows"] {
         let provoke = || match name {
-            "follow-up" | "pinned" => agent.flag_by_socket("node-d").map(drop),
+            "follow-up" | "stale-flows" => agent.flag_by_socket("node-d").map(drop),
             _ => Ok(()),
         };
         let still = Still::of_next(pid, name, provoke)?;

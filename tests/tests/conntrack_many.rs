@@ -119,9 +119,9 @@ fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
         ensure!(outcome == Outcome::Reset, "{outcome:?}\n{}", agent.log());
     }
     let told = flagged.elapsed();
-    let row = || Ok::<_, anyhow::Error>(agent.status()?["pinned"]["node-b"].clone());
+    let row = || Ok::<_, anyhow::Error>(agent.status()?["stale"]["node-b"].clone());
     let datagrams = || row().is_ok_and(|row| row["datagrams"].as_u64() >= Some(u64::from(of_b)));
-    wait_until("datagrams are let go", LIMIT, datagrams).with_context(|| format!("{:?}", row()))?;
+    wait_until("datagrams are deleted", LIMIT, datagrams).with_context(|| format!("{:?}", row()))?;
     // Entries of connections that were reset go by themselves, where it takes long.
     let listed_again = || agent.conntrack_listings().is_ok_and(|now| now[0] >= before[0] + 2);
     wait_until("entries of TCP are listed", LIMIT, listed_again).with_context(|| format!("{:?}", row()))?;

@@ -363,8 +363,8 @@ fn names(folder: &str) -> BTreeSet<PathBuf> {
 
 /// Interrupts a demo once it has said this: it ends soon and leaves nothing.
 fn interrupted(text: &str, times: usize, with_agent: bool) -> Result<()> {
-    const KEPT: [&str; 2] = ["/sys/fs/bpf", "/run/nodefence"];
-    let before = KEPT.map(names);
+    const EXEMPT: [&str; 2] = ["/sys/fs/bpf", "/run/nodefence"];
+    let before = EXEMPT.map(names);
     let mut demo = Demo::start()?;
     demo.wait_for(text, times)?;
     let mut all = Belongings::of(demo.temporary.path())?;
@@ -390,7 +390,7 @@ fn interrupted(text: &str, times: usize, with_agent: bool) -> Result<()> {
     ensure!(!demo.out.path().join("made").exists(), "a demo that was interrupted shows nothing");
     let pins = demo.ns.run(|| names("/sys/fs/bpf"));
     ensure!(pins == demo.pins, "{pins:?}");
-    ensure!(KEPT.map(names) == before, "{:?}", KEPT.map(names));
+    ensure!(EXEMPT.map(names) == before, "{:?}", EXEMPT.map(names));
     Ok(())
 }
 

@@ -92,8 +92,8 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
         maps.backends.remove(&b.into())?;
         maps.backends.insert(&Addr::v4([10, 244, 9, 9]), &of_c, 0)?;
         maps.backends.insert(&c.into(), &BackendEntry { generation: of_c.generation + 1, ..of_c }, 0)?;
-        maps.ports.remove(&PortKey::kept(c.into(), 5300, 17))?;
-        maps.ports.insert(&PortKey::kept(c.into(), 5301, 17), &port_flags::KEEP, 0)?;
+        maps.ports.remove(&PortKey::exempt(c.into(), 5300, 17))?;
+        maps.ports.insert(&PortKey::exempt(c.into(), 5301, 17), &port_flags::EXEMPT, 0)?;
         maps.ports.insert(&PortKey::endpoint(c.into(), 5301, 17), &port_flags::CUT, 0)?;
         // The own node is cut, and so is what had a place that nobody has.
         let own = maps.nodes.get(&u32::try_from(of_own)?, 0)?;

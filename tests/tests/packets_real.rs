@@ -8,7 +8,7 @@ use nodefence_common::{EventKind, HEAD_LEN, Reason};
 use nodefence_tests::{
     Netns,
     packet::{Programs, TC_DROP, set_forwarding},
-    packet_check::{Answer, check},
+    packet_check::{ExpectedAnswer, check},
     packet_frame::{Frame, Transport, VLAN},
     packet_wire::{Offload, Wire},
     packet_world::{HEALTHY, REFUSE, install, v4, v6, world},
@@ -139,7 +139,7 @@ fn full_checksums() -> Result<()> {
     bench("full", |bench| {
         for sixth in [false, true] {
             for (transport, answer) in
-                [(segment(), Answer::Reset(ACK)), (Transport::Udp, Answer::Unreachable)]
+                [(segment(), ExpectedAnswer::Reset(ACK)), (Transport::Udp, ExpectedAnswer::Unreachable)]
             {
                 for payload in [0, 1, 700, 3_000] {
                     let asked = frame(sixth, REFUSE, transport.clone(), payload);
@@ -182,7 +182,8 @@ fn checksums_left_to_the_device() -> Result<()> {
                 );
                 let full = !sum(&answered[start..]);
                 answered[start + 16..start + 18].copy_from_slice(&full.to_be_bytes());
-                check(&asked, Answer::Reset(ACK), &answered).with_context(|| format!("{payload} bytes"))?;
+                check(&asked, ExpectedAnswer::Reset(ACK), &answered)
+                    .with_context(|| format!("{payload} bytes"))?;
             }
         }
         Ok(())
@@ -257,7 +258,7 @@ fn what_a_helper_refuses_to_trim_is_handed_over_or_counted_as_failed() -> Result
             let mut next = frame(sixth, REFUSE, segment(), 100);
             next.sport = 40_003;
             let (_, answered) = bench.answered(&next, Offload::default(), &next.bytes())?;
-            check(&next, Answer::Reset(ACK), &answered).context("the next segment")?;
+            check(&next, ExpectedAnswer::Reset(ACK), &answered).context("the next segment")?;
             bench.programs.events()?;
         }
         Ok(())
@@ -271,12 +272,12 @@ fn headers_outside_the_linear_part() -> Result<()> {
         for sixth in [false, true] {
             for tags in [vec![], vec![0x8100], vec![0x88a8, 0x8100]] {
                 for (transport, answer) in
-                    [(segment(), Answer::Reset(ACK)), (Transport::Udp, Answer::Unreachable)]
+                    [(segment(), ExpectedAnswer::Reset(ACK)), (Transport::Udp, ExpectedAnswer::Unreachable)]
                 {
                     let mut asked = frame(sixth, REFUSE, transport.clone(), 5_000);
                     asked.tags = tags.clone();
                     let (_, answered) = bench.answered(&asked, pages, &asked.bytes())?;
-                    // A first tag has been taken out of the frame when a packet socket sees it.
+                    // A first tag has been drained from the frame when a packet socket sees it.
                     let mut seen = asked.clone();
                     if !tags.is_empty() {
                         seen.tags.remove(0);
@@ -296,7 +297,7 @@ fn headers_outside_the_linear_part() -> Result<()> {
     })
 }
 
-fn check_inner(seen: &Frame, tags: &[u16], answer: Answer, answered: &[u8]) -> Result<()> {
+fn check_inner(seen: &Frame, tags: &[u16], answer: ExpectedAnswer, answered: &[u8]) -> Result<()> {
     if tags.len() < 2 {
         return check(seen, answer, answered);
     }

@@ -11,7 +11,9 @@ use std::{
 use anyhow::Result;
 use nodefence::{
     cluster::Protocol,
-    proxy::{self, Affinity, Answer, Endpoint, Facts, Flushed, Forget, Mode, Said, Wanted, flush, judge},
+    proxy::{
+        self, Affinity, Endpoint, Facts, Flushed, Forget, Mode, ModeReply, ProxyChoice, Said, flush, judge,
+    },
 };
 use nodefence_tests::{Agent, Netns, client::wait_until};
 use serde_json::Value;
@@ -24,16 +26,16 @@ fn facts(ns: &Netns) -> Facts {
 }
 
 fn mode(ns: &Netns) -> Option<Mode> {
-    judge(Wanted::Auto, &facts(ns)).mode
+    judge(ProxyChoice::Auto, &facts(ns)).mode
 }
 
 #[test]
 fn traces_of_each_mode_are_found() -> Result<()> {
     let ns = Netns::new("proxy-none")?;
     let nothing = facts(&ns);
-    assert!(matches!(nothing.answer, Answer::Silent(_)));
+    assert!(matches!(nothing.answer, ModeReply::Silent(_)));
     assert_eq!((nothing.kube_ipvs0, nothing.table, nothing.chains), (false, false, false));
-    assert_eq!(judge(Wanted::Auto, &nothing).mode, None);
+    assert_eq!(judge(ProxyChoice::Auto, &nothing).mode, None);
 
     // As kube-proxy's nftables mode: tables of that name, for each IP version.
     for family in ["ip", "ip6"] {
@@ -74,7 +76,7 @@ fn what_forwards_in_its_place_is_found_by_its_device() -> Result<()> {
         let found = facts(&ns);
         assert_eq!(found.replacement.map(|found| (found.product, found.device)), Some((product, device)));
         // It says nothing of kube-proxy's mode.
-        assert_eq!(judge(Wanted::Auto, &found).mode, None);
+        assert_eq!(judge(ProxyChoice::Auto, &found).mode, None);
         ns.ip(&format!("link delete {device}"))?;
         assert_eq!(facts(&ns).replacement, None);
     }
@@ -109,14 +111,14 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
     );
     // Anybody may say so: of what is said there is no trace.
     for answer in [iptables, ipvs] {
-        let found = judge(Wanted::Auto, &told(&ns, answer));
+        let found = judge(ProxyChoice::Auto, &told(&ns, answer));
         assert_eq!(found.mode, Some(Mode::Nftables), "{answer:?}: {found}");
         assert!(found.why.contains("not believed"), "{found}");
     }
     ns.exec("iptables-nft -t nat -N KUBE-SERVICES")?;
     ns.ip("link add kube-ipvs0 type veth peer name other")?;
     for (answer, mode) in [(iptables, Some(Mode::Iptables)), (ipvs, Some(Mode::Ipvs))] {
-        let found = judge(Wanted::Auto, &told(&ns, answer));
+        let found = judge(ProxyChoice::Auto, &told(&ns, answer));
         assert_eq!(found.mode, mode, "{answer:?}: {found}");
     }
     ns.exec("iptables-nft -t nat -X KUBE-SERVICES")?;
@@ -127,14 +129,14 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
         ("220 smtp ready\r\n", Some(Mode::Nftables)),
         ("", Some(Mode::Nftables)),
     ] {
-        let found = judge(Wanted::Auto, &told(&ns, answer));
+        let found = judge(ProxyChoice::Auto, &told(&ns, answer));
         assert_eq!(found.mode, mode, "{answer:?}: {found}");
     }
     // One that accepts and says nothing does not hold up anybody.
     let found = ns.run(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let start = std::time::Instant::now();
-        let found = judge(Wanted::Auto, &Facts::gather_from(listener.local_addr().unwrap()));
+        let found = judge(ProxyChoice::Auto, &Facts::gather_from(listener.local_addr().unwrap()));
         (found, start.elapsed())
     });
     assert_eq!(found.0.mode, Some(Mode::Nftables));
@@ -183,7 +185,7 @@ fn what_it_said_holds_while_its_own_trace_is_there() -> Result<()> {
     ns.ip("link add kube-ipvs0 type veth peer name other")?;
     ns.nft("table ip kube-proxy {}")?;
     let mut said = Said::default();
-    let mut mode = |facts: &Facts| said.judge(Wanted::Auto, facts).mode;
+    let mut mode = |facts: &Facts| said.judge(ProxyChoice::Auto, facts).mode;
     assert_eq!(mode(&facts(&ns)), None, "several, and nothing was said");
     assert_eq!(mode(&told(&ns, "HTTP/1.0 200 OK\r\n\r\niptables")), Some(Mode::Iptables));
     assert_eq!(mode(&facts(&ns)), Some(Mode::Iptables));

@@ -36,7 +36,7 @@ fn two_tags() -> Result<()> {
 /// The agent is attached below the VLAN devices that the routes name: the programs see the tags, the questions to idle clients
 /// enter above them.
 #[test]
-fn idle_clients_behind_a_vlan_are_asked_through_the_device_below() -> Result<()> {
+fn idle_clients_behind_a_vlan_are_challenged_through_the_device_below() -> Result<()> {
     for overlay in [Overlay::Vlan, Overlay::VlanInFrame, Overlay::QinQ] {
         let cluster = Cluster::new(Options { overlay, ..Options::default() })?;
         let mut agent =

@@ -52,7 +52,7 @@ impl Way {
     }
 
     /// What the peers need first, before the clock starts: the service no longer leads to the hung node (as once its endpoints are
-    /// taken out), else deleted entries come back with the same backend.
+    /// drained), else deleted entries come back with the same backend.
     pub(super) fn before(self, cluster: &Cluster) -> anyhow::Result<()> {
         if self != Self::Conntrack {
             return Ok(());
@@ -70,11 +70,11 @@ impl Way {
         let _printed = match self {
             Self::Ours => {
                 let report = cluster::flag(agent.context("the agent was started")?, "node-b", &["--wait"])?;
-                let asked = &report["asked"];
+                let asked = &report["challenged"];
                 return Ok(Some(match asked["seconds"].as_f64() {
                     Some(seconds) => format!(
                         "the agent listed {}, asked {}, saw {} closed within {seconds:.2} s",
-                        asked["listed"], asked["asked"], asked["closed"]
+                        asked["listed"], asked["challenged"], asked["closed"]
                     ),
                     None => format!("the agent was still asking when it answered: {}", report["warnings"]),
                 }));

@@ -18,7 +18,7 @@ use crate::{
 const GOAL: f64 = 64.0;
 /// The node that is flagged meanwhile.
 const FLAGGED: u16 = 0;
-/// How long the take-out may take.
+/// How long the drain may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(200);

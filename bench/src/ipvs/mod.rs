@@ -1,10 +1,10 @@
 //! Large IPVS tables: reading and planning, taking a node out, memory, kube-proxy beside us. Needs a kernel with IPVS: `cargo xtask bench ipvs` runs it in a VM, and
 //! has the figures put beside those of the rescue.
 mod bare;
+mod drain;
 mod memory;
 mod read;
 mod sync;
-mod takeout;
 mod world;
 
 use std::{path::Path, time::Duration};
@@ -22,7 +22,7 @@ struct Sizes {
     services: usize,
     each: usize,
     rounds: u32,
-    takeout: takeout::Sizes,
+    drain: drain::Sizes,
     watched: Duration,
     sync: sync::Sizes,
 }
@@ -30,20 +30,20 @@ struct Sizes {
 impl Sizes {
     fn new(quick: bool) -> Self {
         if quick {
-            let takeout = takeout::Sizes { services: 250, each: 4, rounds: 2, naive_rounds: 1 };
+            let drain = drain::Sizes { services: 250, each: 4, rounds: 2, naive_rounds: 1 };
             let sync = sync::Sizes { services: 100, each: 10, rounds: 2, length: Duration::from_secs(20) };
             return Self {
                 services: 1_000,
                 each: 10,
                 rounds: 3,
-                takeout,
+                drain,
                 watched: Duration::from_secs(5),
                 sync,
             };
         }
-        let takeout = takeout::Sizes { services: 1_000, each: 4, rounds: 3, naive_rounds: 1 };
+        let drain = drain::Sizes { services: 1_000, each: 4, rounds: 3, naive_rounds: 1 };
         let sync = sync::Sizes { services: 1_000, each: 10, rounds: 4, length: Duration::from_secs(90) };
-        Self { services: 10_000, each: 10, rounds: 7, takeout, watched: Duration::from_secs(30), sync }
+        Self { services: 10_000, each: 10, rounds: 7, drain, watched: Duration::from_secs(30), sync }
     }
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn run(quick: bool, agent: &Path) -> anyhow::Result<()> {
     };
     note(read::run(&world, &wide, sizes.rounds)?)?;
     note(memory::run(&world, &wide, sizes.watched, agent)?)?;
-    note(takeout::run(&world, &sizes.takeout, agent)?)?;
+    note(drain::run(&world, &sizes.drain, agent)?)?;
     print(&machine, &figures);
     Ok(())
 }

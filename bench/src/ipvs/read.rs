@@ -9,10 +9,10 @@ use std::{
 use anyhow::{Context as _, ensure};
 use nodefence::{
     cluster::{self, ClusterView},
+    drain::{Book, Drive, Kernel},
     ipvs::{Ipvs, ServiceKey},
     ledger::{self, Entry, Pair, Record},
-    plan::takeout::{Flagged, Ground, TakeOut, Wanted},
-    takeout::{Book, Drive, Kernel},
+    plan::drain::{Drain, Flagged, Ground, WantedDestinations},
 };
 use nodefence_tests::ipvs::Snapshot;
 
@@ -33,7 +33,7 @@ struct Closed {
 }
 
 impl Book for Closed {
-    type Turn = ();
+    type Lock = ();
 
     fn begin(&mut self, records: &[Record]) -> Result<Option<()>, ledger::Error> {
         self.planned = records.len();
@@ -111,9 +111,9 @@ pub(super) fn run(world: &World, shape: &Shape, rounds: u32) -> anyhow::Result<F
 fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
     let name = node(FLAGGED);
     let backends = view.node(&name).context("no such node")?.backends.clone();
-    let mut machine = TakeOut::new(Ground { enforce: true, flushes: true }, BTreeMap::new());
-    machine.set_wanted(Wanted::of(view, &OWN.into()));
-    machine.set_flagged(&[Flagged { name: name.into(), backends, asked: true }], Duration::ZERO);
+    let mut machine = Drain::new(Ground { enforce: true, flushes: true }, BTreeMap::new());
+    machine.set_wanted(WantedDestinations::of(view, &OWN.into()));
+    machine.set_flagged(&[Flagged { name: name.into(), backends, challenged: true }], Duration::ZERO);
     let mut drive = Drive::new(machine, Kernel::open(Box::new(|_| {}), 0, None)?, Closed { planned: 0 });
     let round = drive.round()?;
     ensure!(

@@ -18,9 +18,9 @@ use crate::{figure::Figure, progress::Progress, stats::summary};
 
 /// By how much longer its syncs may take.
 const GOAL: f64 = 1.05;
-/// The node that is taken out, and read back.
+/// The node that is drained, and read back.
 const FLAGGED: u16 = 0;
-/// How long one of its syncs may take, and the take-out.
+/// How long one of its syncs may take, and the drain.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often it is looked at; each look costs kube-proxy an answer.
 const LOOK: Duration = Duration::from_millis(200);

@@ -32,7 +32,7 @@ struct Run {
     flood: f64,
     /// Percent of a processor that the agent took.
     share: f64,
-    put_in: u64,
+    rescued: u64,
     beyond: u64,
 }
 
@@ -71,7 +71,7 @@ fn once(length: Duration, rescued: bool, program: &Path) -> anyhow::Result<Run> 
         lost: seen.failed + seen.silent,
         flood,
         share: (after - before) / length.as_secs_f64() * 100.0,
-        put_in: count("put_in")?,
+        rescued: count("rescued")?,
         beyond: count("beyond_budget")?,
     })
 }
@@ -91,9 +91,9 @@ fn figures(with: &[Run], without: &[Run]) -> anyhow::Result<Vec<Figure>> {
         .peer_of("nothing is rescued", &all(without, &|run| run.share)?)
         .goal(format!("at most {SHARE} %, {LEAST} SYNs a second at least"), share.max <= SHARE && is_flood)
         .note(format!(
-            "{:.0} SYNs a second; {:.0} packets put in again and {:.0} beyond the budget a run{of_flood}",
+            "{:.0} SYNs a second; {:.0} packets rescued and {:.0} beyond the budget a run{of_flood}",
             flood.median,
-            all(with, &|run| run.put_in as f64)?.median,
+            all(with, &|run| run.rescued as f64)?.median,
             all(with, &|run| run.beyond as f64)?.median,
         ));
     // Pairs of runs that followed each other.

@@ -54,10 +54,10 @@ impl Way {
     }
 }
 
-/// One run, and how many packets the agent put in again.
+/// One run, and how many packets the agent rescued.
 struct Run {
     seen: Seen,
-    put_in: u64,
+    rescued: u64,
 }
 
 impl Run {
@@ -104,8 +104,8 @@ fn once(sizes: &Sizes, mode: Mode, way: Way, program: &Path) -> anyhow::Result<R
         ensure!(rescues == (way == Way::Rescued), "{}", agent.status()?["rescue"]);
     }
     let seen = connections::run(&world.client, &world::CLIENTS, world::service(), sizes.rate, sizes.length)?;
-    let put_in = agent.status()?["rescue"]["put_in"].as_u64().context("what was put in")?;
-    Ok(Run { seen, put_in })
+    let rescued = agent.status()?["rescue"]["rescued"].as_u64().context("what was put in")?;
+    Ok(Run { seen, rescued })
 }
 
 fn of_mode(sizes: &Sizes, mode: Mode, [well, rescued, cut]: &[Vec<Run>; 3]) -> anyhow::Result<[Figure; 2]> {
@@ -130,10 +130,10 @@ fn of_mode(sizes: &Sizes, mode: Mode, [well, rescued, cut]: &[Vec<Run>; 3]) -> a
         .ratio(ours.max / healthy.median)
         .goal(format!("at most {GOAL} ms more than while all are well, in each run"), more <= GOAL && steady);
     let note = format!(
-        "{more:.2} ms more in the slowest run; median {:.2} ms, slowest {:.1} ms; {:.0} packets put in again a run; {}",
+        "{more:.2} ms more in the slowest run; median {:.2} ms, slowest {:.1} ms; {:.0} packets rescued a run; {}",
         all(rescued, &|run| run.p(50.0))?.median,
         all(rescued, &|run| run.p(100.0))?.max,
-        all(rescued, &|run| run.put_in as f64)?.median,
+        all(rescued, &|run| run.rescued as f64)?.median,
         if steady { "the load kept its rate" } else { "the load did not keep its rate" },
     );
     let of = sizes.length.as_secs_f64() * f64::from(sizes.rate);

@@ -11,21 +11,22 @@ use super::{
     answers, audit,
     beat::Beat,
     builder::Builds,
-    desk, findings,
+    drain::{self, Draining},
+    findings,
     follow_up::FollowUp,
-    idle::{self, Asking},
+    idle::{self, Challenger},
     inbox::Inbox,
     mode, neighbours, network,
     outlets::Bells,
-    pinned::LettingGo,
     reader::{self, Reader},
     rescue::{self, Rescue},
+    rescue_state,
     rows::Shown,
-    serve::Desk,
+    serve::Requests,
     sight::Sight,
     source::Followed,
-    takeout::{self, TakingOut},
-    threads::{Crew, Turn},
+    stale::StaleFlows,
+    threads::{Crew, Priority},
     told::{RoutesRow, Rows, SourceRow},
     world::Published,
 };
@@ -48,7 +49,7 @@ pub(super) struct Shared {
     /// Whom to ask, and what came of it.
     pub(super) follow_up: Arc<FollowUp>,
     /// What those who rescue tell others, and what others remember for them.
-    pub(super) rescue: Arc<desk::Desk>,
+    pub(super) rescue: Arc<rescue_state::RescueState>,
     /// Who lists conntrack.
     pub(super) reader: Reader,
     /// What the kernel programs counted.
@@ -77,20 +78,20 @@ pub(super) async fn routes(shared: &Shared, devices: Attach) -> anyhow::Result<w
     Ok(told)
 }
 
-/// Who lists conntrack for all others, and the thread that takes out of IPVS.
+/// Who lists conntrack for all others, and the thread that drains of IPVS.
 ///
 /// # Errors
 /// Where the kernel has no room for it.
-pub(super) fn taking_out(shared: &Shared) -> std::io::Result<TakingOut> {
+pub(super) fn taking_out(shared: &Shared) -> std::io::Result<Draining> {
     shared.crew.task("conntrack", reader::follow(shared.reader.clone(), shared.crew.clone()));
-    let given = takeout::Given {
+    let given = drain::Given {
         sight: shared.sight.clone(),
         beat: Arc::clone(&shared.beat),
-        bell: Arc::clone(&shared.bells.takeout),
+        bell: Arc::clone(&shared.bells.drain),
         rescue: Arc::clone(&shared.rescue),
         reader: shared.reader.clone(),
     };
-    TakingOut::start(given, &shared.crew)
+    Draining::start(given, &shared.crew)
 }
 
 /// The thread that rescues.
@@ -100,8 +101,8 @@ pub(super) fn taking_out(shared: &Shared) -> std::io::Result<TakingOut> {
 pub(super) fn rescuing(shared: &Shared, rescues: Rescues) -> std::io::Result<Rescue> {
     let ground = rescue::Ground {
         sight: shared.sight.clone(),
-        desk: Arc::clone(&shared.rescue),
-        takeout: Arc::clone(&shared.bells.takeout),
+        state: Arc::clone(&shared.rescue),
+        drain: Arc::clone(&shared.bells.drain),
         injector: shared.injector.clone(),
     };
     Rescue::start(ground, rescues, &shared.crew)
@@ -117,7 +118,7 @@ pub(super) struct Theirs {
     pub(super) cut_log: Option<CutLog>,
 }
 
-/// What they tell, and where one of them is asked.
+/// What they tell, and where one of them is challenged.
 pub(super) struct Others {
     pub(super) source: watch::Receiver<SourceRow>,
     pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,
@@ -135,7 +136,7 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     let answering = answers::follow(events, injector.clone(), crew.stop());
     let runtime = tokio::runtime::Handle::current();
     // Whoever sends packets decides how much it has to do: it takes its turn, and holds no request up.
-    crew.thread("answers", Turn::Usual, move || runtime.block_on(answering))?;
+    crew.thread("answers", Priority::Usual, move || runtime.block_on(answering))?;
     let facts = findings::follow(sight.clone(), Arc::clone(published), switches, present, crew.clone());
     crew.task("findings", facts);
     let following = mode::Following {
@@ -147,7 +148,7 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
         bells: bells.clone(),
     };
     crew.task("kube-proxy", mode::follow(following, crew.clone()));
-    let letting_go = LettingGo {
+    let stale_flows = StaleFlows {
         sight: sight.clone(),
         rescue: Arc::clone(rescue),
         follow_up: Arc::clone(follow_up),
@@ -155,18 +156,18 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     };
     let (row, neighbours) = watch::channel(Vec::new());
     crew.task("neighbours", neighbours::follow(sight.clone(), row, crew.clone()));
-    let again = Again::new(letting_go.clone(), Arc::clone(&shared.counters), neighbours.clone());
-    crew.task("pinned", again::follow(again, crew.clone()));
-    let asking = Asking {
+    let again = Again::new(stale_flows.clone(), Arc::clone(&shared.counters), neighbours.clone());
+    crew.task("stale-flows", again::follow(again, crew.clone()));
+    let challenger = Challenger {
         sight: sight.clone(),
         beat: Arc::clone(&shared.beat),
         injector: injector.clone(),
         follow_up: Arc::clone(follow_up),
         bells: bells.clone(),
-        letting_go,
+        stale_flows,
         reader: reader.clone(),
     };
-    crew.task("follow-up", idle::follow(asking, crew.clone()));
+    crew.task("follow-up", idle::follow(challenger, crew.clone()));
     let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
     let audit = audit::start(ground, crew)?;
     if let Some(mut log) = cut_log {
@@ -182,13 +183,13 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
 }
 
 /// Who carries out what comes over the socket. `handed_over` is cancelled once another agent takes over.
-pub(super) fn desk(
+pub(super) fn requests(
     shared: Shared,
     rows: Rows,
     audit: audit::Inbox,
     started: Timestamp,
     handed_over: CancellationToken,
-) -> Desk {
+) -> Requests {
     let shown = Shown {
         sight: shared.sight,
         started,
@@ -196,12 +197,12 @@ pub(super) fn desk(
         counters: shared.counters,
         injector: shared.injector,
         rescue: shared.rescue,
-        takeout: shared.bells.takeout,
+        drain: shared.bells.drain,
         follow_up: shared.follow_up,
         reader: shared.reader,
         rows,
     };
-    Desk {
+    Requests {
         shown: Arc::new(shown),
         verdicts: shared.verdicts,
         looks: shared.bells.looks,

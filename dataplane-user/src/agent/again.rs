@@ -12,19 +12,19 @@ use tokio::sync::watch;
 
 use super::{
     chain::chain,
-    pinned::{Flagged, LettingGo, mode},
     rows::uncovered_of,
+    stale::{Flagged, StaleFlows, mode},
     threads::Crew,
 };
 use crate::{conntrack::Protocols, dataplane::Counters, report::NeighbourRow, rescue::Fate};
 
-/// How often what was pinned anew is let go, and by how much longer the pause is than the work: 5 % of a processor at most.
+/// How often what was pinned anew is deleted, and by how much longer the pause is than the work: 5 % of a processor at most.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const PAUSE: u32 = 19;
 /// How long conntrack is not listed for it where nothing is known to have been pinned.
 const ANYWAY: Duration = Duration::from_secs(30);
 
-/// Whether packets that are counted so may be datagrams on a flow that is to be let go, but for those that were handed to whoever rescues. What passed by rule is on
+/// Whether packets that are counted so may be datagrams on a flow that is to be deleted, but for those that were handed to whoever rescues. What passed by rule is on
 /// none, but for what others sent by this node's devices.
 const fn may_pin(reason: Reason) -> bool {
     match reason {
@@ -46,14 +46,14 @@ const fn may_pin(reason: Reason) -> bool {
         | Reason::NeighbourDiscovery
         | Reason::OwnSocket
         | Reason::Unparsed
-        | Reason::Kept
+        | Reason::Exempt
         | Reason::Rescue => false,
     }
 }
 
 /// What it takes.
 pub(super) struct Again {
-    letting_go: LettingGo,
+    stale_flows: StaleFlows,
     counters: Arc<Counters>,
     neighbours: watch::Receiver<Vec<NeighbourRow>>,
     last: Option<Listed>,
@@ -70,16 +70,16 @@ struct Listed {
 
 impl Again {
     pub(super) fn new(
-        letting_go: LettingGo,
+        stale_flows: StaleFlows,
         counters: Arc<Counters>,
         neighbours: watch::Receiver<Vec<NeighbourRow>>,
     ) -> Self {
-        Self { letting_go, counters, neighbours, last: None }
+        Self { stale_flows, counters, neighbours, last: None }
     }
 
     /// How many packets may have pinned something so far; `None` where that is not known.
     fn pinning(&self, flagged: &Flagged) -> Option<u64> {
-        let LettingGo { sight, rescue, .. } = &self.letting_go;
+        let StaleFlows { sight, rescue, .. } = &self.stale_flows;
         let world = sight.world();
         // What leaves by a device that is not attached is counted nowhere.
         let covered = |node| uncovered_of(&world.coverage, &sight.own_node, node, true).next().is_none();
@@ -89,13 +89,13 @@ impl Again {
         }
         let cut = self.counters.read().ok()?;
         let cut = cut.into_iter().filter(|(reason, _)| may_pin(*reason)).map(|(_, counter)| counter.packets);
-        let not_rescued = rescue.tally.get().filter(|(fate, _)| *fate != Fate::PutIn);
+        let not_rescued = rescue.tally.get().filter(|(fate, _)| *fate != Fate::Rescued);
         Some(cut.chain(not_rescued.map(|(_, counter)| counter.packets)).sum())
     }
 
     /// Blocking.
     fn look(&mut self) {
-        let sight = &self.letting_go.sight;
+        let sight = &self.stale_flows.sight;
         let (Some(mode), Some(flagged)) = (mode(sight), Flagged::of(sight, |_| true)) else {
             self.last = None;
             return;
@@ -104,7 +104,7 @@ impl Again {
             tracing::debug!(
                 event = "affinity-not-deleted",
                 error,
-                "clients that stick to flagged nodes were not let go; tried again"
+                "clients that stick to flagged nodes were not deleted; tried again"
             );
         }
         // Before the listing: what comes meanwhile may lie where that has been.
@@ -116,7 +116,7 @@ impl Again {
             return;
         }
         self.last = None;
-        match flagged.delete(&self.letting_go, Protocols::Datagrams) {
+        match flagged.delete(&self.stale_flows, Protocols::Datagrams) {
             Ok(done) if !done.stopped && !done.incomplete && done.refused == 0 => {
                 self.last = pinning.map(|pinning| Listed { flagged, pinning, at });
             }
@@ -124,7 +124,7 @@ impl Again {
             Err(error) => tracing::debug!(
                 event = "stale-flows-not-deleted",
                 error,
-                "what was pinned anew was not let go; tried again"
+                "new stale flows were not deleted; tried again"
             ),
         }
     }
@@ -141,7 +141,7 @@ pub(super) async fn follow(mut again: Again, crew: Crew) -> anyhow::Result<()> {
         }
         let start = Instant::now();
         again = crew
-            .blocking("pinned", move || {
+            .blocking("stale-flows", move || {
                 again.look();
                 again
             })

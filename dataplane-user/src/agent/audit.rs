@@ -11,11 +11,11 @@ mod read;
 mod rows;
 
 use super::{
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
     watched::{SOONEST, Watch},
 };
 use crate::plan::Mode;
-use inbox::{Asked, take};
+use inbox::{AuditRequest, take};
 use look::look;
 
 pub(super) use inbox::Inbox;
@@ -26,7 +26,7 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
     let (inbox, asked) = Inbox::new();
     // Held, so that it waits between two looks when nobody can ask any more.
     let open = inbox.clone();
-    crew.thread("audit", Turn::Batch, move || {
+    crew.thread("audit", Priority::Batch, move || {
         let _open = open;
         let mut watch = Watch::new(&ground.sight.settings.audit);
         loop {
@@ -35,7 +35,7 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
             if all.is_empty() {
                 let due = watch.due();
                 look(&mut watch, &ground, due);
-                mend_unasked(&ground, &mut watch);
+                mend_unrequested(&ground, &mut watch);
             } else {
                 answer(&ground, &mut watch, all);
             }
@@ -46,7 +46,7 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
 
 /// Mends what is to be mended without being asked, of what was seen last: after each reading, whoever had it made. Else nothing would be mended while somebody asks
 /// again and again.
-fn mend_unasked(ground: &Ground, watch: &mut Watch) {
+fn mend_unrequested(ground: &Ground, watch: &mut Watch) {
     let kinds = &ground.sight.settings.audit.repair;
     if !kinds.is_empty() && ground.sight.mode() == Mode::Enforce {
         mend::mend(ground, watch, kinds);
@@ -54,14 +54,14 @@ fn mend_unasked(ground: &Ground, watch: &mut Watch) {
 }
 
 /// All who wait for a report get the same one: its readings begin after each of them asked.
-fn answer(ground: &Ground, watch: &mut Watch, all: Vec<Asked>) {
+fn answer(ground: &Ground, watch: &mut Watch, all: Vec<AuditRequest>) {
     let mut waiting = Vec::new();
     for asked in all {
         match asked {
-            Asked::Report(waits) => waiting.push(waits),
-            Asked::Repair { kinds, dry_run, waits } => {
+            AuditRequest::Report(waits) => waiting.push(waits),
+            AuditRequest::Repair { kinds, dry_run, waits } => {
                 let _gone = waits.send(mend::repair(ground, watch, &kinds, dry_run));
-                mend_unasked(ground, watch);
+                mend_unrequested(ground, watch);
             }
         }
     }
@@ -73,5 +73,5 @@ fn answer(ground: &Ground, watch: &mut Watch, all: Vec<Asked>) {
         // Whoever asked may have gone.
         let _gone = waits.send(report.clone());
     }
-    mend_unasked(ground, watch);
+    mend_unrequested(ground, watch);
 }

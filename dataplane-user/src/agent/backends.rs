@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{Backends, ClusterView, NodeName},
-    plan::Keep,
+    plan::Exemptions,
 };
 
 /// Adds what of a node's backends is cut: nothing is to happen to flows that pass. False where the view has no such node.
@@ -10,10 +10,10 @@ pub(super) fn add_backends<T: Clone>(
     to: &mut Backends<T>,
     view: &ClusterView,
     name: &NodeName,
-    keep: &Keep,
+    exemptions: &Exemptions,
     owner: T,
 ) -> bool {
     let (Some(node), Some(index)) = (view.node(name), view.index(name)) else { return false };
-    keep.cut(index, node).for_each(|backend| to.add(&backend, owner.clone()));
+    exemptions.cut(index, node).for_each(|backend| to.add(&backend, owner.clone()));
     true
 }

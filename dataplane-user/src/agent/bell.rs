@@ -11,7 +11,7 @@ use crate::{cluster::NodeName, ipvs::ServiceKey, ledger::Pair, report::IpvsRow};
 /// Services that it is told of as urgent at most; all others are looked at within a second.
 const URGENT: usize = 64;
 
-/// What the thread that takes out is told, and what it tells.
+/// What the thread that drains is told, and what it tells.
 #[derive(Default)]
 pub(super) struct Bell {
     board: Mutex<Board>,
@@ -23,8 +23,8 @@ pub(super) struct Bell {
 #[derive(Default)]
 pub(super) struct Board {
     ending: Option<Ending>,
-    /// When (CLOCK_MONOTONIC, ns) the latest round of asking that has ended began, by node.
-    pub(super) asked: BTreeMap<NodeName, u64>,
+    /// When (CLOCK_MONOTONIC, ns) the latest round of challenger that has ended began, by node.
+    pub(super) challenged: BTreeMap<NodeName, u64>,
     /// Services that packets wait for, until they have been looked at.
     pub(super) urgent: BTreeSet<ServiceKey>,
     pub(super) row: IpvsRow,
@@ -40,10 +40,10 @@ pub(super) struct Progress {
     pub(super) flushes: bool,
 }
 
-/// What becomes of what is taken out when the agent ends.
+/// What becomes of what is drained when the agent ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// It is put back.
+    /// It is restored.
     Restore,
     /// Another agent takes it over.
     Leave,
@@ -64,7 +64,7 @@ impl Bell {
         self.ringing.notify_all();
     }
 
-    /// A packet waits until this service is taken out. Rings once for each until it has been looked at.
+    /// A packet waits until this service is drained. Rings once for each until it has been looked at.
     pub(super) fn urgent(&self, service: ServiceKey) {
         let mut board = self.board();
         if board.urgent.len() < URGENT && board.urgent.insert(service) {
@@ -73,22 +73,22 @@ impl Bell {
         }
     }
 
-    /// A round of asking is over that began at `begun`.
-    pub(super) fn asked(&self, node: &NodeName, begun: u64) {
+    /// A round of challenger is over that began at `begun`.
+    pub(super) fn challenged(&self, node: &NodeName, begun: u64) {
         let mut board = self.board();
-        let last = board.asked.entry(node.clone()).or_default();
+        let last = board.challenged.entry(node.clone()).or_default();
         // Two may go on at a time, and the older one end last.
         *last = begun.max(*last);
         drop(board);
         self.ring();
     }
 
-    /// Which of these nodes have had their clients asked since they were cut (CLOCK_MONOTONIC, ns): a round that began before belongs to an earlier
+    /// Which of these nodes have had their clients challenged since they were cut (CLOCK_MONOTONIC, ns): a round that began before belongs to an earlier
     /// flag. What is known of other nodes is forgotten.
-    pub(super) fn asked_since(&self, cut: &BTreeMap<NodeName, u64>) -> BTreeSet<NodeName> {
+    pub(super) fn challenged_since(&self, cut: &BTreeMap<NodeName, u64>) -> BTreeSet<NodeName> {
         let mut board = self.board();
-        board.asked.retain(|name, _| cut.contains_key(name));
-        let over = board.asked.iter().filter(|(name, begun)| cut[*name] <= **begun);
+        board.challenged.retain(|name, _| cut.contains_key(name));
+        let over = board.challenged.iter().filter(|(name, begun)| cut[*name] <= **begun);
         over.map(|(name, _)| name.clone()).collect()
     }
 
@@ -143,15 +143,15 @@ mod tests {
     fn a_round_counts_for_the_flag_that_it_began_under() {
         let bell = Bell::default();
         let node = NodeName::from("b");
-        let asked = |since: u64| bell.asked_since(&BTreeMap::from([(node.clone(), since)])).len();
-        assert_eq!(asked(10), 0);
+        let challenged = |since: u64| bell.challenged_since(&BTreeMap::from([(node.clone(), since)])).len();
+        assert_eq!(challenged(10), 0);
         // However late the thread looks: what counts is when the node was cut.
-        bell.asked(&node, 10);
-        assert_eq!((asked(10), asked(11)), (1, 0));
-        bell.asked(&node, 12);
-        bell.asked(&node, 9);
-        assert_eq!(asked(11), 1, "an older one that ended later changes nothing");
-        bell.asked_since(&BTreeMap::new());
-        assert_eq!(asked(11), 0, "forgotten with its flag");
+        bell.challenged(&node, 10);
+        assert_eq!((challenged(10), challenged(11)), (1, 0));
+        bell.challenged(&node, 12);
+        bell.challenged(&node, 9);
+        assert_eq!(challenged(11), 1, "an older one that ended later changes nothing");
+        bell.challenged_since(&BTreeMap::new());
+        assert_eq!(challenged(11), 0, "forgotten with its flag");
     }
 }

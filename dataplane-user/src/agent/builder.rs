@@ -12,7 +12,7 @@ use super::{
     inbox::Inbox,
     left_out,
     slot::Slot,
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
 };
 use crate::{
     cluster::{ClusterView, NodeName},
@@ -82,7 +82,7 @@ pub(super) struct Builder {
     /// Nodes of the last view have no place yet: all that are left were given up with it, or with views that are not written either.
     places_wait: bool,
     last: Option<Arc<NewView>>,
-    /// Every view that was delivered and that others may read still: the last of them must be let go here, not where packets wait.
+    /// Every view that was delivered and that others may read still: the last of them must be deleted here, not where packets wait.
     bin: Vec<Arc<NewView>>,
 }
 
@@ -181,7 +181,7 @@ impl Builder {
         beat: Arc<Beat>,
         crew: &Crew,
     ) -> std::io::Result<()> {
-        let started = crew.thread("builder", Turn::Batch, move || {
+        let started = crew.thread("builder", Priority::Batch, move || {
             loop {
                 let comes_back = self.bin.len() > 1 || self.places_wait;
                 let longest = if comes_back { SWEEP } else { IDLE };

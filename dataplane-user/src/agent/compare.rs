@@ -118,13 +118,13 @@ impl Comparing {
     fn verdicts(&mut self, first: Option<Differing>, maps: &TableMaps) -> Result<Duration, String> {
         let world = Arc::clone(&self.world.now().held);
         let is_there = self.beat.done() >= world.number;
-        let (nodes, kept) = (maps.nodes().map_err(chain)?, maps.kept().map_err(chain)?);
+        let (nodes, exempt) = (maps.nodes().map_err(chain)?, maps.exempt().map_err(chain)?);
         if !is_there || self.world.now().held.number != world.number {
             // What was told was not all written yet, or is not what is told now.
             self.going = Some(Step::Verdicts(first));
             return Ok(LOOK_AGAIN);
         }
-        let mut differing = world.differing(&nodes, &kept, monotonic_ns());
+        let mut differing = world.differing(&nodes, &exempt, monotonic_ns());
         match first {
             Some(first) => differing = differing.both(&first),
             None if differing.is_empty() => {}
@@ -141,7 +141,7 @@ impl Comparing {
                 "verdicts were not as they were written; written again"
             );
             self.row.differed += differing.len() as u64;
-            self.inbox.tell(found(nodes, kept));
+            self.inbox.tell(found(nodes, exempt));
         }
         self.row.times += 1;
         self.row.last = Some(Timestamp::now());

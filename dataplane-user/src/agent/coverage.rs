@@ -120,7 +120,7 @@ impl Coverage {
     }
 
     /// The device by which answers of this backend come in, where the cut covers all ways to it that are known. By some way that is not known (a wrapped route)
-    /// packets may leave uncovered; its clients are asked all the same, since most of what they send is cut.
+    /// packets may leave uncovered; its clients are challenged all the same, since most of what they send is cut.
     pub(super) fn entry(&self, backend: IpAddr) -> Option<u32> {
         let ways = self.map.as_ref()?.ways(backend);
         let known = Ways { unknown: None, ..Ways::clone(ways) };

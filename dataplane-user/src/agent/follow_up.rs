@@ -1,4 +1,4 @@
-//! What is done about a node's flows once it is cut: whose clients are to be asked, and what came of it.
+//! What is done about a node's flows once it is cut: whose clients are to be challenged, and what came of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +11,13 @@ use super::world::{Members, World};
 use crate::{
     cluster::NodeName,
     enforce::Bearers,
-    report::{AskRow, PinnedRow},
+    report::{ChallengeRow, StaleRow},
 };
 
-/// What came of a round; `None` where there was no point in asking.
-pub(super) type Outcome = Option<AskRow>;
+/// What came of a round; `None` where there was no point in challenger.
+pub(super) type Outcome = Option<ChallengeRow>;
 
-/// The memory of whoever asks idle clients. Nothing else is locked under its lock.
+/// The memory of whoever challenges idle clients. Nothing else is locked under its lock.
 #[derive(Default)]
 pub(super) struct FollowUp {
     memory: Mutex<Memory>,
@@ -31,19 +31,19 @@ struct Memory {
     cut: Bearers,
     /// For each node that is cut: only rounds that begin from then on (CLOCK_MONOTONIC, ns) ask for all that is, and one has been begun.
     begun: BTreeMap<NodeName, u64>,
-    /// Nodes that the cut reaches better than when their clients were asked.
+    /// Nodes that the cut reaches better than when their clients were challenged.
     again: BTreeSet<NodeName>,
     /// Requests that wait for a round, which is begun once the node is cut.
     requests: BTreeMap<NodeName, Vec<oneshot::Sender<Outcome>>>,
-    asked: BTreeMap<NodeName, AskRow>,
-    pinned: BTreeMap<NodeName, PinnedRow>,
+    challenged: BTreeMap<NodeName, ChallengeRow>,
+    stale: BTreeMap<NodeName, StaleRow>,
 }
 
 /// A round that is to begin.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) node: NodeName,
-    /// Who asked for it; nobody where the node was cut, or is cut better, without a request.
+    /// Who challenged for it; nobody where the node was cut, or is cut better, without a request.
     pub(super) requests: Vec<oneshot::Sender<Outcome>>,
 }
 
@@ -67,13 +67,13 @@ impl FollowUp {
     /// Rounds that are to begin now, where all that `world` says is cut is in the maps.
     pub(super) fn due(&self, world: &World) -> Vec<Round> {
         let mut memory = self.memory();
-        let Memory { members, cut, begun, again, requests, asked, pinned } = &mut *memory;
+        let Memory { members, cut, begun, again, requests, challenged, stale } = &mut *memory;
         // Not with each view: there may be as many names as nodes, and requests come through this thread.
         if !world.has_members(members) {
             *members = world.members();
             // Names may come and go for ever.
-            asked.retain(|node, _| world.slot(node).is_some());
-            pinned.retain(|node, _| world.slot(node).is_some());
+            challenged.retain(|node, _| world.slot(node).is_some());
+            stale.retain(|node, _| world.slot(node).is_some());
         }
         let now = &world.held.enforced;
         let changed = now.changed_since(cut).flat_map(|(before, now)| [before, now]).flatten();
@@ -82,7 +82,7 @@ impl FollowUp {
         nodes.extend(reached.iter().cloned());
         nodes.extend(requests.keys().cloned());
         *cut = now.clone();
-        // Whoever asked has gone, and the flag with it, or it was refused. Of those who have gone one is enough for a round.
+        // Whoever challenged has gone, and the flag with it, or it was refused. Of those who have gone one is enough for a round.
         requests.retain(|node, waiting| {
             let mut keeps_closed = world.is_claimed(node);
             waiting.retain(|outcome| !outcome.is_closed() || std::mem::take(&mut keeps_closed));
@@ -94,33 +94,36 @@ impl FollowUp {
                 begun.remove(&node);
                 continue;
             };
-            let is_more = begun.get(&node).is_none_or(|begun| *begun < bearer.ask_since);
+            let is_more = begun.get(&node).is_none_or(|begun| *begun < bearer.challenge_since);
             let is_again = reached.contains(&node);
             let requests = requests.remove(&node).unwrap_or_default();
             if is_more || is_again || !requests.is_empty() {
-                begun.insert(node.clone(), bearer.ask_since);
+                begun.insert(node.clone(), bearer.challenge_since);
                 rounds.push(Round { node, requests });
             }
         }
-        // Where what would be cut is only counted nobody is asked, and whoever waits learns that now.
+        // Where what would be cut is only counted nobody is challenged, and whoever waits learns that now.
         requests.retain(|node, _| !world.observes(node));
         rounds
     }
 
     /// What came of the last round.
-    pub(super) fn note_asked(&self, node: &NodeName, row: AskRow) {
-        self.memory().asked.insert(node.clone(), row);
+    pub(super) fn note_challenged(&self, node: &NodeName, row: ChallengeRow) {
+        self.memory().challenged.insert(node.clone(), row);
     }
 
-    /// What was let go that was pinned to a node.
-    pub(super) fn note_pinned(&self, node: &NodeName, change: impl FnOnce(&mut PinnedRow)) {
-        change(self.memory().pinned.entry(node.clone()).or_default());
+    /// What was deleted that was stale to a node.
+    pub(super) fn note_stale(&self, node: &NodeName, change: impl FnOnce(&mut StaleRow)) {
+        change(self.memory().stale.entry(node.clone()).or_default());
     }
 
-    /// For `status`: the last rounds, and what was let go last, of those that exist. A round may end after its node has left.
-    pub(super) fn rows(&self, world: &World) -> (BTreeMap<NodeName, AskRow>, BTreeMap<NodeName, PinnedRow>) {
+    /// For `status`: the last rounds, and what was deleted last, of those that exist. A round may end after its node has left.
+    pub(super) fn rows(
+        &self,
+        world: &World,
+    ) -> (BTreeMap<NodeName, ChallengeRow>, BTreeMap<NodeName, StaleRow>) {
         let memory = self.memory();
-        (there(&memory.asked, world), there(&memory.pinned, world))
+        (there(&memory.challenged, world), there(&memory.stale, world))
     }
 }
 
@@ -155,12 +158,12 @@ mod tests {
     /// A world in which these are cut, and only rounds count that began from then on; all others of `b`, `c` and `d` are not claimed.
     fn world(cut: &[(&str, u64)]) -> World {
         let mut world = nodes(4);
-        let bearer = |&(name, ask_since): &(&str, u64)| Bearer {
+        let bearer = |&(name, challenge_since): &(&str, u64)| Bearer {
             name: Some(name.into()),
             slot: world.slot(name).unwrap(),
             action: nodefence_common::Action::Refuse,
             since: 0,
-            ask_since,
+            challenge_since,
         };
         let enforced: Vec<Bearer> = cut.iter().map(bearer).collect();
         let claims = cut.iter().map(|(name, _)| (NodeName::from(*name), [claim(now())].into()));
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_asked_once_until_more_of_it_is_cut() {
+    fn each_is_challenged_once_until_more_of_it_is_cut() {
         let follow_up = FollowUp::default();
         assert_eq!(due(&follow_up, &[("b", 5), ("c", 5)]), rounds(&[("b", 0), ("c", 0)]));
         assert_eq!(due(&follow_up, &[("b", 5), ("c", 5)]), rounds(&[]));
@@ -203,16 +206,16 @@ mod tests {
         let follow_up = FollowUp::default();
         let note = || {
             for node in ["b", "e"] {
-                follow_up.note_asked(&node.into(), AskRow::default());
-                follow_up.note_pinned(&node.into(), |row| row.datagrams += 1);
+                follow_up.note_challenged(&node.into(), ChallengeRow::default());
+                follow_up.note_stale(&node.into(), |row| row.datagrams += 1);
             }
         };
         let names = |world: &World| {
-            let (asked, pinned) = follow_up.rows(world);
-            assert!(asked.keys().eq(pinned.keys()), "{asked:?} {pinned:?}");
-            asked.into_keys().map(|node| node.to_string()).collect::<Vec<_>>()
+            let (challenged, stale) = follow_up.rows(world);
+            assert!(challenged.keys().eq(stale.keys()), "{challenged:?} {stale:?}");
+            challenged.into_keys().map(|node| node.to_string()).collect::<Vec<_>>()
         };
-        // What is pinned may be let go before anybody looked at who is cut.
+        // What is stale may be deleted before anybody looked at who is cut.
         let all = nodes(5);
         note();
         assert_eq!(names(&all), ["b", "e"]);
@@ -233,14 +236,14 @@ mod tests {
         assert_eq!(due(&follow_up, &[]), rounds(&[]));
         let mut begun = follow_up.due(&world(&[("b", 5)]));
         for request in begun.remove(0).requests {
-            request.send(Some(AskRow::default())).unwrap();
+            request.send(Some(ChallengeRow::default())).unwrap();
         }
-        assert_eq!(waits.try_recv(), Ok(Some(AskRow::default())));
-        // One that is cut already is asked about again, for all who want it together.
+        assert_eq!(waits.try_recv(), Ok(Some(ChallengeRow::default())));
+        // One that is cut already is challenged about again, for all who want it together.
         let both = [follow_up.request(&"b".into()), follow_up.request(&"b".into())];
         assert_eq!(due(&follow_up, &[("b", 5)]), rounds(&[("b", 2)]));
         drop(both);
-        // Whoever does not wait has it asked about all the same; one that was refused is forgotten.
+        // Whoever does not wait has it challenged about all the same; one that was refused is forgotten.
         drop(follow_up.request(&"b".into()));
         drop(follow_up.request(&"c".into()));
         assert_eq!(due(&follow_up, &[("b", 5)]), rounds(&[("b", 1)]));

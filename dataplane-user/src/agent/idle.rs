@@ -1,4 +1,4 @@
-//! The rounds of asking idle clients.
+//! The rounds of challenger idle clients.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,49 +16,49 @@ use super::{
     coverage::Coverage,
     follow_up::{FollowUp, Round},
     outlets::Bells,
-    pinned::{Begun, LettingGo},
     reader::Reader,
     rounds::{AT_ONCE, Of, Rounds},
     sight::Sight,
+    stale::{Begun, StaleFlows},
     threads::Crew,
     world::World,
 };
 use crate::{
     cluster::{Backends, NodeName},
-    conntrack::{self, Conntrack, Dump, Family, Wanted, of_backends},
+    conntrack::{self, Conntrack, Dump, Family, WantedFlow, of_backends},
     dataplane::{
         Injector,
-        sweep::{self, Entry, Report, Surroundings},
+        challenge::{self, Entry, Report, Surroundings},
     },
     flags::monotonic_ns,
     plan::{Answer, Mode},
-    report::AskRow,
+    report::ChallengeRow,
 };
 
 /// How long a round waits at most until devices are looked at: who looks may stand still, and other nodes' clients wait too.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What it takes to ask idle clients.
-pub(super) struct Asking {
+/// What it takes to challenge idle clients.
+pub(super) struct Challenger {
     pub(super) sight: Sight,
     pub(super) beat: Arc<Beat>,
     pub(super) injector: Injector,
     /// Whom to ask, and what came of it.
     pub(super) follow_up: Arc<FollowUp>,
     pub(super) bells: Bells,
-    pub(super) letting_go: LettingGo,
+    pub(super) stale_flows: StaleFlows,
     pub(super) reader: Reader,
 }
 
-/// What came of it, by node; nothing of those where there was no point in asking.
-type Rows = BTreeMap<NodeName, AskRow>;
+/// What came of it, by node; nothing of those where there was no point in challenger.
+type Rows = BTreeMap<NodeName, ChallengeRow>;
 
-/// Begins all rounds that wait, again and again, and tells who asked for them what came of it; see [`ask`].
-async fn work(asking: Arc<Asking>, rounds: Arc<Rounds>, of: Of, crew: Crew) -> anyhow::Result<()> {
+/// Begins all rounds that wait, again and again, and tells who challenged for them what came of it; see [`ask`].
+async fn work(challenger: Arc<Challenger>, rounds: Arc<Rounds>, of: Of, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     while let Some(waiting) = next(&rounds, of, &stop).await {
-        let asking = Arc::clone(&asking);
-        crew.blocking("follow-up", move || asking.carry_out(waiting)).await?;
+        let challenger = Arc::clone(&challenger);
+        crew.blocking("follow-up", move || challenger.carry_out(waiting)).await?;
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ async fn next(rounds: &Rounds, of: Of, stop: &CancellationToken) -> Option<Vec<R
     }
 }
 
-impl Asking {
+impl Challenger {
     /// Blocking, a second or so; where there are many clients, as long as it takes to ask them.
     fn carry_out(&self, rounds: Vec<Round>) {
         let begun = monotonic_ns();
@@ -79,11 +79,11 @@ impl Asking {
             // The devices of its pods are attached only while it bears a flag, which the source may just have given it.
             self.bells.looks.look(LOOK);
         }
-        let begun_to_let_go = self.letting_go.begin(&nodes);
-        let to_ask = ToAsk::of(self, &nodes);
-        let mut wanted = begun_to_let_go.as_ref().map(Begun::wanted).unwrap_or_default();
+        let begun_to_delete = self.stale_flows.begin(&nodes);
+        let to_challenge = ToChallenge::of(self, &nodes);
+        let mut wanted = begun_to_delete.as_ref().map(Begun::wanted).unwrap_or_default();
         let of_datagrams = wanted.len();
-        wanted.extend(to_ask.iter().flat_map(ToAsk::wanted));
+        wanted.extend(to_challenge.iter().flat_map(ToChallenge::wanted));
         // One listing for both.
         let start = Instant::now();
         let mut datagrams = self.reader.list_while(wanted, || {});
@@ -91,24 +91,25 @@ impl Asking {
             Ok(listed) => Ok(listed.split_off(of_datagrams)),
             Err(error) => Err(Arc::clone(error)),
         };
-        if let Some(begun) = begun_to_let_go {
-            self.letting_go.before_asking(begun, datagrams.as_deref());
+        if let Some(begun) = begun_to_delete {
+            self.stale_flows.before_challenge(begun, datagrams.as_deref());
         }
         drop(datagrams);
-        // No newer than what the first questions go by: a device that is attached while these are asked counts as come since.
+        // No newer than what the first questions go by: a device that is attached while these are challenged counts as come since.
         let reached = Arc::clone(&self.sight.world().coverage);
-        let mut rows = to_ask.map(|to_ask| to_ask.ask(self, start, clients)).unwrap_or_default();
-        rows.extend(ask_where_reached_late(self, &rows, &reached));
+        let mut rows =
+            to_challenge.map(|to_challenge| to_challenge.challenge(self, start, clients)).unwrap_or_default();
+        rows.extend(challenge_where_reached_late(self, &rows, &reached));
         // The drain deletes their connections from now on.
         for node in rows.keys() {
-            self.bells.takeout.asked(node, begun);
+            self.bells.drain.challenged(node, begun);
         }
         if nodes.iter().any(|node| rows.get(node).is_none_or(may_have_tcp)) {
-            self.letting_go.after_asking(&nodes);
+            self.stale_flows.after_challenge(&nodes);
         }
         for Round { node, requests } in rounds {
             for request in requests {
-                // Whoever asked may have gone.
+                // Whoever challenged may have gone.
                 let _gone = request.send(rows.get(&node).cloned());
             }
         }
@@ -116,54 +117,54 @@ impl Asking {
 }
 
 /// Whether conntrack may have entries of TCP that are the node's: what was cut since then made none that lasts.
-fn may_have_tcp(row: &AskRow) -> bool {
+fn may_have_tcp(row: &ChallengeRow) -> bool {
     row.listed > row.skipped_not_tcp || row.problem.is_some()
 }
 
-/// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not asked hears nothing any more.
-fn ask_where_reached_late(asking: &Asking, rows: &Rows, before: &Coverage) -> Rows {
+/// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not challenged hears nothing any more.
+fn challenge_where_reached_late(challenger: &Challenger, rows: &Rows, before: &Coverage) -> Rows {
     let mut late: BTreeSet<NodeName> =
         rows.iter().filter(|(_, row)| row.unreachable > 0).map(|(node, _)| node.clone()).collect();
     if late.is_empty() {
         return Rows::new();
     }
-    asking.bells.looks.look(LOOK);
-    let world = asking.sight.world();
+    challenger.bells.looks.look(LOOK);
+    let world = challenger.sight.world();
     late.retain(|node| {
         world.view.node(node).is_some_and(|node| world.coverage.reaches_more_of(node, before))
     });
     let start = Instant::now();
-    let Some(to_ask) = ToAsk::of(asking, &late) else { return Rows::new() };
-    let listed = asking.reader.list_while(to_ask.wanted(), || {});
-    to_ask.ask(asking, start, listed)
+    let Some(to_challenge) = ToChallenge::of(challenger, &late) else { return Rows::new() };
+    let listed = challenger.reader.list_while(to_challenge.wanted(), || {});
+    to_challenge.challenge(challenger, start, listed)
 }
 
 /// Asks the idle clients of nodes that are cut from now on (by a request, the source, a flag adopted from an agent that ended), or that the cut reaches better
 /// than before, until the agent ends.
-pub(super) async fn follow(asking: Asking, crew: Crew) -> anyhow::Result<()> {
+pub(super) async fn follow(challenger: Challenger, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
-    let asking = Arc::new(asking);
+    let challenger = Arc::new(challenger);
     let rounds = Arc::new(Rounds::default());
     for of in [Of::Requests, Of::Others].into_iter().cycle().take(2 * AT_ONCE) {
-        crew.task("follow-up", work(Arc::clone(&asking), Arc::clone(&rounds), of, crew.clone()));
+        crew.task("follow-up", work(Arc::clone(&challenger), Arc::clone(&rounds), of, crew.clone()));
     }
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = asking.bells.flagged.notified() => {}
+            () = challenger.bells.flagged.notified() => {}
         }
-        let world = asking.sight.world();
-        if world.held.number > asking.beat.done() {
+        let world = challenger.sight.world();
+        if world.held.number > challenger.beat.done() {
             // It is about to be in the maps, and rung again then.
             continue;
         }
-        for round in asking.follow_up.due(&world) {
+        for round in challenger.follow_up.due(&world) {
             rounds.put(round);
         }
     }
 }
 
-/// Why clients of a node are not asked at all.
+/// Why clients of a node are not challenged at all.
 pub(super) fn pointless(sight: &Sight) -> Option<&'static str> {
     match (sight.mode(), sight.settings.answer) {
         (Mode::Observe, _) => Some("nothing is cut in observe mode"),
@@ -174,26 +175,26 @@ pub(super) fn pointless(sight: &Sight) -> Option<&'static str> {
     }
 }
 
-/// Whose clients are to be asked: nodes that are cut, and their backends.
-struct ToAsk {
+/// Whose clients are to be challenged: nodes that are cut, and their backends.
+struct ToChallenge {
     world: Arc<World>,
     nodes: Vec<NodeName>,
     backends: Arc<Backends<usize>>,
 }
 
-impl ToAsk {
+impl ToChallenge {
     /// Those of these nodes that are cut and have any; `None` where there are none.
-    fn of(asking: &Asking, names: &BTreeSet<NodeName>) -> Option<Self> {
-        if pointless(&asking.sight).is_some() {
+    fn of(challenger: &Challenger, names: &BTreeSet<NodeName>) -> Option<Self> {
+        if pointless(&challenger.sight).is_some() {
             return None;
         }
-        let world = asking.sight.world();
-        let keep = world.keep();
+        let world = challenger.sight.world();
+        let exemptions = world.exemptions();
         let mut nodes: Vec<NodeName> = Vec::new();
         let mut backends = Backends::new();
         // A flag may be gone by the time of its turn.
         for name in names.iter().filter(|name| world.enforces(name)) {
-            if add_backends(&mut backends, &world.view, name, &keep, nodes.len()) {
+            if add_backends(&mut backends, &world.view, name, &exemptions, nodes.len()) {
                 nodes.push(name.clone());
             }
         }
@@ -201,19 +202,24 @@ impl ToAsk {
     }
 
     /// What must be listed.
-    fn wanted(&self) -> Vec<(Family, Wanted)> {
+    fn wanted(&self) -> Vec<(Family, WantedFlow)> {
         of_backends(&self.backends, None)
     }
 
     /// Asks all clients of what was listed since `start`, and keeps the outcome for `status`. Blocking, a second or so.
-    fn ask(self, asking: &Asking, start: Instant, listed: Result<Vec<Dump>, Arc<conntrack::Error>>) -> Rows {
+    fn challenge(
+        self,
+        challenger: &Challenger,
+        start: Instant,
+        listed: Result<Vec<Dump>, Arc<conntrack::Error>>,
+    ) -> Rows {
         let Self { world, nodes, backends } = self;
-        let coverage = Arc::clone(&asking.sight.world().coverage);
-        let mut ground = Ground { asking, nodes: &nodes, coverage, failed: None };
+        let coverage = Arc::clone(&challenger.sight.world().coverage);
+        let mut ground = Ground { challenger, nodes: &nodes, coverage, failed: None };
         let manner = world.findings.manner();
         let outcome = listed.map_err(chain).and_then(|listed| {
-            let mut conntrack = Conntrack::open(asking.reader.zone()).map_err(chain)?;
-            sweep::sweep(&mut conntrack, listed, start, &backends, nodes.len(), &manner, &mut ground)
+            let mut conntrack = Conntrack::open(challenger.reader.zone()).map_err(chain)?;
+            challenge::challenge(&mut conntrack, listed, start, &backends, nodes.len(), &manner, &mut ground)
                 .map_err(chain)
         });
         let Ground { coverage, failed, .. } = ground;
@@ -222,51 +228,51 @@ impl ToAsk {
                 nodes.iter().cloned().zip(reports.into_iter().map(|report| row(report, &failed))).collect()
             }
             Err(error) => {
-                let failed = AskRow { problem: Some(error), ..AskRow::default() };
+                let failed = ChallengeRow { problem: Some(error), ..ChallengeRow::default() };
                 nodes.iter().map(|node| (node.clone(), failed.clone())).collect()
             }
         };
         for (node, row) in &rows {
-            note(asking, &world, node, row, &coverage);
+            note(challenger, &world, node, row, &coverage);
         }
         rows
     }
 }
 
-/// Says and keeps what came of asking about a node, and has it asked about again where more of it is reached by now.
-fn note(asking: &Asking, world: &World, name: &NodeName, row: &AskRow, reached: &Coverage) {
+/// Says and keeps what came of challenger about a node, and has it challenged about again where more of it is reached by now.
+fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &ChallengeRow, reached: &Coverage) {
     let node = name.as_str();
     match &row.problem {
         None => {
             tracing::info!(
                 event = "clients-challenged",
                 node,
-                asked = row.asked,
+                challenged = row.challenged,
                 closed = row.closed,
                 seconds = row.seconds,
-                "asked idle clients"
+                "challenged idle clients"
             );
         }
         Some(problem) => tracing::warn!(
             event = "challenge-incomplete",
             node,
             problem,
-            asked = row.asked,
-            "asked idle clients"
+            challenged = row.challenged,
+            "challenged idle clients"
         ),
     }
-    let coverage = Arc::clone(&asking.sight.world().coverage);
+    let coverage = Arc::clone(&challenger.sight.world().coverage);
     // A device may have been attached while this went on.
     if world.view.node(name).is_some_and(|node| coverage.reaches_more_of(node, reached)) {
-        asking.follow_up.reached([name.clone()]);
-        asking.bells.flagged.notify_one();
+        challenger.follow_up.reached([name.clone()]);
+        challenger.bells.flagged.notify_one();
     }
-    asking.follow_up.note_asked(name, row.clone());
+    challenger.follow_up.note_challenged(name, row.clone());
 }
 
 /// The sweep's view of the agent.
 struct Ground<'a> {
-    asking: &'a Asking,
+    challenger: &'a Challenger,
     /// Those that it asks about, in its order.
     nodes: &'a [NodeName],
     coverage: Arc<Coverage>,
@@ -281,25 +287,25 @@ impl Surroundings for Ground<'_> {
     }
 
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool> {
-        let (taken, error) = sweep::inject(&self.asking.injector, frames);
+        let (taken, error) = challenge::inject(&self.challenger.injector, frames);
         self.failed = self.failed.take().or(error.map(|error| error.to_string()));
         taken
     }
 
     fn go_on(&self, node: usize) -> bool {
-        self.nodes.get(node).is_some_and(|node| self.asking.sight.world().enforces(node))
+        self.nodes.get(node).is_some_and(|node| self.challenger.sight.world().enforces(node))
     }
 }
 
-fn row(report: Report, failed: &Option<String>) -> AskRow {
+fn row(report: Report, failed: &Option<String>) -> ChallengeRow {
     let problem = match (report.stopped, report.incomplete) {
         (true, _) => Some("ended early: the flag was taken back".to_owned()),
         (_, true) => Some("conntrack changed too fast to be listed whole; flows may be missing".to_owned()),
         _ => None,
     };
-    AskRow {
+    ChallengeRow {
         listed: report.listed,
-        asked: report.asked,
+        challenged: report.challenged,
         closed: report.closed,
         skipped_closed: report.skipped.closed,
         skipped_not_tcp: report.skipped.not_tcp,

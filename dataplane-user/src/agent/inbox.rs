@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{outlets::Outlets, writer::Writer};
 use crate::{
     cluster::NodeName,
-    enforce::{Answer, Change, Input, NewClaim, NewView, Source},
+    enforce::{Change, Input, NewClaim, NewView, Outcome, Source},
 };
 
 /// Requests that wait to be looked at, at most: a few microseconds are enough for each.
@@ -23,7 +23,7 @@ const REQUESTS: usize = 256;
 
 /// Something to be answered.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum Command {
     /// A claim on a node.
     Claim(NodeName, Change),
     /// Another agent takes over.
@@ -45,7 +45,7 @@ pub(super) enum Message {
     /// What needs no answer.
     Tell(Input),
     /// What does.
-    Ask(Asked, oneshot::Sender<Answer>),
+    Ask(Command, oneshot::Sender<Outcome>),
     /// From now on there is more to write than renewals.
     Open(Box<Opened>),
     /// No device reads maps of another size any more.
@@ -191,7 +191,7 @@ impl Inbox {
     ///
     /// # Errors
     /// Where there will be no answer.
-    pub(super) fn ask(&self, asked: Asked) -> Result<oneshot::Receiver<Answer>, NoAnswer> {
+    pub(super) fn ask(&self, asked: Command) -> Result<oneshot::Receiver<Outcome>, NoAnswer> {
         let (answer, answered) = oneshot::channel();
         {
             let mut queue = self.queue();
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(taken().count(), 1);
         // What was told before a hand-over is handed over.
         inbox.tell(claim("a", raise(Source::Hung)));
-        let _answer = inbox.ask(Asked::HandOver).unwrap();
+        let _answer = inbox.ask(Command::HandOver).unwrap();
         for _ in 0..3 {
             inbox.tell(claim("a", raise(Source::Hung)));
         }
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn requests_are_bounded_and_learn_that_nobody_answers() {
         let inbox = Inbox::default();
-        let ask = || inbox.ask(Asked::Claim("b".into(), Change::Withdraw(Source::Cli)));
+        let ask = || inbox.ask(Command::Claim("b".into(), Change::Withdraw(Source::Cli)));
         let mut first = ask().unwrap();
         for _ in 1..REQUESTS {
             ask().unwrap();

@@ -4,7 +4,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use super::{
     records::record,
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
 };
 use crate::enforce::Event;
 
@@ -15,7 +15,7 @@ const MOST: usize = 4096;
 pub(super) enum Line {
     /// What happened.
     Event(Event),
-    /// What is taken out of IPVS cannot be held, and why.
+    /// What is drained from IPVS cannot be held, and why.
     Lease(String),
     /// So many lines were lost: there were more than could be put into words.
     Lost(u64),
@@ -24,7 +24,7 @@ pub(super) enum Line {
 /// Starts it. It ends once nobody has anything to say any more.
 pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
     let (lines, said) = sync_channel(MOST);
-    crew.hand("log", Turn::Batch, move || {
+    crew.hand("log", Priority::Batch, move || {
         for line in said {
             match line {
                 Line::Event(event) => record(&event),
@@ -32,7 +32,7 @@ pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
                     tracing::error!(
                         event = "ipvs-lease-not-renewed",
                         problem,
-                        "IPVS: the lease cannot be renewed; what is taken out is put back"
+                        "IPVS: the lease cannot be renewed; what is drained is restored"
                     );
                 }
                 Line::Lost(count) => {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{builder::Builds, inbox::Inbox, outlets::Bells, sight::Sight, threads::Crew, world::Published};
 use crate::{
     enforce::Input,
-    proxy::{Facts, Judgement, Replacement, Said, Wanted},
+    proxy::{Facts, Judgement, ProxyChoice, Replacement, Said},
 };
 
 /// How often to look how kube-proxy forwards: at boot it comes after the agent, and it may be set up anew.
@@ -25,12 +25,12 @@ pub(super) struct Look {
 
 impl Look {
     /// Looks how kube-proxy forwards. `services`: whether any are given. Blocking, less than a second.
-    pub(super) fn look(&mut self, wanted: Wanted, services: bool) -> &Judgement {
+    pub(super) fn look(&mut self, wanted: ProxyChoice, services: bool) -> &Judgement {
         let facts = Facts::gather();
         self.replacement = facts.replacement;
         let judgement = self.said.judge(wanted, &facts);
         // Services may be given later than the mode was looked for; and why it is not known may change with each look.
-        let missed = judgement.mode.is_none() && wanted == Wanted::Auto && services;
+        let missed = judgement.mode.is_none() && wanted == ProxyChoice::Auto && services;
         if missed && !self.missed {
             tracing::warn!(
                 event = "proxy-mode-unknown",

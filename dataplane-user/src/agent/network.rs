@@ -22,7 +22,7 @@ use super::{
     reach::{Needed, Uncovered},
     routing::Routing,
     rows,
-    settings::Wanted,
+    settings::InterfaceChoice,
     sight::Sight,
     threads::Crew,
     told::RoutesRow,
@@ -261,7 +261,7 @@ impl Looking {
         devices: &[interfaces::Interface],
     ) -> Result<Vec<InterfaceStatus>, String> {
         let Routes { devices: attach, sight, verdicts, .. } = &mut self.ours;
-        let Wanted { names: named, auto } = &sight.settings.interfaces;
+        let InterfaceChoice { names: named, auto } = &sight.settings.interfaces;
         if attach.is_staged() {
             // Devices are about to be switched to maps that were just filled: verdicts must be in them by then. Nobody who owns verdicts waits for the tables.
             let _ending = verdicts.settled().blocking_recv();

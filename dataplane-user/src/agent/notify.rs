@@ -17,7 +17,7 @@ use sd_notify::NotifyState;
 use super::{
     beat::Beat,
     sight::Sight,
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
 };
 use crate::{flags::monotonic_ns, plan::Mode};
 
@@ -45,7 +45,7 @@ impl Notifier {
         let (goes_on, ends) = sync_channel(0);
         let (over, told) = channel();
         // What holds it up is a socket and no processor: on a busy machine an agent that works must not be taken for one that hangs.
-        crew.hand("notify", Turn::First, move || {
+        crew.hand("notify", Priority::First, move || {
             let mut teller = Teller { sight, beat, status: String::new(), failed: false };
             teller.follow(&ends);
             let _late = over.send(());

@@ -28,9 +28,9 @@ pub(super) struct Outlets {
 /// Those who are told that what everybody reads has changed. Rung once it is in the maps.
 #[derive(Clone, Default)]
 pub(super) struct Bells {
-    /// The thread that takes out of IPVS.
-    pub(super) takeout: Arc<Bell>,
-    /// Who asks idle clients.
+    /// The thread that drains of IPVS.
+    pub(super) drain: Arc<Bell>,
+    /// Who challenges idle clients.
     pub(super) flagged: Arc<Notify>,
     /// Who looks at devices and routes: the view is another one.
     pub(super) view_changed: Arc<Notify>,
@@ -41,7 +41,7 @@ pub(super) struct Bells {
 impl Bells {
     /// Verdicts, exemptions or backends may have changed.
     pub(super) fn ring(&self) {
-        self.takeout.ring();
+        self.drain.ring();
         self.flagged.notify_one();
     }
 }

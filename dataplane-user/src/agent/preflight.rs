@@ -9,7 +9,7 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use super::settings::{Settings, Wanted};
+use super::settings::{InterfaceChoice, Settings};
 use crate::{
     dataplane::{self, interfaces},
     flags::FlagStore,
@@ -53,7 +53,7 @@ fn check_socket(socket: &Path, run_dir: &Path) -> anyhow::Result<()> {
 }
 
 /// A device may come later; that none of those named is there is a slip of the hand.
-fn check_devices(wanted: &Wanted) -> anyhow::Result<()> {
+fn check_devices(wanted: &InterfaceChoice) -> anyhow::Result<()> {
     if wanted.auto || wanted.names.is_empty() {
         return Ok(());
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn one_of_the_devices_is_enough() {
-        let wanted = |names: &[&str], auto| Wanted {
+        let wanted = |names: &[&str], auto| InterfaceChoice {
             names: names.iter().map(|&name| name.to_owned()).collect(),
             auto,
         };

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::threads::Crew;
 use crate::{
-    conntrack::{Conntrack, Dump, Error, Family, Turns, Wanted},
+    conntrack::{Conntrack, Dump, Error, Family, Turns, WantedFlow},
     report::ConntrackRow,
 };
 
@@ -41,7 +41,7 @@ type Listed = Result<Dump, Arc<Error>>;
 
 /// Somebody who waits.
 struct Waits {
-    wanted: Wanted,
+    wanted: WantedFlow,
     answer: SyncSender<Listed>,
 }
 
@@ -73,7 +73,7 @@ impl Reader {
     /// As [`Conntrack::dump`], and [`Error::Ended`].
     pub(super) fn list_while(
         &self,
-        wanted: Vec<(Family, Wanted)>,
+        wanted: Vec<(Family, WantedFlow)>,
         alive: impl Fn(),
     ) -> Result<Vec<Dump>, Arc<Error>> {
         let (waiting, answers): (Vec<_>, Vec<_>) = wanted
@@ -176,7 +176,7 @@ pub(super) async fn follow(reader: Reader, crew: Crew) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<(Family, Wanted)> {
+    fn all() -> Vec<(Family, WantedFlow)> {
         vec![(Family::V4, Box::new(|_| true)), (Family::V6, Box::new(|_| true))]
     }
 

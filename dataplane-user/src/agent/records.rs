@@ -142,7 +142,7 @@ pub(super) fn record(event: &Event) {
         ),
         Event::Failed(node, error) => lapses(Some(node), error),
         Event::NotExempt(node, port, error) => {
-            lapses(node.as_ref(), &format!("{port} must be kept, which failed: {error}"));
+            lapses(node.as_ref(), &format!("{port} must be exempt, which failed: {error}"));
         }
         Event::TablesFailed(error) => tracing::error!(
             event = "tables-not-written",
@@ -160,7 +160,7 @@ pub(super) fn record(event: &Event) {
             event = "maps-mended",
             nodes,
             ports,
-            "entries of nodes and kept ports were not as they should be; they are written again"
+            "entries of nodes and exempt ports were not as they should be; they are written again"
         ),
         Event::Danger(what) => {
             let node = if let Danger::OwnNode(node) = what { Some(node.as_str()) } else { None };
@@ -450,11 +450,11 @@ mod tests {
             (Event::Failed("b".into(), "full".into()), format!(r#"{lapses} node="b" error="full""#)),
             (
                 Event::NotExempt(Some("b".into()), port, "full".into()),
-                format!(r#"{lapses} node="b" error="10.1.1.2:80/tcp must be kept, which failed: full""#),
+                format!(r#"{lapses} node="b" error="10.1.1.2:80/tcp must be exempt, which failed: full""#),
             ),
             (
                 Event::NotExempt(None, port, "full".into()),
-                format!(r#"{lapses} error="10.1.1.2:80/tcp must be kept, which failed: full""#),
+                format!(r#"{lapses} error="10.1.1.2:80/tcp must be exempt, which failed: full""#),
             ),
             (Event::TablesFailed("full".into()), r#"ERROR the tables were not written event="tables-not-written" error=full"#.to_owned()),
             (
@@ -463,7 +463,7 @@ mod tests {
             ),
             (
                 Event::Mended(1, 2),
-                r#"WARN entries of nodes and kept ports were not as they should be; they are written again event="maps-mended" nodes=1 ports=2"#
+                r#"WARN entries of nodes and exempt ports were not as they should be; they are written again event="maps-mended" nodes=1 ports=2"#
                     .to_owned(),
             ),
         ] {

@@ -32,7 +32,7 @@ pub(super) fn failure(refusal: &Refusal, node: &str, source: SourceName) -> Fail
         ),
         Refusal::NotWritten(error) => not_written(node, error),
         Refusal::NotExempt { port, error } => {
-            not_written(node, &format!("{port} must be kept, which failed: {error}"))
+            not_written(node, &format!("{port} must be exempt, which failed: {error}"))
         }
         Refusal::NotTakenBack(error) => Failure::failed(format_args!(
             "the verdict on `{node}` could not be taken back, it lapses in 3 s: {error}"
@@ -117,7 +117,7 @@ mod tests {
             (
                 Refusal::NotExempt { port, error: full.into() },
                 ErrorKind::Failed,
-                "the verdict on `node-b` could not be written, it bears no flag: 10.1.1.2:80/tcp must be kept, which failed: map \
+                "the verdict on `node-b` could not be written, it bears no flag: 10.1.1.2:80/tcp must be exempt, which failed: map \
                  ports: no space",
             ),
             (

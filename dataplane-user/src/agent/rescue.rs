@@ -13,7 +13,7 @@ use nodefence_common::RESCUE_LEASE_NS;
 
 use super::{
     sight::Sight,
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
     timed::processor_time,
 };
 use crate::{
@@ -27,14 +27,14 @@ use crate::{
 
 mod devices;
 mod handed;
-mod keeping;
 mod packets;
 mod refuse;
+mod sticky;
 mod waiting;
 
 use handed::{AGAIN, length};
-use keeping::Lane;
-use packets::{Helper, Keeping};
+use packets::{Helper, Sticky};
+use sticky::Lane;
 
 pub(super) use packets::Ground;
 
@@ -57,12 +57,12 @@ pub(super) struct Rescue {
 impl Rescue {
     /// Starts it in the calling thread's network namespace.
     pub(super) fn start(ground: Ground, rescues: Rescues, crew: &Crew) -> std::io::Result<Self> {
-        ground.desk.set_idle(Some("about to begin".to_owned()));
+        ground.state.set_idle(Some("about to begin".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, lanes) = (Arc::clone(&stop), crew.clone());
         // Without this thread the lease lapses: what would be rescued is refused.
         let work = move || (Worker { ground, rescues }).run(&stopped, &lanes);
-        let thread = crew.thread("rescue", Turn::First, work)?;
+        let thread = crew.thread("rescue", Priority::First, work)?;
         Ok(Self { stop, crew: crew.clone(), thread: Some(thread) })
     }
 }
@@ -90,13 +90,13 @@ fn unwanted(ground: &Ground) -> Option<Cow<'static, str>> {
         return Some(format!("{} says nothing of Services", world.view.source).into());
     }
     let why = match world.proxy.mode {
-        Some(proxy::Mode::Ipvs) if !ground.takeout.progress().flushes => Some(if ipvs::is_loaded() {
+        Some(proxy::Mode::Ipvs) if !ground.drain.progress().flushes => Some(if ipvs::is_loaded() {
             "net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections"
         } else {
             "kube-proxy is in IPVS mode, but IPVS is not loaded"
         }),
         Some(_) => None,
-        None if settings.proxy == proxy::Wanted::None => {
+        None if settings.proxy == proxy::ProxyChoice::None => {
             Some("how kube-proxy forwards is not to be looked at (`--proxy none`)")
         }
         None => Some("how kube-proxy forwards is not known; say it with `--proxy nftables|iptables|ipvs`"),
@@ -118,7 +118,7 @@ impl Worker {
     }
 
     fn take_packets(&mut self, stop: &AtomicBool, lane: &Lane) -> anyhow::Result<()> {
-        let desk = Arc::clone(&self.ground.desk);
+        let desk = Arc::clone(&self.ground.state);
         let mut helper: Option<Helper> = None;
         let mut tried: Option<Instant> = None;
         let mut leased = 0;
@@ -128,7 +128,7 @@ impl Worker {
             let unwanted = unwanted(&self.ground).map(Cow::into_owned);
             if unwanted.is_none() && helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
                 tried = Some(Instant::now());
-                match Helper::open(self.ground.clone(), Keeping::HandOn(lane.packets.clone())) {
+                match Helper::open(self.ground.clone(), Sticky::HandOn(lane.packets.clone())) {
                     Ok(ready) => helper = Some(ready),
                     Err(error) => desk.set_idle(Some(format!("{error:#}"))),
                 }

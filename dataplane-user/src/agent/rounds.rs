@@ -1,4 +1,4 @@
-//! Rounds of asking idle clients that wait for their turn.
+//! Rounds of challenger idle clients that wait for their turn.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use super::follow_up::Round;
 /// carries the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
 pub(super) const AT_ONCE: usize = 2;
 
-/// Those of one kind begin so far apart at least. Nodes that are flagged one by one meanwhile are asked about together: a round has the kernel walk
+/// Those of one kind begin so far apart at least. Nodes that are flagged one by one meanwhile are challenged about together: a round has the kernel walk
 /// its whole table, 36 ms of a processor where that has 262,144 buckets and no entry.
 const APART: Duration = Duration::from_millis(200);
 
@@ -46,7 +46,7 @@ struct Waiting {
 }
 
 /// What is to be done.
-enum Turn {
+enum Next {
     Begin(Vec<Round>),
     WaitUntil(Instant),
     WaitForRounds,
@@ -82,28 +82,28 @@ impl Rounds {
         self.rung(of).notify_one();
     }
 
-    /// All of these that wait, as soon as there are any and the last ones began [`APART`] ago: they are asked together, and conntrack is listed as often for
+    /// All of these that wait, as soon as there are any and the last ones began [`APART`] ago: they are challenged together, and conntrack is listed as often for
     /// all as for one.
     pub(super) async fn next(&self, of: Of) -> Vec<Round> {
         loop {
             match self.turn(of, Instant::now()) {
-                Turn::Begin(rounds) => return rounds,
-                Turn::WaitUntil(next) => sleep_until(next).await,
-                Turn::WaitForRounds => self.rung(of).notified().await,
+                Next::Begin(rounds) => return rounds,
+                Next::WaitUntil(next) => sleep_until(next).await,
+                Next::WaitForRounds => self.rung(of).notified().await,
             }
         }
     }
 
-    fn turn(&self, of: Of, now: Instant) -> Turn {
+    fn turn(&self, of: Of, now: Instant) -> Next {
         let mut waiting = self.waiting();
         if !waiting.rounds.iter().any(|round| kind(round) == of) {
-            return Turn::WaitForRounds;
+            return Next::WaitForRounds;
         }
         match waiting.next.get(&of) {
-            Some(next) if now < *next => Turn::WaitUntil(*next),
+            Some(next) if now < *next => Next::WaitUntil(*next),
             _ => {
                 waiting.next.insert(of, now + APART);
-                Turn::Begin(waiting.rounds.extract_if(.., |round| kind(round) == of).collect())
+                Next::Begin(waiting.rounds.extract_if(.., |round| kind(round) == of).collect())
             }
         }
     }
@@ -128,9 +128,9 @@ mod tests {
     /// What begins then; `None` where something waits and may not.
     fn begins(rounds: &Rounds, of: Of, at: Instant) -> Option<Vec<(String, usize)>> {
         let begun = match rounds.turn(of, at) {
-            Turn::Begin(rounds) => rounds,
-            Turn::WaitForRounds => Vec::new(),
-            Turn::WaitUntil(_) => return None,
+            Next::Begin(rounds) => rounds,
+            Next::WaitForRounds => Vec::new(),
+            Next::WaitUntil(_) => return None,
         };
         Some(begun.into_iter().map(|round| (round.node.to_string(), round.requests.len())).collect())
     }

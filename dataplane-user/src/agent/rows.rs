@@ -18,12 +18,12 @@ use super::{
         withheld_rows,
     },
     coverage::Coverage,
-    desk::Desk,
+    exempt_rows::exempt_rows,
     follow_up::FollowUp,
-    kept_rows::kept_rows,
     left_out::{left_out_rows, left_out_warning},
     reader::Reader,
     records::danger,
+    rescue_state::RescueState,
     sight::Sight,
     tables::TablesRow,
     told::Rows,
@@ -35,7 +35,7 @@ use crate::{
     dataplane::{Counters, Injector, probe::Findings},
     enforce::{Claim, Now, ShownClaim, Standing},
     flags::{monotonic_ns, now},
-    plan::{Keep, Mode, Policy},
+    plan::{Exemptions, Mode, Policy},
     proxy::Judgement,
     report::{
         Adjusted, BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport,
@@ -51,8 +51,8 @@ pub(super) struct Shown {
     /// What the kernel programs counted.
     pub(super) counters: Arc<Counters>,
     pub(super) injector: Injector,
-    pub(super) rescue: Arc<Desk>,
-    pub(super) takeout: Arc<Bell>,
+    pub(super) rescue: Arc<RescueState>,
+    pub(super) drain: Arc<Bell>,
     pub(super) follow_up: Arc<FollowUp>,
     pub(super) reader: Reader,
     pub(super) rows: Rows,
@@ -94,17 +94,17 @@ fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> &'static str 
 struct Moment<'a> {
     sight: &'a Sight,
     world: &'a World,
-    keep: Keep,
+    exemptions: Exemptions,
     now: Now,
 }
 
 impl<'a> Moment<'a> {
     fn of(sight: &'a Sight, world: &'a World) -> Self {
-        Self { sight, world, keep: world.keep(), now: now() }
+        Self { sight, world, exemptions: world.exemptions(), now: now() }
     }
 
     fn row(&self, node: &Node) -> NodeRow {
-        let Self { sight, world, keep, now } = self;
+        let Self { sight, world, exemptions, now } = self;
         let slot = world.slot(&node.name);
         let claims = world.claims_on(&node.name);
         NodeRow {
@@ -118,7 +118,7 @@ impl<'a> Moment<'a> {
             backends: node.backends.len(),
             own: node.name == sight.own_node,
             action: action(claims, &sight.policy(), *now).to_owned(),
-            kept: world.view.index(&node.name).map_or(0, |index| keep.of_node(index).count()),
+            exempt: world.view.index(&node.name).map_or(0, |index| exemptions.of_node(index).count()),
             flag: flag_of(claims, world.view.source, *now),
             claims: claim_rows(claims, world.view.source, *now),
         }
@@ -241,10 +241,10 @@ pub(super) fn flag_report(
         warnings.push(message);
     }
     warnings.extend(left_out_warning(node));
-    if row.kept != 0 {
+    if row.exempt != 0 {
         warnings.push(format!(
-            "{} of its ports are kept: a Service has nothing else (see `nodefence status`)",
-            row.kept
+            "{} of its ports are exempt: a Service has nothing else (see `nodefence status`)",
+            row.exempt
         ));
     }
     if node.name == sight.own_node && row.action != "observe" {
@@ -268,12 +268,14 @@ pub(super) fn flag_report(
     }
     let uncovered_count = uncovered.len();
     uncovered.truncate(named);
-    let exempt = kept_rows(&world.view, &moment.keep).filter(|kept| kept.node == row.name).take(named);
-    let exempt = exempt
-        .map(|kept| format!("{}/{} ({})", SocketAddr::new(kept.address, kept.port), kept.protocol, kept.why));
+    let exempt =
+        exempt_rows(&world.view, &moment.exemptions).filter(|exempt| exempt.node == row.name).take(named);
+    let exempt = exempt.map(|exempt| {
+        format!("{}/{} ({})", SocketAddr::new(exempt.address, exempt.port), exempt.protocol, exempt.why)
+    });
     Some(FlagReport {
         exempt: exempt.collect(),
-        exempt_count: row.kept,
+        exempt_count: row.exempt,
         node: row.name,
         on: sight.own_node.to_string(),
         by: String::new(),
@@ -290,8 +292,8 @@ pub(super) fn flag_report(
         written: true,
         flip_micros: 0,
         received_ns: 0,
-        asking: false,
-        asked: None,
+        challenging: false,
+        challenged: None,
         warnings,
     })
 }
@@ -334,7 +336,7 @@ pub(super) fn counters(shown: &Shown) -> Result<Vec<CounterRow>, Failure> {
 /// Everything else.
 pub(super) fn status(shown: &Shown) -> Status {
     let Shown { sight, .. } = shown;
-    let cannot_ask = cannot_ask();
+    let cannot_challenge = cannot_challenge();
     let world = sight.world();
     let (uncovered, uncovered_examples) = uncovered(&world, &sight.own_node);
     let moment = Moment::of(sight, &world);
@@ -342,7 +344,7 @@ pub(super) fn status(shown: &Shown) -> Status {
     let findings = Findings::clone(&world.findings);
     let holds = |node: &&Arc<Node>| any_holds(world.claims_on(&node.name), now);
     let (flagged_unknown, claimed_unknown) = unknown(&world, now);
-    let (asked, pinned) = shown.follow_up.rows(&world);
+    let (challenged, stale) = shown.follow_up.rows(&world);
     let routes = shown.rows.routes.borrow().clone();
     let writing = shown.rows.writing.problem(monotonic_ns());
     Status {
@@ -362,9 +364,9 @@ pub(super) fn status(shown: &Shown) -> Status {
         flags_problem: writing.or_else(|| shown.rows.flags_problem.borrow().clone()),
         flagged_unknown,
         claimed_unknown,
-        kept: moment.keep.ports.len(),
-        kept_examples: kept_rows(&world.view, &moment.keep).take(EXAMPLES).collect(),
-        would_keep: world.held.would_exempt,
+        exempt: moment.exemptions.ports.len(),
+        exempt_examples: exempt_rows(&world.view, &moment.exemptions).take(EXAMPLES).collect(),
+        would_exempt: world.held.would_exempt,
         rescue: shown.rescue.row(),
         dataplane: dataplane_row(shown, &world),
         interfaces: routes.interfaces,
@@ -373,13 +375,13 @@ pub(super) fn status(shown: &Shown) -> Status {
         uncovered_examples,
         probe_text: findings.to_string(),
         probe: findings,
-        cannot_ask,
+        cannot_challenge,
         conntrack: shown.reader.row(),
-        asked,
+        challenged,
         proxy: Judgement::clone(&world.proxy),
-        pinned,
+        stale,
         neighbours: shown.rows.neighbours.borrow().clone(),
-        ipvs: shown.takeout.row(),
+        ipvs: shown.drain.row(),
         log_lines_lost: sight.settings.log.lost() + shown.beat.lines_lost(),
         log_level: Some(sight.settings.log.row()),
     }
@@ -450,8 +452,8 @@ fn dataplane_row(shown: &Shown, world: &World) -> DataplaneRow {
     }
 }
 
-/// Which flows conntrack does not list here, so that their clients cannot be asked: they are cut when they next send.
-fn cannot_ask() -> Vec<String> {
+/// Which flows conntrack does not list here, so that their clients cannot be challenged: they are cut when they next send.
+fn cannot_challenge() -> Vec<String> {
     let mut flows = vec!["flows that bypass conntrack (NOTRACK)".to_owned()];
     flows.extend(blind().into_iter().map(|reason| reason.to_string()));
     flows

@@ -9,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     actors::{self, Others, Theirs},
+    drain::Draining,
     inbox::Inbox,
     lock::{Lock, LockError},
     mode,
     notify::Notifier,
     preflight,
     rescue::Rescue,
-    serve::Desk,
+    serve::Requests,
     settings::Settings,
     signals::Signals,
     source::{Followed, Source},
@@ -23,7 +24,6 @@ use super::{
     start::{Inherited, Known, Opened, open, take_over},
     store::Store,
     tables::TablesRow,
-    takeout::TakingOut,
     threads::Crew,
     told::Rows,
     verdicts::Verdicts,
@@ -83,7 +83,7 @@ struct Agent {
     server: Arc<Server>,
     verdicts: Verdicts,
     store: Store,
-    taking_out: TakingOut,
+    taking_out: Draining,
     rescuing: Rescue,
     notifier: Option<Notifier>,
     handed_over: CancellationToken,
@@ -162,7 +162,7 @@ async fn start(
         why = signals.come() => return Ok(Started::Not(why)),
     }
     stages.enter("routes");
-    // After the tables: what an earlier agent took out of IPVS is gone on with only once it is known again who is cut.
+    // After the tables: what an earlier agent drained from IPVS is gone on with only once it is known again who is cut.
     let taking_out = actors::taking_out(&shared)?;
     let rescuing = actors::rescuing(&shared, rescues)?;
     let routes = tokio::select! {
@@ -189,8 +189,8 @@ async fn start(
     let writing = Arc::clone(&store.writing);
     let rows = Rows { source, tables, flags_problem, writing, routes, neighbours };
     let handed_over = CancellationToken::new();
-    let desk = actors::desk(shared, rows, audit, started, handed_over.clone());
-    crew.task("api", serve(Arc::clone(&server), desk, crew.clone()));
+    let requests = actors::requests(shared, rows, audit, started, handed_over.clone());
+    crew.task("api", serve(Arc::clone(&server), requests, crew.clone()));
     let notifier = Notifier::start(sight, Arc::clone(&verdicts.beat), &crew)?;
     let agent =
         Agent { crew, settings, lock, server, verdicts, store, taking_out, rescuing, notifier, handed_over };
@@ -289,9 +289,9 @@ impl Agent {
 
 /// Serves until the agent ends. A client's request that panics ends the agent, as everybody's panic does: what it had in its hands is the agent's, and may be half
 /// changed. What a client sends that is no request is answered, and panics nowhere.
-async fn serve(server: Arc<Server>, desk: Desk, crew: Crew) -> anyhow::Result<()> {
+async fn serve(server: Arc<Server>, requests: Requests, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
-    let serving = server.serve(Arc::new(desk), |talk| crew.errand("api", talk));
+    let serving = server.serve(Arc::new(requests), |talk| crew.errand("api", talk));
     tokio::select! {
         () = stop.cancelled() => {}
         () = serving => {}

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     adjust, audit, flow_rows, idle,
-    inbox::{Asked, Inbox, NoAnswer},
+    inbox::{Command, Inbox, NoAnswer},
     looks::Looks,
     records::{flagged, unflagged},
     refusals::{failure, save_warning},
@@ -26,8 +26,8 @@ use crate::{
     report::{Failure, FlagReport, Handler, Peer, Reply, Request, UnflagReport},
 };
 
-/// How long a `flag` that is to wait for the round of asking does so before it answers without its outcome.
-const WAIT_FOR_ASKING: Duration = Duration::from_secs(45);
+/// How long a `flag` that is to wait for the round of challenges does so before it answers without its outcome.
+const WAIT_FOR_CHALLENGE: Duration = Duration::from_secs(45);
 /// How long a `flag` of the own node waits at most until its pods' devices are attached to: who attaches may stand still. The verdict waits for them as long again.
 const OWN_LOOK: Duration = Duration::from_secs(1);
 /// For how long an audit or a repair is waited for: who asks gives up before, and each that waits takes one of the socket's places.
@@ -46,7 +46,7 @@ struct Flag {
 }
 
 /// Carries out what comes over the socket.
-pub(super) struct Desk {
+pub(super) struct Requests {
     /// What answers are made of.
     pub(super) shown: Arc<Shown>,
     /// Who changes claims.
@@ -60,15 +60,15 @@ pub(super) struct Desk {
     pub(super) handed_over: CancellationToken,
 }
 
-impl Desk {
+impl Requests {
     /// Asks the owner of verdicts for something on a node.
-    async fn ask(&self, asked: Asked, node: &str) -> Result<Done, Failure> {
-        let answer = self.verdicts.ask(asked).map_err(Failure::failed)?;
+    async fn ask(&self, command: Command, node: &str) -> Result<Done, Failure> {
+        let answer = self.verdicts.ask(command).map_err(Failure::failed)?;
         let answer = answer.await.map_err(|_| Failure::failed(NoAnswer::Ended))?;
         answer.map_err(|refusal| failure(&refusal, node, self.shown.sight.world().view.source))
     }
 
-    /// Answers as soon as the verdict is written and what it follows from lies on the disk, or hangs there for a second; with `wait` once the idle clients were asked.
+    /// Answers as soon as the verdict is written and what it follows from lies on the disk, or hangs there for a second; with `wait` once the idle clients were challenged.
     /// `received` is when the request was read.
     async fn flag(&self, flag: Flag, wait: bool, received: Instant) -> Result<FlagReport, Failure> {
         // Instant is CLOCK_MONOTONIC too, but does not show its number.
@@ -81,7 +81,7 @@ impl Desk {
             let looks = Arc::clone(&self.looks);
             self.blocking(move |_| looks.look(OWN_LOOK)).await?;
         }
-        let asking = self.shown.follow_up.request(&node);
+        let challenging = self.shown.follow_up.request(&node);
         let claim = NewClaim {
             source: Source::Cli,
             by: by.as_str().into(),
@@ -90,7 +90,7 @@ impl Desk {
             lasts,
             until: None,
         };
-        let raised = Asked::Claim(node.clone(), Change::Raise { claim, force });
+        let raised = Command::Claim(node.clone(), Change::Raise { claim, force });
         let done = self.ask(raised, &node).await?;
         drop(reaches_own);
         flagged(&node, &by, &reason, lasts);
@@ -125,18 +125,18 @@ impl Desk {
         }
         warnings.append(&mut report.warnings);
         match idle::pointless(&self.shown.sight) {
-            Some(why) => warnings.push(format!("idle clients are not asked: {why}")),
-            None if !wait => report.asking = true,
-            None => match timeout(WAIT_FOR_ASKING, asking).await {
+            Some(why) => warnings.push(format!("idle clients are not challenged: {why}")),
+            None if !wait => report.challenging = true,
+            None => match timeout(WAIT_FOR_CHALLENGE, challenging).await {
                 // Nobody asks where the flag was taken back meanwhile.
-                Ok(asked) => report.asked = asked.unwrap_or_default(),
+                Ok(challenged) => report.challenged = challenged.unwrap_or_default(),
                 Err(_) => {
-                    report.asking = true;
-                    warnings.push("idle clients are still being asked; see `nodefence status`".into());
+                    report.challenging = true;
+                    warnings.push("idle clients are still being challenged; see `nodefence status`".into());
                 }
             },
         }
-        if let Some(problem) = report.asked.as_ref().and_then(|asked| asked.problem.as_ref()) {
+        if let Some(problem) = report.challenged.as_ref().and_then(|challenged| challenged.problem.as_ref()) {
             warnings.push(format!("idle clients: {problem}"));
         }
         report.warnings = warnings;
@@ -144,7 +144,7 @@ impl Desk {
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {
-        let withdrawn = Asked::Claim(node.as_str().into(), Change::Withdraw(Source::Cli));
+        let withdrawn = Command::Claim(node.as_str().into(), Change::Withdraw(Source::Cli));
         let done = self.ask(withdrawn, &node).await?;
         let was_flagged = matches!(done.changed, Changed::Withdrawn { was: true });
         let mut warnings = Vec::new();
@@ -188,7 +188,7 @@ async fn answered<T>(asked: Result<oneshot::Receiver<T>, impl Display>) -> Resul
     answer.map_err(|_| Failure::failed(NoAnswer::Ended))
 }
 
-impl Handler for Desk {
+impl Handler for Requests {
     async fn handle(&self, request: Request, peer: Peer) -> Reply {
         let begun = Instant::now();
         match request {
@@ -225,8 +225,8 @@ impl Handler for Desk {
                 Err(failure) => Reply::Error(failure),
             },
             Request::HandOver => {
-                let asked = self.ask(Asked::HandOver, &self.shown.sight.own_node).await;
-                asked.map(|_| std::process::id()).into()
+                let handed = self.ask(Command::HandOver, &self.shown.sight.own_node).await;
+                handed.map(|_| std::process::id()).into()
             }
         }
     }

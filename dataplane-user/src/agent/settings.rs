@@ -6,19 +6,19 @@ use super::logging::Logging;
 use crate::{
     cluster::NodeName,
     dataplane::{self, probe::Findings},
+    drain::GuardKind,
     enforce::{Auto, Share, Told},
     plan::{
         Answer, Mode, Policy,
         audit::{Cidr, Kind},
     },
     proxy,
-    takeout::GuardKind,
 };
 use nodefence_common::{Config, config_flags};
 
 /// Which devices to attach to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct InterfaceChoice {
     /// These.
     pub names: Vec<String>,
     /// And those by which packets to nodes and backends leave.
@@ -49,7 +49,7 @@ pub struct Settings {
     /// Whether a cluster without nodes is believed.
     pub allow_empty: bool,
     /// Where to attach.
-    pub interfaces: Wanted,
+    pub interfaces: InterfaceChoice,
     /// This node's name; `None` to find it by its address.
     pub node: Option<String>,
     /// Whether to cut.
@@ -65,10 +65,10 @@ pub struct Settings {
     /// What senders are told.
     pub answer: Answer,
     /// What the operator says of kube-proxy's mode.
-    pub proxy: proxy::Wanted,
+    pub proxy: proxy::ProxyChoice,
     /// The conntrack zone of flows to backends; entries of others are left alone.
     pub conntrack_zone: u16,
-    /// Who puts IPVS back where this agent is killed.
+    /// Who restores IPVS where this agent is killed.
     pub guard: GuardKind,
     /// How the tables are watched for what differs.
     pub audit: AuditSettings,

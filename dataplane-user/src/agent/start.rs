@@ -157,7 +157,7 @@ pub(super) fn open(
     let mut builder = Builder::new(&settings.policy(&own_node), proxy.mode, indices);
     // Nothing was written yet.
     let first = builder.take(view, Epoch(0))?;
-    let exempt = maps.kept()?;
+    let exempt = maps.exempt()?;
     // Before anything is attached: it writes the maps that devices still read.
     let writer = Box::new(NodeWriter::new(&devices)?);
     let injector = devices.injector()?;

@@ -16,7 +16,7 @@ use super::{
     inbox::Inbox,
     refusals::unsaved,
     slot::Slot,
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
 };
 use crate::{
     enforce::{Input, Source, ToSave},
@@ -90,7 +90,7 @@ impl Store {
             told,
             writing: Arc::clone(&writing),
         };
-        crew.thread("store", Turn::Batch, move || {
+        crew.thread("store", Priority::Batch, move || {
             keeper.run();
             // Nobody may wait any more.
             let _gone = ending.send(());

@@ -9,7 +9,7 @@ use super::{
     inbox::Inbox,
     outlets::TablesWork,
     slot::Slot,
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
 };
 use crate::{
     dataplane::{self, TableMaps, WriteReport},
@@ -45,7 +45,7 @@ pub(super) struct Tables {
 impl Tables {
     /// Starts the thread.
     pub(super) fn start(mut self, crew: &Crew) -> std::io::Result<()> {
-        let started = crew.thread("tables", Turn::Batch, move || {
+        let started = crew.thread("tables", Priority::Batch, move || {
             loop {
                 let work = self.work.take(self.comparing.pause(), |work| work.plan.is_some());
                 if let Some(plan) = work.plan {

@@ -39,7 +39,7 @@ pub(super) enum Fallen {
 
 /// When a thread that wakes up has a processor, where others want it too.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Priority {
     /// It takes its turn, and when it wakes up the processor from nobody: who has it may be one that packets or requests wait for.
     Batch,
     /// It takes its turn.
@@ -100,7 +100,7 @@ impl Crew {
     pub(super) fn thread(
         &self,
         name: &'static str,
-        turn: Turn,
+        turn: Priority,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         self.start(self.watch(name, Stays::WithTheAgent), turn, work)
@@ -113,7 +113,7 @@ impl Crew {
     pub(super) fn hand(
         &self,
         name: &'static str,
-        turn: Turn,
+        turn: Priority,
         work: impl FnOnce() + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let work = || {
@@ -126,15 +126,15 @@ impl Crew {
     fn start(
         &self,
         watch: Watch,
-        turn: Turn,
+        turn: Priority,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(watch.name.into()).spawn(move || {
             // It begins with what whoever started it has.
             match turn {
-                Turn::Batch => take_turns(sched::batch),
-                Turn::Usual => take_turns(|nice| sched::fair(nice, None)),
-                Turn::First => precedence(),
+                Priority::Batch => take_turns(sched::batch),
+                Priority::Usual => take_turns(|nice| sched::fair(nice, None)),
+                Priority::First => precedence(),
             }
             let result = work();
             watch.over(result);

@@ -17,17 +17,17 @@ use tokio::sync::oneshot;
 use super::{
     beat::Beat,
     chain::chain,
-    inbox::{Asked, Inbox, Message, Opened},
+    inbox::{Command, Inbox, Message, Opened},
     lines::Line,
     outlets::Outlets,
     slot::Slot,
     store::StoreWork,
-    threads::{Crew, Turn},
+    threads::{Crew, Priority},
     writer::Writer,
 };
 use crate::{
     cluster::NodeName,
-    enforce::{self, Answer, Enforcer, Epoch, Input, Output, Ticket},
+    enforce::{self, Enforcer, Epoch, Input, Outcome, Output, Ticket},
     flags::now,
 };
 
@@ -80,7 +80,7 @@ impl Verdicts {
             ending: false,
         };
         // Those that rescue and take out have precedence too: on one processor they would hold up what they follow.
-        let thread = crew.thread("verdicts", Turn::First, move || {
+        let thread = crew.thread("verdicts", Priority::First, move || {
             driver.run();
             Ok(())
         })?;
@@ -120,7 +120,7 @@ struct Driver {
     /// Once the tables are open.
     outlets: Option<Open>,
     /// Who waits for an answer, by ticket.
-    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     tickets: u64,
     /// Who waits until all is carried out.
     settling: Vec<oneshot::Sender<()>>,
@@ -198,8 +198,8 @@ impl Driver {
                     let ticket = Ticket(self.tickets);
                     self.waiting.insert(self.tickets, answer);
                     let input = match asked {
-                        Asked::Claim(node, change) => Input::Claim { node, change, ticket: Some(ticket) },
-                        Asked::HandOver => Input::HandOver(ticket),
+                        Command::Claim(node, change) => Input::Claim { node, change, ticket: Some(ticket) },
+                        Command::HandOver => Input::HandOver(ticket),
                     };
                     self.enforcer.handle(input, now());
                 }
@@ -224,7 +224,7 @@ impl Driver {
         }
     }
 
-    /// Tells of the drain's last sign of life. Before its first one, what an earlier agent took out is held as long as if it had given one at the start: a start that
+    /// Tells of the drain's last sign of life. Before its first one, what an earlier agent drained is held as long as if it had given one at the start: a start that
     /// waits for its view must not hold it for ever.
     fn drain_lives(&mut self) {
         let at = self.beat.drain();
@@ -239,12 +239,12 @@ impl Driver {
                 self.publish(world);
                 return;
             }
-            Output::Exempt(key) => self.writer.keep(key).err().map(chain),
+            Output::Exempt(key) => self.writer.exempt(key).err().map(chain),
             Output::Except(key) => self.writer.except(key).err().map(chain),
             Output::Node(index, entry) => {
                 self.writer.write(*index, entry).err().map(|error| error.to_string())
             }
-            Output::Unexempt(key) => self.writer.let_go(key).err().map(chain),
+            Output::Unexempt(key) => self.writer.unexempt(key).err().map(chain),
             Output::Lease(until) => {
                 self.lease(*until);
                 return;
@@ -301,7 +301,7 @@ impl Driver {
         self.told = told;
     }
 
-    /// Verdicts were renewed, and what is taken out of IPVS holds as long as they do. Whatever failed: one node's failure must not end what is done about the rest.
+    /// Verdicts were renewed, and what is drained from IPVS holds as long as they do. Whatever failed: one node's failure must not end what is done about the rest.
     fn lease(&mut self, until: u64) {
         if !std::mem::take(&mut self.failed) && !self.troubled {
             self.beat.renew(self.begun);
@@ -310,7 +310,7 @@ impl Driver {
     }
 
     fn prolong(&mut self, until: u64) {
-        // Of an earlier agent, and once something may be taken out, what has lapsed stays so: the guard is putting it back.
+        // Of an earlier agent, and once something may be drained, what has lapsed stays so: the guard is putting it back.
         let anew = self.outlets.is_some() && !self.beat.drains();
         if let Err(error) = self.writer.prolong(until, anew) {
             self.record(Line::Lease(chain(error)));

@@ -12,7 +12,7 @@ use crate::{
     cluster::{ClusterView, NodeName, NodeSet},
     dataplane::probe::Findings,
     enforce::{self, Bearer, Bearers, Member, NewView, Now, ShownClaim, Standing},
-    plan::{Keep, Slot, VirtualAddresses},
+    plan::{Exemptions, Slot, VirtualAddresses},
     proxy::Judgement,
 };
 
@@ -87,8 +87,8 @@ impl World {
     }
 
     /// What is not cut though its node is. Costs in proportion to it.
-    pub(super) fn keep(&self) -> Keep {
-        self.held.keep()
+    pub(super) fn exemptions(&self) -> Exemptions {
+        self.held.exemptions()
     }
 
     /// Nodes whose backends are cut, or are about to be.
@@ -263,7 +263,7 @@ pub(super) mod tests {
                 slot: world.slot(name).unwrap(),
                 action: nodefence_common::Action::Refuse,
                 since: at as u64,
-                ask_since: 0,
+                challenge_since: 0,
             };
             names.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1).map(of).collect()
         };

@@ -12,12 +12,12 @@ pub(super) trait Writer: Send {
     /// Writes one node's entry.
     fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error>;
     /// Keeps a port or an address.
-    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-    /// Has a port cut though its address is kept.
+    fn exempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+    /// Has a port cut though its address is exempt.
     fn except(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
     /// Takes either back.
-    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-    /// What was taken out of IPVS holds up to `until` (CLOCK_MONOTONIC, ns); once it has lapsed only where it begins `anew`.
+    fn unexempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
+    /// What was drained from IPVS holds up to `until` (CLOCK_MONOTONIC, ns); once it has lapsed only where it begins `anew`.
     fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error>;
     /// No device reads maps of another size any more.
     fn forget_old(&mut self);
@@ -28,16 +28,16 @@ impl Writer for NodeWriter {
         self.write_node(index, entry)
     }
 
-    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
-        self.keep_port(key)
+    fn exempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.exempt_port(key)
     }
 
     fn except(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
         self.cut_port(key)
     }
 
-    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
-        self.let_go_of_port(key)
+    fn unexempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.unexempt_port(key)
     }
 
     fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error> {
@@ -57,7 +57,7 @@ impl Writer for Nowhere {
         Err(dataplane::Error::NodeIndex(index))
     }
 
-    fn keep(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+    fn exempt(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
         Ok(())
     }
 
@@ -65,7 +65,7 @@ impl Writer for Nowhere {
         Ok(())
     }
 
-    fn let_go(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+    fn unexempt(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
         Ok(())
     }
 

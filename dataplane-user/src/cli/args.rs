@@ -159,7 +159,7 @@ pub enum Verb {
     #[command(
         after_help = "Example:\n  nodefence flag node-b --for 10m --reason \"ext4 journal blocked\"\n\n\
                             Only this node's agent is told; every node has its own. Returns once the verdict is in the \
-                            kernel; the node's idle clients are asked meanwhile (`nodefence status` shows what came of \
+                            kernel; the node's idle clients are challenged meanwhile (`nodefence status` shows what came of \
                             it, and --wait waits for it). With --strict the exit code is 5 where something of the node is not \
                             cut; the flag is set all the same."
     )]
@@ -175,7 +175,7 @@ pub enum Verb {
         /// Flag it even if it is this very node, or more than a third of all nodes would bear a flag
         #[arg(long)]
         force: bool,
-        /// Return only once the node's idle clients were asked, with what came of it
+        /// Return only once the node's idle clients were challenged, with what came of it
         #[arg(long)]
         wait: bool,
         /// Exit code 5 where something of the node is exempt, or not covered, or only counted
@@ -302,7 +302,7 @@ pub enum Verb {
         pin_dir: PathBuf,
     },
 
-    /// Put back into IPVS what a dead agent took out; for agents in containers and units
+    /// Put back into IPVS what a dead agent drained; for agents in containers and units
     #[command(after_help = GUARD)]
     Guard {
         /// Process id of the agent that started it: it ends with that one
@@ -415,7 +415,7 @@ pub struct AgentArgs {
     #[arg(long, help_heading = KUBE_PROXY, value_name = "N", default_value_t = 0)]
     pub conntrack_zone: u16,
 
-    /// Who puts IPVS back where the agent is killed: a process that it starts (child), or `nodefence guard`, started apart (external)
+    /// Who restores IPVS where the agent is killed: a process that it starts (child), or `nodefence guard`, started apart (external)
     #[arg(long, help_heading = KUBE_PROXY, value_name = "WHO", default_value = "child")]
     pub guard: GuardArg,
 

@@ -172,7 +172,7 @@ mod tests {
             backends: 0,
             own: false,
             action: "refuse".to_owned(),
-            kept: 0,
+            exempt: 0,
             flag,
             claims: claims.to_vec(),
         }

@@ -51,7 +51,7 @@ pub(super) fn run(
     let mut checks = judge(&facts);
     checks.extend(tried(features, &lacking));
     checks.extend(probed(&findings));
-    let judged = || proxy::judge(proxy::Wanted::Auto, &proxy::Facts::gather());
+    let judged = || proxy::judge(proxy::ProxyChoice::Auto, &proxy::Facts::gather());
     checks.push(kube_proxy(&told.unwrap_or_else(judged)));
     checks.push(replacement::check(beside.as_ref()));
     checks.push(flowtables(nft_flowtables()));
@@ -94,16 +94,16 @@ fn tried(features: Features, lacking: &[&str]) -> Vec<Check> {
 
 /// What the probes in namespaces of their own gave.
 fn probed(findings: &Findings) -> Vec<Check> {
-    let asking = match &findings.conntrack {
+    let challenging = match &findings.conntrack {
         Finding::Found(Conntrack { syn_ack: false, far_past: false, liberal: false }) => Check::warn(
-            "asking idle clients",
+            "challenging idle clients",
             "conntrack translates none of the questions on this kernel",
             "uname -r  # idle flows are cut when they next send; later kernels translate the questions",
         ),
-        Finding::Found(found) => Check::ok("asking idle clients", asked_by(*found)),
-        Finding::NotNeeded(why) => Check::ok("asking idle clients", why.clone()),
+        Finding::Found(found) => Check::ok("challenging idle clients", challenged_by(*found)),
+        Finding::NotNeeded(why) => Check::ok("challenging idle clients", why.clone()),
         Finding::Failed(why) => Check::warn(
-            "asking idle clients",
+            "challenging idle clients",
             format!("unknown how conntrack treats questions, so the agent tries all ways: {why}"),
             AS_ROOT,
         ),
@@ -132,7 +132,7 @@ fn probed(findings: &Findings) -> Vec<Check> {
             AS_ROOT,
         ),
     };
-    vec![asking, resets, deleting]
+    vec![challenging, resets, deleting]
 }
 
 /// How kube-proxy forwards.
@@ -145,7 +145,7 @@ fn kube_proxy(judgement: &proxy::Judgement) -> Check {
     Check::warn("kube-proxy", found, remedy)
 }
 
-fn asked_by(found: Conntrack) -> String {
+fn challenged_by(found: Conntrack) -> String {
     let ways = [
         (found.syn_ack, "SYN|ACK"),
         (found.far_past, "ACK from the past"),
@@ -366,7 +366,7 @@ fn agent(answer: Result<Status, ClientError>, pid: Option<i32>) -> Vec<Check> {
     checks
 }
 
-/// Who puts IPVS back where the agent is killed; nothing where there is nothing to guard.
+/// Who restores IPVS where the agent is killed; nothing where there is nothing to guard.
 fn guard(ipvs: &IpvsRow, pin_dir: &str) -> Option<Check> {
     const NAME: &str = "IPVS guard";
     match ipvs.guard {

@@ -7,7 +7,7 @@ use super::{
     exit::Exit,
     output::{printable, seconds},
 };
-use crate::report::{AskRow, FlagReport};
+use crate::report::{ChallengeRow, FlagReport};
 
 pub(super) fn flag(report: &FlagReport) -> String {
     let ends = match report.for_seconds {
@@ -71,7 +71,7 @@ fn is_observed(report: &FlagReport) -> bool {
 
 /// Established flows, and those among them whose clients say nothing by themselves.
 fn of_flows(report: &FlagReport) -> [String; 2] {
-    match &report.asked {
+    match &report.challenged {
         Some(row) => {
             let passed_over =
                 row.skipped_closed + row.skipped_not_tcp + row.skipped_opening_or_ended + row.unreachable;
@@ -82,12 +82,12 @@ fn of_flows(report: &FlagReport) -> [String; 2] {
             };
             [counted, idle_text(row)]
         }
-        None if report.asking => [
+        None if report.challenging => [
             "not counted yet: see `nodefence status`, or use --wait".to_owned(),
-            "their clients are being asked".to_owned(),
+            "their clients are being challenged".to_owned(),
         ],
-        None if is_observed(report) => ["pass, and are counted".to_owned(), "not asked".to_owned()],
-        None => ["cut when their clients next send".to_owned(), "not asked".to_owned()],
+        None if is_observed(report) => ["pass, and are counted".to_owned(), "not challenged".to_owned()],
+        None => ["cut when their clients next send".to_owned(), "not challenged".to_owned()],
     }
 }
 
@@ -131,12 +131,13 @@ pub(super) fn strict(report: &FlagReport) -> (Option<String>, Exit) {
 }
 
 /// What came of asking, for `status`.
-pub(super) fn asked_text(row: &AskRow) -> String {
+pub(super) fn challenged_text(row: &ChallengeRow) -> String {
     format!("{} flows listed, {}", row.listed, idle_text(row))
 }
 
-fn idle_text(row: &AskRow) -> String {
-    let mut text = format!("{} asked, {} of them closed in {:.3} s", row.asked, row.closed, row.seconds);
+fn idle_text(row: &ChallengeRow) -> String {
+    let mut text =
+        format!("{} challenged, {} of them closed in {:.3} s", row.challenged, row.closed, row.seconds);
     for (count, what) in [
         (row.skipped_closed, "closed already"),
         (row.skipped_not_tcp, "not TCP"),
@@ -175,8 +176,8 @@ mod tests {
             written: true,
             flip_micros: 40,
             received_ns: 0,
-            asking: true,
-            asked: None,
+            challenging: true,
+            challenged: None,
             warnings: Vec::new(),
         }
     }
@@ -188,24 +189,24 @@ mod tests {
             "on this node only (node-a): node-b is flagged by root (sudo by alice), ends in 1h\n\
              verdict      refuse (index 3), written in 40 us\n\
              established  not counted yet: see `nodefence status`, or use --wait\n\
-             idle         their clients are being asked\n\
+             idle         their clients are being challenged\n\
              new          to 2 of 2 backends: balanced anew to other endpoints\n\
              exempt       0 ports\n\
              uncovered    0 of 2 backends\n"
         );
-        let asked = AskRow {
+        let challenged = ChallengeRow {
             listed: 14,
-            asked: 11,
+            challenged: 11,
             closed: 10,
             skipped_not_tcp: 2,
             unreachable: 1,
             seconds: 0.02,
-            ..AskRow::default()
+            ..ChallengeRow::default()
         };
         let all = FlagReport {
             for_seconds: None,
-            asking: false,
-            asked: Some(asked),
+            challenging: false,
+            challenged: Some(challenged),
             new_refused: Some("how kube-proxy forwards is not known".to_owned()),
             exempt_count: 3,
             exempt: vec!["10.1.1.1:80/tcp (why)".to_owned()],
@@ -219,7 +220,7 @@ mod tests {
             "on this node only (node-a): node-b is flagged by root (sudo by alice), until `nodefence unflag`\n\
              verdict      refuse (index 3), written in 40 us\n\
              established  11 TCP flows, each reset when its client next sends\n\
-             idle         11 asked, 10 of them closed in 0.020 s, 2 not TCP, 1 without an attached device\n\
+             idle         11 challenged, 10 of them closed in 0.020 s, 2 not TCP, 1 without an attached device\n\
              new          to 1 of 2 backends: not balanced anew: how kube-proxy forwards is not known\n\
              exempt       3 ports, which pass\n             10.1.1.1:80/tcp (why)\n             and 2 more\n\
              uncovered    1 of 2 backends, which pass\n             10.9.1.1 (leaves by w0)\n\
@@ -229,11 +230,11 @@ mod tests {
 
     #[test]
     fn what_is_only_counted_is_said_to_pass() {
-        let observed = FlagReport { action: "observe".to_owned(), asking: false, ..report() };
+        let observed = FlagReport { action: "observe".to_owned(), challenging: false, ..report() };
         let text = flag(&observed);
         for line in [
             "\nestablished  pass, and are counted\n",
-            "\nidle         not asked\n",
+            "\nidle         not challenged\n",
             "\nnew          to 2 of 2 backends: pass, and are counted\n",
         ] {
             assert!(text.contains(line), "{text}");

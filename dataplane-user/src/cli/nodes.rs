@@ -52,9 +52,9 @@ fn unknown<'a>(rows: &[NodeRow], args: &'a NodesArgs) -> Vec<&'a str> {
 /// The head, where there is one, and a line for each row.
 fn lines<'a>(rows: impl Iterator<Item = &'a NodeRow>, format: Format) -> Vec<String> {
     let name = |row: &NodeRow| if row.own { format!("{} (own)", row.name) } else { row.name.clone() };
-    let action = |row: &NodeRow| match row.kept {
+    let action = |row: &NodeRow| match row.exempt {
         0 => row.action.clone(),
-        kept => format!("{}, {kept} ports kept", row.action),
+        exempt => format!("{}, {exempt} ports exempt", row.action),
     };
     let text = match format {
         Format::Name => columns(["NAME"], rows.map(|row| [row.name.clone()])),
@@ -189,7 +189,7 @@ mod tests {
     fn row(name: &str) -> Value {
         json!({
             "name": name, "address": "10.0.0.2", "addresses": ["10.0.0.2", "fd00::2"], "zone": "z1", "pool": null, "index": 1,
-            "generation": 2, "backends": 3, "own": false, "action": "pass", "kept": 0, "flag": null, "claims": []
+            "generation": 2, "backends": 3, "own": false, "action": "pass", "exempt": 0, "flag": null, "claims": []
         })
     }
 
@@ -243,21 +243,21 @@ mod tests {
     fn each_format_has_its_columns() {
         let mut own = row("node-a");
         own["own"] = json!(true);
-        let mut kept = flagged("b", 59);
-        kept["kept"] = json!(2);
-        let rows = rows([own, kept]);
+        let mut exempt = flagged("b", 59);
+        exempt["exempt"] = json!(2);
+        let rows = rows([own, exempt]);
         let text = |format| lines(rows.iter(), format).join("\n");
         assert_eq!(
             text(Format::Table),
-            "NAME          ADDRESS   ZONE  INDEX  BACKENDS  ACTION                FLAG\n\
-             node-a (own)  10.0.0.2  z1    1      3         pass                  -\n\
-             b             10.0.0.2  z1    1      3         refuse, 2 ports kept  flagged by root, 59s left"
+            "NAME          ADDRESS   ZONE  INDEX  BACKENDS  ACTION                  FLAG\n\
+             node-a (own)  10.0.0.2  z1    1      3         pass                    -\n\
+             b             10.0.0.2  z1    1      3         refuse, 2 ports exempt  flagged by root, 59s left"
         );
         assert_eq!(
             text(Format::Wide),
-            "NAME          ADDRESSES         ZONE  POOL  INDEX  GENERATION  BACKENDS  ACTION                FLAG\n\
-             node-a (own)  10.0.0.2,fd00::2  z1    -     1      2           3         pass                  -\n\
-             b             10.0.0.2,fd00::2  z1    -     1      2           3         refuse, 2 ports kept  flagged by root, 59s left"
+            "NAME          ADDRESSES         ZONE  POOL  INDEX  GENERATION  BACKENDS  ACTION                  FLAG\n\
+             node-a (own)  10.0.0.2,fd00::2  z1    -     1      2           3         pass                    -\n\
+             b             10.0.0.2,fd00::2  z1    -     1      2           3         refuse, 2 ports exempt  flagged by root, 59s left"
         );
         assert_eq!(text(Format::Name), "node-a\nb");
     }

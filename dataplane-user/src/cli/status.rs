@@ -6,16 +6,16 @@ use super::{
     adjust,
     claims::{automatic_text, has_automatic, held_lines, withheld_text},
     exit::Exit,
-    flag::asked_text,
+    flag::challenged_text,
     output::{or_dash, printable, seconds},
     replacement,
 };
 use crate::{
     plan::Mode,
-    report::{ClusterRow, GuardRow, IpvsRow, PinnedRow, RescueRow, Status, TakeOutRow},
+    report::{ClusterRow, DrainRow, GuardRow, IpvsRow, RescueRow, StaleRow, Status},
 };
 
-fn pinned_text(row: &PinnedRow) -> String {
+fn stale_text(row: &StaleRow) -> String {
     let mut text = format!("{} conntrack entries of UDP and SCTP, {} of TCP", row.datagrams, row.tcp);
     for (count, what) in [
         (row.by_filter, "requests by filter"),
@@ -33,20 +33,23 @@ fn pinned_text(row: &PinnedRow) -> String {
     text
 }
 
-fn taken_out_text(row: &TakeOutRow) -> String {
+fn drained_text(row: &DrainRow) -> String {
     if row.planned > 0 {
-        return format!("would take out {} destinations, keeps {} services", row.planned, row.kept_services);
+        return format!(
+            "would drain {} destinations, leaves {} services exempt",
+            row.planned, row.exempt_services
+        );
     }
     format!(
-        "{} destinations taken out, {} with connections left, {} services kept, {} failed",
-        row.taken, row.waiting, row.kept_services, row.failed
+        "{} destinations drained, {} with connections left, {} services exempt, {} failed",
+        row.taken, row.waiting, row.exempt_services, row.failed
     )
 }
 
 /// Nothing where there is nothing to guard.
 fn guard_text(ipvs: &IpvsRow) -> Option<&'static str> {
     match ipvs.guard {
-        GuardRow::Child => ipvs.loaded.then_some("child: the agent starts it once something is taken out"),
+        GuardRow::Child => ipvs.loaded.then_some("child: the agent starts it once something is drained"),
         GuardRow::External { seen: true } => Some("external, and it is there"),
         GuardRow::External { seen: false } => Some(
             "problem: external, and none is there: where this agent is killed, weights of 0 stay; start `nodefence guard`",
@@ -63,7 +66,7 @@ fn rescue(row: &RescueRow, mode: Mode) -> String {
             row.own
         ),
     };
-    let _ = write!(text, "; {} put in again, {} refused after their tries", row.put_in, row.tries);
+    let _ = write!(text, "; {} rescued, {} refused after their tries", row.rescued, row.tries);
     if row.beyond_budget != 0 {
         let _ =
             write!(text, ", {} refused at once beyond the budget (--rescue-per-second)", row.beyond_budget);
@@ -154,7 +157,7 @@ fn lines(status: &Status) -> Vec<(String, String)> {
         ),
     );
     if cluster.services.is_none() {
-        let unknown = "it has no `services`: what else a Service could use is not known, nothing is kept for one that is cut whole";
+        let unknown = "it has no `services`: what else a Service could use is not known, nothing is exempt for one that is cut whole";
         line("", unknown.to_owned());
     }
     for problem in
@@ -256,23 +259,23 @@ fn lines(status: &Status) -> Vec<(String, String)> {
         }
     }
     line("This kernel", status.probe_text.clone());
-    if !status.cannot_ask.is_empty() {
+    if !status.cannot_challenge.is_empty() {
         let what =
             "idle clients of flows that conntrack does not list; those flows are cut when they next send:";
-        line("Cannot ask", what.to_owned());
+        line("Cannot challenge", what.to_owned());
     }
-    for flows in &status.cannot_ask {
+    for flows in &status.cannot_challenge {
         line("", format!("- {flows}"));
     }
-    for (node, row) in &status.asked {
-        line("Asked", format!("{node}: {}", asked_text(row)));
+    for (node, row) in &status.challenged {
+        line("Challenged", format!("{node}: {}", challenged_text(row)));
         if let Some(problem) = &row.problem {
             line("", format!("problem: {problem}"));
         }
     }
     line("kube-proxy", status.proxy.to_string());
-    for (node, row) in &status.pinned {
-        line("Let go", format!("{node}: {}", pinned_text(row)));
+    for (node, row) in &status.stale {
+        line("Stale", format!("{node}: {}", stale_text(row)));
         if let Some(problem) = &row.problem {
             line("", format!("problem: {problem}"));
         }
@@ -280,15 +283,15 @@ fn lines(status: &Status) -> Vec<(String, String)> {
     for row in &status.neighbours {
         line("Next hop", format!("{} on {}: {}", row.address, row.interface, row.state));
     }
-    if status.kept != 0 {
-        line("Kept", format!("{} ports of flagged nodes, which are not cut", status.kept));
-        for row in &status.kept_examples {
+    if status.exempt != 0 {
+        line("Exempt", format!("{} ports of flagged nodes, which are not cut", status.exempt));
+        for row in &status.exempt_examples {
             let socket = std::net::SocketAddr::new(row.address, row.port);
             line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
         }
     }
-    if status.would_keep != 0 {
-        line("Would keep", format!("{} more ports, were what is observed enforced", status.would_keep));
+    if status.would_exempt != 0 {
+        line("Would exempt", format!("{} more ports, were what is observed enforced", status.would_exempt));
     }
     for problem in status.ipvs.note.iter().chain(&status.ipvs.problems) {
         line("IPVS", format!("problem: {problem}"));
@@ -297,9 +300,9 @@ fn lines(status: &Status) -> Vec<(String, String)> {
         line("IPVS guard", guard.to_owned());
     }
     for (node, row) in &status.ipvs.nodes {
-        line("IPVS", format!("{node}: {}", taken_out_text(row)));
-        for kept in &row.kept {
-            line("", format!("kept: {}: {}", kept.service, kept.why));
+        line("IPVS", format!("{node}: {}", drained_text(row)));
+        for exempt in &row.exempt {
+            line("", format!("exempt: {}: {}", exempt.service, exempt.why));
         }
         for problem in &row.problems {
             line("", format!("problem: {problem}"));

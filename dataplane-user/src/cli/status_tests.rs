@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::report::AskRow;
+use crate::report::ChallengeRow;
 
 /// Of an agent of two nodes where all is well.
 fn well() -> Value {
@@ -15,8 +15,8 @@ fn well() -> Value {
             "conflict_examples": [], "left_out": 0, "left_out_examples": [], "flags": [], "watch": null, "view": 1,
             "reading": {"times": 0, "processor_micros": 0, "ended_ns": 0}
         },
-        "flagged": [], "flagged_unknown": {}, "claimed_unknown": {}, "kept": 0, "kept_examples": [], "would_keep": 0,
-        "rescue": {"idle": null, "own": "not tried yet", "put_in": 0, "tries": 0, "beyond_budget": 0, "not": {}},
+        "flagged": [], "flagged_unknown": {}, "claimed_unknown": {}, "exempt": 0, "exempt_examples": [], "would_exempt": 0,
+        "rescue": {"idle": null, "own": "not tried yet", "rescued": 0, "tries": 0, "beyond_budget": 0, "not": {}},
         "flags_problem": null,
         "dataplane": {
             "pin_dir": "/sys/fs/bpf/nodefence/v3", "max_backends": 8, "left_out": 0, "left_out_ports": 0,
@@ -33,8 +33,8 @@ fn well() -> Value {
             "ipvs_translates": {"not_needed": "no IPVS"},
             "deletes_by_filter": {"found": {"v4": true, "v6": true}}, "milliseconds": 1
         },
-        "probe_text": "as it is", "cannot_ask": [], "asked": {}, "proxy": {"mode": null, "why": "--proxy says so"},
-        "pinned": {}, "neighbours": [],
+        "probe_text": "as it is", "cannot_challenge": [], "challenged": {}, "proxy": {"mode": null, "why": "--proxy says so"},
+        "stale": {}, "neighbours": [],
         "ipvs": {"loaded": false, "note": null, "problems": [], "changes": 0, "guard": {"kind": "child"}, "nodes": {}},
         "conntrack": {"zone": 0, "listed_v4": 0, "listed_v6": 0},
         "log_lines_lost": 0, "log_level": {"started": "info", "set": "info", "changed": null}
@@ -155,7 +155,7 @@ fn what_no_person_claimed_is_told_with_how_it_is_treated() {
     let lines = new_lines(|status| {
         status["flagged"] = json!([{
             "name": "node-b", "address": "10.0.0.2", "addresses": ["10.0.0.2"], "zone": null, "pool": null, "index": 1,
-            "generation": 1, "backends": 1, "own": false, "action": "pass", "kept": 0, "flag": null,
+            "generation": 1, "backends": 1, "own": false, "action": "pass", "exempt": 0, "flag": null,
             "claims": [{
                 "source": "hung", "cause": "hung", "by": "", "reason": "it owes answers", "evidence": null,
                 "since": "2026-01-01T00:00:00Z", "until": null, "standing": "observed", "withheld_by": []
@@ -173,9 +173,9 @@ fn what_no_person_claimed_is_told_with_how_it_is_treated() {
 }
 
 #[test]
-fn what_was_let_go_is_counted_by_kind() {
+fn what_was_deleted_is_counted_by_kind() {
     let lines = new_lines(|status| {
-        let row = PinnedRow {
+        let row = StaleRow {
             nodes: 2,
             affinity: 3,
             affinity_unknown: 4,
@@ -185,37 +185,37 @@ fn what_was_let_go_is_counted_by_kind() {
             refused: 8,
             problem: Some("no answer".to_owned()),
         };
-        status["pinned"] = json!({"node-b": row});
+        status["stale"] = json!({"node-b": row});
     });
     let expected = [
-        "Let go          node-b: 5 conntrack entries of UDP and SCTP, 6 of TCP, 7 requests by filter, 3 sets or lists of affinity, 4 sets of unknown Services left alone, 8 refused by the kernel, of 2 nodes together",
+        "Stale           node-b: 5 conntrack entries of UDP and SCTP, 6 of TCP, 7 requests by filter, 3 sets or lists of affinity, 4 sets of unknown Services left alone, 8 refused by the kernel, of 2 nodes together",
         "                problem: no answer",
     ];
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn what_is_taken_out_of_ipvs_and_what_would_be() {
+fn what_is_drained_from_ipvs_and_what_would_be() {
     let row =
-        TakeOutRow { taken: 2, waiting: 3, planned: 0, kept_services: 5, failed: 6, ..TakeOutRow::default() };
-    let observed = TakeOutRow { planned: 4, ..row.clone() };
-    let failed = TakeOutRow { problems: vec!["no answer".to_owned()], ..row };
+        DrainRow { taken: 2, waiting: 3, planned: 0, exempt_services: 5, failed: 6, ..DrainRow::default() };
+    let observed = DrainRow { planned: 4, ..row.clone() };
+    let failed = DrainRow { problems: vec!["no answer".to_owned()], ..row };
     let lines = new_lines(|status| {
         status["ipvs"]["nodes"] = json!({"node-b": observed, "node-c": failed});
     });
     let expected = [
-        "IPVS            node-b: would take out 4 destinations, keeps 5 services",
-        "IPVS            node-c: 2 destinations taken out, 3 with connections left, 5 services kept, 6 failed",
+        "IPVS            node-b: would drain 4 destinations, leaves 5 services exempt",
+        "IPVS            node-c: 2 destinations drained, 3 with connections left, 5 services exempt, 6 failed",
         "                problem: no answer",
     ];
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn who_guards_what_is_taken_out_is_told() {
+fn who_guards_what_is_drained_is_told() {
     let lines = |guard: Value| new_lines(|status| status["ipvs"]["guard"] = guard);
     let loaded = new_lines(|status| status["ipvs"]["loaded"] = json!(true));
-    assert_eq!(loaded, ["IPVS guard      child: the agent starts it once something is taken out"]);
+    assert_eq!(loaded, ["IPVS guard      child: the agent starts it once something is drained"]);
     let seen = lines(json!({"kind": "external", "seen": true}));
     assert_eq!(seen, ["IPVS guard      external, and it is there"]);
     let none = "IPVS guard      problem: external, and none is there: where this agent is killed, weights of 0 stay; start `nodefence guard`";
@@ -230,8 +230,9 @@ fn what_is_wrong_with_a_source_a_device_and_a_round_is_told() {
         status["cluster"]["flags"] = json!(["three"]);
         status["flags_problem"] = json!("four");
         status["interfaces"][0]["error"] = json!("five");
-        let asked = AskRow { asked: 1, problem: Some("six".to_owned()), ..AskRow::default() };
-        status["asked"] = json!({"node-b": asked});
+        let challenged =
+            ChallengeRow { challenged: 1, problem: Some("six".to_owned()), ..ChallengeRow::default() };
+        status["challenged"] = json!({"node-b": challenged});
         status["ipvs"]["note"] = json!("seven");
         status["log_lines_lost"] = json!(8);
     });

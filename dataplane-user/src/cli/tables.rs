@@ -79,8 +79,8 @@ pub(super) struct Detached {
     /// From the kernel.
     #[serde(flatten)]
     pub(super) removed: DetachReport,
-    /// Destinations that were put back into IPVS.
-    pub(super) put_back: usize,
+    /// Destinations that were restored in IPVS.
+    pub(super) restore: usize,
     /// The file that kept the CLI's flags, where there was one.
     pub(super) flags_file: Option<PathBuf>,
     /// Ledgers that could not be read and were put aside: they are left.
@@ -92,8 +92,8 @@ pub(super) fn detach(detached: &Detached) -> String {
     let mut text = format!(
         "removed {links} links, {filters} clsact filters, {qdiscs} clsact qdiscs, {maps} pinned maps"
     );
-    if detached.put_back > 0 {
-        let _ = write!(text, ", put {} destinations back into IPVS", detached.put_back);
+    if detached.restore > 0 {
+        let _ = write!(text, ", put {} destinations back into IPVS", detached.restore);
     }
     if let Some(file) = &detached.flags_file {
         let _ = write!(text, ", and the flags in {}", file.display());

@@ -66,7 +66,7 @@ pub enum AutoArg {
     Enforce,
 }
 
-/// Who puts IPVS back where the agent is killed.
+/// Who restores IPVS where the agent is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GuardArg {
     /// A process that the agent starts.

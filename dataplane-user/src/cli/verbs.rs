@@ -20,8 +20,9 @@ use super::{
     values::{AnswerArg, AutoArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
-    agent::{self, AuditSettings, Lock, Logging, Settings, Source, Wanted, own_folder},
+    agent::{self, AuditSettings, InterfaceChoice, Lock, Logging, Settings, Source, own_folder},
     dataplane,
+    drain::{self, GuardKind},
     enforce::Auto,
     flags::FlagStore,
     ledger,
@@ -29,15 +30,14 @@ use crate::{
     proxy,
     report::{
         AuditReport, BackendRow, Client, ClientError, CounterRow, ErrorKind, FlagReport, FlowFilter, Flows,
-        ModeReport, PATIENCE_WITH_ASKING, RepairReport, Request, Server, Status, UnflagReport,
+        ModeReport, PATIENCE_WITH_CHALLENGE, RepairReport, Request, Server, Status, UnflagReport,
     },
     source::Objects,
-    takeout::{self, GuardKind},
 };
 
 /// Carries out one verb. `objects`: what an agent follows in place of a cluster file.
 pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
-    let desk = Desk { socket: cli.socket(), format: cli.output };
+    let caller = Caller { socket: cli.socket(), format: cli.output };
     match cli.verb {
         Verb::Agent(ref args) => {
             let source = match (objects, &args.cluster_file) {
@@ -59,9 +59,9 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 wait,
                 sudo_user,
             };
-            let report = desk.flag(request)?;
+            let report = caller.flag(request)?;
             warn(&report.warnings);
-            print(desk.format, &report, flag::flag)?;
+            print(caller.format, &report, flag::flag)?;
             if strict {
                 let (findings, exit) = flag::strict(&report);
                 findings.iter().for_each(|findings| say(&format!("nodefence: {findings}")));
@@ -70,58 +70,58 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         }
         Verb::Unflag { node } => {
             let request = Request::Unflag { node };
-            desk.ask(&request, |report: &UnflagReport| warn(&report.warnings), tables::unflag)?;
+            caller.ask(&request, |report: &UnflagReport| warn(&report.warnings), tables::unflag)?;
         }
-        Verb::Nodes(ref args) => return nodes(&desk.socket, desk.format, args),
+        Verb::Nodes(ref args) => return nodes(&caller.socket, caller.format, args),
         Verb::Backends => {
-            desk.ask(&Request::Backends, quiet, |rows: &Vec<BackendRow>| tables::backends(rows))?
+            caller.ask(&Request::Backends, quiet, |rows: &Vec<BackendRow>| tables::backends(rows))?
         }
         Verb::Flows { node, backend, service, protocol, limit } => {
             let limit = limit.map(|limit| limit as usize);
             let request = Request::Flows(FlowFilter { node, backend, service, protocol, limit });
-            desk.ask(&request, |flows: &Flows| warn(&flows.notes), tables::flows)?;
+            caller.ask(&request, |flows: &Flows| warn(&flows.notes), tables::flows)?;
         }
         Verb::Counters => {
-            desk.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
+            caller.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
         }
         Verb::Status { check } => {
             let exit = |report: &Status| if check { status::check(report) } else { Exit::Ok };
-            return desk.ask_for(&Request::Status, quiet, status::status, exit);
+            return caller.ask_for(&Request::Status, quiet, status::status, exit);
         }
         Verb::Audit => {
             let warnings = |report: &AuditReport| warn(&audit::audit_warnings(report));
-            return desk.ask_for(&Request::Audit, warnings, audit::audit, audit::audit_exit);
+            return caller.ask_for(&Request::Audit, warnings, audit::audit, audit::audit_exit);
         }
         Verb::Repair { kinds, dry_run } => {
             let request = Request::Repair { kinds, dry_run };
             let notes = |report: &RepairReport| warn(&report.notes);
-            return desk.ask_for(&request, notes, audit::repair, audit::repair_exit);
+            return caller.ask_for(&request, notes, audit::repair, audit::repair_exit);
         }
         Verb::Mode { mode } => {
             let request = Request::Mode { mode: mode.map(Mode::from), sudo_user: adjust::sudo_user() };
-            desk.ask(&request, |report: &ModeReport| warn(&report.warnings), adjust::mode)?;
+            caller.ask(&request, |report: &ModeReport| warn(&report.warnings), adjust::mode)?;
         }
         Verb::LogLevel { level } => {
             let request = Request::LogLevel { level, sudo_user: adjust::sudo_user() };
-            desk.ask(&request, quiet, adjust::log_level)?;
+            caller.ask(&request, quiet, adjust::log_level)?;
         }
         Verb::Detach { ref pin_dir } => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
             let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
             // Whatever becomes of it: what cuts must go.
-            let put_back = takeout::put_all_back(&cli.run_dir);
+            let restore = drain::restore_all(&cli.run_dir);
             let removed = dataplane::detach(pin_dir)?;
             let store = FlagStore::new(&cli.run_dir);
             // Left behind they would cut again as soon as an agent starts.
             let flags_file = store.remove()?.then(|| store.path().to_owned());
             // An agent that was killed left it.
             Server::remove_stale(&cli.socket())?;
-            let (put_back, failed) = match put_back {
-                Ok(put_back) => (put_back, None),
+            let (restore, failed) = match restore {
+                Ok(restore) => (restore, None),
                 Err(error) => (0, Some(error)),
             };
             let ledgers_left = ledger::put_aside(&cli.run_dir);
-            let detached = tables::Detached { removed, put_back, flags_file, ledgers_left };
+            let detached = tables::Detached { removed, restore, flags_file, ledgers_left };
             let bpffs = dataplane::in_bpffs(pin_dir).unwrap_or(true);
             warn(tables::nothing_pinned(&detached.removed, pin_dir, bpffs).as_slice());
             print(cli.output, &detached, tables::detach)?;
@@ -134,10 +134,10 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         }
         Verb::Guard { parent, ref pin_dir } => {
             // Before the log has its thread.
-            let ends = takeout::Ends::hold().context("take signals")?;
+            let ends = drain::Ends::hold().context("take signals")?;
             let log = Log::begin(LogFormat::Text);
             let ended = match parent {
-                Some(parent) => takeout::guard_child(&cli.run_dir, pin_dir, parent).map_err(Into::into),
+                Some(parent) => drain::guard_child(&cli.run_dir, pin_dir, parent).map_err(Into::into),
                 None => guard(&cli.run_dir, pin_dir, ends),
             };
             return Ok(ended.map_or_else(|error| log.fails(&error), |()| Exit::Ok));
@@ -156,7 +156,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn guard(run_dir: &Path, pin_dir: &Path, ends: takeout::Ends) -> anyhow::Result<()> {
+fn guard(run_dir: &Path, pin_dir: &Path, ends: drain::Ends) -> anyhow::Result<()> {
     // It makes none: one that is named wrong would be watched over for nothing.
     anyhow::ensure!(
         run_dir.exists(),
@@ -164,7 +164,7 @@ fn guard(run_dir: &Path, pin_dir: &Path, ends: takeout::Ends) -> anyhow::Result<
         run_dir.display()
     );
     own_folder(run_dir)?;
-    Ok(takeout::guard(run_dir, pin_dir, ends)?)
+    Ok(drain::guard(run_dir, pin_dir, ends)?)
 }
 
 fn agent(settings: Settings, source: Source) -> anyhow::Result<()> {
@@ -175,12 +175,12 @@ fn agent(settings: Settings, source: Source) -> anyhow::Result<()> {
     ended
 }
 
-struct Desk {
+struct Caller {
     socket: PathBuf,
     format: Format,
 }
 
-impl Desk {
+impl Caller {
     fn ask<T: Serialize + DeserializeOwned>(
         &self,
         request: &Request,
@@ -190,7 +190,7 @@ impl Desk {
         self.ask_for(request, aside, table, |_| Exit::Ok).map(drop)
     }
 
-    /// As [`Desk::ask`]; the answer decides how the command ends.
+    /// As [`Caller::ask`]; the answer decides how the command ends.
     fn ask_for<T: Serialize + DeserializeOwned>(
         &self,
         request: &Request,
@@ -208,7 +208,7 @@ impl Desk {
         let mut client = Client::connect(&self.socket)?;
         // The last two read large tables.
         if let Request::Flag { wait: true, .. } | Request::Audit | Request::Repair { .. } = request {
-            client.set_patience(PATIENCE_WITH_ASKING)?;
+            client.set_patience(PATIENCE_WITH_CHALLENGE)?;
         }
         client.ask(request)
     }
@@ -237,7 +237,7 @@ fn warn(warnings: &[String]) {
 }
 
 fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
-    let mut interfaces = Wanted::default();
+    let mut interfaces = InterfaceChoice::default();
     for name in &args.interfaces {
         if name == "auto" {
             interfaces.auto = true;
@@ -279,11 +279,11 @@ fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
             AnswerArg::Drop => Answer::Drop,
         },
         proxy: match args.proxy {
-            ProxyArg::Auto => proxy::Wanted::Auto,
-            ProxyArg::Ipvs => proxy::Wanted::Ipvs,
-            ProxyArg::Iptables => proxy::Wanted::Iptables,
-            ProxyArg::Nftables => proxy::Wanted::Nftables,
-            ProxyArg::None => proxy::Wanted::None,
+            ProxyArg::Auto => proxy::ProxyChoice::Auto,
+            ProxyArg::Ipvs => proxy::ProxyChoice::Ipvs,
+            ProxyArg::Iptables => proxy::ProxyChoice::Iptables,
+            ProxyArg::Nftables => proxy::ProxyChoice::Nftables,
+            ProxyArg::None => proxy::ProxyChoice::None,
         },
         conntrack_zone: args.conntrack_zone,
         guard: match args.guard {

@@ -130,7 +130,7 @@ fn lockdown(facts: &Facts) -> Check {
     }
 }
 
-/// `nf_conntrack_tcp_be_liberal` is not looked at: the cut's RSTs are exact and idle clients are asked with either value.
+/// `nf_conntrack_tcp_be_liberal` is not looked at: the cut's RSTs are exact and idle clients are challenged with either value.
 fn conntrack(facts: &Facts) -> Vec<Check> {
     let Some(found) = &facts.conntrack else {
         return vec![Check::warn(
@@ -155,13 +155,13 @@ fn ipvs(facts: &Facts) -> Vec<Check> {
         not_zero(
             "vs.conntrack",
             facts.vs_conntrack,
-            "IPVS flows are not in conntrack, idle ones cannot be asked and are cut when they next send",
+            "IPVS flows are not in conntrack, idle ones cannot be challenged and are cut when they next send",
             "sysctl -w net.ipv4.vs.conntrack=1  # kube-proxy sets it",
         ),
         not_zero(
             "vs.expire_nodest_conn",
             facts.expire_nodest_conn,
-            "IPVS keeps the connections of a destination that is taken out",
+            "IPVS keeps the connections of a destination that is drained",
             "sysctl -w net.ipv4.vs.expire_nodest_conn=1  # kube-proxy sets it",
         ),
         not_zero(

@@ -56,7 +56,7 @@ pub struct Loaded {
     pub damaged: usize,
     /// Why none of it counts.
     pub problem: Option<&'static str>,
-    /// It is from before the machine booted: nothing of what it says is left to be put back.
+    /// It is from before the machine booted: nothing of what it says is left to be restored.
     pub ended_with_its_tables: bool,
     /// Where it was put aside, by [`Ledger::open`]: it may speak of tables that are still there.
     pub aside: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Why it must not be lost although none of it counts: what was taken out may still be so, also in another network namespace.
+    /// Why it must not be lost although none of it counts: what was drained may still be so, also in another network namespace.
     pub fn unread(&self) -> Option<&'static str> {
         self.problem.filter(|_| !self.ended_with_its_tables && !self.blank)
     }
@@ -141,7 +141,7 @@ impl Ledger {
         }
     }
 
-    /// Whether nothing stands in the ledger of a run folder that is to be put back, or may be. Cheap.
+    /// Whether nothing stands in the ledger of a run folder that is to be restored, or may be. Cheap.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -252,7 +252,7 @@ impl Ledger {
     }
 }
 
-/// Where to put a file that cannot be read: what already lies aside says what was taken out first, so it stays.
+/// Where to put a file that cannot be read: what already lies aside says what was drained first, so it stays.
 fn aside(path: &Path) -> PathBuf {
     (1..KEPT)
         .map(|n| bad(path, n))
@@ -305,7 +305,7 @@ fn whole(line: &[u8]) -> Option<&[u8]> {
 }
 
 /// What counts of the file, and how many of its lines are records. Each line has a checksum of its own: where the first one is damaged, the others still
-/// say what is to be put back.
+/// say what is to be restored.
 fn parse(bytes: &[u8], here: &Header) -> (Loaded, usize) {
     let mut loaded = Loaded::default();
     let mut lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());

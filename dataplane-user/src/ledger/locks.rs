@@ -20,11 +20,11 @@ const TURN: Duration = Duration::from_millis(500);
 
 /// Keeps agent, guard and `repair` from changing the tables at the same time.
 #[derive(Debug)]
-pub struct Turn {
+pub struct IpvsLock {
     _file: Option<Flock<File>>,
 }
 
-impl Turn {
+impl IpvsLock {
     /// Waits for it, half a second at most: a holder that was stopped meanwhile is passed over, and finds its lease lapsed when it goes on.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Turn {
         Ok(Self { _file: lock(run_dir, "turn", TURN)? })
     }
 
-    /// For whoever has nothing that must be put back: `None` where another keeps it for half a second.
+    /// For whoever has nothing that must be restored: `None` where another keeps it for half a second.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -66,7 +66,7 @@ impl Owner {
         super::is_at(&self.file, &path(run_dir, self.name))
     }
 
-    /// The same for the guard that puts back: one at a time.
+    /// The same for the guard that restores: one at a time.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.

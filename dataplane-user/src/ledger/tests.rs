@@ -108,7 +108,7 @@ fn another_boot_means_nothing() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// What was taken out may still be so: nothing is adopted, and nothing is lost.
+/// What was drained may still be so: nothing is adopted, and nothing is lost.
 #[test]
 fn what_cannot_be_read_is_put_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -264,21 +264,21 @@ proptest! {
 #[test]
 fn a_turn_is_not_waited_for_for_ever() {
     let dir = tempfile::tempdir().unwrap();
-    let _stopped = Turn::take(dir.path()).unwrap();
+    let _stopped = IpvsLock::take(dir.path()).unwrap();
     let begun = std::time::Instant::now();
-    let _passed = Turn::take(dir.path()).unwrap();
+    let _passed = IpvsLock::take(dir.path()).unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(500));
 }
 
-/// `repair` has nothing that must be put back: it gives way to who is at work.
+/// `repair` has nothing that must be restored: it gives way to who is at work.
 #[test]
 fn a_turn_that_another_has_is_not_taken_by_who_can_wait() {
     let dir = tempfile::tempdir().unwrap();
-    let turn = Turn::take_or_fail(dir.path()).unwrap();
+    let turn = IpvsLock::take_or_fail(dir.path()).unwrap();
     assert!(turn.is_some());
-    assert!(Turn::take_or_fail(dir.path()).unwrap().is_none());
+    assert!(IpvsLock::take_or_fail(dir.path()).unwrap().is_none());
     drop(turn);
-    assert!(Turn::take_or_fail(dir.path()).unwrap().is_some());
+    assert!(IpvsLock::take_or_fail(dir.path()).unwrap().is_some());
 }
 
 #[test]

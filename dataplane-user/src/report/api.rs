@@ -20,7 +20,7 @@ pub enum Request {
         /// Also the own node, and also more than a third of all.
         #[serde(default)]
         force: bool,
-        /// Answer only once the idle clients were asked.
+        /// Answer only once the idle clients were challenged.
         #[serde(default)]
         wait: bool,
         /// Who has root do it, by sudo's word (`SUDO_USER`). Left out where there is nobody: agents of before know of none.

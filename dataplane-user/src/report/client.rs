@@ -12,8 +12,8 @@ use super::api::{Failure, Reply, Request};
 
 /// How long an answer may take: `flows` waits for a dump of conntrack.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long one may take that waits for a round of asking.
-pub const PATIENCE_WITH_ASKING: Duration = Duration::from_secs(60);
+/// How long one may take that waits for a round of challenges.
+pub const PATIENCE_WITH_CHALLENGE: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

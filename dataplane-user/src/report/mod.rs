@@ -16,13 +16,13 @@ pub use adjusted::{Adjusted, ModeReport};
 pub use api::{ErrorKind, Failure, Reply, Request};
 pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
 pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
-pub use client::{Client, ClientError, PATIENCE_WITH_ASKING};
+pub use client::{Client, ClientError, PATIENCE_WITH_CHALLENGE};
 pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};
 pub use flows::{FlowFilter, Place, ServiceFilter};
-pub use ipvs::{GuardRow, IpvsRow, KeptServiceRow, TakeOutRow};
+pub use ipvs::{DrainRow, ExemptServiceRow, GuardRow, IpvsRow};
 pub use model::{
-    AskRow, BackendRow, ConntrackRow, CounterRow, DataplaneRow, FlagReport, FlowRow, Flows, InterfaceRow,
-    KeptRow, NeighbourRow, NodeRow, PinnedRow, ProgramRow, RescueRow, Status, UnflagReport,
+    BackendRow, ChallengeRow, ConntrackRow, CounterRow, DataplaneRow, ExemptRow, FlagReport, FlowRow, Flows,
+    InterfaceRow, NeighbourRow, NodeRow, ProgramRow, RescueRow, StaleRow, Status, UnflagReport,
 };
 pub use replacement::{Beside, ReplacementRow};
 pub use server::{Handler, Peer, Server, ServerError};

@@ -43,7 +43,7 @@ pub struct NodeRow {
     /// What the datapath does with packets to it: pass, refuse, drop or observe.
     pub action: String,
     /// How many ports of its backends pass all the same, because a Service has nothing else.
-    pub kept: usize,
+    pub exempt: usize,
     /// The flag it bears.
     pub flag: Option<FlagRow>,
     /// All that is held against it, the flag too.
@@ -71,7 +71,7 @@ pub struct BackendRow {
 
 /// A port of a flagged node's backend that is not cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRow {
+pub struct ExemptRow {
     /// The node.
     pub node: String,
     /// The backend's address.
@@ -131,20 +131,20 @@ pub struct CounterRow {
 
 /// What came of asking a node's idle clients for their numbers: the answers meet the cut.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct AskRow {
+pub struct ChallengeRow {
     /// Flows to the node that conntrack listed.
     pub listed: usize,
-    /// Flows whose client was asked.
-    pub asked: usize,
+    /// Flows whose client was challenged.
+    pub challenged: usize,
     /// Of those, gone or reset at the end.
     pub closed: usize,
-    /// Not asked: conntrack has them in CLOSE.
+    /// Not challenged: conntrack has them in CLOSE.
     pub skipped_closed: usize,
-    /// Not asked: no TCP; cut when the client next sends.
+    /// Not challenged: no TCP; cut when the client next sends.
     pub skipped_not_tcp: usize,
-    /// Not asked: being opened or closed in order.
+    /// Not challenged: being opened or closed in order.
     pub skipped_opening_or_ended: usize,
-    /// Not asked: no attached device leads to the backend, or the question could not be put in.
+    /// Not challenged: no attached device leads to the backend, or the question could not be put in.
     pub unreachable: usize,
     /// Flows made liberal in the reply direction.
     pub liberal: usize,
@@ -154,9 +154,9 @@ pub struct AskRow {
     pub problem: Option<String>,
 }
 
-/// What was let go of what kube-proxy's nftables or iptables pinned to a flagged node.
+/// What was deleted of what kube-proxy's nftables or iptables pinned to a flagged node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PinnedRow {
+pub struct StaleRow {
     /// Nodes that were cut together; the counts are of all of them. 1 where it was alone.
     pub nodes: usize,
     /// Sets or lists of clients that stick to an endpoint, from which all of them were taken.
@@ -165,7 +165,7 @@ pub struct PinnedRow {
     pub affinity_unknown: usize,
     /// conntrack entries of UDP and SCTP, deleted one by one.
     pub datagrams: usize,
-    /// conntrack entries of TCP, deleted one by one after idle clients were asked.
+    /// conntrack entries of TCP, deleted one by one after idle clients were challenged.
     pub tcp: usize,
     /// Requests that deleted by filter; the kernel does not tell how many entries each took.
     pub by_filter: usize,
@@ -226,10 +226,10 @@ pub struct FlagReport {
     pub flip_micros: u64,
     /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
     pub received_ns: u64,
-    /// Whether idle clients are being asked at this moment; what comes of it stands in [`Status::asked`].
-    pub asking: bool,
-    /// The round of asking idle clients, where it was waited for.
-    pub asked: Option<AskRow>,
+    /// Whether idle clients are being challenged at this moment; what comes of it stands in [`Status::asked`].
+    pub challenging: bool,
+    /// The round of challenging idle clients, where it was waited for.
+    pub challenged: Option<ChallengeRow>,
     /// What the operator should know.
     pub warnings: Vec<String>,
 }
@@ -338,8 +338,8 @@ pub struct RescueRow {
     pub idle: Option<String>,
     /// What becomes of those of this machine's own sockets, which are sent once more by a raw socket.
     pub own: String,
-    /// How many were put in again; one that met the cut again counts again.
-    pub put_in: u64,
+    /// How many were rescued; one that met the cut again counts again.
+    pub rescued: u64,
     /// How many were refused after all their tries.
     pub tries: u64,
     /// How many were refused at once, since more came than `--rescue-per-second` and the agent's share of a processor allow.
@@ -394,11 +394,11 @@ pub struct Status {
     /// Claims that no person made on such nodes.
     pub claimed_unknown: std::collections::BTreeMap<NodeName, Vec<ClaimRow>>,
     /// How many ports of flagged nodes' backends are not cut, because a Service has nothing else.
-    pub kept: usize,
+    pub exempt: usize,
     /// Some of them, with the reason.
-    pub kept_examples: Vec<KeptRow>,
-    /// How many more ports would be kept, were what is only observed enforced.
-    pub would_keep: usize,
+    pub exempt_examples: Vec<ExemptRow>,
+    /// How many more ports would be exempt, were what is only observed enforced.
+    pub would_exempt: usize,
     /// What became of packets that can be balanced anew.
     pub rescue: RescueRow,
     /// What is wrong with the file that keeps the CLI's flags.
@@ -413,23 +413,23 @@ pub struct Status {
     pub uncovered: usize,
     /// Some of them, with the reason.
     pub uncovered_examples: Vec<BackendRow>,
-    /// What was found out about this kernel: how idle clients are asked, and how RSTs are made.
+    /// What was found out about this kernel: how idle clients are challenged, and how RSTs are made.
     pub probe: Findings,
     /// The same in words.
     pub probe_text: String,
-    /// Which flows cannot be asked on this node.
-    pub cannot_ask: Vec<String>,
+    /// Which flows cannot be challenged on this node.
+    pub cannot_challenge: Vec<String>,
     /// How often conntrack was listed.
     pub conntrack: ConntrackRow,
-    /// The last round of asking, by node.
-    pub asked: std::collections::BTreeMap<NodeName, AskRow>,
+    /// The last round of challenges, by node.
+    pub challenged: std::collections::BTreeMap<NodeName, ChallengeRow>,
     /// How kube-proxy forwards, and by what that is known.
     pub proxy: Judgement,
     /// What was last let go of what its tables pinned to flagged nodes, by node.
-    pub pinned: std::collections::BTreeMap<NodeName, PinnedRow>,
+    pub stale: std::collections::BTreeMap<NodeName, StaleRow>,
     /// Next hops to flagged nodes.
     pub neighbours: Vec<NeighbourRow>,
-    /// What is taken out of IPVS.
+    /// What is drained from IPVS.
     pub ipvs: IpvsRow,
     /// How many lines of the log were lost: they came faster than they could be put into words, or than somebody read them.
     pub log_lines_lost: usize,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nodefence::proxy::{Facts, Wanted, judge};
+use nodefence::proxy::{Facts, ProxyChoice, judge};
 
 use super::{
     ControlPlane, KubeProxy, Mode, Rules, Virtual, Way,
@@ -114,7 +114,7 @@ pub fn holds(mode: Mode) -> Result<()> {
 
     let proxy = KubeProxy::start(&control, &cluster.a.ns, cluster.a.name, mode)?;
     ensure!(proxy.ask("/proxyMode")? == mode.to_string(), "it runs in another mode");
-    let found = cluster.a.ns.run(|| judge(Wanted::Auto, &Facts::gather()));
+    let found = cluster.a.ns.run(|| judge(ProxyChoice::Auto, &Facts::gather()));
     ensure!(
         found.mode.is_some_and(|found| found.to_string() == mode.to_string())
             && found.why == "kube-proxy says so",

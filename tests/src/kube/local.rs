@@ -89,7 +89,7 @@ fn keeps_its_own(beside: &Beside) -> Result<()> {
         row["taken"].as_u64() > Some(0) && row["waiting"] == 0
     })
     .with_context(|| row.to_string())?;
-    ensure!(row["kept"].as_array().is_some_and(|kept| !kept.is_empty()), "{row}");
+    ensure!(row["exempt"].as_array().is_some_and(|kept| !kept.is_empty()), "{row}");
     for family in BOTH {
         answered_by(beside, Place::Outside, family, a.name).context("its last endpoint was cut")?;
         answered_by(beside, Place::Node, family, c.name)?;

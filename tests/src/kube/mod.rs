@@ -18,11 +18,11 @@ pub mod local;
 mod nftables;
 pub mod objects;
 mod own;
-pub mod pinned;
 pub mod proxy;
 mod relay;
 pub mod rolling;
 pub mod rules;
+pub mod stale;
 pub mod usable;
 mod way;
 

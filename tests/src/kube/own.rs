@@ -13,7 +13,7 @@ use crate::{Conn, Family, Node, Place, audit::BOTH, client::UdpConn, topology::S
 
 /// No own socket's packet has met the cut yet.
 pub(super) const NOT_TRIED: &str = "not tried yet";
-/// Wanted on every kernel, in every mode, over TCP and UDP. Where it were not so, `status` would name the IP version and the protocol
+/// ExpectedMaps on every kernel, in every mode, over TCP and UDP. Where it were not so, `status` would name the IP version and the protocol
 /// (`net_rescue` has such a case).
 pub(super) const BALANCED: &str = "balanced anew";
 
@@ -41,9 +41,9 @@ fn asks(beside: &Beside, service: Service, family: Family) -> Result<String> {
     Ok(attempt.conn?.who()?)
 }
 
-/// How many packets were put in again.
-fn put_in(beside: &Beside) -> Result<u64> {
-    beside.status()?["rescue"]["put_in"].as_u64().context("how many packets were put in again")
+/// How many packets were rescued.
+fn rescued(beside: &Beside) -> Result<u64> {
+    beside.status()?["rescue"]["rescued"].as_u64().context("how many packets were rescued")
 }
 
 /// Whether each new client in the host network is answered by the live node without sending anything again, at least one of each IP version after its packet
@@ -60,11 +60,11 @@ pub(super) fn is_balanced(beside: &Beside, service: Service, hung: &Node, live: 
             if mode == Mode::Ipvs {
                 weigh(beside, service, family, hung)?;
             }
-            let before = put_in(beside)?;
+            let before = rescued(beside)?;
             let begun = Instant::now();
             let asked = asks(beside, service, family);
             longest = longest.max(Wait::since(begun));
-            let again = put_in(beside)? > before;
+            let again = rescued(beside)? > before;
             let what = format!("{service:?}, {family:?}, client {client} (met the cut: {again})");
             let who = asked.with_context(|| what.clone())?;
             ensure!(who == live.name, "{what}: {who}");

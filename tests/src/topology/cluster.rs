@@ -10,14 +10,7 @@ use anyhow::Result;
 
 use crate::{Agent, Netns, Proc, bin, tun::TunPair};
 
-/// IP version of a flow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
+pub use nodefence::cluster::Family;
 
 /// How pods of different nodes reach each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

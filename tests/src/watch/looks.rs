@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A thread that has its turn by so much later than it wanted was held up: by the host, or by a kernel that did not let go of the processor.
+/// A thread that has its turn by so much later than it wanted was held up: by the host, or by a kernel that did not deleted of the processor.
 pub(super) const LATE: Duration = Duration::from_millis(10);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -209,7 +209,7 @@ fn clsact_is_offered_to_no_device() {
     assert!(first.contains("nodefence:nf_") && first.contains(" skip_hw "), "{first}");
     drop(held);
     // As an agent left it that knew no such choice: the kernel exchanges no program for one with another choice, and traffic is not to go
-    // uncut while a filter is taken out and put in.
+    // uncut while a filter is drained and put in.
     pair.near.run(|| {
         let egress = sh("tc filter show dev up0 egress");
         let program = egress.split_once(" id ").unwrap().1.split(' ').next().unwrap().parse().unwrap();

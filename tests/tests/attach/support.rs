@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, path::PathBuf, process::Command, sync::Arc};
 use aya::programs::{SchedClassifier, TcAttachType};
 use nodefence::dataplane::{Dataplane, Options, TcChoice, TcMode, features};
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
-use nodefence_tests::{kernel, load::datagrams::Numbered, netns::Netns, wanted::Wanted};
+use nodefence_tests::{expected::ExpectedMaps, kernel, load::datagrams::Numbered, netns::Netns};
 
 /// Far side of the pair; each address stands for a backend.
 pub(crate) const PEERS: [Ipv4Addr; 4] = [
@@ -125,8 +125,8 @@ pub(crate) fn node(name: &str, generation: u32, flagged: bool) -> NodeEntry {
 }
 
 /// Nodes in the order of their indexes, each with its backends.
-pub(crate) fn wanted(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> Wanted {
-    let mut wanted = Wanted::default();
+pub(crate) fn wanted(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> ExpectedMaps {
+    let mut wanted = ExpectedMaps::default();
     for (index, (node, backends)) in (0_u32..).zip(nodes) {
         wanted.nodes.insert(index, *node);
         for backend in *backends {
@@ -138,7 +138,7 @@ pub(crate) fn wanted(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> Wanted {
 }
 
 /// The first peer's node is healthy, the second's is flagged; the others are no backends.
-pub(crate) fn one_flagged() -> Wanted {
+pub(crate) fn one_flagged() -> ExpectedMaps {
     wanted(&[(node("good", 1, false), &PEERS[..1]), (node("hung", 1, true), &PEERS[1..2])])
 }
 

@@ -1,4 +1,4 @@
-//! The writer of nodes' entries and kept ports: which maps it writes.
+//! The writer of nodes' entries and exempt ports: which maps it writes.
 use std::{fs, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
@@ -89,17 +89,17 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         let hung = node("hung", 1, true);
         let healthy = node("hung", 1, false);
         let addr = Addr::v4(PEERS[1].octets());
-        let kept = PortKey::kept(addr, 80, 6);
-        let let_go = PortKey::kept(addr, 81, 6);
+        let exempt = PortKey::exempt(addr, 80, 6);
+        let cut = PortKey::exempt(addr, 81, 6);
         writer.write_node(1, &hung).unwrap();
-        writer.keep_port(&kept).unwrap();
-        writer.keep_port(&let_go).unwrap();
+        writer.exempt_port(&exempt).unwrap();
+        writer.exempt_port(&cut).unwrap();
         assert_eq!(entries(1), [hung; 2]);
-        assert_eq!(has(&let_go), [Some(port_flags::KEEP); 2]);
-        writer.cut_port(&let_go).unwrap();
-        assert_eq!(has(&let_go), [Some(port_flags::CUT); 2]);
-        writer.let_go_of_port(&let_go).unwrap();
-        assert_eq!((has(&kept), has(&let_go)), ([Some(port_flags::KEEP); 2], [None; 2]));
+        assert_eq!(has(&cut), [Some(port_flags::EXEMPT); 2]);
+        writer.cut_port(&cut).unwrap();
+        assert_eq!(has(&cut), [Some(port_flags::CUT); 2]);
+        writer.unexempt_port(&cut).unwrap();
+        assert_eq!((has(&exempt), has(&cut)), ([Some(port_flags::EXEMPT); 2], [None; 2]));
         // The old map has no such index, and no backend there names it.
         writer.write_node(1_000, &hung).unwrap();
         assert_eq!(nodes[1].get(&1_000, 0).unwrap(), hung);
@@ -108,9 +108,9 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         assert!(!dataplane.devices.is_staged());
         writer.forget_old();
         writer.write_node(1, &healthy).unwrap();
-        writer.let_go_of_port(&kept).unwrap();
+        writer.unexempt_port(&exempt).unwrap();
         assert_eq!(entries(1), [hung, healthy]);
-        assert_eq!(has(&kept), [Some(port_flags::KEEP), None]);
+        assert_eq!(has(&exempt), [Some(port_flags::EXEMPT), None]);
     });
 }
 

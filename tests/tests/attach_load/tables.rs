@@ -52,20 +52,20 @@ fn equal_entries_are_not_written_again() {
 
 /// Verdicts, and what is kept for their sake, have another writer.
 #[test]
-fn tables_change_no_node_and_nothing_that_is_kept() {
+fn tables_change_no_node_and_nothing_that_is_exempt() {
     Pair::new("theirs").near.run(|| {
         let mut dataplane = Dataplane::open(&Options::default()).unwrap();
         let addr = Addr::v4(PEERS[1].octets());
-        let key = PortKey::kept(addr, 80, 6);
+        let key = PortKey::exempt(addr, 80, 6);
         let mut flagged = one_flagged();
         flagged.tables.ports = HashMap::from([(PortKey::endpoint(addr, 80, 6), port_flags::CUT)]);
         assert_eq!(flagged.write(&mut dataplane).unwrap().inserted, 3);
-        NodeWriter::new(&dataplane.devices).unwrap().keep_port(&key).unwrap();
+        NodeWriter::new(&dataplane.devices).unwrap().exempt_port(&key).unwrap();
         let before = dataplane.tables.owned().unwrap();
         assert_eq!(before.len(), 2);
         assert_eq!(dataplane.write(&Tables::default()).unwrap().deleted, 3);
         assert_eq!(dataplane.tables.owned().unwrap(), before);
-        assert_eq!(dataplane.tables.kept().unwrap(), [(key, port_flags::KEEP)]);
+        assert_eq!(dataplane.tables.exempt().unwrap(), [(key, port_flags::EXEMPT)]);
     });
 }
 

@@ -296,7 +296,7 @@ fn the_doctor_does_not_guess() -> Result<()> {
         serde_json::from_slice(&output.stdout).with_context(|| text(&output.stderr))?;
     let checks = checks.as_array().context("no list")?;
     ensure!(checks.iter().all(|check| check["level"] != "fail"), "{checks:?}");
-    for name in ["capabilities", "TC programs", "attach mode", "asking idle clients", "nft flowtables"] {
+    for name in ["capabilities", "TC programs", "attach mode", "challenging idle clients", "nft flowtables"] {
         let check = checks.iter().find(|check| check["name"] == name).context(name)?;
         ensure!(check["level"] == "warn" && check["remedy"] == "sudo nodefence doctor", "{check}");
     }

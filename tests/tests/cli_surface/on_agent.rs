@@ -62,7 +62,7 @@ fn a_flag_says_what_it_does_and_who_set_it() -> Result<()> {
     let by = "root (sudo by alice)";
     ensure!(told.contains(&format!("node-b is flagged by {by}, until `nodefence unflag`\n")), "{output:?}");
     ensure!(told.contains("\nestablished  0 TCP flows, each reset when its client next sends\n"), "{told}");
-    ensure!(told.contains("\nidle         0 asked, 0 of them closed in "), "{told}");
+    ensure!(told.contains("\nidle         0 challenged, 0 of them closed in "), "{told}");
     ensure!(told.contains("\nreplaces     flagged by root, "), "{told}");
     agent.logs(&format!("by=\"{by}\""))?;
     agent.kill();

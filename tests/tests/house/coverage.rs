@@ -61,7 +61,7 @@ fn a_test_is_found_by_its_file_modules_and_name() -> Result<()> {
         "gone::vxlan",
         "net_cut::vlan_that_is_gone",
         // Its file is not made of each topology.
-        "sweep_idle::vxlan",
+        "challenge_idle::vxlan",
         "kube_hang::clients_go_on",
         "net_rescue::gone::without_services_it_is_as_before",
     ] {

@@ -265,7 +265,7 @@ const CREW: &str = "dataplane-user/src/agent/threads.rs";
 /// Files that begin threads besides, and why those need nobody to watch them.
 const BESIDES: [(&str, &str); 3] = [
     (
-        "dataplane-user/kernel/src/dataplane/sweep/inject.rs",
+        "dataplane-user/kernel/src/dataplane/challenge/inject.rs",
         "scoped: whoever begins them waits for them; what one of them did not inject is counted so",
     ),
     (

@@ -55,7 +55,7 @@ fn clients_in_set(cluster: &Cluster, node: &Node, family: Family) -> Result<usiz
 
 /// The agent empties what is planted; where it is told not to, that is found and stays.
 #[test]
-fn a_client_in_a_set_is_let_go_or_found() -> Result<()> {
+fn a_client_in_a_set_is_deleted_or_found() -> Result<()> {
     let cluster = cluster()?;
     let of = |node: &Node| -> Result<usize> {
         BOTH.into_iter().map(|family| clients_in_set(&cluster, node, family)).sum()
@@ -66,7 +66,7 @@ fn a_client_in_a_set_is_let_go_or_found() -> Result<()> {
         nothing_for_a_while(&agent)?;
         ensure!(of(&cluster.b)? == 4, "nobody is flagged");
         agent.flag("node-b")?;
-        wait_until("B's clients are let go", EMPTIED, || of(&cluster.b).is_ok_and(|left| left == 0))?;
+        wait_until("B's clients are deleted", EMPTIED, || of(&cluster.b).is_ok_and(|left| left == 0))?;
         nothing_for_a_while(&agent)?;
         agent.unflag("node-b")?;
     }
@@ -110,7 +110,7 @@ fn clients_in_list(cluster: &Cluster, node: &Node) -> Result<usize> {
 /// A list's name is a hash: the agent empties those of Services that have affinity by what its source says. Where that does not say so kube-proxy goes on
 /// keeping its clients.
 #[test]
-fn a_client_in_a_list_that_the_agent_leaves_is_found_and_let_go() -> Result<()> {
+fn a_client_in_a_list_that_the_agent_leaves_is_found_and_deleted() -> Result<()> {
     let cluster = cluster()?;
     let agent = agent(&cluster, &["--proxy", "iptables"])?;
     for node in [&cluster.b, &cluster.c] {
@@ -138,7 +138,7 @@ fn a_client_in_a_list_that_the_agent_leaves_is_found_and_let_go() -> Result<()> 
         Service::ALL.len(),
     );
     agent.rewrite_cluster_file(&file)?;
-    wait_until("B's clients are let go", EMPTIED, || of(&cluster.b).is_ok_and(|left| left == 0))?;
+    wait_until("B's clients are deleted", EMPTIED, || of(&cluster.b).is_ok_and(|left| left == 0))?;
     nothing_for_a_while(&agent)
 }
 
@@ -152,7 +152,7 @@ fn where_it_is_configured_the_agent_empties_what_it_finds() -> Result<()> {
     ensure!(clients_in_list(&cluster, &cluster.b)? == 2, "nobody is flagged");
     agent.flag("node-b")?;
     let gone = || clients_in_list(&cluster, &cluster.b).is_ok_and(|left| left == 0);
-    wait_until("B's clients are let go", LIMIT, gone).with_context(|| agent.log())?;
+    wait_until("B's clients are deleted", LIMIT, gone).with_context(|| agent.log())?;
     ensure!(Audit::of(&agent)?.report["repairs"] == serde_json::json!(["flagged-affinity"]));
     nothing_for_a_while(&agent)
 }

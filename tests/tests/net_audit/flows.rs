@@ -39,7 +39,7 @@ fn a_clean_node_has_nothing_to_tell() -> Result<()> {
     let table = agent.expect(&["audit"])?;
     ensure!(table.contains("0 faults, 0 younger than that, 0 draining (a fault after 2s)"), "{table}");
     ensure!(table.contains("not looked at: stale-destination, missing-destination"), "{table}");
-    // A flag is no fault either: what it pins is let go.
+    // A flag is no fault either: what it pins is deleted.
     agent.expect(&["flag", "node-b", "--wait"])?;
     nothing_for_a_while(&agent)?;
     agent.unflag("node-b")?;
@@ -78,7 +78,7 @@ fn a_udp_flow_of_another_zone_is_no_fault() -> Result<()> {
 }
 
 #[test]
-fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
+fn a_udp_flow_to_a_backend_that_left_is_found_and_deleted() -> Result<()> {
     let cluster = cluster()?;
     let agent = agent(&cluster, &[])?;
     let _clients = dns_clients(&cluster, 3)?;
@@ -112,7 +112,7 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_let_go() -> Result<()> {
 }
 
 #[test]
-fn where_it_is_configured_the_agent_lets_go_by_itself() -> Result<()> {
+fn where_it_is_configured_the_agent_deletes_by_itself() -> Result<()> {
     let cluster = cluster()?;
     let agent = agent(&cluster, &["--repair", "stale-udp,flagged-flow"])?;
     let _clients = dns_clients(&cluster, 2)?;
@@ -148,7 +148,7 @@ fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Nobody lets go what is pinned to a flagged node where the operator says that tables are none of ours: that is found. TCP entries that appear from
+/// Nobody deletes what is pinned to a flagged node where the operator says that tables are none of ours: that is found. TCP entries that appear from
 /// nowhere are mended.
 #[test]
 fn flows_to_a_flagged_node_are_found() -> Result<()> {
@@ -171,7 +171,7 @@ fn flows_to_a_flagged_node_are_found() -> Result<()> {
 }
 
 #[test]
-fn a_tcp_entry_to_a_flagged_node_is_let_go_where_that_does_no_harm() -> Result<()> {
+fn a_tcp_entry_to_a_flagged_node_is_deleted_where_that_does_no_harm() -> Result<()> {
     let cluster = cluster()?;
     let agent = agent(&cluster, &[])?;
     agent.expect(&["flag", "node-b", "--wait"])?;

@@ -53,8 +53,8 @@ fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
         let clients: Vec<UdpConn> =
             (0..CLIENTS).map(|_| UdpConn::connect(&cluster.client, to, LIMIT)).collect::<Result<_, _>>()?;
         agent.flag_by_socket("node-b")?;
-        // Each second what is pinned to the node is let go. Not now: entries would go that these datagrams are to find.
-        let pinned = Still::of_next(agent.proc()?.pid(), "pinned", || Ok(()))?;
+        // Each second what is pinned to the node is deleted. Not now: entries would go that these datagrams are to find.
+        let pinned = Still::of_next(agent.proc()?.pid(), "stale-flows", || Ok(()))?;
         let (rescued, met) = (own_counter(&agent, "rescued")?, handed_over(&agent)?);
         let still = Still::of(agent.proc()?.pid(), "rescue")?;
         let begun = Instant::now();

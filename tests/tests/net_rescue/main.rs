@@ -20,9 +20,9 @@ use nodefence_tests::{
 
 mod common;
 mod ended;
-mod kept;
 mod own;
 mod refused;
+mod sticky;
 mod stopped;
 
 use common::{
@@ -81,11 +81,11 @@ fn hung(options: Options, count: usize) -> Result<()> {
     everywhere(&cluster, &agent, count)?;
     let put_in = own_counter(&agent, "rescued")?;
     // Each one in two meets node B.
-    ensure!(put_in as usize > count * 3, "{put_in} were put in again");
+    ensure!(put_in as usize > count * 3, "{put_in} were rescued");
     for reason in [Reason::Refused, Reason::Unreachable] {
         ensure!(agent.counter(reason)? == 0, "{reason:?}: {}", agent.expect(&["counters"])?);
     }
-    for name in ["rescue_tries", "rescue_untranslated", "rescue_not_put_in", "rescue_repeated"] {
+    for name in ["rescue_tries", "rescue_untranslated", "rescue_not_sent", "rescue_repeated"] {
         ensure!(own_counter(&agent, name)? == 0, "{}", agent.expect(&["counters"])?);
     }
     none_was_late(began, own_counter(&agent, "rescue_late")?)?;
@@ -230,7 +230,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     let answered = answered.into_inner();
     let reset = reset.into_inner();
     println!(
-        "{counts:?} connections, {answered} answered, {reset} reset, {} packets put in again",
+        "{counts:?} connections, {answered} answered, {reset} reset, {} packets rescued",
         own_counter(&agent, "rescued")?
     );
     // With each flag one of each client's at most is on its way to the node.

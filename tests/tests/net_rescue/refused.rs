@@ -78,7 +78,7 @@ fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
         ensure!(outcome == Outcome::Answered, "connection {at}: {outcome:?}");
     }
     ensure!(agent.counter(Reason::Rescue)? == 0, "{}", agent.expect(&["counters"])?);
-    ensure!(agent.counter(Reason::Kept)? > 0, "{}", agent.expect(&["counters"])?);
+    ensure!(agent.counter(Reason::Exempt)? > 0, "{}", agent.expect(&["counters"])?);
     Ok(())
 }
 
@@ -154,7 +154,7 @@ fn what_is_beyond_the_budget_is_refused_at_once() -> Result<()> {
     // The agent looks at it now and then.
     let is_told = || row().is_ok_and(|row| row["beyond_budget"].as_u64() > Some(5));
     wait_until("what was beyond it is counted", LIMIT, is_told).with_context(|| format!("{:?}", row()))?;
-    ensure!(row()?["put_in"].as_u64() > Some(0), "{}", row()?);
+    ensure!(row()?["rescued"].as_u64() > Some(0), "{}", row()?);
     let told = agent.expect(&["status"])?;
     ensure!(told.contains("refused at once beyond the budget (--rescue-per-second)"), "{told}");
     Ok(())

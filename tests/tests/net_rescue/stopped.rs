@@ -85,7 +85,7 @@ fn hung() -> Result<(Cluster, Agent)> {
     Ok((cluster, agent))
 }
 
-/// Once its lease is over the kernel refuses, and it goes on where it was when it is let go on.
+/// Once its lease is over the kernel refuses, and it goes on where it was when it is deleted on.
 #[test]
 fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     let (cluster, agent) = hung()?;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use nodefence_tests::{
     packet::XDP,
     packet_frame::{Frame, OWN_MAC, PEER_MAC, Transport},
-    packet_world::{HOST_PORT, KEPT_PORT, LAST, odd_backends, v4, v6},
+    packet_world::{EXEMPT_PORT, HOST_PORT, LAST, odd_backends, v4, v6},
 };
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 
@@ -104,7 +104,7 @@ fn shape(random: &mut StdRng, bare: bool) -> Frame {
             (0..random.random_range(1..4)).map(|_| if random.random() { 0x8100 } else { 0x88a8 }).collect();
     }
     if random.random_bool(0.5) {
-        frame.dport = *[HOST_PORT, KEPT_PORT].choose(random).expect("not empty");
+        frame.dport = *[HOST_PORT, EXEMPT_PORT].choose(random).expect("not empty");
     }
     frame.sport = random.random();
     frame.payload = vec![random.random(); random.random_range(0..120)];

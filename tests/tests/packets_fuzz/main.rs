@@ -8,7 +8,7 @@ use nodefence_common::{ANSWERS_PER_SECOND, Reason};
 use nodefence_tests::{
     model::{Backend, Budgets, World},
     packet::{Programs, XDP},
-    packet_world::{HOST, KEPT, LAST, STALE, bytes, keep, world},
+    packet_world::{EXEMPT, HOST, LAST, STALE, bytes, keep, world},
 };
 use rand::Rng as _;
 
@@ -83,7 +83,7 @@ fn whole_world() -> World {
             let generation = if node == STALE { 3 } else { 10 + node };
             let backend = Backend { node, generation, host_network: node == HOST };
             let ip = bare_backend(node, sixth);
-            if node == HOST || node == KEPT {
+            if node == HOST || node == EXEMPT {
                 keep(&mut world, ip, node);
             }
             world.backends.insert(bytes(ip), backend);

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 
 use nodefence_common::Reason;
 use nodefence_tests::{
-    packet_check::Answer,
+    packet_check::ExpectedAnswer,
     packet_frame::{Frame, Transport},
     packet_world::{v4, v6},
 };
@@ -22,7 +22,7 @@ pub(crate) enum Want {
     Pass,
     Counted(Reason),
     Drop(Reason),
-    Answer(Answer),
+    Answer(ExpectedAnswer),
 }
 
 pub(crate) struct Case {
@@ -45,11 +45,11 @@ pub(crate) fn tcp(flags: u8) -> Transport {
 }
 
 pub(crate) fn reset() -> Want {
-    Want::Answer(Answer::Reset(ACK))
+    Want::Answer(ExpectedAnswer::Reset(ACK))
 }
 
 pub(crate) fn refuse(more: u32) -> Want {
-    Want::Answer(Answer::Refuse(SEQ + PAYLOAD + more))
+    Want::Answer(ExpectedAnswer::Refuse(SEQ + PAYLOAD + more))
 }
 
 #[derive(Default)]

@@ -4,11 +4,11 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence_common::{Counter, Reason};
 use nodefence_tests::{
     packet::{Programs, TC_DROP, TC_PASS, TC_REDIRECT, XDP, XDP_DROP, XDP_PASS, XDP_TX, own_network},
-    packet_check::{Answer, check, check_padded},
+    packet_check::{ExpectedAnswer, check, check_padded},
     packet_frame::{Frame, OWN_MAC, Transport},
     packet_world::{
-        ANSWER_PORT, DROP, HEALTHY, HOST, HOST_PORT, IGNORE, KEPT, KEPT_PORT, LAPSED, OBSERVE, REFUSE, STALE,
-        install, world,
+        ANSWER_PORT, DROP, EXEMPT, EXEMPT_PORT, HEALTHY, HOST, HOST_PORT, IGNORE, LAPSED, OBSERVE, REFUSE,
+        STALE, install, world,
     },
 };
 
@@ -28,23 +28,28 @@ fn protocols(table: &mut Table, sixth: bool) {
     table.add("a segment that ends", to(tcp(ACK_FLAG | FIN_FLAG)), reset());
     table.add("SYN and ACK", to(tcp(ACK_FLAG | SYN_FLAG)), reset());
     table.edited("TCP options", to(tcp(ACK_FLAG)), |f| f.tcp_options = vec![1; 40], reset());
-    table.edited("a SYN", to(tcp(SYN_FLAG)), |f| f.payload.clear(), Want::Answer(Answer::Refuse(SEQ + 1)));
+    table.edited(
+        "a SYN",
+        to(tcp(SYN_FLAG)),
+        |f| f.payload.clear(),
+        Want::Answer(ExpectedAnswer::Refuse(SEQ + 1)),
+    );
     table.add("a SYN with data", to(tcp(SYN_FLAG)), refuse(1));
     table.add("no flags", to(tcp(0)), refuse(0));
     table.add("FIN alone", to(tcp(FIN_FLAG)), refuse(1));
     let wrapping = Transport::Tcp { seq: u32::MAX, ack: 0, flags: SYN_FLAG };
-    table.add("a sequence that wraps", to(wrapping), Want::Answer(Answer::Refuse(PAYLOAD)));
+    table.add("a sequence that wraps", to(wrapping), Want::Answer(ExpectedAnswer::Refuse(PAYLOAD)));
     table.add("a RST", to(tcp(RST_FLAG)), Want::Drop(Reason::Dropped));
     table.add("RST and ACK", to(tcp(RST_FLAG | ACK_FLAG)), Want::Drop(Reason::Dropped));
-    table.add("a datagram", to(Transport::Udp), Want::Answer(Answer::Unreachable));
+    table.add("a datagram", to(Transport::Udp), Want::Answer(ExpectedAnswer::Unreachable));
     table.edited(
         "an empty datagram",
         to(Transport::Udp),
         |f| f.payload.clear(),
-        Want::Answer(Answer::Unreachable),
+        Want::Answer(ExpectedAnswer::Unreachable),
     );
     let long = |f: &mut Frame| f.payload = vec![0x5a; 1_200];
-    table.edited("a long datagram", to(Transport::Udp), long, Want::Answer(Answer::Unreachable));
+    table.edited("a long datagram", to(Transport::Udp), long, Want::Answer(ExpectedAnswer::Unreachable));
     table.edited("a long segment", to(tcp(ACK_FLAG)), long, reset());
     table.add("SCTP", to(Transport::Sctp), Want::Drop(Reason::Dropped));
     table.add("ESP", to(Transport::Raw(50)), Want::Drop(Reason::Dropped));
@@ -99,7 +104,11 @@ fn verdicts(table: &mut Table, sixth: bool) {
         frame
     };
     table.add("a host-network port", host(ack(), HOST_PORT), reset());
-    table.add("a host-network datagram", host(Transport::Udp, HOST_PORT), Want::Answer(Answer::Unreachable));
+    table.add(
+        "a host-network datagram",
+        host(Transport::Udp, HOST_PORT),
+        Want::Answer(ExpectedAnswer::Unreachable),
+    );
     table.add("host-network SCTP", host(Transport::Sctp, HOST_PORT), Want::Drop(Reason::Dropped));
     table.add("another port of the host", host(ack(), 10_250), Want::Pass);
     table.add("another datagram to the host", host(Transport::Udp, 10_250), Want::Pass);
@@ -122,45 +131,45 @@ fn kept(table: &mut Table, sixth: bool) {
         frame.dport = port;
         frame
     };
-    for node in [KEPT, HOST] {
+    for node in [EXEMPT, HOST] {
         for transport in [tcp(ACK_FLAG), tcp(SYN_FLAG), tcp(RST_FLAG), Transport::Udp, Transport::Sctp] {
-            let name = format!("{transport:?} to a kept port of node {node}");
-            table.add(&name, to(node, transport, KEPT_PORT), Want::Counted(Reason::Kept));
+            let name = format!("{transport:?} to an exempt port of node {node}");
+            table.add(&name, to(node, transport, EXEMPT_PORT), Want::Counted(Reason::Exempt));
         }
         let mut back = to(node, tcp(ACK_FLAG), HOST_PORT);
-        back.sport = KEPT_PORT;
-        table.add("the kept port as source", back, reset());
+        back.sport = EXEMPT_PORT;
+        table.add("the exempt port as source", back, reset());
     }
-    table.add("a port of a kept address that is not", to(KEPT, tcp(SYN_FLAG), HOST_PORT), refuse(1));
-    let datagram = to(KEPT, Transport::Udp, HOST_PORT);
-    table.add("a datagram to a port that is not kept", datagram, Want::Answer(Answer::Unreachable));
-    let sctp = to(KEPT, Transport::Sctp, HOST_PORT);
-    table.add("SCTP to a port that is not kept", sctp, Want::Drop(Reason::Dropped));
-    // What the backend of a kept address asks for comes to whatever port it asked from.
+    table.add("a port of an exempt address that is not", to(EXEMPT, tcp(SYN_FLAG), HOST_PORT), refuse(1));
+    let datagram = to(EXEMPT, Transport::Udp, HOST_PORT);
+    table.add("a datagram to a port that is not exempt", datagram, Want::Answer(ExpectedAnswer::Unreachable));
+    let sctp = to(EXEMPT, Transport::Sctp, HOST_PORT);
+    table.add("SCTP to a port that is not exempt", sctp, Want::Drop(Reason::Dropped));
+    // What the backend of an exempt address asks for comes to whatever port it asked from.
     for transport in [tcp(SYN_FLAG | ACK_FLAG), tcp(ACK_FLAG), tcp(RST_FLAG), Transport::Udp, Transport::Sctp]
     {
-        let name = format!("{transport:?} in answer to a kept address");
-        table.add(&name, to(KEPT, transport.clone(), ANSWER_PORT), Want::Counted(Reason::Kept));
-        let mut from_cut = to(KEPT, transport, ANSWER_PORT);
+        let name = format!("{transport:?} in answer to an exempt address");
+        table.add(&name, to(EXEMPT, transport.clone(), ANSWER_PORT), Want::Counted(Reason::Exempt));
+        let mut from_cut = to(EXEMPT, transport, ANSWER_PORT);
         from_cut.sport = HOST_PORT;
-        table.add(&format!("{name}, from a port that is cut there"), from_cut, Want::Counted(Reason::Kept));
+        table.add(&format!("{name}, from a port that is cut there"), from_cut, Want::Counted(Reason::Exempt));
     }
     table.add("an answer to the host", to(HOST, tcp(SYN_FLAG | ACK_FLAG), ANSWER_PORT), Want::Pass);
     // A flow that is kept needs its ICMP errors, and a ping says nothing else than they do.
     let icmp: &[u8] = if sixth { &[1, 2, 128, 135] } else { &[3, 8] };
     for kind in icmp {
-        let frame = to(KEPT, Transport::Icmp(*kind), 0);
-        table.add(&format!("ICMP type {kind} to a kept address"), frame, Want::Counted(Reason::Kept));
+        let frame = to(EXEMPT, Transport::Icmp(*kind), 0);
+        table.add(&format!("ICMP type {kind} to an exempt address"), frame, Want::Counted(Reason::Exempt));
     }
-    table.add("ESP to a kept address", to(KEPT, Transport::Raw(50), 0), Want::Counted(Reason::Kept));
+    table.add("ESP to an exempt address", to(EXEMPT, Transport::Raw(50), 0), Want::Counted(Reason::Exempt));
     for fragment in [(0, true), (185, true), (370, false)] {
-        let mut frame = to(KEPT, Transport::Udp, HOST_PORT);
+        let mut frame = to(EXEMPT, Transport::Udp, HOST_PORT);
         if sixth {
             frame.extensions = vec![Frame::fragment_header(fragment.0, fragment.1)];
         } else {
             frame.fragment = Some(fragment);
         }
-        let name = format!("a fragment at {} to a kept address", fragment.0);
+        let name = format!("a fragment at {} to an exempt address", fragment.0);
         table.add(&name, frame, Want::Counted(Reason::FragmentPassed));
     }
 }
@@ -183,9 +192,9 @@ fn reason(want: Want) -> Option<Reason> {
     match want {
         Want::Pass => None,
         Want::Counted(reason) | Want::Drop(reason) => Some(reason),
-        Want::Answer(Answer::Reset(_)) => Some(Reason::Reset),
-        Want::Answer(Answer::Refuse(_)) => Some(Reason::Refused),
-        Want::Answer(Answer::Unreachable) => Some(Reason::Unreachable),
+        Want::Answer(ExpectedAnswer::Reset(_)) => Some(Reason::Reset),
+        Want::Answer(ExpectedAnswer::Refuse(_)) => Some(Reason::Refused),
+        Want::Answer(ExpectedAnswer::Unreachable) => Some(Reason::Unreachable),
     }
 }
 
@@ -266,7 +275,7 @@ fn egress_without_a_link_layer_header() -> Result<()> {
 fn xdp() -> Result<()> {
     run(XDP, |case| {
         // XDP answers TCP only, and a group address is never the device's own.
-        if matches!(case.want, Want::Answer(Answer::Unreachable) | Want::Drop(Reason::Handed)) {
+        if matches!(case.want, Want::Answer(ExpectedAnswer::Unreachable) | Want::Drop(Reason::Handed)) {
             case.want = Want::Drop(Reason::Dropped);
         }
         // Who sent it is the same to XDP, which asks to whom.

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 
 use nodefence_common::Reason;
 use nodefence_tests::{
-    packet_check::Answer,
+    packet_check::ExpectedAnswer,
     packet_frame::{Frame, OWN_MAC, PEER_MAC, Transport},
     packet_world::{HOST, HOST_PORT, REFUSE, v4, v6},
 };
@@ -19,7 +19,7 @@ pub(crate) fn shapes(table: &mut Table, sixth: bool) {
             &format!("UDP, tags {tags:x?}"),
             udp(),
             |f| f.tags = tags,
-            Want::Answer(Answer::Unreachable),
+            Want::Answer(ExpectedAnswer::Unreachable),
         );
     }
     table.edited("three tags", ack(), |f| f.tags = vec![0x8100; 3], Want::Counted(Reason::Unparsed));

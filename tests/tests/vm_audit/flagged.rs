@@ -1,4 +1,4 @@
-//! Beside the take-out: what it owns is explained, what it could not do is found.
+//! Beside the drain: what it owns is explained, what it could not do is found.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use nodefence_tests::{
 use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 
 #[test]
-fn what_the_take_out_owns_is_no_fault() -> Result<()> {
+fn what_the_drain_owns_is_no_fault() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
     // What others weighed 0 before the flag is not ours, and stays found.
@@ -46,9 +46,9 @@ fn what_the_take_out_owns_is_no_fault() -> Result<()> {
     nothing_for_a_while(&agent)
 }
 
-/// With `expire_nodest_conn` 0 the kernel keeps connections: the take-out says so, and the audit finds what is left.
+/// With `expire_nodest_conn` 0 the kernel keeps connections: the drain says so, and the audit finds what is left.
 #[test]
-fn what_the_take_out_cannot_do_is_found() -> Result<()> {
+fn what_the_drain_cannot_do_is_found() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
     ns.sysctl("ipv4/vs/expire_nodest_conn", "0")?;
@@ -67,7 +67,7 @@ fn what_the_take_out_cannot_do_is_found() -> Result<()> {
     let audit = wait_faults(&agent, &pinned)?;
     let row = audit.row(pinned[0]).context("no row")?;
     ensure!(row["detail"] == "on a flagged node; weight 0, 1 connections, 0 templates", "{row}");
-    // Both are the take-out's.
+    // Both are the drain's.
     let left = outcomes([("flagged-destination left", 1), ("flagged-flow left", 1)]);
     ensure!(repair(&agent, &["--kind", "flagged-destination,flagged-flow"])? == left);
     // It goes on once it can.

@@ -43,7 +43,7 @@ fn what_was_deleted_from_conntrack() -> Result<()> {
             format!("0 conntrack entries of UDP and SCTP, 0 of TCP, {} requests by filter", 2 * families)
         }
     };
-    says(&agent, &format!("Let go          node-b: {deleted}"))
+    says(&agent, &format!("Stale           node-b: {deleted}"))
 }
 
 #[test]
@@ -110,8 +110,9 @@ fn host_network_ports_that_do_not_fit() -> Result<()> {
         let map = MapData::from_pin(format!("{PINNED_MAPS}/ports")).and_then(Map::from_map_data)?;
         let mut ports: HashMap<_, PortKey, u32> = map.try_into()?;
         let pods = (0..=1).flat_map(|pod| (0..=u16::MAX).map(move |port| (Addr::v4([10, 99, 0, pod]), port)));
-        let full =
-            |(address, port)| ports.insert(&PortKey::kept(address, port, 6), &port_flags::KEEP, 0).is_err();
+        let full = |(address, port)| {
+            ports.insert(&PortKey::exempt(address, port, 6), &port_flags::EXEMPT, 0).is_err()
+        };
         let before_full = pods.into_iter().position(full).context("it has room for more")?;
         ensure!(before_full < MAX_PORTS as usize, "{before_full}");
         Ok(())
@@ -143,7 +144,7 @@ fn an_entry_that_somebody_else_deleted() -> Result<()> {
 
 /// An observed node exempts nothing.
 #[test]
-fn ports_that_would_be_kept() -> Result<()> {
+fn ports_that_would_be_exempt() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let last = cluster.services_file_with(|_, node| (node.name == "node-b").then_some(""));
     let observe = ["--mode", "observe", "--proxy", "nftables"];

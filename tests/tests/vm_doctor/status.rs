@@ -43,7 +43,7 @@ fn room(ns: &Netns, map: &str) -> Result<u64> {
 fn this_kernel() -> Result<String> {
     let kernel = Kernel::here()?;
     Ok(format!(
-        "idle clients are asked by SYN|ACK, then by {}; conntrack entries are deleted {}; RSTs are {}",
+        "idle clients are challenged by SYN|ACK, then by {}; conntrack entries are deleted {}; RSTs are {}",
         if kernel.translates_the_past() { "ACK" } else { "ACK on flows made liberal" },
         kernel.deletes(),
         if kernel.ipvs_translates() {
@@ -98,7 +98,7 @@ fn of_the_machine(
         ),
         ("This kernel", this_kernel()?),
         (
-            "Cannot ask",
+            "Cannot challenge",
             "idle clients of flows that conntrack does not list; those flows are cut when they next send:"
                 .to_owned(),
         ),
@@ -158,10 +158,10 @@ fn next_hop(ns: &Netns, address: &str) -> Result<String> {
     Ok(format!("{address} on eth0: {state}"))
 }
 
-const RESCUED: &str = "new connections and datagrams that meet the cut are balanced anew (of own sockets: not tried yet); 0 put in again, 0 refused after their \
+const RESCUED: &str = "new connections and datagrams that meet the cut are balanced anew (of own sockets: not tried yet); 0 rescued, 0 refused after their \
                        tries";
 
-const GUARD: &str = "child: the agent starts it once something is taken out";
+const GUARD: &str = "child: the agent starts it once something is drained";
 
 #[test]
 fn each_line_is_true() -> Result<()> {
@@ -202,17 +202,17 @@ fn each_line_is_true() -> Result<()> {
     };
     wait_until("node B is out", LIMIT, out).with_context(|| agent.log())?;
     let status = agent.status()?;
-    let asked = &status["asked"]["node-b"];
+    let asked = &status["challenged"]["node-b"];
     let seconds = asked["seconds"].as_f64().context("how long it took")?;
     let rest = [
-        ("Asked", format!("node-b: 1 flows listed, 1 asked, 1 of them closed in {seconds:.3} s")),
+        ("Challenged", format!("node-b: 1 flows listed, 1 challenged, 1 of them closed in {seconds:.3} s")),
         ("kube-proxy", "ipvs (--proxy says so)".to_owned()),
         ("Next hop", next_hop(ns, "10.2.0.12")?),
         ("Next hop", next_hop(ns, "fd00:2::12")?),
         ("IPVS guard", GUARD.to_owned()),
         (
             "IPVS",
-            "node-b: 12 destinations taken out, 0 with connections left, 0 services kept, 0 failed"
+            "node-b: 12 destinations drained, 0 with connections left, 0 services exempt, 0 failed"
                 .to_owned(),
         ),
         ("Rescue", RESCUED.to_owned()),
@@ -220,7 +220,7 @@ fn each_line_is_true() -> Result<()> {
     ];
     let expected = [of_the_machine(&cluster, &agent, &status, [3, 8])?, lines(&rest)].concat();
     same(&told(&agent)?, &expected)?;
-    ensure!(asked["asked"] == 1 && asked["closed"] == 1, "{asked}");
+    ensure!(asked["challenged"] == 1 && asked["closed"] == 1, "{asked}");
     ensure!(status["ipvs"]["loaded"] == true && status["ipvs"]["problems"] == json!([]), "{status}");
     ensure!(status["flagged"][0]["flag"]["reason"] == "disk blocked", "{status}");
     let probe = &status["probe"]["ipvs_translates"]["found"];
@@ -252,8 +252,8 @@ fn each_problem_has_its_line() -> Result<()> {
     wait_until("the file is refused", LIMIT, refused)?;
     let kept = |node: &str| {
         agent.status().is_ok_and(|status| {
-            status["ipvs"]["nodes"][node]["kept_services"] == SERVERS.len()
-                && status["asked"][node].is_object()
+            status["ipvs"]["nodes"][node]["exempt_services"] == SERVERS.len()
+                && status["challenged"][node].is_object()
                 && next_hops(&status) == 4
         })
     };
@@ -291,9 +291,12 @@ fn each_problem_has_its_line() -> Result<()> {
         expected.splice(at..at, more);
     }
     let asked = |node: &str| {
-        let row = &status["asked"][node];
+        let row = &status["challenged"][node];
         let seconds = row["seconds"].as_f64().context("how long it took")?;
-        anyhow::Ok(("Asked", format!("{node}: 0 flows listed, 0 asked, 0 of them closed in {seconds:.3} s")))
+        anyhow::Ok((
+            "Challenged",
+            format!("{node}: 0 flows listed, 0 challenged, 0 of them closed in {seconds:.3} s"),
+        ))
     };
     expected.extend(lines(&[
         ("", "- all flows at present: conntrack's table is empty (the kernel fills it only where a NAT or a stateful rule is loaded)".to_owned()),
@@ -308,7 +311,7 @@ fn each_problem_has_its_line() -> Result<()> {
         expected.push(("Next hop".to_owned(), next_hop(ns, address)?));
     }
     expected.push(("Kept".to_owned(), "12 ports of flagged nodes, which are not cut".to_owned()));
-    expected.extend(KEPT.map(|(node, port, service)| {
+    expected.extend(EXEMPT.map(|(node, port, service)| {
         (String::new(), format!("{port} on {node}: all that port {service} may use here is on flagged nodes"))
     }));
     expected.push(("IPVS".to_owned(), format!("problem: {}", "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have")));
@@ -317,16 +320,16 @@ fn each_problem_has_its_line() -> Result<()> {
         expected.push((
             "IPVS".to_owned(),
             format!(
-                "{node}: 0 destinations taken out, 0 with connections left, {} services kept, 0 failed",
+                "{node}: 0 destinations drained, 0 with connections left, {} services exempt, 0 failed",
                 SERVERS.len()
             ),
         ));
         expected.extend(SERVERS.map(|server| {
-            (String::new(), format!("kept: {server}: all its destinations are on flagged nodes"))
+            (String::new(), format!("exempt: {server}: all its destinations are on flagged nodes"))
         }));
     }
     expected.extend(lines(&[
-        ("Rescue", "none, new connections are refused: net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections; 0 put in again, 0 refused after their tries".to_owned()),
+        ("Rescue", "none, new connections are refused: net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections; 0 rescued, 0 refused after their tries".to_owned()),
         ("Flagged", "node-b (refuse): flagged by root until unflagged: test".to_owned()),
         ("Flagged", "node-c (refuse): flagged by root until unflagged: test".to_owned()),
     ]));
@@ -334,7 +337,7 @@ fn each_problem_has_its_line() -> Result<()> {
 }
 
 /// The first ten of twelve, in order.
-const KEPT: [(&str, &str, &str); 10] = [
+const EXEMPT: [(&str, &str, &str); 10] = [
     ("node-b", "10.2.0.12:9100/tcp", "80 of default/host"),
     ("node-b", "10.244.2.2:5300/udp", "53 of default/dns"),
     ("node-b", "10.244.2.2:8080/tcp", "80 of default/web"),

@@ -116,8 +116,8 @@ pub(crate) const FILES: &[File] = &[
     file("cluster_file_start", NATIVE_REST_IN_ALL, 5),
     file("conntrack_delete", ENDS, 5).is(&[MakesLoad]),
     file("conntrack_many", NATIVE_REST_IN_ALL, 15).is(&[Slow, Timed, MakesLoad]),
-    file("conntrack_pinned", ENDS, 5),
-    file("conntrack_pinned::alone", ENDS, 5).is(&[Timed]),
+    file("conntrack_stale", ENDS, 5),
+    file("conntrack_stale::alone", ENDS, 5).is(&[Timed]),
     file("conntrack_table", ENDS, 5).is(&[MakesLoad]),
     file("demo", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
     file("hold_neighbour", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
@@ -127,15 +127,15 @@ pub(crate) const FILES: &[File] = &[
     file("kube_hang::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
-    file("kube_pinned::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_pinned::ipvs", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_pinned::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_stale::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_stale::ipvs", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
+    file("kube_stale::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_proxy", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
     file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy::namespaces", NATIVE, 5).needs(&[KubeProxy]),
     file("kube_proxy::nftables", NATIVE_AND_OLDEST, 5).needs(&[KubeProxy]),
-    file("kube_takeout", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
-    file("kube_takeout::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_drain", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_drain::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_usable", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
@@ -143,7 +143,7 @@ pub(crate) const FILES: &[File] = &[
     file("net_bridge::vlan", GUEST_ENDS, 5),
     file("net_compare", NATIVE_REST_IN_ALL, 20).is(&[Waits]),
     file("net_cut", NATIVE_AND_OLDEST, 10).is(&[Timed, MakesLoad]),
-    file("net_keep", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
+    file("net_exempt", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("net_kernel", NATIVE_AND_OLDEST, 10).is(&[MakesLoad]),
     file("net_lapse", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed, MakesLoad]),
     file("net_link_down", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
@@ -161,7 +161,7 @@ pub(crate) const FILES: &[File] = &[
     file("packets_table", ALL, 5).never_again(),
     file("pair_sums", GUEST_ENDS, 10).needs(&[Pair]).never_again(),
     file("proxy_traces", NATIVE_AND_OLDEST, 5),
-    file("sweep_idle", NATIVE_AND_OLDEST, 5).is(&[Timed]),
+    file("challenge_idle", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("sweep_probe", ENDS, 5),
     file("vm_audit", GUEST_NEWEST, 10).needs(&[Ipvs]),
     file("vm_audit::flagged", GUEST_NEWEST, 5).needs(&[Ipvs]).is(&[Timed]),
@@ -174,13 +174,13 @@ pub(crate) const FILES: &[File] = &[
     file("vm_ipvs::alone", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_late_ipvs", GUEST_ENDS, 5).is(&[Timed]),
-    file("vm_takeout", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed]),
-    file("vm_takeout::end", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_takeout::exact", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_takeout::schedulers", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed]),
-    file("vm_takeout::steps", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[MakesLoad]),
-    file("vm_takeout::tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_takeout_many", GUEST_ENDS, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_drain", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_drain::end", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_drain::exact", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_drain::schedulers", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed]),
+    file("vm_drain::steps", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_drain::tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_drain_many", GUEST_ENDS, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_waits", GUEST_NEWEST, 15),
     file("waits_mptcp", NATIVE, 5).is(&[Slow, Waits]),
     file("waits_quic", NATIVE_REST_IN_ALL, 5).is(&[Slow, Waits]),
@@ -367,12 +367,12 @@ mod tests {
         assert!(users > 15, "{users} rows use the load generator");
     }
 
-    /// What holds a promise: its name, a helper of `vm_takeout`, and modules of the tests' library that do so for their users.
+    /// What holds a promise: its name, a helper of `vm_drain`, and modules of the tests' library that do so for their users.
     const HOLDS: [&str; 8] =
         ["promises::", "wait_same(", "matrix(", "hang::", "local::", "pinned::", "rolling::", "still::"];
-    /// Hold beside others, at each step or for each topology, what `cluster_file_reload`, `net_cut`, `vm_ipvs::alone` and `vm_takeout` hold with nothing beside.
+    /// Hold beside others, at each step or for each topology, what `cluster_file_reload`, `net_cut`, `vm_ipvs::alone` and `vm_drain` hold with nothing beside.
     const BESIDE: [&str; 6] =
-        ["kube_audit", "kube_audit::ipvs", "net_kernel", "vm_devices", "vm_ipvs", "vm_takeout::steps"];
+        ["kube_audit", "kube_audit::ipvs", "net_kernel", "vm_devices", "vm_ipvs", "vm_drain::steps"];
 
     /// What holds a time that is promised runs with nothing beside.
     #[test]

@@ -15,8 +15,8 @@ pub struct Bearer {
     pub action: Action,
     /// Since when (CLOCK_MONOTONIC, ns) without a break.
     pub since: u64,
-    /// A round of asking counts that began from then on (CLOCK_MONOTONIC, ns): earlier ones asked for less than is cut now.
-    pub ask_since: u64,
+    /// A round of challenges counts that began from then on (CLOCK_MONOTONIC, ns): earlier ones asked for less than is cut now.
+    pub challenge_since: u64,
 }
 
 /// Bearers by their place. A clone costs next to nothing.

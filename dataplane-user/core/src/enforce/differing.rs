@@ -37,9 +37,9 @@ impl Differing {
 }
 
 impl World {
-    /// Holds what was read against this. `nodes`: every entry, by its place; `kept`: every key of what is exempt with its flags; `now`: CLOCK_MONOTONIC, ns. Nodes whose entry
+    /// Holds what was read against this. `nodes`: every entry, by its place; `exempt`: every key of what is exempt with its flags; `now`: CLOCK_MONOTONIC, ns. Nodes whose entry
     /// could not be written are tried again as it is, and left out.
-    pub fn differing(&self, nodes: &[NodeEntry], kept: &[(PortKey, u32)], now: u64) -> Differing {
+    pub fn differing(&self, nodes: &[NodeEntry], exempt: &[(PortKey, u32)], now: u64) -> Differing {
         let mut differing = Differing::default();
         let Some(view) = &self.view else { return differing };
         let mut owned = BTreeSet::new();
@@ -65,10 +65,10 @@ impl World {
                 differing.nodes.insert(index);
             }
         }
-        let (wanted, there) = (self.keep().keys(), kept.iter().copied().collect::<BTreeMap<_, _>>());
+        let (wanted, there) = (self.exemptions().keys(), exempt.iter().copied().collect::<BTreeMap<_, _>>());
         // What is to be cut at an address that passes may have found no room. It passes, and is tried again.
         let is_missing =
-            |(key, flags): &(&PortKey, &u32)| **flags == port_flags::KEEP && !there.contains_key(*key);
+            |(key, flags): &(&PortKey, &u32)| **flags == port_flags::EXEMPT && !there.contains_key(*key);
         let missing = wanted.iter().filter(is_missing).map(|(key, _)| *key);
         let other = there.iter().filter(|(key, flags)| wanted.get(*key) != Some(*flags)).map(|(key, _)| *key);
         differing.ports = missing.chain(other).collect();

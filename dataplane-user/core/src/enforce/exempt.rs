@@ -19,12 +19,12 @@ use super::{
     shortage::Shortage,
     view::NewView,
 };
-use crate::plan::{At, KeptPort, NodeTables, Slot, Why};
+use crate::plan::{At, ExemptPort, NodeTables, Slot, Why};
 
 /// For which port a key is needed, and whose verdicts together make it so.
 #[derive(Clone, Debug)]
 pub(super) struct Blame {
-    pub(super) port: KeptPort,
+    pub(super) port: ExemptPort,
     /// The node of the port.
     pub(super) owner: Option<Slot>,
     pub(super) cut: Vec<Slot>,
@@ -134,14 +134,14 @@ impl Exempt {
     pub(super) fn written(&mut self, epoch: Epoch) {
         self.keys.settle();
         for gone in self.views.extract_if(.., |view| view.epoch != epoch) {
-            gone.let_go(&mut self.keys);
+            gone.release(&mut self.keys);
         }
     }
 
     /// No backend of this view came into the map.
     pub(super) fn forget(&mut self, epoch: Epoch) {
         for gone in self.views.extract_if(.., |view| view.epoch == epoch) {
-            gone.let_go(&mut self.keys);
+            gone.release(&mut self.keys);
         }
     }
 
@@ -246,21 +246,21 @@ impl Exempt {
 
 impl Open {
     /// Has the keys follow where other ports of an address are exempt than before.
-    fn note(&self, keys: &mut Keys, at: At, before: &BTreeSet<KeptPort>, now: &BTreeSet<KeptPort>) {
+    fn note(&self, keys: &mut Keys, at: At, before: &BTreeSet<ExemptPort>, now: &BTreeSet<ExemptPort>) {
         let index = self.shortage.index();
         let Some(slot) = before.union(now).next().map(|port| index.slot(port)) else { return };
         let (_, address) = at;
         let addr = Addr::from(address);
         if slot.is_some_and(|slot| self.tables.is_whole(&addr, slot.index)) {
             let named = index.named(at);
-            let cut = |exempt: &BTreeSet<KeptPort>| match exempt.is_empty() {
+            let cut = |exempt: &BTreeSet<ExemptPort>| match exempt.is_empty() {
                 true => BTreeSet::new(),
                 false => &named - exempt,
             };
             let (was_cut, is_cut) = (cut(before), cut(now));
             is_cut.difference(&was_cut).for_each(|port| keys.need(port.key(), Says::Cut, slot));
             was_cut.difference(&is_cut).for_each(|port| keys.unneed(port.key(), Says::Cut));
-            let address = PortKey::kept_address(addr);
+            let address = PortKey::exempt_address(addr);
             match (before.is_empty(), now.is_empty()) {
                 (true, false) => keys.need(address, Says::Pass, slot),
                 (false, true) => keys.unneed(address, Says::Pass),
@@ -273,21 +273,21 @@ impl Open {
     }
 
     /// No backend of it lies in the map any more.
-    fn let_go(&self, keys: &mut Keys) {
+    fn release(&self, keys: &mut Keys) {
         for (at, ports) in self.addresses() {
             self.note(keys, at, &ports, &BTreeSet::new());
         }
     }
 
     /// All that is exempt, by address.
-    fn addresses(&self) -> BTreeMap<At, BTreeSet<KeptPort>> {
-        let ports: Vec<KeptPort> = self.shortage.ports().iter().map(|(port, _)| *port).collect();
+    fn addresses(&self) -> BTreeMap<At, BTreeSet<ExemptPort>> {
+        let ports: Vec<ExemptPort> = self.shortage.ports().iter().map(|(port, _)| *port).collect();
         by_address(&ports)
     }
 }
 
-fn by_address(ports: &[KeptPort]) -> BTreeMap<At, BTreeSet<KeptPort>> {
-    let mut all: BTreeMap<At, BTreeSet<KeptPort>> = BTreeMap::new();
+fn by_address(ports: &[ExemptPort]) -> BTreeMap<At, BTreeSet<ExemptPort>> {
+    let mut all: BTreeMap<At, BTreeSet<ExemptPort>> = BTreeMap::new();
     for port in ports {
         all.entry(port.at()).or_default().insert(*port);
     }

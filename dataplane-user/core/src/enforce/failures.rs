@@ -46,7 +46,7 @@ impl Enforcer {
         let name = place.owner.as_ref().map(|owner| owner.name.clone());
         let lapses = place.may_cut;
         if changed {
-            self.let_go(slot);
+            self.release(slot);
         }
         self.later.insert((again, index));
         self.later.extend(lapses.map(|until| (until, index)));

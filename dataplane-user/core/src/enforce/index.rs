@@ -9,7 +9,7 @@ use super::{named::Named, untied::Untied};
 use crate::{
     cluster::{Changed, ClusterView, Endpoint, Service, TrafficPolicy},
     list::List,
-    plan::{At, KeptFor, KeptPort, Proxy, Slot, Why, published, targets, usable},
+    plan::{At, ExemptFor, ExemptPort, Proxy, Slot, Why, published, targets, usable},
     proxy::Mode as ProxyMode,
 };
 
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// For what it is exempt then.
-    pub reason: KeptFor,
+    pub reason: ExemptFor,
     service: Arc<Service>,
     /// Which endpoints may be used, by their places in the Service; `None` for all, as it is nearly everywhere. The view has them anyway.
     which: Option<Box<[u32]>>,
@@ -26,7 +26,7 @@ pub struct Target {
 
 impl Target {
     /// What may be used, in the order of the Service's endpoints.
-    pub fn usable(&self) -> impl Iterator<Item = KeptPort> + '_ {
+    pub fn usable(&self) -> impl Iterator<Item = ExemptPort> + '_ {
         let endpoints = &self.service.endpoints[..];
         let all = if self.which.is_none() { endpoints } else { &[] };
         let some = self.which.iter().flat_map(|which| which.iter());
@@ -34,7 +34,7 @@ impl Target {
         let port = self.reason.port as usize;
         all.iter()
             .chain(some)
-            .filter_map(move |endpoint| KeptPort::of(&self.service, port, endpoint, endpoint.node))
+            .filter_map(move |endpoint| ExemptPort::of(&self.service, port, endpoint, endpoint.node))
     }
 
     /// How many that are.
@@ -222,7 +222,7 @@ impl ExemptIndex {
     }
 
     /// The place of the node that a port is on.
-    pub fn slot(&self, port: &KeptPort) -> Option<Slot> {
+    pub fn slot(&self, port: &ExemptPort) -> Option<Slot> {
         *self.slots.get(port.node.position())?
     }
 
@@ -254,17 +254,17 @@ impl ExemptIndex {
     }
 
     /// A node's ports that are exempt whenever it is cut.
-    pub(crate) fn untied_of(&self, slot: Slot) -> &[(KeptPort, KeptFor)] {
+    pub(crate) fn untied_of(&self, slot: Slot) -> &[(ExemptPort, ExemptFor)] {
         self.untied.of(slot)
     }
 
     /// What Services name at an address, exempt or not.
-    pub(crate) fn named(&self, at: At) -> BTreeSet<KeptPort> {
+    pub(crate) fn named(&self, at: At) -> BTreeSet<ExemptPort> {
         self.named.at(at)
     }
 
     /// The targets that may use a port for that reason.
-    pub fn with(&self, port: &KeptPort, reason: KeptFor) -> impl Iterator<Item = &Target> {
+    pub fn with(&self, port: &ExemptPort, reason: ExemptFor) -> impl Iterator<Item = &Target> {
         let targets = self.slot(port).into_iter().flat_map(|slot| self.targets_of(slot));
         targets
             .map(|(_, _, target)| target)
@@ -280,7 +280,7 @@ fn targets_of(s: u32, service: &Arc<Service>, proxy: &Proxy<'_>, slots: &[Option
         if !are_placed(service, &endpoints, port, slots) {
             return None;
         }
-        let reason = KeptFor { service: s, port: port as u32, why: Why::NothingElse(policy) };
+        let reason = ExemptFor { service: s, port: port as u32, why: Why::NothingElse(policy) };
         Some(Target { reason, which: which_of(service, &endpoints), service: Arc::clone(service) })
     });
     all.collect()

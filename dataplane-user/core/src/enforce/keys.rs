@@ -21,7 +21,7 @@ pub(super) enum Says {
 impl Says {
     fn of(flags: u32) -> Option<Self> {
         match flags {
-            port_flags::KEEP => Some(Self::Pass),
+            port_flags::EXEMPT => Some(Self::Pass),
             port_flags::CUT => Some(Self::Cut),
             _ => None,
         }
@@ -125,13 +125,13 @@ impl Keys {
         let need = self.needed.get(key)?;
         let views = |key| self.needed.get(&key).map_or(0, |need| need.pass);
         match need.pass {
-            0 => (need.cut == views(PortKey::kept_address(key.addr))).then_some(Says::Cut),
+            0 => (need.cut == views(PortKey::exempt_address(key.addr))).then_some(Says::Cut),
             _ => Some(Says::Pass),
         }
     }
 
     fn due(&self, key: &PortKey) -> Option<Due> {
-        let address = PortKey::kept_address(key.addr);
+        let address = PortKey::exempt_address(key.addr);
         match (self.wanted(key), self.lies.get(key)) {
             (None, None) => None,
             (Some(wanted), Some(lies)) if lies.says == Some(wanted) => None,
@@ -197,7 +197,7 @@ impl Keys {
                 continue;
             }
             let said = self.lies.get(&key).map(|lies| lies.says);
-            let passes = self.lies.contains_key(&PortKey::kept_address(key.addr));
+            let passes = self.lies.contains_key(&PortKey::exempt_address(key.addr));
             let output = self.write(key);
             let more_is_cut = match output {
                 Output::Unexempt(_) => said != Some(Some(Says::Cut)),
@@ -237,7 +237,7 @@ impl Keys {
 
     /// Whether it is the key of a port that must pass by it, not that of an address or of a port that nobody names any more.
     pub(super) fn passes(&self, key: &PortKey) -> bool {
-        *key != PortKey::kept_address(key.addr) && self.wanted(key) == Some(Says::Pass)
+        *key != PortKey::exempt_address(key.addr) && self.wanted(key) == Some(Says::Pass)
     }
 
     /// A key could not be written, or removed: whether it lies there, and what it says, is not known.

@@ -255,7 +255,7 @@ impl Enforcer {
         let want = decision.filter(|_| ready && !blocked && !waits && !place.is_unwritten());
         if cuts && want.is_some() && !place.wants_cut() && place.may_cut.is_none() {
             place.since = self.now.mono;
-            place.ask_since = self.now.mono;
+            place.challenge_since = self.now.mono;
         }
         place.want(want, self.now.mono);
         self.touch(slot.index);
@@ -303,7 +303,7 @@ impl Enforcer {
     }
 
     /// This owner of a place is neither cut nor observed any more: the place bears another generation.
-    pub(super) fn let_go(&mut self, slot: Slot) {
+    pub(super) fn release(&mut self, slot: Slot) {
         self.publish |= self.exempt.is_cut(slot) || self.exempt.is_observed(slot);
         self.exempt.set_cut(slot, false);
         self.exempt.set_observed(slot, false);

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     cluster::{ClusterView, NodeIx, Service},
     list::List,
-    plan::{At, KeptPort},
+    plan::{At, ExemptPort},
 };
 
 /// What Services name. Of a node the Services are kept, which the view has anyway, and not their ports: there is one of these for each endpoint at least.
@@ -62,7 +62,7 @@ impl Named {
     }
 
     /// What is named at an address.
-    pub(super) fn at(&self, at: At) -> BTreeSet<KeptPort> {
+    pub(super) fn at(&self, at: At) -> BTreeSet<ExemptPort> {
         let (node, _) = at;
         let services = self.by_node.get(node.position()).and_then(Option::as_deref).unwrap_or_default();
         let services = services.iter().filter_map(|s| self.services.get(*s as usize));
@@ -80,13 +80,14 @@ fn nodes_of(service: &Service) -> BTreeSet<NodeIx> {
 }
 
 /// Where its endpoints take traffic at an address of a node.
-fn ports_at(service: &Service, at: At) -> impl Iterator<Item = KeptPort> + '_ {
+fn ports_at(service: &Service, at: At) -> impl Iterator<Item = ExemptPort> + '_ {
     let (node, address) = at;
     // They are in the order of their addresses.
     let from = service.endpoints.partition_point(|endpoint| endpoint.address < address);
     let endpoints =
         service.endpoints.iter().skip(from).take_while(move |endpoint| endpoint.address == address);
     endpoints.filter(move |endpoint| endpoint.node == Some(node)).flat_map(move |endpoint| {
-        (0..service.ports.len()).filter_map(move |port| KeptPort::of(service, port, endpoint, endpoint.node))
+        (0..service.ports.len())
+            .filter_map(move |port| ExemptPort::of(service, port, endpoint, endpoint.node))
     })
 }

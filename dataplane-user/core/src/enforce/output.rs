@@ -43,20 +43,20 @@ pub enum Output {
     Node(u32, NodeEntry),
     /// This key must not lie in `ports`.
     Unexempt(PortKey),
-    /// What is taken out of IPVS holds up to then (CLOCK_MONOTONIC, ns).
+    /// What is drained from IPVS holds up to then (CLOCK_MONOTONIC, ns).
     Lease(u64),
     /// These tables must be written; answered by [`super::Input::Written`].
     Tables(TablesPlan),
     /// This must lie on the disk; answered by [`super::Input::Saved`].
     Save(u64, ToSave),
     /// The answer to a request.
-    Reply(Ticket, Answer),
+    Reply(Ticket, Outcome),
     /// For the log.
     Record(Event),
 }
 
 /// The answer to a request.
-pub type Answer = Result<Done, Refusal>;
+pub type Outcome = Result<Done, Refusal>;
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]

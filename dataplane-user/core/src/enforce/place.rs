@@ -77,7 +77,7 @@ pub(super) struct Place {
     /// Since when it bears a verdict without a break.
     pub(super) since: u64,
     /// Since when a round that asks its clients counts.
-    pub(super) ask_since: u64,
+    pub(super) challenge_since: u64,
     /// The tables that lack its former owner are written.
     pub(super) vacant: bool,
     /// As what it stands in the list of what is to be done.
@@ -104,7 +104,7 @@ impl Place {
             error: None,
             blocked: None,
             since: now,
-            ask_since: now,
+            challenge_since: now,
             vacant: false,
             listed: None,
         }

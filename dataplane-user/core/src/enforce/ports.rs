@@ -7,13 +7,13 @@ use std::{
 
 use crate::{
     cluster::Protocol,
-    plan::{At, KeptFor, KeptPort},
+    plan::{At, ExemptFor, ExemptPort},
 };
 
 /// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
 const PARTS: usize = 64;
 
-type Part = Arc<BTreeSet<(KeptPort, KeptFor)>>;
+type Part = Arc<BTreeSet<(ExemptPort, ExemptFor)>>;
 
 /// Ports that are exempt, each with every reason. A clone costs nothing.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Default for ExemptPorts {
 
 impl ExemptPorts {
     /// Adds a reason. Whether the port was not exempt before.
-    pub(super) fn insert(&mut self, port: KeptPort, reason: KeptFor) -> bool {
+    pub(super) fn insert(&mut self, port: ExemptPort, reason: ExemptFor) -> bool {
         let new = self.reason(&port).is_none();
         self.ports += usize::from(new);
         self.part_mut(&port).insert((port, reason));
@@ -39,17 +39,17 @@ impl ExemptPorts {
     }
 
     /// Takes a reason away. Whether the port is not exempt any more.
-    pub(super) fn remove(&mut self, port: KeptPort, reason: KeptFor) -> bool {
+    pub(super) fn remove(&mut self, port: ExemptPort, reason: ExemptFor) -> bool {
         let gone = self.part_mut(&port).remove(&(port, reason)) && self.reason(&port).is_none();
         self.ports -= usize::from(gone);
         gone
     }
 
-    fn part(&self, port: &KeptPort) -> &BTreeSet<(KeptPort, KeptFor)> {
+    fn part(&self, port: &ExemptPort) -> &BTreeSet<(ExemptPort, ExemptFor)> {
         &self.parts[port.node.position() % PARTS]
     }
 
-    fn part_mut(&mut self, port: &KeptPort) -> &mut BTreeSet<(KeptPort, KeptFor)> {
+    fn part_mut(&mut self, port: &ExemptPort) -> &mut BTreeSet<(ExemptPort, ExemptFor)> {
         Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[port.node.position() % PARTS])
     }
 
@@ -64,26 +64,26 @@ impl ExemptPorts {
     }
 
     /// The first reason, by Service, for which a port is exempt.
-    pub fn reason(&self, port: &KeptPort) -> Option<KeptFor> {
+    pub fn reason(&self, port: &ExemptPort) -> Option<ExemptFor> {
         let (found, reason) = self.part(port).range(lowest(*port)..).next()?;
         (found == port).then_some(*reason)
     }
 
     /// Every port with every reason.
-    pub fn iter(&self) -> impl Iterator<Item = &(KeptPort, KeptFor)> {
+    pub fn iter(&self) -> impl Iterator<Item = &(ExemptPort, ExemptFor)> {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
     /// Those at an address.
-    pub(super) fn at(&self, at: At) -> BTreeSet<KeptPort> {
+    pub(super) fn at(&self, at: At) -> BTreeSet<ExemptPort> {
         let (node, address) = at;
-        let first = KeptPort { node, address, port: 0, protocol: Protocol::Tcp };
+        let first = ExemptPort { node, address, port: 0, protocol: Protocol::Tcp };
         let ports = self.part(&first).range(lowest(first)..).map(|(port, _)| *port);
         ports.take_while(|port| port.at() == at).collect()
     }
 
     /// Each port with its first reason. Costs in proportion to what is exempt.
-    pub(super) fn reasons(&self) -> BTreeMap<KeptPort, KeptFor> {
+    pub(super) fn reasons(&self) -> BTreeMap<ExemptPort, ExemptFor> {
         let mut reasons = BTreeMap::new();
         for (port, reason) in self.iter() {
             reasons.entry(*port).or_insert(*reason);
@@ -93,7 +93,7 @@ impl ExemptPorts {
 }
 
 /// What no reason for a port stands before.
-fn lowest(port: KeptPort) -> (KeptPort, KeptFor) {
+fn lowest(port: ExemptPort) -> (ExemptPort, ExemptFor) {
     use crate::{cluster::TrafficPolicy, plan::Why};
-    (port, KeptFor { service: 0, port: 0, why: Why::NothingElse(TrafficPolicy::Cluster) })
+    (port, ExemptFor { service: 0, port: 0, why: Why::NothingElse(TrafficPolicy::Cluster) })
 }

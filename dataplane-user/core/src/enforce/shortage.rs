@@ -6,7 +6,7 @@ use super::{
     index::{ExemptIndex, Reindexed, Target},
     ports::ExemptPorts,
 };
-use crate::plan::{KeptPort, Slot};
+use crate::plan::{ExemptPort, Slot};
 
 /// What is left of the targets of a view. A node costs what it has of them.
 #[derive(Clone, Debug)]
@@ -58,12 +58,12 @@ impl Shortage {
         next
     }
 
-    fn add(&mut self, target: &Target) -> Vec<KeptPort> {
+    fn add(&mut self, target: &Target) -> Vec<ExemptPort> {
         let new = target.usable().filter(|port| self.ports.insert(*port, target.reason));
         new.collect()
     }
 
-    fn take_away(&mut self, target: &Target) -> Vec<KeptPort> {
+    fn take_away(&mut self, target: &Target) -> Vec<ExemptPort> {
         let gone = target.usable().filter(|port| self.ports.remove(*port, target.reason));
         gone.collect()
     }
@@ -79,7 +79,7 @@ impl Shortage {
     }
 
     /// A node is cut from now on that was not. Gives the ports that are exempt now and were not.
-    pub(super) fn cut(&mut self, slot: Slot) -> Vec<KeptPort> {
+    pub(super) fn cut(&mut self, slot: Slot) -> Vec<ExemptPort> {
         let mut new = Vec::new();
         let index = Arc::clone(&self.index);
         for (number, count, target) in index.targets_of(slot) {
@@ -98,7 +98,7 @@ impl Shortage {
     }
 
     /// A node is not cut any more that was. Gives the ports that are not exempt any more.
-    pub(super) fn spare(&mut self, slot: Slot) -> Vec<KeptPort> {
+    pub(super) fn spare(&mut self, slot: Slot) -> Vec<ExemptPort> {
         let mut gone = Vec::new();
         let index = Arc::clone(&self.index);
         for (number, count, target) in index.targets_of(slot) {

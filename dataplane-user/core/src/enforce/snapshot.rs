@@ -98,7 +98,7 @@ impl Enforcer {
                 None => Action::from_raw(place.entry.action).unwrap_or(policy.action()),
             },
             since: place.since,
-            ask_since: place.ask_since,
+            challenge_since: place.challenge_since,
         }
     }
 
@@ -109,7 +109,7 @@ impl Enforcer {
             let place = places.get(index)?;
             let blocked = place.blocked.as_ref();
             let blocked = blocked
-                .map(|blocked| format!("{} must be kept, which failed: {}", blocked.port, blocked.why));
+                .map(|blocked| format!("{} must be exempt, which failed: {}", blocked.port, blocked.why));
             let why = place.error.clone().or_else(|| blocked.map(Arc::from))?;
             Some((place.owner.as_ref().map(|owner| owner.name.clone()), why))
         };

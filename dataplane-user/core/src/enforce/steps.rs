@@ -13,7 +13,7 @@ use super::{
 };
 use nodefence_common::VERDICT_LIFETIME_NS;
 
-/// For how long the drain may show no sign of life, in ns: then what it took out of IPVS is put back.
+/// For how long the drain may show no sign of life, in ns: then what it drained from IPVS is restored.
 const DRAIN_SILENT: u64 = 60 * SECOND;
 
 impl Enforcer {
@@ -47,7 +47,7 @@ impl Enforcer {
         }
         if let Some((output, more_is_cut)) = self.exempt.next_after() {
             if let Some(place) = more_is_cut.and_then(|slot| self.places.get_mut(&slot.index)) {
-                place.ask_since = self.now.mono;
+                place.challenge_since = self.now.mono;
                 self.more_is_cut = true;
                 self.retell.extend(more_is_cut.map(|slot| slot.index));
             }
@@ -74,7 +74,7 @@ impl Enforcer {
         let was = place.slot();
         let before = place.written(entry);
         if place.slot() != was {
-            self.let_go(was);
+            self.release(was);
         }
         self.touch(index);
         self.sent = Some((index, before));
@@ -102,8 +102,8 @@ impl Enforcer {
         let now = self.now.mono;
         let Some(place) = self.places.get_mut(&index) else { return };
         if place.error.take().is_some() {
-            // Its clients are asked anew: what the map held meanwhile is not known.
-            place.ask_since = now;
+            // Its clients are challenged anew: what the map held meanwhile is not known.
+            place.challenge_since = now;
             self.publish = true;
             self.retell.insert(index);
         }

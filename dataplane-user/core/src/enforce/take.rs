@@ -58,7 +58,7 @@ impl Enforcer {
         }
         self.claims.open(&view);
         self.grown.extend(delta.grown.iter().cloned());
-        self.ask_grown();
+        self.challenge_grown();
         if self.bridged.take().is_some() {
             // From now on all verdicts are renewed, and all that nobody wants is taken back.
             self.bridging.clear();
@@ -114,12 +114,12 @@ impl Enforcer {
     }
 
     /// Nodes that have more backends than rounds asked for that began before now.
-    fn ask_grown(&mut self) {
+    fn challenge_grown(&mut self) {
         let now = self.now.mono;
         for name in &self.grown {
             let Some(slot) = self.views.slot(name) else { continue };
             if let Some(place) = self.places.get_mut(&slot.index).filter(|place| place.wants_cut()) {
-                place.ask_since = now;
+                place.challenge_since = now;
                 self.publish = true;
                 self.retell.insert(slot.index);
             }
@@ -149,7 +149,7 @@ impl Enforcer {
             if let Some(view) = self.views.latest() {
                 self.age.confirm(view.read.boot);
             }
-            self.ask_grown();
+            self.challenge_grown();
             self.grown.clear();
             self.vacate();
             // Verdicts that waited for these tables.

@@ -8,11 +8,11 @@ use std::{
 
 use crate::{
     cluster::{ClusterView, NodeIx, Service},
-    plan::{KeptFor, KeptPort, Slot, Why},
+    plan::{ExemptFor, ExemptPort, Slot, Why},
 };
 
 /// Ports of a node, and for whose sake each is exempt.
-type Ports = Box<[(KeptPort, KeptFor)]>;
+type Ports = Box<[(ExemptPort, ExemptFor)]>;
 
 /// Of each node, what has the address of one of its backends and is tied to no node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Untied {
     }
 
     /// The ports of a node.
-    pub(super) fn of(&self, slot: Slot) -> &[(KeptPort, KeptFor)] {
+    pub(super) fn of(&self, slot: Slot) -> &[(ExemptPort, ExemptFor)] {
         self.of.get(&slot).map_or(&[][..], |ports| &ports[..])
     }
 
@@ -105,10 +105,10 @@ impl Untied {
     }
 }
 
-fn ports_of(s: u32, service: &Service, e: u32, at: NodeIx) -> impl Iterator<Item = (KeptPort, KeptFor)> {
+fn ports_of(s: u32, service: &Service, e: u32, at: NodeIx) -> impl Iterator<Item = (ExemptPort, ExemptFor)> {
     let endpoint = service.endpoints.get(e as usize);
     (0..service.ports.len()).filter_map(move |port| {
-        let reason = KeptFor { service: s, port: port as u32, why: Why::Untied };
-        Some((KeptPort::of(service, port, endpoint?, Some(at))?, reason))
+        let reason = ExemptFor { service: s, port: port as u32, why: Why::Untied };
+        Some((ExemptPort::of(service, port, endpoint?, Some(at))?, reason))
     })
 }

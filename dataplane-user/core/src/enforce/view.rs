@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    plan::{Keep, NodeTables, Slot, VirtualAddresses},
+    plan::{Exemptions, NodeTables, Slot, VirtualAddresses},
 };
 
 /// A node of a view, as far as verdicts go.
@@ -131,8 +131,8 @@ pub struct NewView {
 
 impl NewView {
     /// What is exempt, with what is cut all the same at addresses that pass.
-    pub(super) fn keep(&self, exempt: &ExemptPorts) -> Keep {
-        Keep::new(exempt.reasons(), |at| {
+    pub(super) fn exemptions(&self, exempt: &ExemptPorts) -> Exemptions {
+        Exemptions::new(exempt.reasons(), |at| {
             let (node, address) = at;
             let slot = (*self.exempt.slots().get(node.position())?)?;
             self.tables.is_whole(&address.into(), slot.index).then(|| self.exempt.named(at))

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    plan::{Keep, Mode},
+    plan::{Exemptions, Mode},
     proxy::Replacement,
 };
 
@@ -70,7 +70,7 @@ pub struct World {
 
 impl World {
     /// What is exempt, and what is cut all the same at addresses that pass. Costs in proportion to it.
-    pub fn keep(&self) -> Keep {
-        self.view.as_ref().map(|view| view.keep(&self.exempt)).unwrap_or_default()
+    pub fn exemptions(&self) -> Exemptions {
+        self.view.as_ref().map(|view| view.exemptions(&self.exempt)).unwrap_or_default()
     }
 }

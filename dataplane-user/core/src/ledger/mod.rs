@@ -1,4 +1,4 @@
-//! What of the IPVS tables is ours to put back: the lines of the ledger.
+//! What of the IPVS tables is ours to restore: the lines of the ledger.
 
 mod record;
 

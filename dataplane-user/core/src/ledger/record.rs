@@ -22,7 +22,7 @@ impl fmt::Display for Pair {
     }
 }
 
-/// How far a destination was taken out, at least: what may be missing from the table by our doing.
+/// How far a destination was drained, at least: what may be missing from the table by our doing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -34,10 +34,10 @@ pub enum Phase {
     Tombstone,
 }
 
-/// A destination that is ours to put back.
+/// A destination that is ours to restore.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The flagged node that it was taken out for.
+    /// The flagged node that it was drained for.
     pub node: NodeName,
     /// How far.
     pub phase: Phase,
@@ -52,7 +52,7 @@ pub enum Record {
     Own(Pair, Entry),
     /// It enters another phase.
     Phase(Pair, Phase),
-    /// It is ours no more: put back, or somebody else's by now.
+    /// It is ours no more: restore, or somebody else's by now.
     Drop(Pair),
 }
 

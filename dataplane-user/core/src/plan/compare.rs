@@ -20,7 +20,7 @@ pub enum Fix<V> {
 }
 
 /// What is to lie in a map.
-pub trait Wanted<K, V> {
+pub trait WantedEntries<K, V> {
     /// What is to lie under this key. `like`: an entry that lies there, or was wanted there; it says where to look.
     fn at(&self, key: &K, like: &V) -> Option<V>;
     /// How many entries.
@@ -29,7 +29,7 @@ pub trait Wanted<K, V> {
     fn all(&self) -> Vec<(K, V)>;
 }
 
-impl<K: Copy + Eq + Hash, V: Copy> Wanted<K, V> for HashMap<K, V> {
+impl<K: Copy + Eq + Hash, V: Copy> WantedEntries<K, V> for HashMap<K, V> {
     fn at(&self, key: &K, _like: &V) -> Option<V> {
         self.get(key).copied()
     }
@@ -44,7 +44,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Wanted<K, V> for HashMap<K, V> {
 }
 
 /// Backends: an entry that lies there names the node in whose part it is looked for. One that names another node than it should is deleted, and found missing.
-impl Wanted<Addr, BackendEntry> for NodeTables {
+impl WantedEntries<Addr, BackendEntry> for NodeTables {
     fn at(&self, key: &Addr, like: &BackendEntry) -> Option<BackendEntry> {
         self.backend(key, like.node)
     }
@@ -82,14 +82,14 @@ impl<K: Copy + Ord, V: Copy + PartialEq> Pass<K, V> {
     }
 
     /// An entry that lies in the map. What mends it, if anything is wrong.
-    pub fn look(&mut self, key: &K, there: &V, wanted: &impl Wanted<K, V>) -> Option<Fix<V>> {
+    pub fn look(&mut self, key: &K, there: &V, wanted: &impl WantedEntries<K, V>) -> Option<Fix<V>> {
         let Some(wanted) = wanted.at(key, there) else { return Some(Fix::Delete) };
         self.seen += 1;
         (wanted != *there).then_some(Fix::Put(wanted))
     }
 
     /// All entries were shown. Where as many lie there as are wanted, but for those that did not fit, none is missing; else each is to be looked up.
-    pub fn seen_all(&mut self, wanted: &impl Wanted<K, V>, left_out: &BTreeSet<K>) {
+    pub fn seen_all(&mut self, wanted: &impl WantedEntries<K, V>, left_out: &BTreeSet<K>) {
         if self.changed || self.seen + left_out.len() != wanted.count() {
             let mut all = wanted.all();
             all.retain(|(key, _)| !left_out.contains(key));

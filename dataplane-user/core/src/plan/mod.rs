@@ -4,38 +4,38 @@ mod addresses;
 pub mod audit;
 mod compare;
 mod delta;
+pub mod drain;
+mod exempt;
 mod headless;
 mod indices;
-mod keep;
 mod node_tables;
+mod policy;
 mod tables;
-pub mod takeout;
 mod usable;
-mod wanted;
 
 #[cfg(test)]
 mod compare_tests;
 #[cfg(test)]
 mod delta_tests;
 #[cfg(test)]
-mod keep_tests;
+mod exempt_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod usable_tests;
 
 pub use addresses::{Place, VirtualAddresses};
-pub use compare::{Fix, Pass, Wanted};
+pub use compare::{Fix, Pass, WantedEntries};
 pub use delta::{Delta, LeftOut, Step};
+pub(crate) use exempt::At;
+pub use exempt::{ExemptFor, ExemptPort, Exemptions, Why};
+#[cfg(test)]
+pub(crate) use exempt_tests::{ExemptIndex, exemptions};
 pub use headless::published;
 pub use indices::{Full, Indices, Slot, name_field};
-pub(crate) use keep::At;
-pub use keep::{Keep, KeptFor, KeptPort, Why};
-#[cfg(test)]
-pub(crate) use keep_tests::{KeepIndex, keep};
 pub(crate) use node_tables::backend_tables;
 pub use node_tables::{NodePart, NodeTables};
+pub use policy::{Answer, Mode, Policy};
+pub(crate) use policy::{node_entry, verdict_until};
 pub use tables::Tables;
 pub use usable::{Proxy, Target, targets, usable};
-pub use wanted::{Answer, Mode, Policy};
-pub(crate) use wanted::{node_entry, verdict_until};

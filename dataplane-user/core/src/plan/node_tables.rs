@@ -6,8 +6,8 @@ use nodefence_common::{Addr, BackendEntry, PortKey, backend_flags, port_flags};
 
 use super::{
     indices::Slot,
+    policy::{Policy, backend_entry},
     tables::Tables,
-    wanted::{Policy, backend_entry},
 };
 use crate::{
     cluster::{Backend, ClusterView, Node},

@@ -245,7 +245,7 @@ services:
     assert!(targets(service, Ipvs).all(|target| target.family == Family::V4));
 }
 
-/// What is taken out is as if it had never been there: the last one of a zone gone, all others are used.
+/// What is drained is as if it had never been there: the last one of a zone gone, all others are used.
 #[test]
 fn hints_are_judged_again_on_what_is_left() {
     let hint = |zone| format!("hints: {{zones: [{zone}]}}");
@@ -320,7 +320,7 @@ fn service(view: &ClusterView) -> &Service {
 }
 
 proptest! {
-    /// Whatever the Service: only endpoints that are there and usable, none that was taken out; what is not used by anyone changes
+    /// Whatever the Service: only endpoints that are there and usable, none that was drained; what is not used by anyone changes
     /// nothing when it goes, and Local is never more than what is local but for the fallback.
     #[test]
     fn never_more_than_what_is_there(view in any_view(), gone in prop::collection::vec(1u8..6, 0..4)) {

@@ -1,4 +1,4 @@
-//! Rescue: a packet that opens a connection, or a datagram, that met the cut is put in again where it came from, so that the kernel balances it
+//! Rescue: a packet that opens a connection, or a datagram, that met the cut is rescued where it came from, so that the kernel balances it
 //! anew.
 //!
 //! The kernel drops the packet and hands it over whole (`Rescues` of the dataplane). What pins it to the hung node is its conntrack entry; without

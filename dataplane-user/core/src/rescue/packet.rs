@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::conntrack::Tuple;
 
-/// Why a packet cannot be put in again. The kernel hands over what can: these are packets that contradict themselves.
+/// Why a packet cannot be rescued. The kernel hands over what can: these are packets that contradict themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Unreadable {
     /// The packet ends inside a header.

@@ -27,8 +27,8 @@ macro_rules! fates {
 }
 
 fates! {
-    /// put in again where it came from; one that met the cut again counts again.
-    PutIn, "rescued";
+    /// rescued where it came from; one that met the cut again counts again.
+    Rescued, "rescued";
     /// refused, sent to the backend itself.
     Untranslated, "rescue_untranslated";
     /// refused, sent to no virtual address of a known Service.
@@ -42,7 +42,7 @@ fates! {
     /// refused, too many packets are being rescued at once.
     Memory, "rescue_memory";
     /// refused, the device that it came from is gone, or the kernel would not take it.
-    NotPutIn, "rescue_not_put_in";
+    NotSent, "rescue_not_sent";
     /// of this machine's own sockets, left to be repeated: sent once more it is not balanced here.
     Repeated, "rescue_repeated";
     /// dropped, handed over too long ago.

@@ -1,13 +1,13 @@
-//! How often a packet is put in again. kube-proxy's nftables and iptables modes pick an endpoint at random, so a packet that is balanced anew
+//! How often a packet is rescued. kube-proxy's nftables and iptables modes pick an endpoint at random, so a packet that is balanced anew
 //! may meet the hung node once more.
 use std::{collections::HashMap, hash::Hash};
 
 use crate::conntrack::Tuple;
 
-/// How long (ns) after its first try a packet is put in again: below the second after which TCP sends a SYN again. A try takes a fraction of a
+/// How long (ns) after its first try a packet is rescued: below the second after which TCP sends a SYN again. A try takes a fraction of a
 /// millisecond, tens of them on a machine that is crowded or emulated, and 50 where kube-proxy has to forget the client first.
 pub const TIME_LIMIT_NS: u64 = 700_000_000;
-/// How often a packet is put in again at most.
+/// How often a packet is rescued at most.
 pub(crate) const MOST_TRIES: u32 = 64;
 /// How often it is at least, where the share says less: kube-proxy may know of other endpoints than we do just then.
 pub const LEAST_TRIES: u32 = 8;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::{Backends, Conntrack, Dump, Error, Family, Flow, Protocols};
 
 /// What somebody wants of a listing: told of each entry, some of them twice, and keeps those that it says yes to.
-pub type Wanted = Box<dyn FnMut(&Flow) -> bool + Send>;
+pub type WantedFlow = Box<dyn FnMut(&Flow) -> bool + Send>;
 
 /// Whoever lists entries: a socket of one's own, or one that lists for many.
 pub trait List {
@@ -12,11 +12,11 @@ pub trait List {
     ///
     /// # Errors
     /// As [`Conntrack::dump`], and [`Error::Ended`].
-    fn list(&mut self, wanted: Vec<(Family, Wanted)>) -> Result<Vec<Dump>, Arc<Error>>;
+    fn list(&mut self, wanted: Vec<(Family, WantedFlow)>) -> Result<Vec<Dump>, Arc<Error>>;
 }
 
 impl List for Conntrack {
-    fn list(&mut self, wanted: Vec<(Family, Wanted)>) -> Result<Vec<Dump>, Arc<Error>> {
+    fn list(&mut self, wanted: Vec<(Family, WantedFlow)>) -> Result<Vec<Dump>, Arc<Error>> {
         wanted.into_iter().map(|(family, wanted)| Ok(self.dump(family, wanted)?)).collect()
     }
 }
@@ -25,8 +25,8 @@ impl List for Conntrack {
 pub fn of_backends<T: Send + Sync + 'static>(
     backends: &Arc<Backends<T>>,
     which: Option<Protocols>,
-) -> Vec<(Family, Wanted)> {
-    let mut wanted: Vec<(Family, Wanted)> = Vec::new();
+) -> Vec<(Family, WantedFlow)> {
+    let mut wanted: Vec<(Family, WantedFlow)> = Vec::new();
     for family in [Family::V4, Family::V6] {
         if backends.addresses().any(|addr| Family::of(addr) == family) {
             let backends = Arc::clone(backends);

@@ -14,7 +14,7 @@ mod socket;
 mod stats;
 
 pub use blind::{Blind, blind};
-pub use list::{List, Wanted, of_backends};
+pub use list::{List, WantedFlow, of_backends};
 pub use nodefence_core::{
     Family,
     cluster::Backends,

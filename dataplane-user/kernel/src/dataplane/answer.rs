@@ -52,7 +52,7 @@ impl Reader for Head<'_> {
 
 /// What answers a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct AnswerFrame {
     /// The frame.
     pub frame: Vec<u8>,
     /// To whom, where it is an ICMP error: of these there is a budget.
@@ -68,7 +68,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// [`Unanswerable`], where the packet has no answer.
-pub fn answer(event: &Event) -> Result<Answer, Unanswerable> {
+pub fn answer(event: &Event) -> Result<AnswerFrame, Unanswerable> {
     if EventKind::from_raw(event.kind) != Some(EventKind::Answer) {
         return Err(Unanswerable::Kind(event.kind));
     }
@@ -80,9 +80,12 @@ pub fn answer(event: &Event) -> Result<Answer, Unanswerable> {
     };
     let link = link(event, packet.v6).ok_or(Unanswerable::Headers(Skip::Malformed))?;
     let (src, dst) = (&packet.dst, &packet.src);
-    if decided != decide::Answer::Unreachable {
+    if decided != decide::Rejection::Unreachable {
         let segment = decided.tcp(&packet, Sum::Full);
-        return Ok(Answer { frame: ip_frame(&link, src, dst, protocol::TCP, &segment, &[]), icmp_to: None });
+        return Ok(AnswerFrame {
+            frame: ip_frame(&link, src, dst, protocol::TCP, &segment, &[]),
+            icmp_to: None,
+        });
     }
     let (icmp, max) = if packet.v6 {
         (protocol::ICMPV6, ICMPV6_MAX - V6_LEN - ICMP_LEN)
@@ -94,7 +97,7 @@ pub fn answer(event: &Event) -> Result<Answer, Unanswerable> {
     let quoted = &ip[..ip.len().min(whole).min(max)];
     let pseudo = if packet.v6 { pseudo(src, dst, icmp, (ICMP_LEN + quoted.len()) as u32) } else { 0 };
     let header = port_unreachable(packet.v6, pseudo + sum_bytes(quoted));
-    Ok(Answer { frame: ip_frame(&link, src, dst, icmp, &header, quoted), icmp_to: Some(packet.src) })
+    Ok(AnswerFrame { frame: ip_frame(&link, src, dst, icmp, &header, quoted), icmp_to: Some(packet.src) })
 }
 
 fn read(head: &Head<'_>, ip: &[u8], l3: u16) -> Result<Packet, Skip> {
@@ -110,7 +113,7 @@ fn read(head: &Head<'_>, ip: &[u8], l3: u16) -> Result<Packet, Skip> {
     Ok(packet)
 }
 
-/// The bytes of an answer ahead of its IP header: MAC addresses swapped, VLAN tags kept, an accelerated tag put back in front of them.
+/// The bytes of an answer ahead of its IP header: MAC addresses swapped, VLAN tags kept, an accelerated tag restore in front of them.
 fn link(event: &Event, v6: bool) -> Option<Vec<u8>> {
     let l3 = usize::from(event.l3_offset);
     if l3 == 0 {

@@ -18,7 +18,7 @@ use super::{
     names, sys,
     table_maps::TableMaps,
 };
-use nodefence_core::plan::{Fix, LeftOut, NodeTables, Pass, Wanted};
+use nodefence_core::plan::{Fix, LeftOut, NodeTables, Pass, WantedEntries};
 
 /// Entries of one step: some 100 us.
 const AT_ONCE: u32 = 512;
@@ -26,8 +26,8 @@ const AT_ONCE: u32 = 512;
 /// How far a comparison of both maps is.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    backends: Turn<Addr, BackendEntry>,
-    ports: Turn<PortKey, u32>,
+    backends: Progress<Addr, BackendEntry>,
+    ports: Progress<PortKey, u32>,
     /// The ports that are wanted, and in which tables: their entries name no node.
     wanted_ports: Option<(Arc<NodeTables>, Ports<PortKey, u32>)>,
     /// Entries that were mended.
@@ -36,12 +36,12 @@ pub struct Comparison {
 
 /// How far that of one is.
 #[derive(Debug)]
-struct Turn<K, V> {
+struct Progress<K, V> {
     pass: Pass<K, V>,
     at: At,
 }
 
-impl<K, V> Default for Turn<K, V> {
+impl<K, V> Default for Progress<K, V> {
     fn default() -> Self {
         Self { pass: Pass::default(), at: At::Entries(None) }
     }
@@ -111,11 +111,11 @@ impl Comparison {
     }
 }
 
-impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Turn<K, V> {
+impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Progress<K, V> {
     /// How many were mended.
     fn go_on(
         &mut self,
-        mut one: One<'_, K, V, impl Wanted<K, V>>,
+        mut one: One<'_, K, V, impl WantedEntries<K, V>>,
         is_ours: impl Fn(&K) -> bool,
     ) -> Result<u64, Error> {
         match self.at {
@@ -127,7 +127,7 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Turn<K, V> {
 
     fn entries(
         &mut self,
-        one: &mut One<'_, K, V, impl Wanted<K, V>>,
+        one: &mut One<'_, K, V, impl WantedEntries<K, V>>,
         from: Option<u32>,
         is_ours: impl Fn(&K) -> bool,
     ) -> Result<u64, Error> {
@@ -159,7 +159,7 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Turn<K, V> {
         Ok(mended)
     }
 
-    fn keys(&mut self, one: &mut One<'_, K, V, impl Wanted<K, V>>) -> Result<u64, Error> {
+    fn keys(&mut self, one: &mut One<'_, K, V, impl WantedEntries<K, V>>) -> Result<u64, Error> {
         let (mut mended, mut first) = (0, None);
         for _ in 0..AT_ONCE {
             let Some((key, wanted)) = self.pass.next_entry() else {

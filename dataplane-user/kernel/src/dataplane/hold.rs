@@ -109,14 +109,14 @@ impl Hold {
         let over: Vec<Hop> =
             self.held.keys().filter(|hop| report.get(hop) != Some(&Holding::Held)).copied().collect();
         for hop in over {
-            if let Err(error) = self.let_go(hop, table.get(&hop)) {
+            if let Err(error) = self.release(hop, table.get(&hop)) {
                 failed.get_or_insert(error);
             }
         }
         failed.map_or(Ok(report), Err)
     }
 
-    fn let_go(&mut self, hop: Hop, entry: Option<&Neighbour>) -> Result<(), Error> {
+    fn release(&mut self, hop: Hop, entry: Option<&Neighbour>) -> Result<(), Error> {
         let Some(mac) = self.held.remove(&hop) else { return Ok(()) };
         // Another has written it since: it is theirs.
         match entry {

@@ -11,7 +11,7 @@ use std::{
 use nodefence_common::{Addr, Counter, Event, INJECTED_NOT_FOR_BUDGET};
 
 use super::{
-    answer::{self, Answer},
+    answer::{self, AnswerFrame},
     error::Error,
     programs::Program,
     sys,
@@ -98,7 +98,7 @@ impl Injector {
     }
 
     /// Whether there was a budget for it.
-    fn answered(&self, event: &Event, budget: impl FnOnce(&Answer) -> Option<Addr>) -> bool {
+    fn answered(&self, event: &Event, budget: impl FnOnce(&AnswerFrame) -> Option<Addr>) -> bool {
         let [unanswerable, not_injected] = &*self.unanswered;
         let Ok(answer) = answer::answer(event) else {
             unanswerable.add(event);

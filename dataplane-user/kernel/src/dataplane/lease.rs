@@ -1,4 +1,4 @@
-//! Up to when what the agent took out of IPVS holds: one word in a pinned map (`lease`). Whoever renews verdicts renews it
+//! Up to when what the agent drained from IPVS holds: one word in a pinned map (`lease`). Whoever renews verdicts renews it
 //! ([`super::NodeWriter::prolong`]); who works on IPVS and the guard of that read it.
 use std::path::Path;
 

@@ -6,6 +6,7 @@
 mod ahead;
 pub mod answer;
 mod attach;
+pub mod challenge;
 mod clsact;
 mod compare;
 mod detach;
@@ -38,7 +39,6 @@ pub mod route;
 pub mod route_table;
 mod senders;
 mod staging;
-pub mod sweep;
 mod sys;
 mod table_maps;
 mod tc;

@@ -1,4 +1,4 @@
-//! The one writer of nodes' entries, and of what is kept, which must be in the map before the verdicts that need it. It has handles of its
+//! The one writer of nodes' entries, and of what is exempt, which must be in the map before the verdicts that need it. It has handles of its
 //! own: verdicts are renewed before anything is loaded, and while devices are attached to.
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use nodefence_common::{MAX_NODES, NodeEntry, PortKey, port_flags};
 
 use super::{attach::Attach, entries::insert, error::Error, maps::owned_nodes, names};
 
-/// Writes nodes' entries and kept ports. Independent of the [`Attach`] that it was made from.
+/// Writes nodes' entries and exempt ports. Independent of the [`Attach`] that it was made from.
 pub struct NodeWriter {
     nodes: Array<MapData, NodeEntry>,
     /// The map that devices read which are not switched yet.
@@ -53,9 +53,9 @@ impl NodeWriter {
         self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
     }
 
-    /// Has the datapath pass what goes to a port, or to an address ([`PortKey::kept_address`]).
-    pub fn keep_port(&mut self, key: &PortKey) -> Result<(), Error> {
-        self.write_port(key, port_flags::KEEP)
+    /// Has the datapath pass what goes to a port, or to an address ([`PortKey::exempt_address`]).
+    pub fn exempt_port(&mut self, key: &PortKey) -> Result<(), Error> {
+        self.write_port(key, port_flags::EXEMPT)
     }
 
     /// Has it cut what goes to a port of an address that passes.
@@ -71,7 +71,7 @@ impl NodeWriter {
     }
 
     /// Takes either back.
-    pub fn let_go_of_port(&mut self, key: &PortKey) -> Result<(), Error> {
+    pub fn unexempt_port(&mut self, key: &PortKey) -> Result<(), Error> {
         for ports in self.old_ports.iter_mut().chain(&mut self.ports) {
             match ports.remove(key) {
                 Ok(()) | Err(MapError::KeyNotFound) => {}
@@ -81,7 +81,7 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Has what was taken out of IPVS hold up to `until` (CLOCK_MONOTONIC, in ns). What has lapsed stays so, unless it begins `anew`: others may be putting things
+    /// Has what was drained from IPVS hold up to `until` (CLOCK_MONOTONIC, in ns). What has lapsed stays so, unless it begins `anew`: others may be putting things
     /// back. `now` is that clock; `until` must have been worked out before it was read: a process that was stopped in between then writes a deadline that has
     /// passed.
     ///

@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use nodefence_common::ANSWERS_PER_SECOND;
 use serde::{Deserialize, Serialize};
 
-use super::sweep::Manner;
+use super::challenge::Manner;
 use crate::conntrack::{ByFilter, by_filter};
 
 mod far;
@@ -97,7 +97,7 @@ impl Findings {
         ipvs || conntrack
     }
 
-    /// How to ask idle clients on this kernel.
+    /// How to challenge idle clients on this kernel.
     pub fn manner(&self) -> Manner {
         let mut manner = Manner::default();
         // Else both ways are tried, one after the other.
@@ -135,7 +135,7 @@ impl fmt::Display for Findings {
         match &self.conntrack {
             Finding::Found(Conntrack { syn_ack, far_past, liberal }) => write!(
                 f,
-                "idle clients are asked by {}, then by {}",
+                "idle clients are challenged by {}, then by {}",
                 if *syn_ack { "SYN|ACK" } else { "ACK" },
                 match (far_past, liberal) {
                     (true, _) => "ACK",

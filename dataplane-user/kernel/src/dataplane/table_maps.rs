@@ -49,13 +49,13 @@ impl TableMaps {
     ///
     /// # Errors
     /// Where the map cannot be read.
-    pub fn kept(&self) -> Result<Vec<(PortKey, u32)>, Error> {
-        let mut kept = Vec::new();
+    pub fn exempt(&self) -> Result<Vec<(PortKey, u32)>, Error> {
+        let mut exempt = Vec::new();
         each(&self.ports, names::PORTS, |key, flags| {
-            if key.kind == port_kinds::KEPT {
-                kept.push((key, flags));
+            if key.kind == port_kinds::EXEMPT {
+                exempt.push((key, flags));
             }
         })?;
-        Ok(kept)
+        Ok(exempt)
     }
 }

@@ -51,7 +51,7 @@ impl<'a> Affinity<'a> {
 /// A set's name was too long to tell the endpoint, and its Service is not known.
 struct Unknown;
 
-/// What was let go.
+/// What was deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
     /// Sets and lists from which all clients were taken.

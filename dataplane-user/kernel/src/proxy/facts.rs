@@ -18,7 +18,7 @@ pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8]
 
 /// What kube-proxy says of its mode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum ModeReply {
     /// This.
     Said(String),
     /// Nothing, and why.
@@ -29,7 +29,7 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// kube-proxy's own word.
-    pub answer: Answer,
+    pub answer: ModeReply,
     /// The device that holds the virtual addresses in IPVS mode exists.
     pub kube_ipvs0: bool,
     /// nftables has a table `kube-proxy`.
@@ -58,7 +58,7 @@ impl Facts {
 
     /// As [`Self::gather`], from a kube-proxy that answers here.
     pub fn gather_from(metrics: SocketAddr) -> Self {
-        let answer = ask(metrics).map_or_else(|error| Answer::Silent(error.to_string()), Answer::Said);
+        let answer = ask(metrics).map_or_else(|error| ModeReply::Silent(error.to_string()), ModeReply::Said);
         let kube_ipvs0 = has_device("kube-ipvs0");
         let mut nft = Nft::open().ok();
         let mut any = |look: fn(&mut Nft, u8) -> bool| {
@@ -74,7 +74,7 @@ impl Facts {
 
     /// The mode that kube-proxy's port tells; `None` where it tells none, or one that is not known here.
     pub(super) fn told(&self) -> Option<Mode> {
-        let Answer::Said(word) = &self.answer else { return None };
+        let ModeReply::Said(word) = &self.answer else { return None };
         [Mode::Ipvs, Mode::Iptables, Mode::Nftables].into_iter().find(|mode| mode.to_string() == *word)
     }
 

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use nodefence_core::proxy::Mode;
 
-use super::facts::{Answer, Facts};
+use super::facts::{Facts, ModeReply};
 
 /// What the operator says of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Wanted {
+pub enum ProxyChoice {
     /// Find out.
     #[default]
     Auto,
@@ -75,10 +75,10 @@ fn word(facts: &Facts) -> Result<Mode, String> {
             "who answers at its port says {mode}, which is not believed: {} is not there",
             trace(mode)
         )),
-        (Answer::Said(other), None) => {
+        (ModeReply::Said(other), None) => {
             Err(format!("who answers at its port says {other:?}, which is not known here"))
         }
-        (Answer::Silent(why), None) => Err(format!("it does not answer: {why}")),
+        (ModeReply::Silent(why), None) => Err(format!("it does not answer: {why}")),
     }
 }
 
@@ -86,14 +86,14 @@ fn word(facts: &Facts) -> Result<Mode, String> {
 ///
 /// In IPVS mode it has iptables chains as well (`iptablesJumpChain`, pkg/proxy/ipvs/proxier.go), so these count only where the IPVS device is
 /// missing. Where it was switched from one mode to another and could not clean up there may be traces of several.
-pub fn judge(wanted: Wanted, facts: &Facts) -> Judgement {
+pub fn judge(wanted: ProxyChoice, facts: &Facts) -> Judgement {
     let told = |mode| Judgement { mode, why: TOLD.to_owned() };
     match wanted {
-        Wanted::Ipvs => return told(Some(Mode::Ipvs)),
-        Wanted::Iptables => return told(Some(Mode::Iptables)),
-        Wanted::Nftables => return told(Some(Mode::Nftables)),
-        Wanted::None => return told(None),
-        Wanted::Auto => {}
+        ProxyChoice::Ipvs => return told(Some(Mode::Ipvs)),
+        ProxyChoice::Iptables => return told(Some(Mode::Iptables)),
+        ProxyChoice::Nftables => return told(Some(Mode::Nftables)),
+        ProxyChoice::None => return told(None),
+        ProxyChoice::Auto => {}
     }
     match word(facts) {
         Ok(mode) => Judgement { mode: Some(mode), why: "kube-proxy says so".to_owned() },
@@ -128,12 +128,12 @@ pub struct Said(Option<Mode>);
 
 impl Said {
     /// As [`judge`], but while kube-proxy says nothing that counts, what it said last holds as long as that mode's own trace is there.
-    pub fn judge(&mut self, wanted: Wanted, facts: &Facts) -> Judgement {
+    pub fn judge(&mut self, wanted: ProxyChoice, facts: &Facts) -> Judgement {
         match word(facts) {
-            Ok(mode) => self.0 = (wanted == Wanted::Auto).then_some(mode),
+            Ok(mode) => self.0 = (wanted == ProxyChoice::Auto).then_some(mode),
             Err(why) => {
                 self.0 = self.0.filter(|mode| facts.has_trace(*mode));
-                if let Some(mode) = self.0.filter(|_| wanted == Wanted::Auto) {
+                if let Some(mode) = self.0.filter(|_| wanted == ProxyChoice::Auto) {
                     return Judgement { mode: Some(mode), why: format!("kube-proxy said so before; {why}") };
                 }
             }
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
 
     fn facts(answer: Option<&str>, kube_ipvs0: bool, table: bool, chains: bool) -> Facts {
-        let silent = || Answer::Silent("connection refused".to_owned());
-        let answer = answer.map_or_else(silent, |mode| Answer::Said(mode.to_owned()));
+        let silent = || ModeReply::Silent("connection refused".to_owned());
+        let answer = answer.map_or_else(silent, |mode| ModeReply::Said(mode.to_owned()));
         Facts { answer, kube_ipvs0, table, chains, replacement: None }
     }
 
@@ -186,7 +186,7 @@ mod tests {
             (None, false, true, true, None, "several"),
             (None, false, true, false, Some(Nftables), "connection refused"),
         ] {
-            let judgement = judge(Wanted::Auto, &facts(answer, kube_ipvs0, table, chains));
+            let judgement = judge(ProxyChoice::Auto, &facts(answer, kube_ipvs0, table, chains));
             assert_eq!(judgement.mode, mode, "{answer:?} {kube_ipvs0} {table} {chains}");
             assert!(judgement.why.contains(why), "{judgement}");
         }
@@ -196,21 +196,21 @@ mod tests {
     fn the_operator_s_word_is_the_last() {
         let all = facts(Some("iptables"), true, true, true);
         for (wanted, mode) in [
-            (Wanted::Ipvs, Some(Mode::Ipvs)),
-            (Wanted::Iptables, Some(Mode::Iptables)),
-            (Wanted::Nftables, Some(Mode::Nftables)),
-            (Wanted::None, None),
+            (ProxyChoice::Ipvs, Some(Mode::Ipvs)),
+            (ProxyChoice::Iptables, Some(Mode::Iptables)),
+            (ProxyChoice::Nftables, Some(Mode::Nftables)),
+            (ProxyChoice::None, None),
         ] {
             assert_eq!(judge(wanted, &all).mode, mode);
         }
-        assert!(judge(Wanted::None, &all).to_string().starts_with("datapath only"));
+        assert!(judge(ProxyChoice::None, &all).to_string().starts_with("datapath only"));
     }
     #[test]
     fn what_it_said_holds_while_it_is_silent() {
         use Mode::{Iptables, Ipvs, Nftables};
         let mut said = Said::default();
         let mut mode = |answer, kube_ipvs0, table, chains| {
-            said.judge(Wanted::Auto, &facts(answer, kube_ipvs0, table, chains)).mode
+            said.judge(ProxyChoice::Auto, &facts(answer, kube_ipvs0, table, chains)).mode
         };
         // Nothing was said yet: traces, as ever.
         assert_eq!(mode(None, true, true, true), None);
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(mode(None, own[0], own[1], own[2]), Some(told), "{word}");
             // Its own trace is gone, and it is forgotten.
             let [kube_ipvs0, table, chains] = own.map(|own| !own);
-            let by_traces = judge(Wanted::Auto, &facts(None, kube_ipvs0, table, chains)).mode;
+            let by_traces = judge(ProxyChoice::Auto, &facts(None, kube_ipvs0, table, chains)).mode;
             assert_eq!(mode(None, kube_ipvs0, table, chains), by_traces, "{word}");
             assert_eq!(mode(None, true, true, true), None, "{word}: forgotten");
         }
@@ -242,13 +242,13 @@ mod tests {
     fn what_it_said_is_not_the_operator_s_word() {
         let mut said = Said::default();
         assert_eq!(
-            said.judge(Wanted::Auto, &facts(Some("iptables"), true, false, true)).mode,
+            said.judge(ProxyChoice::Auto, &facts(Some("iptables"), true, false, true)).mode,
             Some(Mode::Iptables)
         );
         let silent = facts(None, true, false, true);
-        assert_eq!(said.judge(Wanted::Nftables, &silent).mode, Some(Mode::Nftables));
-        assert_eq!(said.judge(Wanted::None, &silent).mode, None);
-        let judgement = said.judge(Wanted::Auto, &silent);
+        assert_eq!(said.judge(ProxyChoice::Nftables, &silent).mode, Some(Mode::Nftables));
+        assert_eq!(said.judge(ProxyChoice::None, &silent).mode, None);
+        let judgement = said.judge(ProxyChoice::Auto, &silent);
         assert!(judgement.why.contains("said so before") && judgement.why.contains("refused"), "{judgement}");
     }
 }

@@ -10,8 +10,8 @@ mod metrics;
 mod nft;
 
 pub use affinity::{Affinity, Flushed, Forget, clients, flush};
-pub use facts::{Answer, Facts, replacement};
-pub use judge::{Judgement, Said, Wanted, judge};
+pub use facts::{Facts, ModeReply, replacement};
+pub use judge::{Judgement, ProxyChoice, Said, judge};
 pub use metrics::syncs;
 pub use nodefence_core::proxy::{Endpoint, Mode, Replacement, endpoints};
 

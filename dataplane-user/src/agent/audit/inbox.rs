@@ -23,7 +23,7 @@ const REQUESTS: usize = 32;
 pub(in super::super) struct Full;
 
 /// One thing that it is asked.
-pub(super) enum Asked {
+pub(super) enum AuditRequest {
     /// What differs, by readings that begin from now on.
     Report(oneshot::Sender<AuditReport>),
     /// Mends, or tells what it would mend.
@@ -32,11 +32,11 @@ pub(super) enum Asked {
 
 /// Where it is asked.
 #[derive(Clone)]
-pub(in super::super) struct Inbox(SyncSender<Asked>);
+pub(in super::super) struct Inbox(SyncSender<AuditRequest>);
 
 impl Inbox {
     /// It, and what comes in there.
-    pub(super) fn new() -> (Self, Receiver<Asked>) {
+    pub(super) fn new() -> (Self, Receiver<AuditRequest>) {
         let (sender, asked) = sync_channel(REQUESTS);
         (Self(sender), asked)
     }
@@ -46,7 +46,7 @@ impl Inbox {
     /// # Errors
     /// Where too many ask.
     pub(in super::super) fn report(&self) -> Result<oneshot::Receiver<AuditReport>, Full> {
-        self.ask(Asked::Report)
+        self.ask(AuditRequest::Report)
     }
 
     /// Asks it to mend the faults of these kinds, or to tell what it would do.
@@ -58,10 +58,13 @@ impl Inbox {
         kinds: BTreeSet<Kind>,
         dry_run: bool,
     ) -> Result<oneshot::Receiver<RepairReport>, Full> {
-        self.ask(|waits| Asked::Repair { kinds, dry_run, waits })
+        self.ask(|waits| AuditRequest::Repair { kinds, dry_run, waits })
     }
 
-    fn ask<T>(&self, asked: impl FnOnce(oneshot::Sender<T>) -> Asked) -> Result<oneshot::Receiver<T>, Full> {
+    fn ask<T>(
+        &self,
+        asked: impl FnOnce(oneshot::Sender<T>) -> AuditRequest,
+    ) -> Result<oneshot::Receiver<T>, Full> {
         let (waits, answer) = oneshot::channel();
         self.0.try_send(asked(waits)).map_err(|_full| Full)?;
         Ok(answer)
@@ -69,7 +72,7 @@ impl Inbox {
 }
 
 /// All that it is asked as soon as there is something, or nothing after so long.
-pub(super) fn take(asked: &Receiver<Asked>, longest: Duration) -> Vec<Asked> {
+pub(super) fn take(asked: &Receiver<AuditRequest>, longest: Duration) -> Vec<AuditRequest> {
     let first = asked.recv_timeout(longest).ok();
     first.into_iter().chain(asked.try_iter()).collect()
 }
@@ -88,10 +91,10 @@ mod tests {
         assert_eq!(inbox.repair(BTreeSet::new(), false).err(), Some(Full));
         let all = take(&asked, Duration::ZERO);
         assert_eq!(all.len(), 1 + waiting.len());
-        assert!(matches!(all[0], Asked::Report(_)));
+        assert!(matches!(all[0], AuditRequest::Report(_)));
         for (n, repair) in (1..).zip(&all[1..]) {
             assert!(
-                matches!(repair, Asked::Repair { dry_run, .. } if *dry_run == (n % 2 == 0)),
+                matches!(repair, AuditRequest::Repair { dry_run, .. } if *dry_run == (n % 2 == 0)),
                 "in their order"
             );
         }

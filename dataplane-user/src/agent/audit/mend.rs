@@ -13,16 +13,16 @@ use super::{
 use crate::{
     conntrack::{Conntrack, Flow},
     ipvs::{self, Change, Ipvs, ServiceKey},
-    ledger::{Ledger, Turn},
+    ledger::{IpvsLock, Ledger},
     plan::{
         Mode,
         audit::{Client, Difference, Grace, Kind, Mend, Observed, Part, State, Subject},
     },
-    proxy::{self, Wanted},
+    proxy::{self, ProxyChoice},
     report::{Outcome, RepairReport, RepairRow},
 };
 
-/// Virtual servers that are changed while the take-out waits.
+/// Virtual servers that are changed while the drain waits.
 const AT_ONCE: usize = 16;
 
 /// Looks anew, mends the faults of these kinds, and looks whether they are gone. Blocking.
@@ -103,12 +103,12 @@ const PROXY_NONE: &str = "--proxy none: what kube-proxy's tables pin stays";
 /// # Errors
 /// Why nothing is done about a fault.
 fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str> {
-    let lets_go = matches!(difference.kind, Kind::FlaggedFlow | Kind::FlaggedAffinity);
+    let deletes = matches!(difference.kind, Kind::FlaggedFlow | Kind::FlaggedAffinity);
     match &difference.mend {
-        None if lets_go && ground.sight.settings.proxy == Wanted::None => Err(PROXY_NONE),
+        None if deletes && ground.sight.settings.proxy == ProxyChoice::None => Err(PROXY_NONE),
         None => Err(difference.kind.remedy()),
         Some(_) if ground.sight.mode() == Mode::Observe => Err("observe mode: nothing is changed"),
-        Some(Mend::Forget(_) | Mend::ForgetClient) if ground.sight.settings.proxy == Wanted::None => {
+        Some(Mend::Forget(_) | Mend::ForgetClient) if ground.sight.settings.proxy == ProxyChoice::None => {
             Err(PROXY_NONE)
         }
         Some(_) if ground.source.borrow().error.is_some() => {
@@ -163,7 +163,7 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     problems
 }
 
-/// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The take-out and its guard wait meanwhile: what
+/// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The drain and its guard wait meanwhile: what
 /// they own by then is not touched.
 fn mend_servers(
     ground: &Ground,
@@ -172,8 +172,8 @@ fn mend_servers(
     let mut ipvs = Ipvs::open().map_err(chain)?;
     let all: Vec<_> = servers.iter().collect();
     for batch in all.chunks(AT_ONCE) {
-        let Some(_turn) = Turn::take_or_fail(&ground.sight.settings.run_dir).map_err(chain)? else {
-            return Err("the take-out or its guard is changing IPVS and is busy; try again".to_owned());
+        let Some(_turn) = IpvsLock::take_or_fail(&ground.sight.settings.run_dir).map_err(chain)? else {
+            return Err("the drain or its guard is changing IPVS and is busy; try again".to_owned());
         };
         let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
         let scene = Scene::now(ground)?;

@@ -17,8 +17,10 @@ use crate::{
     ipvs::{self, Destination, Ipvs, Service, ServiceKey, flags, is_loaded},
     ledger::{Entry, Ledger, Pair},
     plan::{
-        Keep, Mode, Proxy, VirtualAddresses,
-        audit::{Addresses, Affinities, Cluster, Found, Kind, LetGo, Part, Pins, Servers, stale_syncs},
+        Exemptions, Mode, Proxy, VirtualAddresses,
+        audit::{
+            Addresses, Affinities, Cluster, Found, Kind, MayDelete, Part, Servers, StaleFlows, stale_syncs,
+        },
     },
     proxy::{self, Affinity, Endpoint, Mode as ProxyMode, clients},
     sysctl,
@@ -77,7 +79,7 @@ pub(super) struct Scene {
     own_node: NodeName,
     /// Flagged nodes; none where nothing is to be done about them.
     pub(super) flagged: NodeSet,
-    keep: Keep,
+    exemptions: Exemptions,
     pub(super) mode: Option<ProxyMode>,
     why: String,
     enforce: bool,
@@ -93,7 +95,7 @@ impl Scene {
             flagged: if enforce { world.enforced_nodes() } else { NodeSet::default() },
             view: Arc::clone(&world.view),
             virtual_addresses: Arc::clone(&world.addresses),
-            keep: world.keep(),
+            exemptions: world.exemptions(),
             own_node: ground.sight.own_node.clone(),
             mode: world.proxy.mode,
             why: world.proxy.to_string(),
@@ -109,8 +111,8 @@ impl Scene {
 
     /// Judges who is kept by affinity where nftables or iptables forward.
     pub(super) fn affinities(&self) -> Affinities<'_> {
-        let lets_go = matches!(self.mode, Some(ProxyMode::Iptables | ProxyMode::Nftables));
-        Affinities::new(&self.view, &self.flagged, &self.keep, lets_go)
+        let deletes = matches!(self.mode, Some(ProxyMode::Iptables | ProxyMode::Nftables));
+        Affinities::new(&self.view, &self.flagged, &self.exemptions, deletes)
     }
 
     /// Judges virtual servers; `look` shows them one by one.
@@ -135,7 +137,7 @@ impl Scene {
 }
 
 fn kube_proxy(ground: &Ground) -> Result<Found, String> {
-    if ground.sight.settings.proxy == proxy::Wanted::None {
+    if ground.sight.settings.proxy == proxy::ProxyChoice::None {
         return Err("kube-proxy is not to be looked at (`--proxy none`)".to_owned());
     }
     let syncs = proxy::syncs().map_err(|error| format!("kube-proxy's metrics: {error}"))?;
@@ -153,7 +155,7 @@ fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     if !is_loaded() {
         return Err("IPVS is not loaded in this kernel".to_owned());
     }
-    // Before the tables: what is taken out in between is in no ledger that was read, and seen again next time.
+    // Before the tables: what is drained in between is in no ledger that was read, and seen again next time.
     let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
     let (whole, found) = scene.servers(ground, &ledger, |servers, found| {
         let whole = walk(|_| true, |key, destinations| servers.look(key, destinations, found));
@@ -230,10 +232,10 @@ fn conntrack(scene: &Scene, zone: u16) -> Result<Option<Found>, String> {
     let addresses = scene.addresses();
     let dnat = matches!(scene.mode, Some(ProxyMode::Iptables | ProxyMode::Nftables));
     let loose = sysctl::number("net/netfilter/nf_conntrack_tcp_loose") != Some(0);
-    let let_go = LetGo { datagrams: dnat, tcp: dnat && loose };
-    let pins = Pins::new(&scene.view, &addresses, &scene.flagged, &scene.keep, let_go);
+    let may_delete = MayDelete { datagrams: dnat, tcp: dnat && loose };
+    let stale = StaleFlows::new(&scene.view, &addresses, &scene.flagged, &scene.exemptions, may_delete);
     let mut found = Found::default();
-    if entries == 0 || pins.is_empty() {
+    if entries == 0 || stale.is_empty() {
         return Ok(Some(found));
     }
     let mut conntrack = Conntrack::open(zone).map_err(chain)?;
@@ -241,7 +243,7 @@ fn conntrack(scene: &Scene, zone: u16) -> Result<Option<Found>, String> {
     for family in [Family::V4, Family::V6] {
         // Judged as it streams in: nothing else of the table stays in memory.
         let dump = conntrack.dump(family, |flow| {
-            pins.look(flow, &mut found);
+            stale.look(flow, &mut found);
             false
         });
         whole &= !dump.map_err(chain)?.incomplete;

@@ -14,10 +14,11 @@ use super::{
     waiting::Waiting,
 };
 use crate::{
-    agent::{bell::Bell, desk::Desk, sight::Sight, world::World},
+    agent::{bell::Bell, rescue_state::RescueState, sight::Sight, world::World},
     cluster::{ClusterView, NodeSet},
     conntrack::{self, Conntrack, Flow, Tuple},
     dataplane::Injector,
+    drain::pair_of,
     flags::monotonic_ns,
     ledger::Pair,
     plan::{Proxy, VirtualAddresses},
@@ -30,14 +31,13 @@ use crate::{
         services::{Choices, NoChoice},
         tries::{LEAST_TRIES, Sent, Spent, Tries, tries},
     },
-    takeout::pair_of,
 };
 
 /// What was handed over longer ago (ns) is dropped: its sender is about to repeat it, or did.
 const LATE_NS: u64 = 500_000_000;
 
 /// What is done where kube-proxy keeps the client at the hung endpoint.
-pub(super) enum Keeping {
+pub(super) enum Sticky {
     /// The packet is for the thread that may wait.
     HandOn(SyncSender<handed::Packet>),
     /// kube-proxy is to forget the client, of which that thread sees to many together.
@@ -49,9 +49,9 @@ pub(super) enum Keeping {
 pub(in super::super) struct Ground {
     pub(in super::super) sight: Sight,
     /// What they tell others, and what others remember for them.
-    pub(in super::super) desk: Arc<Desk>,
-    /// Who takes out of IPVS.
-    pub(in super::super) takeout: Arc<Bell>,
+    pub(in super::super) state: Arc<RescueState>,
+    /// Who drains of IPVS.
+    pub(in super::super) drain: Arc<Bell>,
     pub(in super::super) injector: Injector,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Helper {
     refusals: Refusals,
     choices: Choices,
     devices: Devices,
-    keeping: Keeping,
+    sticky: Sticky,
     /// What was looked at last.
     world: Option<Arc<World>>,
     view: Arc<ClusterView>,
@@ -82,7 +82,7 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    pub(super) fn open(ground: Ground, keeping: Keeping) -> anyhow::Result<Self> {
+    pub(super) fn open(ground: Ground, sticky: Sticky) -> anyhow::Result<Self> {
         let mut conntrack = Conntrack::open(ground.sight.settings.conntrack_zone)?;
         // Whether the kernel answers at all is seen by asking for an entry that cannot be.
         let nobody = Addr::v4([0; 4]);
@@ -98,7 +98,7 @@ impl Helper {
             refusals: Refusals::default(),
             choices: Choices::default(),
             devices: Devices::default(),
-            keeping,
+            sticky,
             world: None,
             view,
             addresses,
@@ -116,13 +116,13 @@ impl Helper {
         let world = self.ground.sight.world();
         if self.world.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &world)) {
             if self.mode == proxy::Mode::Ipvs {
-                self.balanced = self.ground.takeout.progress().balanced;
+                self.balanced = self.ground.drain.progress().balanced;
             }
             return;
         }
         let mode = world.proxy.mode.unwrap_or(self.mode);
         if mode == proxy::Mode::Ipvs {
-            self.balanced = self.ground.takeout.progress().balanced;
+            self.balanced = self.ground.drain.progress().balanced;
         }
         let before = self.world.as_deref();
         let flagged = world.cut_nodes(before.map(|before| (before, &self.flagged)));
@@ -155,9 +155,9 @@ impl Helper {
 
     /// Has kube-proxy forget the clients of all packets that are to come again. Whether that took a transaction of nftables. May wait for whoever changes rules.
     pub(super) fn forget(&mut self) -> Result<bool, proxy::Error> {
-        match &mut self.keeping {
-            Keeping::Forget(forget) => forget.all(),
-            Keeping::HandOn(_) => Ok(false),
+        match &mut self.sticky {
+            Sticky::Forget(forget) => forget.all(),
+            Sticky::HandOn(_) => Ok(false),
         }
     }
 
@@ -191,20 +191,20 @@ impl Helper {
             Err(Stop::HandOn) => refuse(&self.ground.injector, head, frame, Fate::Affinity),
             Err(Stop::Refuse(why)) => refuse(&self.ground.injector, head, frame, why),
         };
-        self.ground.desk.tally.add(fate, length(head, frame));
+        self.ground.state.tally.add(fate, length(head, frame));
         false
     }
 
     /// Keeps it for later, where there is room and somebody who comes back to it.
     fn waits_for(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
-        matches!(self.keeping, Keeping::HandOn(_)) && self.waiting.put(head, frame, now)
+        matches!(self.sticky, Sticky::HandOn(_)) && self.waiting.put(head, frame, now)
     }
 
     /// Gives it to the thread that may wait; `false` where that has enough.
     fn hand_on(&self, head: &RescueHead, frame: &[u8]) -> bool {
-        match &self.keeping {
-            Keeping::HandOn(packets) => packets.try_send((*head, frame.to_vec())).is_ok(),
-            Keeping::Forget(_) => false,
+        match &self.sticky {
+            Sticky::HandOn(packets) => packets.try_send((*head, frame.to_vec())).is_ok(),
+            Sticky::Forget(_) => false,
         }
     }
 
@@ -229,8 +229,8 @@ impl Helper {
                 }
             }
             None => {
-                // It was deleted while this packet was on its way here: another of the flow was put in again, or all that is pinned was let go.
-                let moved = self.ground.desk.moved().ends(&reply, head.time_ns, now);
+                // It was deleted while this packet was on its way here: another of the flow was rescued, or all that is pinned was deleted.
+                let moved = self.ground.state.moved().ends(&reply, head.time_ns, now);
                 let ends = moved.ok_or_else(|| {
                     self.refusals.unknown(reply, Fate::Untranslated, now);
                     Fate::Untranslated
@@ -240,28 +240,28 @@ impl Helper {
         };
         let way = self.way(head, &packet, &ends)?;
         if let Some(entry) = entry {
-            self.ground.desk.remember(&[entry]);
+            self.ground.state.remember(&[entry]);
             self.conntrack.delete(&[entry]).map_err(|error| self.give_up(&error))?;
         }
         let done = match way {
             Way::Device(ifindex, frame) => {
                 self.ground.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
             }
-            Way::Socket(..) if !self.ground.desk.own().may_send(&ends, now) => return Ok(Fate::Repeated),
+            Way::Socket(..) if !self.ground.state.own().may_send(&ends, now) => return Ok(Fate::Repeated),
             Way::Socket(packet, to) => self.own.send(&packet, to).map_err(|e| e.to_string()),
         };
         match done {
             Ok(()) if head.ingress_ifindex == 0 => Ok(self.own_fate(&ends)),
-            Ok(()) => Ok(Fate::PutIn),
+            Ok(()) => Ok(Fate::Rescued),
             Err(error) => {
                 tracing::debug!(
                     event = "rescue-not-injected",
                     error,
                     ifindex = head.ingress_ifindex,
-                    "a packet was not put in again"
+                    "a packet was not rescued"
                 );
                 // Its entry is gone: an answer would not be translated. Its sender repeats it.
-                Ok(Fate::NotPutIn)
+                Ok(Fate::NotSent)
             }
         }
     }
@@ -269,22 +269,22 @@ impl Helper {
     /// What became of an own socket's packet that was sent once more. Found out by looking, not by the kernel's version: sending
     /// returns when the packet has gone through the rules, and then it has an entry that is translated, or it was not balanced.
     fn own_fate(&mut self, ends: &Tuple) -> Fate {
-        if !self.ground.desk.own().is_open(ends) {
-            return Fate::PutIn;
+        if !self.ground.state.own().is_open(ends) {
+            return Fate::Rescued;
         }
         let balanced = match self.conntrack.by_original(ends) {
             Ok(entry) => entry.is_some_and(|entry| entry.is_balanced()),
             // Looked at again with the next one.
-            Err(_) => return Fate::PutIn,
+            Err(_) => return Fate::Rescued,
         };
-        if self.ground.desk.own().seen(ends, balanced) {
+        if self.ground.state.own().seen(ends, balanced) {
             tracing::warn!(
                 event = "own-sockets-not-rescued",
                 %ends,
                 "packets of own sockets are not balanced anew: they wait until they are repeated"
             );
         }
-        if balanced { Fate::PutIn } else { Fate::Repeated }
+        if balanced { Fate::Rescued } else { Fate::Repeated }
     }
 
     /// Whether a packet that was sent as this and met the cut at `met` may find another backend.
@@ -307,28 +307,28 @@ impl Helper {
             return Ok(Goes::OnItsWay);
         }
         if self.mode == proxy::Mode::Ipvs && !choice.all_flagged() {
-            // IPVS has no call that deletes one connection. It lets go of it once its destination is taken out, and not of one that was made at
+            // IPVS has no call that deletes one connection. It lets go of it once its destination is drained, and not of one that was made at
             // that moment: what comes back waits for the next look at the tables.
             let pair = pair_of(entry);
             if !self.balanced.contains(&pair) || (!waited && self.tries.has(&sent, met)) {
                 if !waited {
-                    self.ground.takeout.urgent(pair.service);
+                    self.ground.drain.urgent(pair.service);
                 }
                 // IPVS deletes the entry by itself, with the connection.
-                self.ground.desk.remember(&[*entry]);
+                self.ground.state.remember(&[*entry]);
                 return Err(Stop::Wait);
             }
         }
         let kept_at = choice.kept_at.as_ref().filter(|_| self.mode != proxy::Mode::Ipvs);
-        match (kept_at, &mut self.keeping) {
+        match (kept_at, &mut self.sticky) {
             (None, _) => {}
-            (Some(_), Keeping::HandOn(_)) => return Err(Stop::HandOn),
+            (Some(_), Sticky::HandOn(_)) => return Err(Stop::HandOn),
             // Each pick of the hung endpoint has the client kept there again.
-            (Some(endpoint), Keeping::Forget(forget)) if visit != Visit::Forgotten => {
+            (Some(endpoint), Sticky::Forget(forget)) if visit != Visit::Forgotten => {
                 forget.add(self.mode, endpoint, entry.orig.src.into());
                 return Err(Stop::Again);
             }
-            (Some(_), Keeping::Forget(_)) => {}
+            (Some(_), Sticky::Forget(_)) => {}
         }
         let limit = if choice.all_flagged() { LEAST_TRIES } else { tries(choice.flagged, choice.usable) };
         match self.tries.take(sent, limit, met) {
@@ -350,7 +350,7 @@ impl Helper {
         if head.ingress_ifindex == 0 {
             return Ok(Way::Socket(bytes, ends.dst.into()));
         }
-        let to = self.devices.address(head.ingress_ifindex).ok_or(Fate::NotPutIn)?;
+        let to = self.devices.address(head.ingress_ifindex).ok_or(Fate::NotSent)?;
         Ok(Way::Device(head.ingress_ifindex, ethernet(to, &bytes)))
     }
 
@@ -361,7 +361,7 @@ impl Helper {
             "a packet could not be rescued; conntrack is opened anew"
         );
         self.broken = true;
-        Fate::NotPutIn
+        Fate::NotSent
     }
 }
 
@@ -375,7 +375,7 @@ enum Visit {
     Forgotten,
 }
 
-/// Where a packet that is put in again goes.
+/// Where a packet that is rescued goes.
 enum Goes {
     /// Its entry is deleted, and it is balanced anew.
     Elsewhere,
@@ -383,7 +383,7 @@ enum Goes {
     OnItsWay,
 }
 
-/// Why a packet is not put in again.
+/// Why a packet is not rescued.
 enum Stop {
     /// Its sender is told at once.
     Refuse(Fate),
@@ -403,7 +403,7 @@ impl From<Fate> for Stop {
     }
 }
 
-/// How a packet is put in again.
+/// How a packet is rescued.
 enum Way {
     /// As received by the device, in a frame.
     Device(u32, Vec<u8>),

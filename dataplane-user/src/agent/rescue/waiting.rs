@@ -1,4 +1,4 @@
-//! Packets that IPVS would send to the flagged node again: they wait until the take-out has come to their destination.
+//! Packets that IPVS would send to the flagged node again: they wait until the drain has come to their destination.
 use std::{collections::HashSet, mem, sync::Arc};
 
 use nodefence_common::RescueHead;
@@ -10,7 +10,7 @@ const MOST: usize = 1024;
 /// How long (ns) one waits at most.
 const LONGEST_NS: u64 = 400_000_000;
 /// How soon (ns) they are looked at again where nothing new is known: a connection may have been made at the moment in which its destination was
-/// taken out, and is gone a moment later.
+/// drained, and is gone a moment later.
 const AGAIN_NS: u64 = 20_000_000;
 
 /// Those that wait.

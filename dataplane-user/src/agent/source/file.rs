@@ -15,7 +15,7 @@ use super::{
         builder::Builds,
         own_node::{local_addresses, own_node, refuse_local},
         settings::Settings,
-        threads::{Crew, Turn},
+        threads::{Crew, Priority},
         timed::timed,
         told::SourceRow,
     },
@@ -101,7 +101,7 @@ fn reader(
     crew: &Crew,
 ) -> std::io::Result<mpsc::Sender<(Arc<ClusterView>, oneshot::Sender<Read>)>> {
     let (asks, asked) = mpsc::channel::<(Arc<ClusterView>, oneshot::Sender<Read>)>();
-    crew.hand("source", Turn::Batch, move || {
+    crew.hand("source", Priority::Batch, move || {
         for (before, answer) in asked {
             // Whoever asked may have ended with the agent.
             let _gone = answer.send(timed(|| load(&source, &before)));

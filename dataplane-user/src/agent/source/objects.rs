@@ -16,7 +16,7 @@ use super::{
         builder::APART,
         own_node::{local_addresses, own_node},
         settings::Settings,
-        threads::{Crew, Turn},
+        threads::{Crew, Priority},
         timed::timed,
     },
     ground::Ground,
@@ -50,7 +50,7 @@ impl Followed {
         let (goes_on, begins) = oneshot::channel();
         let named = settings.node.clone();
         let (allow_empty, stop) = (settings.allow_empty, crew.stop());
-        crew.thread("source", Turn::Batch, move || {
+        crew.thread("source", Priority::Batch, move || {
             let mut taking = Taking::new(objects, allow_empty);
             let (own_node, view) = taking.first(named.as_deref())?;
             let _gone = tell.send((own_node.clone(), view));
@@ -86,7 +86,7 @@ impl Taking {
     }
 
     /// Waits for all lists, and finds out which node this is. What was not told yet must not pass for what is not there: nodes would lose their places in the
-    /// maps, and those that are cut would be let go.
+    /// maps, and those that are cut would be deleted.
     fn first(&mut self, named: Option<&str>) -> anyhow::Result<(NodeName, Arc<ClusterView>)> {
         let mut said = None;
         let view = loop {

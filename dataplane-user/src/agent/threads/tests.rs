@@ -21,10 +21,10 @@ fn shown() -> String {
 async fn a_panic_is_told_whoever_it_was() {
     let panics = || -> anyhow::Result<()> { panic!("on purpose") };
     let thread = Crew::default();
-    assert!(thread.thread("thread", Turn::First, panics).unwrap().join().is_err());
+    assert!(thread.thread("thread", Priority::First, panics).unwrap().join().is_err());
     assert_eq!(who(&thread).await, Fallen::Panicked("thread"));
     let hand = Crew::default();
-    assert!(hand.hand("hand", Turn::Usual, || panic!("on purpose")).unwrap().join().is_err());
+    assert!(hand.hand("hand", Priority::Usual, || panic!("on purpose")).unwrap().join().is_err());
     assert_eq!(who(&hand).await, Fallen::Panicked("hand"));
     let task = Crew::default();
     task.task("task", async {
@@ -46,14 +46,14 @@ async fn a_panic_is_told_whoever_it_was() {
 async fn a_panic_is_told_also_while_the_agent_ends() {
     let crew = Crew::default();
     crew.end();
-    assert!(crew.thread("late", Turn::Usual, || panic!("on purpose")).unwrap().join().is_err());
+    assert!(crew.thread("late", Priority::Usual, || panic!("on purpose")).unwrap().join().is_err());
     assert_eq!(crew.fallen(), Some(Fallen::Panicked("late")));
 }
 
 #[tokio::test]
 async fn whoever_is_to_stay_does_not_end_by_itself() {
     let crew = Crew::default();
-    crew.thread("thread", Turn::Usual, || Ok(())).unwrap().join().unwrap();
+    crew.thread("thread", Priority::Usual, || Ok(())).unwrap().join().unwrap();
     assert_eq!(who(&crew).await, Fallen::Ended("thread"));
     let crew = Crew::default();
     crew.task("task", async { Ok(()) });
@@ -70,12 +70,12 @@ async fn whoever_is_to_stay_does_not_end_by_itself() {
 #[tokio::test]
 async fn an_end_that_was_asked_for_is_none_to_tell() {
     let crew = Crew::default();
-    crew.hand("hand", Turn::Usual, || ()).unwrap().join().unwrap();
+    crew.hand("hand", Priority::Usual, || ()).unwrap().join().unwrap();
     crew.errand("errand", async {});
     assert_eq!(crew.blocking("blocking", || 7).await, Ok(7));
     let (thread, task) = (crew.stop(), crew.stop());
     let (ended, sees) = channel();
-    let stays = crew.thread("thread", Turn::Usual, move || {
+    let stays = crew.thread("thread", Priority::Usual, move || {
         sees.recv()?;
         assert!(thread.is_cancelled());
         Ok(())
@@ -102,9 +102,9 @@ fn each_bears_its_name() {
     let crew = Crew::default();
     let (tell, told) = channel();
     let tells = tell.clone();
-    let thread = crew.hand("rescue-kept", Turn::Usual, move || tells.send(shown()).unwrap());
+    let thread = crew.hand("rescue-sticky", Priority::Usual, move || tells.send(shown()).unwrap());
     thread.unwrap().join().unwrap();
-    assert_eq!(told.recv().unwrap(), "rescue-kept");
+    assert_eq!(told.recv().unwrap(), "rescue-sticky");
     runtime().unwrap().block_on(async {
         assert_eq!(crew.blocking("audit", shown).await.unwrap(), "audit");
         // The same thread, which has no other work.
@@ -129,9 +129,9 @@ fn only_those_that_somebody_waits_for_take_a_processor_when_they_wake_up() {
         crew.hand("hand", nice, move || tell.send(policy()).unwrap()).unwrap().join().unwrap();
         told.recv().unwrap()
     };
-    assert_eq!(of(Turn::Batch), nix::libc::SCHED_BATCH);
-    assert_eq!(of(Turn::Usual), nix::libc::SCHED_OTHER);
-    assert_eq!(of(Turn::First), nix::libc::SCHED_OTHER);
+    assert_eq!(of(Priority::Batch), nix::libc::SCHED_BATCH);
+    assert_eq!(of(Priority::Usual), nix::libc::SCHED_OTHER);
+    assert_eq!(of(Priority::First), nix::libc::SCHED_OTHER);
     let blocks = runtime().unwrap().block_on(crew.blocking("blocking", policy));
     assert_eq!(blocks, Ok(nix::libc::SCHED_OTHER));
     let task = runtime().unwrap().block_on(async { tokio::spawn(async { policy() }).await });

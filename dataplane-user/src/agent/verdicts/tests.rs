@@ -44,9 +44,9 @@ const POLICY: Policy<'static> =
 #[derive(Default)]
 struct Map {
     entries: BTreeMap<u32, NodeEntry>,
-    kept: BTreeSet<PortKey>,
+    exempt: BTreeSet<PortKey>,
     refused: Vec<u32>,
-    /// Up to when what is taken out of IPVS holds.
+    /// Up to when what is drained from IPVS holds.
     lease: u64,
     world: Option<Arc<Published>>,
 }
@@ -70,8 +70,8 @@ impl Writer for Shared {
         Ok(())
     }
 
-    fn keep(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
-        self.0.lock().unwrap().kept.insert(*key);
+    fn exempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.0.lock().unwrap().exempt.insert(*key);
         Ok(())
     }
 
@@ -79,8 +79,8 @@ impl Writer for Shared {
         Ok(())
     }
 
-    fn let_go(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
-        self.0.lock().unwrap().kept.remove(key);
+    fn unexempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error> {
+        self.0.lock().unwrap().exempt.remove(key);
         Ok(())
     }
 
@@ -179,11 +179,11 @@ impl Rig {
         self.verdicts.inbox.settled().blocking_recv().unwrap();
     }
 
-    fn ask(&self, node: &str, change: Change) -> oneshot::Receiver<Answer> {
-        self.verdicts.inbox.ask(Asked::Claim(node.into(), change)).unwrap()
+    fn ask(&self, node: &str, change: Change) -> oneshot::Receiver<Outcome> {
+        self.verdicts.inbox.ask(Command::Claim(node.into(), change)).unwrap()
     }
 
-    fn flag(&self, node: &str) -> oneshot::Receiver<Answer> {
+    fn flag(&self, node: &str) -> oneshot::Receiver<Outcome> {
         self.ask(node, Change::Raise { claim: claim(), force: false })
     }
 
@@ -255,7 +255,7 @@ fn the_end_saves_what_waits() {
 #[test]
 fn the_end_after_a_hand_over_saves_nothing() {
     let rig = Rig::new();
-    let handed = rig.verdicts.inbox.ask(Asked::HandOver).unwrap();
+    let handed = rig.verdicts.inbox.ask(Command::HandOver).unwrap();
     rig.save();
     handed.blocking_recv().unwrap().unwrap();
     rig.verdicts.inbox.tell(Input::Replace {
@@ -317,7 +317,7 @@ fn what_fails_is_not_said_to_be_renewed() {
     wait_until(|| rig.entry("c").until != until);
     rig.settle();
     assert_eq!(rig.verdicts.beat.renewed(), renewed);
-    assert!(rig.lease() > lease, "what else is taken out of IPVS holds");
+    assert!(rig.lease() > lease, "what else is drained from IPVS holds");
     assert!(!rig.world.now().enforces("b") && rig.world.now().enforces("c"));
 }
 
@@ -364,7 +364,7 @@ fn what_was_left_is_renewed_before_anything_else() {
         "one is not claimed, and one has lapsed"
     );
     assert!(map.entries[&0].until >= begun.mono + VERDICT_LIFETIME_NS);
-    // What it took out of IPVS is held as long.
+    // What it drained from IPVS is held as long.
     assert!(map.lease >= begun.mono + VERDICT_LIFETIME_NS);
 }
 
@@ -384,7 +384,7 @@ fn what_is_to_be_saved_anew_is_saved_after_what_is_under_way() {
     saved.blocking_recv().unwrap();
 }
 
-/// What has lapsed is being put back by the guard: it does not hold again because this process goes on.
+/// What has lapsed is being restored by the guard: it does not hold again because this process goes on.
 #[test]
 fn a_lease_that_has_lapsed_is_renewed_only_where_nothing_is_taken_out() {
     let rig = Rig::new();
@@ -411,14 +411,14 @@ fn a_panic_ends_the_agent() {
             self.0.store(true, Ordering::Relaxed);
             panic!("on purpose");
         }
-        fn keep(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+        fn exempt(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
             Ok(())
         }
         fn except(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
             Ok(())
         }
 
-        fn let_go(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
+        fn unexempt(&mut self, _: &PortKey) -> Result<(), dataplane::Error> {
             Ok(())
         }
         fn prolong(&mut self, _: u64, _: bool) -> Result<(), dataplane::Error> {

@@ -179,7 +179,7 @@ fn a_name_that_two_entries_bear_is_believed_of_neither() {
     assert!(rig.did().is_empty());
 }
 
-/// What the maps hold is another agent's: nobody is cut newly before the first tables are written, and nothing is let go.
+/// What the maps hold is another agent's: nobody is cut newly before the first tables are written, and nothing is deleted.
 #[test]
 fn nobody_is_cut_newly_before_the_first_tables() {
     let (mut rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);

@@ -87,9 +87,9 @@ fn each_entry_of_a_node_that_is_not_as_it_was_written_is_found() {
 
 #[test]
 fn each_exempted_port_that_is_not_as_it_was_written_is_found() {
-    let key = PortKey::kept(std::net::IpAddr::from([10, 9, 9, 9]).into(), 1, 6);
+    let key = PortKey::exempt(std::net::IpAddr::from([10, 9, 9, 9]).into(), 1, 6);
     assert_eq!(differing(|_, _, kept| kept.truncate(1)).len(), 1);
-    assert_eq!(differing(|_, _, kept| kept.push((key, port_flags::KEEP))).ports.first(), Some(&key));
+    assert_eq!(differing(|_, _, kept| kept.push((key, port_flags::EXEMPT))).ports.first(), Some(&key));
     assert_eq!(differing(|_, _, kept| kept[0].1 = 0).len(), 1);
 }
 
@@ -104,7 +104,7 @@ fn a_port_that_is_cut_at_an_address_that_passes_may_be_missing() {
     let at = kept.iter().position(|(_, flags)| *flags == port_flags::CUT).unwrap();
     let (mut missing, mut passes) = (kept.clone(), kept.clone());
     let (key, _) = missing.remove(at);
-    passes[at].1 = port_flags::KEEP;
+    passes[at].1 = port_flags::EXEMPT;
     assert!(found(&kept).is_empty() && found(&missing).is_empty());
     assert_eq!(found(&passes).into_iter().collect::<Vec<_>>(), [key]);
 }

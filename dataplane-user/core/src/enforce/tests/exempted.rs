@@ -1,4 +1,4 @@
-//! Which ports are exempt, held against `plan::keep`.
+//! Which ports are exempt, held against `plan::exemptions`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     enforce::{Epoch, ExemptPorts, NewView, Output, exempt::Exempt},
-    plan::{Keep, KeepIndex, Slot, keep},
+    plan::{ExemptIndex, Exemptions, Slot, exemptions},
 };
 
 fn slot(name: &str) -> Slot {
@@ -30,17 +30,17 @@ fn build(cluster: &Arc<Cluster>, epoch: u64) -> NewView {
     NewView::build(Epoch(epoch), view, |name| Some(slot(name)), |_| None, &policy(&told()), None, None)
 }
 
-fn oracle(cluster: &Cluster, cut: &BTreeSet<Slot>) -> Keep {
+fn oracle(cluster: &Cluster, cut: &BTreeSet<Slot>) -> Exemptions {
     let nodes = cluster.view.indexed().filter(|(_, node)| cut.contains(&slot(&node.name)));
     let nodes = nodes.map(|(position, _)| position).collect();
-    keep(&cluster.view, &KeepIndex::new(&cluster.view), OWN, None, &nodes)
+    exemptions(&cluster.view, &ExemptIndex::new(&cluster.view), OWN, None, &nodes)
 }
 
 /// Makes every write that is due.
 fn write(exempt: &mut Exempt, there: &mut BTreeMap<PortKey, u32>) {
     while let Some(output) = exempt.next_before().or_else(|| exempt.next_after().map(|(output, _)| output)) {
         match output {
-            Output::Exempt(key) => there.insert(key, port_flags::KEEP),
+            Output::Exempt(key) => there.insert(key, port_flags::EXEMPT),
             Output::Except(key) => there.insert(key, port_flags::CUT),
             Output::Unexempt(key) => there.remove(&key),
             _ => unreachable!("{output:?}"),
@@ -49,16 +49,16 @@ fn write(exempt: &mut Exempt, there: &mut BTreeMap<PortKey, u32>) {
 }
 
 /// What lets pass what either lets pass: of an address that both let pass, what both cut.
-fn either(one: &Keep, other: &Keep) -> BTreeMap<PortKey, u32> {
+fn either(one: &Exemptions, other: &Exemptions) -> BTreeMap<PortKey, u32> {
     let (one, other) = (one.keys(), other.keys());
     let keys: BTreeSet<PortKey> = one.keys().chain(other.keys()).copied().collect();
     let says = |key: PortKey| {
-        let values =
-            [&one, &other].map(|keys| (keys.get(&key), keys.contains_key(&PortKey::kept_address(key.addr))));
-        let passes = values.iter().any(|(value, _)| *value == Some(&port_flags::KEEP));
+        let values = [&one, &other]
+            .map(|keys| (keys.get(&key), keys.contains_key(&PortKey::exempt_address(key.addr))));
+        let passes = values.iter().any(|(value, _)| *value == Some(&port_flags::EXEMPT));
         let cut = values.iter().all(|(value, whole)| value.is_some() || !whole);
         match (passes, cut) {
-            (true, _) => Some((key, port_flags::KEEP)),
+            (true, _) => Some((key, port_flags::EXEMPT)),
             (false, true) => Some((key, port_flags::CUT)),
             (false, false) => None,
         }
@@ -95,7 +95,7 @@ proptest! {
                 true => (&first, &first_view, first.keys()),
                 false => (&second, &second_view, either(&first, &second)),
             };
-            prop_assert_eq!(&view.keep(&exempt.ports()), latest);
+            prop_assert_eq!(&view.exemptions(&exempt.ports()), latest);
             prop_assert_eq!(exempt.ports().len(), latest.ports.len());
             prop_assert_eq!(&there, &needed);
         }

@@ -52,7 +52,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());
     rig.flag("b").unwrap();
     rig.flag("c").unwrap();
-    let asked = rig.world().enforced.iter().next().unwrap().ask_since;
+    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
     refuse_place(&mut rig, "b");
     rig.pass(SECOND);
     let names = |list: &crate::enforce::Bearers| -> Vec<String> {
@@ -74,11 +74,11 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     rig.flag("d").unwrap_err();
     rig.raise("d", claim(Source::Cli), true);
     assert_eq!(rig.cut(), "c,d");
-    // It can be written again: its clients are asked anew.
+    // It can be written again: its clients are challenged anew.
     rig.fates = Box::new(|_| Fate::Done);
     rig.pass(SECOND);
     assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("b,c,d", 0));
-    assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked);
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
     assert_eq!(names(&rig.world().enforced), ["b", "c", "d"]);
 }
 
@@ -112,13 +112,13 @@ fn an_address_passes_whole_where_what_is_cut_there_does_not_fit() {
     rig.flag("b").unwrap();
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
     assert!(rig.world().failed.is_empty());
-    let asked = rig.world().enforced.iter().next().unwrap().ask_since;
+    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.pass(3 * SECOND);
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
     rig.fates = Box::new(|_| Fate::Done);
     rig.pass(SECOND);
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 3));
-    assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked, "clients passed meanwhile");
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked, "clients passed meanwhile");
 }
 
 /// A port that nobody names any more may be one by which answers come: nobody is cut beside it while it cannot be removed.
@@ -158,7 +158,7 @@ fn a_claim_without_a_request_waits_for_its_exemptions() {
     detect(&mut rig, "b");
     detect(&mut rig, "c");
     assert_eq!(rig.cut(), "c");
-    let why = "10.1.1.2:80/tcp must be kept, which failed: no room";
+    let why = "10.1.1.2:80/tcp must be exempt, which failed: no room";
     assert_eq!(rig.world().failed["b"].as_ref(), why);
     rig.pass(3 * SECOND);
     assert_eq!(rig.cut(), "c");
@@ -273,8 +273,8 @@ fn what_differs_is_mended() {
     let swap = |from: NodeEntry, name: [u8; 28]| NodeEntry { name, ..from };
     rig.maps.nodes.insert(places[0], swap(healthy, cut.name));
     rig.maps.exempt.pop_first();
-    let key = PortKey::kept(IpAddr::from([0; 16]).into(), 1, 6);
-    rig.maps.exempt.insert(key, port_flags::KEEP);
+    let key = PortKey::exempt(IpAddr::from([0; 16]).into(), 1, 6);
+    rig.maps.exempt.insert(key, port_flags::EXEMPT);
     let differs = rig.found(true);
     rig.maps.nodes.insert(places[1], swap(cut, healthy.name));
     let cut_c = Input::Found { nodes: rig.maps.pinned(), exempt: Vec::new(), whole: false };

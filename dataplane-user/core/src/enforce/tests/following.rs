@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cluster::{ClusterView, Node, NodeName},
     enforce::{Delta, Epoch, ExemptIndex, NewView, shortage::Shortage},
-    plan::{self, KeptFor, KeptPort, LeftOut, Slot, Tables},
+    plan::{self, ExemptFor, ExemptPort, LeftOut, Slot, Tables},
     proxy::Mode,
 };
 
@@ -36,7 +36,7 @@ fn build(slots: &Slots, view: &Arc<ClusterView>, mode: Option<Mode>, before: Opt
 }
 
 /// A node's targets, with how many of what they may use it has, and its untied ports: in words that do not depend on numbers.
-type OfNode = (BTreeSet<(KeptFor, Vec<KeptPort>, u32)>, Vec<(KeptPort, KeptFor)>);
+type OfNode = (BTreeSet<(ExemptFor, Vec<ExemptPort>, u32)>, Vec<(ExemptPort, ExemptFor)>);
 
 fn of_nodes(index: &ExemptIndex, slots: &Slots) -> BTreeMap<Slot, OfNode> {
     let slots = names().into_iter().filter_map(|name| slots.get(&name));
@@ -90,7 +90,7 @@ fn the_same(new: &NewView, fresh: &NewView, slots: &Slots) {
     assert_eq!(targets(&new.exempt), targets(&fresh.exempt));
     numbers_are_each_one_s(&new.exempt);
     for (at, slot) in new.view.indexed().map(|(at, node)| (at, slots.get(&node.name))) {
-        let port = KeptPort {
+        let port = ExemptPort {
             node: at,
             address: [10, 0, 0, 1].into(),
             port: 1,
@@ -173,7 +173,7 @@ fn the_same_shortage(followed: &Shortage, fresh: &Shortage, cut: &BTreeSet<Slot>
     let exempt = |shortage: &Shortage| shortage.ports().iter().copied().collect::<BTreeSet<_>>();
     assert_eq!((exempt(followed), followed.ports().len()), (exempt(fresh), fresh.ports().len()));
     let (mut followed, mut fresh) = (followed.clone(), fresh.clone());
-    let as_set = |ports: Vec<KeptPort>| ports.into_iter().collect::<BTreeSet<_>>();
+    let as_set = |ports: Vec<ExemptPort>| ports.into_iter().collect::<BTreeSet<_>>();
     for slot in names().into_iter().filter_map(|name| slots.get(&name)).filter(|slot| !cut.contains(slot)) {
         assert_eq!(as_set(followed.cut(slot)), as_set(fresh.cut(slot)));
         assert_eq!(exempt(&followed), exempt(&fresh));

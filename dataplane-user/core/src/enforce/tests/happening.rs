@@ -8,7 +8,7 @@ use std::{
 use super::{
     history::{History, Saw, any_told},
     model::Cluster,
-    oracle::{Kept, Oracle},
+    oracle::{OnDisk, Oracle},
     random::{NODES, Seeded, cluster, without_one},
     rig::{Fate, Rig, SECOND, claim, now},
 };
@@ -209,7 +209,7 @@ impl History {
         if self.random.percent(50) {
             self.note("what was saved is gone");
             self.saw.insert(Saw::Lost);
-            self.oracle.saved = Kept::default();
+            self.oracle.saved = OnDisk::default();
             self.rig.saved = Saved::default();
             return self.tell(Input::SaveAnew);
         }

@@ -12,7 +12,7 @@ use nodefence_common::NodeEntry;
 
 use super::{
     model::OWN,
-    oracle::{Held, Kept, Members, Oracle},
+    oracle::{Held, Members, OnDisk, Oracle},
     random::Seeded,
     rig::{BEGIN, Fate, Rig, SECOND, now},
 };
@@ -75,7 +75,7 @@ impl History {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Seeded::new(seed);
         let told = any_told(&mut random);
-        let oracle = Oracle::over(Kept::default(), told.clone(), now(BEGIN));
+        let oracle = Oracle::over(OnDisk::default(), told.clone(), now(BEGIN));
         let mut rig = Rig::new(told);
         let failing = Rc::new(RefCell::new((0, Seeded::new(seed ^ 0x5555))));
         let fates = Rc::clone(&failing);
@@ -189,7 +189,7 @@ impl History {
         self.rig.save(result);
     }
 
-    fn lies_on_disk(&mut self, saved: Kept) {
+    fn lies_on_disk(&mut self, saved: OnDisk) {
         self.oracle.saved = saved;
         self.oracle.lost = false;
     }
@@ -408,7 +408,7 @@ impl History {
                 self.fail(&format!("{name} should be cut: {wanted}"));
             }
         }
-        let exempt = self.rig.world().keep().keys();
+        let exempt = self.rig.world().exemptions().keys();
         if exempt != self.rig.maps.exempt {
             self.fail(&format!("{exempt:?} should be exempt"));
         }

@@ -10,19 +10,19 @@ use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, backend_
 use crate::{
     cluster::{ClusterView, NodeIx, NodeSet, Protocol, parse},
     enforce::{NewView, place::cuts},
-    plan::{At, Keep, KeepIndex, KeptPort, Slot, Step, Tables, keep},
+    plan::{At, ExemptIndex, ExemptPort, Exemptions, Slot, Step, Tables, exemptions},
 };
 
 /// The node on which the agent runs.
 pub(super) const OWN: &str = "a";
 
-/// A view, and what must be exempt in it by `plan::keep`.
+/// A view, and what must be exempt in it by `plan::exemptions`.
 pub(super) struct Cluster {
     pub(super) view: Arc<ClusterView>,
     pub(super) text: String,
-    index: KeepIndex,
+    index: ExemptIndex,
     /// By which nodes are cut, a bit for each position.
-    known: Mutex<HashMap<u64, Arc<Keep>>>,
+    known: Mutex<HashMap<u64, Arc<Exemptions>>>,
 }
 
 impl Cluster {
@@ -37,17 +37,17 @@ impl Cluster {
     }
 
     fn new(view: ClusterView, text: &str) -> Arc<Self> {
-        let index = KeepIndex::new(&view);
+        let index = ExemptIndex::new(&view);
         Arc::new(Self { view: Arc::new(view), text: text.to_owned(), index, known: Mutex::default() })
     }
 
     /// What is exempt while these nodes are cut, a bit for each position.
-    pub(super) fn exempt(&self, cut: u64) -> Arc<Keep> {
+    pub(super) fn exempt(&self, cut: u64) -> Arc<Exemptions> {
         let mut known = self.known.lock().unwrap();
         let work_out = || {
             let is_cut = |node: &NodeIx| cut >> node.position() & 1 == 1;
             let nodes: NodeSet = self.view.indexed().map(|(node, _)| node).filter(is_cut).collect();
-            Arc::new(keep(&self.view, &self.index, OWN, None, &nodes))
+            Arc::new(exemptions(&self.view, &self.index, OWN, None, &nodes))
         };
         Arc::clone(known.entry(cut).or_insert_with(work_out))
     }
@@ -106,7 +106,7 @@ impl Maps {
     }
 
     /// Whether a packet to this port is cut: backend entry, node entry, exemption.
-    fn drops(&self, port: &KeptPort, now: u64) -> bool {
+    fn drops(&self, port: &ExemptPort, now: u64) -> bool {
         let addr: Addr = port.address.into();
         let Some(backend) = self.backends.get(&addr) else { return false };
         let slot = Slot { index: backend.node, generation: backend.generation };
@@ -115,18 +115,18 @@ impl Maps {
         }
         let endpoint = PortKey::endpoint(addr, port.port, port.protocol.number());
         if backend.flags & backend_flags::PORT_SCOPED != 0 {
-            return self.endpoints.contains(&endpoint) && !self.says(&port.key(), port_flags::KEEP);
+            return self.endpoints.contains(&endpoint) && !self.says(&port.key(), port_flags::EXEMPT);
         }
-        let passes = self.says(&PortKey::kept_address(addr), port_flags::KEEP)
+        let passes = self.says(&PortKey::exempt_address(addr), port_flags::EXEMPT)
             && !self.says(&port.key(), port_flags::CUT);
-        !passes && !self.says(&port.key(), port_flags::KEEP)
+        !passes && !self.says(&port.key(), port_flags::EXEMPT)
     }
 
     /// Ports of an address of which an entry says that they are cut though the address passes, and one of which nobody ever says anything: by any of these the
     /// answers may come to what somebody there asked for.
-    fn by_which_answers_come(&self, at: At) -> Vec<KeptPort> {
+    fn by_which_answers_come(&self, at: At) -> Vec<ExemptPort> {
         let (node, address) = at;
-        let port = |port, protocol| KeptPort { node, address, port, protocol };
+        let port = |port, protocol| ExemptPort { node, address, port, protocol };
         let addr = Addr::from(address);
         let cut = self.exempt.iter().filter(|(key, flags)| key.addr == addr && **flags == port_flags::CUT);
         let cut = cut.filter(|(key, _)| !self.unknown.contains(*key));
@@ -141,15 +141,15 @@ impl Maps {
             if cut == 0 {
                 continue;
             }
-            let keep = known.cluster.exempt(cut);
+            let exemptions = known.cluster.exempt(cut);
             let epoch = known.new.epoch;
-            if let Some(port) = keep.ports.keys().find(|port| self.drops(port, now)) {
+            if let Some(port) = exemptions.ports.keys().find(|port| self.drops(port, now)) {
                 return Err(format!(
                     "{} is cut and must be exempt in {epoch:?}, nodes {cut:b}",
                     port.backend()
                 ));
             }
-            for (at, named) in &keep.whole {
+            for (at, named) in &exemptions.whole {
                 let answers = self.by_which_answers_come(*at);
                 let lost = answers.iter().find(|port| !named.contains(port) && self.drops(port, now));
                 if let Some(port) = lost {

@@ -10,7 +10,7 @@ use nodefence_common::{Addr, BackendEntry, PortKey};
 use crate::{
     cluster::{Builder, ClusterView, Rules, Seeded, Source},
     enforce::{Epoch, ExemptIndex, NewView, Target},
-    plan::{Answer, Delta, Indices, KeptFor, KeptPort, LeftOut, Mode, NodeTables, Policy, Step, Tables},
+    plan::{Answer, Delta, ExemptFor, ExemptPort, Indices, LeftOut, Mode, NodeTables, Policy, Step, Tables},
     proxy,
 };
 
@@ -59,7 +59,7 @@ impl Maps {
 }
 
 /// What may become exempt, in words that do not depend on numbers: for whose sake, and what of it may be used.
-fn targets<'a>(targets: impl Iterator<Item = (u32, &'a Target)>) -> BTreeSet<(KeptFor, Vec<KeptPort>)> {
+fn targets<'a>(targets: impl Iterator<Item = (u32, &'a Target)>) -> BTreeSet<(ExemptFor, Vec<ExemptPort>)> {
     targets.map(|(_, target)| (target.reason, target.usable().collect::<Vec<_>>())).collect()
 }
 

@@ -9,7 +9,7 @@ use super::model::OWN;
 use crate::{
     cluster::NodeName,
     enforce::{
-        Answer, Auto, Change, Input, LimitScope, Member, NewClaim, Now, Refusal, Source, Standing, Told,
+        Auto, Change, Input, LimitScope, Member, NewClaim, Now, Outcome, Refusal, Source, Standing, Told,
     },
     plan::Mode,
 };
@@ -39,7 +39,7 @@ type Key = (NodeName, Source);
 
 /// What outlives an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct OnDisk {
     pub(super) claims: BTreeMap<Key, Held>,
     /// When automatic claims of a scope were released.
     pub(super) released: BTreeMap<LimitScope, Duration>,
@@ -53,10 +53,10 @@ pub(super) struct Oracle {
     told: Told,
     /// A view was taken.
     pub(super) open: bool,
-    pub(super) kept: Kept,
+    pub(super) kept: OnDisk,
     /// What was handed out to be saved.
-    pub(super) saving: Option<Kept>,
-    pub(super) saved: Kept,
+    pub(super) saving: Option<OnDisk>,
+    pub(super) saved: OnDisk,
     /// Requests that raised a claim which may still be refused, what was held before, and what they raised.
     asked: BTreeMap<u64, (Key, Option<Held>, Option<Held>)>,
     /// Hand-overs that are not answered, and when (CLOCK_MONOTONIC, ns) each was asked for.
@@ -79,7 +79,7 @@ pub(super) struct Oracle {
 
 impl Oracle {
     /// Of an agent that finds what was saved.
-    pub(super) fn over(saved: Kept, told: Told, now: Now) -> Self {
+    pub(super) fn over(saved: OnDisk, told: Told, now: Now) -> Self {
         Self {
             told,
             open: false,
@@ -225,7 +225,7 @@ impl Oracle {
     }
 
     /// The Enforcer answered a hand-over; when it was asked for, where what was saved is another agent's since.
-    pub(super) fn handed_over(&mut self, ticket: u64, answer: &Answer) -> Option<u64> {
+    pub(super) fn handed_over(&mut self, ticket: u64, answer: &Outcome) -> Option<u64> {
         let asked = self.handing_over.remove(&ticket).filter(|_| answer.is_ok());
         self.given += u32::from(asked.is_some());
         asked
@@ -233,7 +233,7 @@ impl Oracle {
 
     /// The Enforcer answered a request. Where the verdict could not be written, what was held before is held again, but for a claim
     /// that somebody changed since.
-    pub(super) fn answered(&mut self, ticket: u64, answer: &Answer, members: &Members, now: Now) {
+    pub(super) fn answered(&mut self, ticket: u64, answer: &Outcome, members: &Members, now: Now) {
         let Some((key, before, raised)) = self.asked.remove(&ticket) else { return };
         let refused = matches!(answer, Err(Refusal::NotWritten(_) | Refusal::NotExempt { .. }));
         if refused && raised.is_some_and(|raised| self.kept.claims.get(&key) == Some(&raised)) {

@@ -31,13 +31,13 @@ fn only_what_has_nothing_else_is_exempt() {
     assert_eq!(rig.did(), wanted);
     assert_eq!(rig.world().exempt.len(), 2);
     // With one of the two gone, the other is cut again, and its clients are to be asked once more.
-    let asked = rig.world().enforced.iter().nth(1).unwrap().ask_since;
+    let asked = rig.world().enforced.iter().nth(1).unwrap().challenge_since;
     rig.pass(10);
     rig.did();
     rig.unflag("b").unwrap();
     assert_eq!(rig.did()[..2], ["healthy b", "publish c"]);
     assert!(rig.maps.exempt.is_empty());
-    assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked);
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
 }
 
 /// Two Services at the same address of b: the first has nobody else, the second is on these nodes, at this port.
@@ -57,7 +57,7 @@ fn what_is_cut_at_an_address_that_passes_lies_there_before_it_and_longer() {
     rig.flag("b").unwrap();
     let exempt = ["except 10.1.1.2:81", "exempt 10.1.1.2:80", "exempt 10.1.1.2"];
     assert_eq!(rig.did(), [&["publish b"][..], &exempt, &["cut b"]].concat());
-    let asked = |rig: &Rig| rig.world().enforced.iter().next().unwrap().ask_since;
+    let asked = |rig: &Rig| rig.world().enforced.iter().next().unwrap().challenge_since;
     let before = asked(&rig);
     rig.pass(10);
     rig.did();
@@ -88,14 +88,14 @@ fn what_is_cut_at_an_address_that_passes_lies_there_before_it_and_longer() {
 fn what_is_cut_at_an_address_that_passes_follows_the_view() {
     let mut rig = Rig::with(&two_at_b("bc", 81), told());
     rig.flag("b").unwrap();
-    let asked = rig.world().enforced.iter().next().unwrap().ask_since;
+    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.pass(10);
     rig.did();
     rig.view(&Cluster::parse(&two_at_b("bc", 82)));
     let did =
         ["publish b", "unexempt 10.1.1.2:81", "tables 2", "publish b", "except 10.1.1.2:82", "publish b"];
     assert_eq!(rig.did(), did);
-    assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked);
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_node_that_leaves_and_cannot_be_released_keeps_its_exemptions() {
 fn both_views_exemptions_lie_there_while_tables_are_written() {
     let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), told());
     rig.flag("b").unwrap();
-    let asked = rig.world().enforced.iter().next().unwrap().ask_since;
+    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.did();
     rig.writes_tables = false;
     rig.view(&Cluster::parse(&text("abcdef", &["bc", "b"])));
@@ -194,7 +194,7 @@ fn both_views_exemptions_lie_there_while_tables_are_written() {
     rig.run();
     assert_eq!(rig.did(), ["publish b", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "publish b"]);
     // Clients of what is exempt no more are asked.
-    assert!(rig.world().enforced.iter().next().unwrap().ask_since > asked);
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
 }
 
 /// V5, V6: there is one writer, and what is observed alone is not exempt.

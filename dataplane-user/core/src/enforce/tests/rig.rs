@@ -9,7 +9,7 @@ use super::model::{Cluster, Known, Maps, OWN, Slots, word};
 use crate::{
     cluster::{ClusterView, Node},
     enforce::{
-        Answer, Auto, Change, Enforcer, Epoch, Event, InMaps, Input, NewClaim, NewView, Now, Output, Saved,
+        Auto, Change, Enforcer, Epoch, Event, InMaps, Input, NewClaim, NewView, Now, Outcome, Output, Saved,
         Share, Source, TablesPlan, Ticket, ToSave, Told, World,
     },
     plan::{self, LeftOut, Mode, Policy, Step},
@@ -57,7 +57,7 @@ pub(super) struct Rig {
     /// Whether it is saved at once.
     pub(super) saves: bool,
     pub(super) saved: Saved,
-    pub(super) answers: BTreeMap<u64, Answer>,
+    pub(super) answers: BTreeMap<u64, Outcome>,
     pub(super) events: Vec<Event>,
     pub(super) world: Option<Arc<World>>,
     pub(super) lease: Option<u64>,
@@ -253,7 +253,7 @@ impl Rig {
         if fate != Fate::Failed {
             match output {
                 Output::Node(index, entry) => drop(self.maps.nodes.insert(*index, *entry)),
-                Output::Exempt(key) => self.put(*key, port_flags::KEEP),
+                Output::Exempt(key) => self.put(*key, port_flags::EXEMPT),
                 Output::Except(key) => self.put(*key, port_flags::CUT),
                 Output::Unexempt(key) => drop(self.maps.exempt.remove(key)),
                 _ => unreachable!("{output:?}"),
@@ -275,7 +275,7 @@ impl Rig {
         if !self.exact || self.last.as_ref().is_none_or(|last| last.epoch != known.new.epoch) {
             return;
         }
-        let address = PortKey::kept_address(key.addr);
+        let address = PortKey::exempt_address(key.addr);
         let nodes = known.cluster.view.indexed();
         let named = nodes.flat_map(|(at, _)| known.new.exempt.named((at, key.addr.into())));
         let named: Vec<PortKey> = named.map(|port| port.key()).collect();
@@ -340,8 +340,8 @@ impl Rig {
         // As it is, but for what is in no order.
         steps.sort_by_key(|step| match step {
             Step::DropPort(key) => (0, key.addr, *key),
-            Step::DropBackend(addr) => (1, *addr, PortKey::kept_address(*addr)),
-            Step::PutBackend(addr, ..) => (2, *addr, PortKey::kept_address(*addr)),
+            Step::DropBackend(addr) => (1, *addr, PortKey::exempt_address(*addr)),
+            Step::PutBackend(addr, ..) => (2, *addr, PortKey::exempt_address(*addr)),
             Step::PutPort(key, ..) => (3, key.addr, *key),
         });
         steps
@@ -398,13 +398,13 @@ impl Rig {
     }
 
     /// An operator flags a node.
-    pub(super) fn flag(&mut self, node: &str) -> Answer {
+    pub(super) fn flag(&mut self, node: &str) -> Outcome {
         let ticket = self.raise(node, claim(Source::Cli), false);
         self.answers.remove(&ticket).expect("an answer")
     }
 
     /// An operator takes the flag back.
-    pub(super) fn unflag(&mut self, node: &str) -> Answer {
+    pub(super) fn unflag(&mut self, node: &str) -> Outcome {
         let ticket = self.ask(node, Change::Withdraw(Source::Cli));
         self.answers.remove(&ticket).expect("an answer")
     }

@@ -86,11 +86,12 @@ fn a_newer_view_is_taken_after_a_failure() {
 
 /// A round that began before backends were there, or before the maps held them, did not ask for them.
 #[test]
-fn clients_of_new_backends_are_asked_by_another_round() {
+fn clients_of_new_backends_are_challenged_by_another_round() {
     let mut rig = Rig::with(&text("abcdef", &[]), told());
     rig.flag("b").unwrap();
     rig.flag("c").unwrap();
-    let asked = |rig: &Rig| rig.world().enforced.iter().map(|bearer| bearer.ask_since).collect::<Vec<_>>();
+    let asked =
+        |rig: &Rig| rig.world().enforced.iter().map(|bearer| bearer.challenge_since).collect::<Vec<_>>();
     let first = asked(&rig);
     rig.pass(10);
     rig.writes_tables = false;
@@ -126,7 +127,7 @@ fn a_place_that_nobody_has_is_emptied() {
     assert_eq!((rig.maps.name(index).as_str(), rig.maps.nodes[&index].generation), ("", 1));
 }
 
-/// A node that is taken out and put back within one write of the tables has another place.
+/// A node that is drained and restored within one write of the tables has another place.
 #[test]
 fn a_node_that_comes_back_has_another_generation() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());

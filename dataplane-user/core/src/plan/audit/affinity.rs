@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::{Client, Difference, Found, Grace, Kind, Mend, Subject, flagged::flagged_backends};
 use crate::{
     cluster::{Backends, ClusterView, NodeSet, Protocol},
-    plan::Keep,
+    plan::Exemptions,
     proxy::{Endpoint, endpoints},
 };
 
@@ -14,13 +14,13 @@ use crate::{
 pub struct Affinities<'a> {
     view: &'a ClusterView,
     flagged: Backends<&'a str>,
-    lets_go: bool,
+    deletes: bool,
 }
 
 impl<'a> Affinities<'a> {
-    /// `flagged`: nodes whose clients are to be let go, but for what is kept. `lets_go`: whether the agent does so.
-    pub fn new(view: &'a ClusterView, flagged: &NodeSet, keep: &Keep, lets_go: bool) -> Self {
-        Self { view, flagged: flagged_backends(view, flagged, keep), lets_go }
+    /// `flagged`: nodes whose clients are to be deleted, but for what is kept. `deletes`: whether the agent does so.
+    pub fn new(view: &'a ClusterView, flagged: &NodeSet, exemptions: &Exemptions, deletes: bool) -> Self {
+        Self { view, flagged: flagged_backends(view, flagged, exemptions), deletes }
     }
 
     /// Whether there is anything to find.
@@ -28,7 +28,7 @@ impl<'a> Affinities<'a> {
         self.flagged.is_empty()
     }
 
-    /// Whether nobody is to be kept at this endpoint.
+    /// Whether nobody is to be exempt at this endpoint.
     pub fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
         self.node(protocol, socket).is_some()
     }
@@ -52,7 +52,7 @@ impl<'a> Affinities<'a> {
                 subject: Subject::Client(client),
                 detail: format!("is kept at node {node}, which is flagged"),
                 grace: Grace::Sync,
-                mend: self.lets_go.then_some(Mend::ForgetClient),
+                mend: self.deletes.then_some(Mend::ForgetClient),
             }
         });
     }

@@ -1,17 +1,17 @@
 use crate::{
     cluster::{Backends, ClusterView, NodeSet},
-    plan::Keep,
+    plan::Exemptions,
 };
 
 /// What of flagged nodes' backends is cut, each with its node's name.
 pub(super) fn flagged_backends<'a>(
     view: &'a ClusterView,
     flagged: &NodeSet,
-    keep: &Keep,
+    exemptions: &Exemptions,
 ) -> Backends<&'a str> {
     let mut all = Backends::new();
     for (at, node) in flagged.iter().filter_map(|at| Some((at, view.at(at)?))) {
-        keep.cut(at, node).for_each(|backend| all.add(&backend, node.name.as_str()));
+        exemptions.cut(at, node).for_each(|backend| all.add(&backend, node.name.as_str()));
     }
     all
 }

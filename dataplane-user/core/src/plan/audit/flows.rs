@@ -9,12 +9,12 @@ use super::{Addresses, Difference, Found, Grace, Kind, Mend, Subject, flagged::f
 use crate::{
     cluster::{Backends, ClusterView, NodeSet, Protocol},
     conntrack::{Flow, TcpState},
-    plan::Keep,
+    plan::Exemptions,
 };
 
 /// Which entries of flagged nodes may be deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LetGo {
+pub struct MayDelete {
     /// UDP and SCTP: where kube-proxy forwards by conntrack. In IPVS mode the entries follow IPVS' connections.
     pub datagrams: bool,
     /// TCP: there, where packets in the middle of a flow may begin an entry (`nf_conntrack_tcp_loose`); else the client would hang.
@@ -23,29 +23,29 @@ pub struct LetGo {
 
 /// Which flows are pinned to what they should not be.
 #[derive(Debug)]
-pub struct Pins<'a> {
+pub struct StaleFlows<'a> {
     addresses: &'a Addresses<'a>,
     /// Whether any Service has a UDP port.
     udp: bool,
     /// For UDP ports of Services (its index, the port's) the endpoints that serve; made when a flow asks.
     serving: RefCell<HashMap<(u32, u32), HashSet<SocketAddr>>>,
     flagged: Backends<&'a str>,
-    let_go: LetGo,
+    may_delete: MayDelete,
 }
 
-impl<'a> Pins<'a> {
-    /// `flagged`: nodes whose flows are to be let go, but for what is kept.
+impl<'a> StaleFlows<'a> {
+    /// `flagged`: nodes whose flows are to be deleted, but for what is kept.
     pub fn new(
         view: &'a ClusterView,
         addresses: &'a Addresses<'a>,
         flagged: &NodeSet,
-        keep: &Keep,
-        let_go: LetGo,
+        exemptions: &Exemptions,
+        may_delete: MayDelete,
     ) -> Self {
         let udp = view.services.iter().flatten().flat_map(|service| &service.ports);
         let udp = udp.into_iter().any(|port| port.protocol == Protocol::Udp);
-        let flagged = flagged_backends(view, flagged, keep);
-        Self { addresses, udp, serving: RefCell::default(), flagged, let_go }
+        let flagged = flagged_backends(view, flagged, exemptions);
+        Self { addresses, udp, serving: RefCell::default(), flagged, may_delete }
     }
 
     /// Whether there is anything to find.
@@ -80,8 +80,8 @@ impl<'a> Pins<'a> {
             grace: Grace::Sync,
             mend: match (kind, flow.tcp) {
                 (Kind::StaleUdp, _) => true,
-                (_, None) => self.let_go.datagrams,
-                (_, Some(_)) => self.let_go.tcp,
+                (_, None) => self.may_delete.datagrams,
+                (_, Some(_)) => self.may_delete.tcp,
             }
             .then_some(Mend::Forget(*flow)),
         });

@@ -1,7 +1,7 @@
 //! Every difference between the endpoints that kube-proxy ought to use and the kernel's tables. Pure: readings in, differences out.
 //!
 //! kube-proxy changes its tables all the time, and what it has not got round to is no fault: a [`Tracker`] says how long a difference has been
-//! there. What is a fault at all is what neither kube-proxy's own way (graceful termination) nor the ledger of the take-out explains.
+//! there. What is a fault at all is what neither kube-proxy's own way (graceful termination) nor the ledger of the drain explains.
 
 mod addresses;
 mod affinity;
@@ -22,7 +22,7 @@ pub use addresses::Addresses;
 pub use affinity::Affinities;
 pub use cidr::Cidr;
 pub use client::Client;
-pub use flows::{LetGo, Pins};
+pub use flows::{MayDelete, StaleFlows};
 pub use kind::{Kind, Part};
 pub use servers::{Cluster, Servers};
 pub use syncs::{Syncs, stale_syncs};

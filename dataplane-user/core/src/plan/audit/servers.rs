@@ -20,9 +20,9 @@ pub struct Cluster<'a> {
     pub view: &'a ClusterView,
     /// The kube-proxy of this node.
     pub proxy: Proxy<'a>,
-    /// Flagged nodes that are to be taken out.
+    /// Flagged nodes that are to be drained.
     pub flagged: &'a NodeSet,
-    /// What the take-out has taken.
+    /// What the drain has taken.
     pub ledger: &'a BTreeMap<Pair, Entry>,
     /// Virtual addresses of others.
     pub excluded: &'a [Cidr],
@@ -79,7 +79,7 @@ impl<'a> Servers<'a> {
             let pair = Pair { service: key, destination: destination.address };
             match wanted.binary_search_by_key(&destination.address, |(socket, _)| *socket) {
                 Err(_) => self.stale(pair, destination, place, protocol, out),
-                // What is on a flagged node is the take-out's, as long as there are others.
+                // What is on a flagged node is the drain's, as long as there are others.
                 Ok(at) if others && self.is_flagged(wanted[at].1) => {}
                 Ok(_) if destination.weight == 0 => self.stray(pair, destination, place, out),
                 Ok(_) => {}
@@ -203,7 +203,7 @@ impl<'a> Servers<'a> {
         });
     }
 
-    /// What the take-out ought to have taken: of any service that has somebody else.
+    /// What the drain ought to have taken: of any service that has somebody else.
     fn look_at_flagged(&self, key: ServiceKey, found: &[Destination], out: &mut Found) {
         for destination in self.on_flagged(key, found) {
             let connections = destination.active + destination.inactive;

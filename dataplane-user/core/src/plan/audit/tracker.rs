@@ -70,7 +70,7 @@ impl Tracker {
         self.left_out.extend(found.left_out());
         for difference in found.differences {
             let key = (difference.kind, difference.subject.clone());
-            // A list that the kernel broke off tells some twice. What there was before was taken out above.
+            // A list that the kernel broke off tells some twice. What there was before was drained above.
             if self.entries.contains_key(&key) {
                 continue;
             }

@@ -17,8 +17,8 @@ use super::nft;
 use crate::{
     conntrack::{Conntrack as Table, Family, Flow},
     dataplane::{
+        challenge::segments::{Challenge, frames},
         netlink::{Netlink, Request},
-        sweep::ask::{Question, frames},
     },
 };
 
@@ -53,14 +53,14 @@ pub(super) fn probe() -> Result<Conntrack, String> {
     let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)
         .map_err(|errno| format!("open a raw socket: {errno}"))?;
     let mut probe = Probe { conntrack, raw, flow };
-    let syn_ack = probe.all_pass(Question::SynAck)?;
-    let far_past = probe.any_passes(Question::FourAcks)?;
+    let syn_ack = probe.all_pass(Challenge::SynAck)?;
+    let far_past = probe.any_passes(Challenge::FourAcks)?;
     let made = probe.conntrack.make_all_liberal(&[flow]).map_err(|error| error.to_string())?;
     if made.refused > 0 {
         return Err("the kernel makes no flow liberal".to_owned());
     }
     // Any numbers: four of them, one in each quarter.
-    let liberal = probe.all_pass(Question::FourAcks)?;
+    let liberal = probe.all_pass(Challenge::FourAcks)?;
     Ok(Conntrack { syn_ack, far_past, liberal })
 }
 
@@ -94,7 +94,7 @@ struct Probe {
 
 impl Probe {
     /// Whether every segment of the question is taken as the flow's.
-    fn all_pass(&mut self, question: Question) -> Result<bool, String> {
+    fn all_pass(&mut self, question: Challenge) -> Result<bool, String> {
         for segment in self.segments(question) {
             if !confirmed(|| self.look(&segment))? {
                 return Ok(false);
@@ -104,7 +104,7 @@ impl Probe {
     }
 
     /// Whether one of them is.
-    fn any_passes(&mut self, question: Question) -> Result<bool, String> {
+    fn any_passes(&mut self, question: Challenge) -> Result<bool, String> {
         let segments = self.segments(question);
         confirmed(|| {
             for segment in &segments {
@@ -116,7 +116,7 @@ impl Probe {
         })
     }
 
-    fn segments(&self, question: Question) -> Vec<Vec<u8>> {
+    fn segments(&self, question: Challenge) -> Vec<Vec<u8>> {
         let mut segments = Vec::new();
         frames(&self.flow, None, question, |frame| segments.push(frame));
         segments

@@ -4,9 +4,9 @@ use super::{nodes, texts, view};
 use crate::{
     cluster::{ClusterView, Protocol},
     plan::{
-        KeepIndex,
+        ExemptIndex,
         audit::{Affinities, Found, Mend, Subject},
-        keep,
+        exemptions,
     },
     proxy::Endpoint,
 };
@@ -27,11 +27,11 @@ fn services() -> ClusterView {
     )
 }
 
-fn with<T>(flagged: &[&str], lets_go: bool, run: impl FnOnce(Affinities<'_>) -> T) -> T {
+fn with<T>(flagged: &[&str], deletes: bool, run: impl FnOnce(Affinities<'_>) -> T) -> T {
     let view = services();
     let flagged = nodes(&view, flagged);
-    let keep = keep(&view, &KeepIndex::new(&view), "a", None, &flagged);
-    run(Affinities::new(&view, &flagged, &keep, lets_go))
+    let exemptions = exemptions(&view, &ExemptIndex::new(&view), "a", None, &flagged);
+    run(Affinities::new(&view, &flagged, &exemptions, deletes))
 }
 
 fn endpoint(service: &'static str, port: &'static str, socket: &str) -> Endpoint<'static> {
@@ -39,9 +39,9 @@ fn endpoint(service: &'static str, port: &'static str, socket: &str) -> Endpoint
     Endpoint { service, port, protocol, socket: socket.parse().unwrap() }
 }
 
-fn found(flagged: &[&str], lets_go: bool, at: &Endpoint<'_>, clients: &[&str]) -> Found {
+fn found(flagged: &[&str], deletes: bool, at: &Endpoint<'_>, clients: &[&str]) -> Found {
     let mut found = Found::default();
-    with(flagged, lets_go, |affinities| {
+    with(flagged, deletes, |affinities| {
         for client in clients {
             affinities.look(at, client.parse::<IpAddr>().unwrap(), &mut found);
         }

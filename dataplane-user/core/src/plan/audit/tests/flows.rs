@@ -5,9 +5,9 @@ use crate::{
     cluster::ClusterView,
     conntrack::{Flow, TcpState, Tuple},
     plan::{
-        KeepIndex, VirtualAddresses,
-        audit::{Addresses, Found, Kind, LetGo, Mend, Pins, Subject},
-        keep,
+        ExemptIndex, VirtualAddresses,
+        audit::{Addresses, Found, Kind, MayDelete, Mend, StaleFlows, Subject},
+        exemptions,
     },
 };
 
@@ -62,20 +62,20 @@ fn flow(protocol: u8, to: &str, backend: &str, tcp: Option<TcpState>) -> Flow {
     }
 }
 
-fn found(flagged: &[&str], let_go: LetGo, flow: &Flow) -> Found {
+fn found(flagged: &[&str], may_delete: MayDelete, flow: &Flow) -> Found {
     let (view, local) = (services(), local());
     let flagged = nodes(&view, flagged);
-    let keep = keep(&view, &KeepIndex::new(&view), "a", None, &flagged);
+    let exemptions = exemptions(&view, &ExemptIndex::new(&view), "a", None, &flagged);
     let services = view.services.as_deref().unwrap();
     let all = VirtualAddresses::new(services);
     let addresses = Addresses::new(services, &all, &local);
     let mut out = Found::default();
-    Pins::new(&view, &addresses, &flagged, &keep, let_go).look(flow, &mut out);
+    StaleFlows::new(&view, &addresses, &flagged, &exemptions, may_delete).look(flow, &mut out);
     out
 }
 
 fn kind(flagged: &[&str], flow: &Flow) -> Option<Kind> {
-    let found = found(flagged, LetGo::default(), flow);
+    let found = found(flagged, MayDelete::default(), flow);
     assert!(found.differences.len() <= 1);
     found.differences.first().map(|difference| difference.kind)
 }
@@ -113,7 +113,7 @@ fn a_udp_flow_goes_to_an_endpoint_that_serves_or_is_stale() {
         assert_eq!(kind(&[], &flow(protocol, to, backend, None)), expected, "{protocol} {to} {backend}");
     }
     let stale = flow(UDP, "10.96.0.10:53", "10.1.9.9:5300", None);
-    let found = found(&[], LetGo::default(), &stale);
+    let found = found(&[], MayDelete::default(), &stale);
     let difference = &found.differences[0];
     assert_eq!(difference.service.as_deref(), Some("default/dns:dns"));
     assert_eq!(difference.mend, Some(Mend::Forget(stale)));
@@ -124,7 +124,7 @@ fn a_udp_flow_goes_to_an_endpoint_that_serves_or_is_stale() {
 }
 
 #[test]
-fn flows_to_flagged_nodes_are_found_but_for_what_is_kept() {
+fn flows_to_flagged_nodes_are_found_but_for_what_is_exempt() {
     const FLAGGED: Option<Kind> = Some(Kind::FlaggedFlow);
     let established = Some(TcpState::Established);
     for (flagged, flow, expected) in [
@@ -148,15 +148,17 @@ fn flows_to_flagged_nodes_are_found_but_for_what_is_kept() {
     }
     let tcp = flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established);
     let udp = flow(UDP, "10.96.0.99:1", "10.1.2.9:1", None);
-    for (let_go, tcp_goes, udp_goes) in [
-        (LetGo { tcp: false, datagrams: false }, false, false),
-        (LetGo { tcp: false, datagrams: true }, false, true),
-        (LetGo { tcp: true, datagrams: true }, true, true),
+    for (may_delete, tcp_goes, udp_goes) in [
+        (MayDelete { tcp: false, datagrams: false }, false, false),
+        (MayDelete { tcp: false, datagrams: true }, false, true),
+        (MayDelete { tcp: true, datagrams: true }, true, true),
     ] {
-        let goes =
-            |flow: &Flow| found(&["b"], let_go, flow).differences.first().is_some_and(|d| d.mend.is_some());
-        let of_c =
-            |flow: &Flow| found(&["c"], let_go, flow).differences.first().is_some_and(|d| d.mend.is_some());
+        let goes = |flow: &Flow| {
+            found(&["b"], may_delete, flow).differences.first().is_some_and(|d| d.mend.is_some())
+        };
+        let of_c = |flow: &Flow| {
+            found(&["c"], may_delete, flow).differences.first().is_some_and(|d| d.mend.is_some())
+        };
         assert_eq!((of_c(&tcp), goes(&udp)), (tcp_goes, udp_goes));
     }
 }

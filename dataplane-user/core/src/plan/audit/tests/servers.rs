@@ -183,7 +183,7 @@ fn weights_and_gaps_that_the_ledger_explains() {
     let mended = Mend::Ipvs(Change::NewDestination(service, Destination::new(on_b.destination, 1)));
     assert_eq!((only(&found).kind, only(&found).mend.clone()), (Kind::MissingDestination, Some(mended)));
 
-    // Node b is flagged: what becomes of it is the take-out's.
+    // Node b is flagged: what becomes of it is the drain's.
     let flagged = Beside {
         flagged: nodes(&view, &["b"]),
         ledger: BTreeMap::from([(on_b, entry("b", Phase::Lowered))]),
@@ -200,7 +200,7 @@ fn weights_and_gaps_that_the_ledger_explains() {
     assert_eq!(texts(&judge(&view, &programmed(&view), &all)), [""; 0]);
     assert_eq!(only(&judge(&view, &deleted, &all)).kind, Kind::MissingDestination);
 
-    // It is flagged no more, and was not put back: found, and left to who owns it.
+    // It is flagged no more, and was not restored: found, and left to who owns it.
     let late = Beside {
         ledger: BTreeMap::from([(on_b, entry("b", Phase::Deleted)), (on_c, entry("gone", Phase::Lowered))]),
         ..Beside::default()
@@ -284,7 +284,7 @@ fn templates_of_flagged_nodes_are_found_where_there_are_others() {
         });
         assert_eq!(texts(&found), expected, "{flagged:?} {destinations:?}");
         let mends = found.differences.iter().any(|difference| difference.mend.is_some());
-        assert!(!mends, "they are the take-out's");
+        assert!(!mends, "they are the drain's");
     }
 }
 

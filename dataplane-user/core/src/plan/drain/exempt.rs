@@ -1,0 +1,19 @@
+//! What is known of a service that keeps its destinations.
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::cluster::NodeName;
+
+/// A service whose destinations on flagged nodes are left in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExemptService {
+    /// The flagged nodes.
+    pub nodes: BTreeSet<NodeName>,
+    /// Why.
+    pub why: &'static str,
+    pub(super) last: Duration,
+}
+
+impl ExemptService {
+    pub(super) const NO_OTHERS: &'static str = "all its destinations are on flagged nodes";
+    pub(super) const OTHERS_HAVE_NO_WEIGHT: &'static str = "its destinations on other nodes have weight 0";
+}

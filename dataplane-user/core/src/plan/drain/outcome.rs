@@ -1,0 +1,76 @@
+//! What the kernel made of an act.
+use std::time::Duration;
+
+use super::{Act, Drain, Kind, REFUSED, SOON, WATCHED, owned::Step};
+use crate::{
+    ipvs::Outcome,
+    ledger::{Phase, Record},
+};
+
+impl Drain {
+    /// Takes note of what came of an act; gives what is to be written now.
+    pub fn done(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
+        let pair = act.pair;
+        match act.kind {
+            Kind::Remove => {
+                self.removed(&pair, outcome, now);
+                return None;
+            }
+            Kind::Recede => return self.receded(act, outcome, now),
+            _ => {}
+        }
+        let forgotten = matches!(
+            (act.kind, outcome),
+            (Kind::Forget, _)
+                | (_, Outcome::NoService | Outcome::NoDestination)
+                | (Kind::Restore, Outcome::Done)
+        );
+        if forgotten {
+            // Others removed it, or it is as it was.
+            if self.node_of(&pair).is_some() {
+                self.watched.insert(pair.service, now + WATCHED);
+            }
+            let owned = self.owned.remove(&pair)?;
+            if act.kind == Kind::Restore && outcome == Outcome::Done {
+                self.remember_raised(pair, owned, now);
+            }
+            return Some(Record::Drop(pair));
+        }
+        let owned = self.owned.get_mut(&pair)?;
+        match (act.kind, outcome) {
+            (Kind::Note, _) => None,
+            (Kind::Lower, Outcome::Done) => {
+                (owned.problem, owned.due, owned.since) = (None, now, Some(now));
+                None
+            }
+            (Kind::Delete, Outcome::Done | Outcome::Unknown) => {
+                owned.problem = None;
+                owned.step = Step::Flushing { since: now };
+                owned.due = now + owned.shortest_wait();
+                None
+            }
+            (Kind::Bury, Outcome::Done) => {
+                owned.problem = None;
+                owned.entry.phase = Phase::Tombstone;
+                (owned.step, owned.due) = (Step::Resting, now + SOON);
+                Some(Record::Phase(pair, Phase::Tombstone))
+            }
+            // Somebody else added it: the next reading says how.
+            (_, Outcome::Exists) => {
+                owned.due = now;
+                None
+            }
+            (_, Outcome::Refused(errno)) => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                owned.problem = Some(format!("the kernel refused to change it: {error}"));
+                owned.due = now + REFUSED;
+                owned.not_before = owned.due;
+                None
+            }
+            _ => {
+                owned.due = now + SOON;
+                None
+            }
+        }
+    }
+}

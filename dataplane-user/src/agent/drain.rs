@@ -1,0 +1,437 @@
+//! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
+mod ending;
+mod opening;
+mod rows;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use super::{
+    beat::Beat,
+    bell::{Bell, Ending},
+    chain::chain,
+    idle,
+    reader::Reader,
+    rescue_state::RescueState,
+    sight::Sight,
+    threads::{Crew, Priority},
+};
+use crate::{
+    cluster::{ClusterView, NodeName},
+    drain::{Book as _, Drive, Failure, GuardKind, Kernel, Ledgers, Reopened, ground, holds},
+    flags::{monotonic_ns, now},
+    ipvs::{self, is_loaded},
+    ledger::{Ledger, Loaded, has_guard_apart},
+    plan::{
+        Mode, VirtualAddresses,
+        drain::{Drain, Flagged, Ground, WantedDestinations},
+    },
+    proxy,
+    report::{GuardRow, IpvsRow},
+};
+use opening::Opening;
+use rows::{node_row, note};
+
+/// Longest time between two looks at what is flagged, and at the lease.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long to wait where something is in the way: IPVS is not loaded, another process has the ledger, the kernel refuses to answer.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How soon to look whether the lease is renewed of which nothing was drained.
+const LAPSED: Duration = Duration::from_millis(20);
+
+/// What whoever drains is given.
+#[derive(Clone)]
+pub(super) struct Given {
+    pub(super) sight: Sight,
+    pub(super) beat: Arc<Beat>,
+    /// What it is told, and what it tells.
+    pub(super) bell: Arc<Bell>,
+    /// What was deleted is remembered there, for packets on their way.
+    pub(super) rescue: Arc<RescueState>,
+    /// Who lists conntrack.
+    pub(super) reader: Reader,
+}
+
+/// The thread. Dropping this ends it; what was taken is restored before that returns, unless another agent takes over.
+pub(super) struct Draining {
+    sight: Sight,
+    bell: Arc<Bell>,
+    crew: Crew,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Draining {
+    pub(super) fn start(given: Given, crew: &Crew) -> std::io::Result<Self> {
+        let sight = given.sight.clone();
+        let bell = Arc::clone(&given.bell);
+        let thread = crew.thread("drain", Priority::First, || Work::new(given).run())?;
+        Ok(Self { sight, bell, crew: crew.clone(), thread: Some(thread) })
+    }
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        // Without it nobody goes on.
+        self.crew.end();
+        let leave = self.sight.world().held.handed_over;
+        self.bell.end(if leave { Ending::Leave } else { Ending::Restore });
+        let _panicked = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+struct Work {
+    given: Given,
+    opening: Opening,
+    drive: Option<Drive<Kernel, Ledgers>>,
+    /// Nobody has looked yet whether an earlier agent left something.
+    first: bool,
+    view: Arc<ClusterView>,
+    addresses: Arc<VirtualAddresses>,
+    /// When its source last said that it is as that has it.
+    confirmed: Duration,
+    /// The plan has not been told what kube-proxy wants by that view.
+    unseen: bool,
+    flagged: Vec<Flagged>,
+    /// What was wrong with what an earlier agent left.
+    inherited: Option<String>,
+    problem: Option<String>,
+    changes: u64,
+    /// How the kernel was set when that was last looked at.
+    ground: Ground,
+    /// What was drained has lapsed: nothing more is.
+    lapsed: bool,
+    /// Something was looked at or done that has not been told.
+    news: bool,
+    told: Option<Instant>,
+}
+
+impl Work {
+    fn new(given: Given) -> Self {
+        let world = given.sight.world();
+        let (view, addresses) = (Arc::clone(&world.view), Arc::clone(&world.addresses));
+        Self {
+            ground: ground(world.held.mode == Mode::Enforce),
+            opening: Opening {
+                rescue: Arc::clone(&given.rescue),
+                reader: given.reader.clone(),
+                beat: Arc::clone(&given.beat),
+            },
+            given,
+            drive: None,
+            first: true,
+            view,
+            addresses,
+            confirmed: Duration::ZERO,
+            unseen: true,
+            flagged: Vec::new(),
+            inherited: None,
+            problem: None,
+            changes: 0,
+            lapsed: false,
+            news: true,
+            told: None,
+        }
+    }
+
+    /// # Errors
+    /// Once what had lapsed is restored: the agent ends.
+    fn run(mut self) -> anyhow::Result<()> {
+        loop {
+            let pause = self.step().unwrap_or_else(|problem| {
+                self.fail(Some(problem));
+                AGAIN
+            });
+            self.tell();
+            if self.lapsed {
+                return self.give_up();
+            }
+            match self.given.bell.wait(pause) {
+                None => {}
+                Some(Ending::Leave) => return Ok(()),
+                Some(Ending::Restore) => return self.restore(),
+            }
+        }
+    }
+
+    /// Notes what is in the way; the log is told when it is something new.
+    fn fail(&mut self, problem: Option<String>) {
+        self.news |= problem != self.problem;
+        if let Some(new) = problem.as_ref().filter(|new| self.problem.as_ref() != Some(*new)) {
+            tracing::error!(
+                event = "ipvs-drain-failed",
+                problem = new,
+                "IPVS: flagged nodes are not drained, or not restored; tried again"
+            );
+        }
+        self.problem = problem;
+    }
+
+    /// One look at what is flagged and at the tables; gives when to come again.
+    fn step(&mut self) -> Result<Duration, String> {
+        self.given.beat.drain_lives(monotonic_ns());
+        let changed = self.look();
+        self.news |= changed;
+        if self.drive.is_none() {
+            let opened = self.open();
+            self.given.beat.set_drains(self.drive.is_some());
+            if !opened.map_err(chain)? {
+                return Ok(if self.flagged.is_empty() { LOOK * 4 } else { AGAIN });
+            }
+        }
+        let Some(drive) = &mut self.drive else { return Ok(AGAIN) };
+        if changed {
+            drive.set_flagged(&self.flagged);
+        }
+        let flagged = !self.flagged.is_empty();
+        let busy = !drive.machine.is_empty();
+        if flagged || busy || drive.machine.remembers() {
+            if std::mem::take(&mut self.unseen) {
+                let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
+                drive.machine.set_wanted(WantedDestinations::new(
+                    view,
+                    addresses,
+                    &self.given.sight.own_node,
+                ));
+            }
+            drive.machine.confirm(self.confirmed);
+        }
+        if !drive.book().holds(busy) {
+            return Ok(self.lapsed());
+        }
+        let urgent = self.given.bell.board().urgent.clone();
+        drive.urge(urgent.iter().copied());
+        let due = |drive: &Drive<_, _>| {
+            let now = Duration::from_nanos(monotonic_ns());
+            drive.next(flagged).map(|next| next.saturating_sub(now))
+        };
+        if due(drive) == Some(Duration::ZERO) {
+            self.news = true;
+            self.ground = ground(self.ground.enforce);
+            drive.set_ground(self.ground);
+            let round = drive.round();
+            if !drive.is_urged() {
+                self.given.bell.board().urgent.retain(|key| !urgent.contains(key));
+            }
+            match round {
+                Ok(round) => {
+                    self.changes += round.changes as u64;
+                    if round.lapsed {
+                        return Ok(self.lapsed());
+                    }
+                }
+                Err(Failure::Tables(error)) => {
+                    self.reopen(&error);
+                    return Err(chain(error));
+                }
+                Err(error @ Failure::Ledger(_)) => return Err(chain(error)),
+            }
+        }
+        self.fail(None);
+        let Some(drive) = &self.drive else { return Ok(AGAIN) };
+        Ok(due(drive).unwrap_or(LOOK).clamp(Duration::from_millis(1), LOOK))
+    }
+
+    /// Whether tables are changed from now on, or it is only planned what would be. True where that is news.
+    fn turn(&mut self, enforce: bool) -> bool {
+        let turned = std::mem::replace(&mut self.ground.enforce, enforce) != enforce;
+        if let Some(drive) = self.drive.as_mut().filter(|_| turned) {
+            drive.set_ground(self.ground);
+        }
+        turned
+    }
+
+    /// Learns who is flagged. True where that is news.
+    fn look(&mut self) -> bool {
+        // First: it is of the view that the snapshot has, or that one was read later.
+        let confirmed = self.given.beat.confirmed();
+        // Where something else forwards, the tables are others': what an earlier agent drained is restored.
+        let world = self.given.sight.world();
+        self.confirmed = Duration::from_nanos(confirmed.max(world.loaded.mono));
+        let turned = self.turn(world.held.mode == Mode::Enforce);
+        let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
+        let now = now();
+        // In observe mode it is planned what would be done.
+        let observed = world.observed().filter(|_| !self.ground.enforce);
+        // A claim may be over that the owner of verdicts has not come to yet.
+        let flagged = world.enforced().chain(observed).filter(|(name, _)| ours && world.holds(name, now));
+        let since = flagged.map(|(name, bearer)| (name.clone(), bearer.challenge_since));
+        let challenge_since: BTreeMap<NodeName, u64> = since.collect();
+        let view = Arc::clone(&world.view);
+        let challenged = self.given.bell.challenged_since(&challenge_since);
+        let pointless = idle::pointless(&self.given.sight).is_some();
+        let flagged: Vec<(NodeName, bool)> = challenge_since
+            .into_keys()
+            .map(|name| {
+                let challenged = pointless || challenged.contains(&name);
+                (name, challenged)
+            })
+            .collect();
+        let before = self.flagged.iter().map(|node| (&node.name, node.challenged));
+        if Arc::ptr_eq(&view, &self.view)
+            && flagged.iter().map(|(name, challenged)| (name, *challenged)).eq(before)
+        {
+            return self.first || turned;
+        }
+        self.flagged = flagged
+            .into_iter()
+            .map(|(name, challenged)| {
+                let backends = view.node(&name).map_or_else(Vec::new, |node| node.backends.clone());
+                Flagged { name, backends, challenged }
+            })
+            .collect();
+        self.unseen |= !Arc::ptr_eq(&view, &self.view);
+        self.view = view;
+        self.addresses = Arc::clone(&world.addresses);
+        true
+    }
+
+    /// Opens the tables and the ledger where there is something to do. False where there is not, or where it must wait.
+    fn open(&mut self) -> Result<bool, anyhow::Error> {
+        let run_dir = &self.given.sight.settings.run_dir;
+        if self.first && Ledger::is_empty(run_dir)? {
+            self.first = false;
+        }
+        if !self.first && self.flagged.is_empty() {
+            return Ok(false);
+        }
+        if !is_loaded() {
+            if self.first {
+                // What an earlier agent drained went with IPVS.
+                let (mut ledger, loaded) = Ledger::open(run_dir)?;
+                if let (Some(aside), Some(problem)) = (&loaded.aside, loaded.problem) {
+                    let aside = aside.display();
+                    tracing::warn!(
+                        event = "ledger-put-aside",
+                        "the ledger of an earlier agent {problem}; IPVS is not loaded, so nothing is left to restore; it is exempt as {aside}"
+                    );
+                }
+                ledger.rewrite(&BTreeMap::new())?;
+            }
+            self.first = false;
+            return Ok(false);
+        }
+        let kernel = self.opening.open()?;
+        let pin_dir = &self.given.sight.settings.options.pin_dir;
+        // From now on a lease that has lapsed stays so.
+        self.given.beat.set_drains(true);
+        anyhow::ensure!(
+            holds(pin_dir),
+            "verdicts are not renewed, so nothing can be drained that lapses with them"
+        );
+        let beat = Arc::clone(&self.given.beat);
+        // Large tables are read for longer than a minute: it is said meanwhile that this thread lives.
+        let alive = Box::new(move || beat.drain_lives(monotonic_ns()));
+        let Some((ledgers, loaded)) =
+            Ledgers::open(run_dir, pin_dir, self.given.sight.settings.guard, alive)?
+        else {
+            anyhow::bail!("another process still has the ledger in {}", run_dir.display());
+        };
+        if !loaded.entries.is_empty() {
+            tracing::info!(
+                event = "ipvs-drain-adopted",
+                destinations = loaded.entries.len(),
+                "IPVS: goes on with what an earlier agent drained"
+            );
+        }
+        self.inherited = inherited(&loaded);
+        if let (Some(problem), true) = (&self.inherited, loaded.aside.is_some()) {
+            tracing::error!(event = "ipvs-weights-left", problem, "IPVS: weights of 0 may be left");
+        }
+        self.news = true;
+        self.ground = ground(self.ground.enforce);
+        let mut machine = Drain::new(self.ground, loaded.entries);
+        let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
+        machine.set_wanted(WantedDestinations::new(view, addresses, &self.given.sight.own_node));
+        machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
+        self.drive = Some(Drive::new(machine, kernel, ledgers));
+        self.first = false;
+        Ok(true)
+    }
+
+    /// The tables do not answer: another socket, or none where IPVS is not loaded any more.
+    fn reopen(&mut self, error: &ipvs::Error) {
+        let Some(drive) = &mut self.drive else { return };
+        match self.opening.again(error) {
+            Reopened::Tables(kernel) => drive.replace_tables(kernel),
+            Reopened::Gone => {
+                let _told_again = drive.book().write_all(&BTreeMap::new());
+                drive.book().dismiss_guard();
+                self.close();
+            }
+            Reopened::NotYet => {}
+        }
+    }
+
+    /// Nothing of ours is left in the tables.
+    fn close(&mut self) {
+        self.drive = None;
+        self.given.beat.set_drains(false);
+    }
+
+    /// The lease has lapsed, or somebody removed the ledger: nothing that was believed holds. Gives when to come again.
+    fn lapsed(&mut self) -> Duration {
+        self.news = true;
+        match &mut self.drive {
+            // This process stood still, and nothing was drained.
+            Some(drive) if drive.machine.is_empty() => {
+                drive.book().dismiss_guard();
+                self.close();
+            }
+            _ => self.lapsed = true,
+        }
+        LAPSED
+    }
+
+    /// Where there are news, and now and then: others load IPVS and set its switches.
+    fn tell(&mut self) {
+        let news = std::mem::take(&mut self.news);
+        if !news && self.told.is_some_and(|told| told.elapsed() < LOOK) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        self.ground = ground(self.ground.enforce);
+        let Ground { enforce, flushes } = self.ground;
+        let report = self.drive.as_ref().map(|drive| drive.machine.report()).unwrap_or_default();
+        let loaded = is_loaded();
+        let lowered_only = loaded && !self.flagged.is_empty() && enforce && !flushes;
+        let exempt = report.values().any(|node| !node.exempt.is_empty());
+        let row = IpvsRow {
+            loaded,
+            note: note(lowered_only, exempt && self.view.services.is_none()),
+            problems: self.problem.iter().chain(&self.inherited).cloned().collect(),
+            changes: self.changes,
+            guard: match self.given.sight.settings.guard {
+                GuardKind::Child => GuardRow::Child,
+                GuardKind::External => {
+                    GuardRow::External { seen: has_guard_apart(&self.given.sight.settings.run_dir) }
+                }
+            },
+            nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
+        };
+        // A new one tells packets that wait that the tables were looked at.
+        let balanced = || self.drive.as_ref().map(|drive| drive.machine.balanced()).unwrap_or_default();
+        let balanced = news.then(|| Arc::new(balanced()));
+        let mut board = self.given.bell.board();
+        board.row = row;
+        board.progress.flushes = flushes;
+        if let Some(balanced) = balanced {
+            board.progress.balanced = balanced;
+        }
+    }
+}
+
+/// What was wrong with the ledger of an earlier agent.
+fn inherited(loaded: &Loaded) -> Option<String> {
+    match (&loaded.aside, loaded.problem, loaded.damaged) {
+        (Some(aside), Some(problem), _) => Some(format!(
+            "the ledger of an earlier agent {problem}: what that one drained is not restored; it is exempt as {}",
+            aside.display()
+        )),
+        (None, _, lines) if lines > 0 => Some(format!("{lines} lines of the ledger could not be read")),
+        _ => None,
+    }
+}

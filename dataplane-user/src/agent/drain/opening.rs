@@ -1,0 +1,58 @@
+//! Opens the tables for whoever drains.
+use std::sync::Arc;
+
+use crate::{
+    agent::{beat::Beat, reader::Reader, rescue_state::RescueState},
+    conntrack::{Dump, Error, Family as Half, List, WantedFlow},
+    drain::{Kernel, Known, Reopened},
+    flags::monotonic_ns,
+    ipvs,
+};
+
+/// What it takes.
+#[derive(Clone)]
+pub(super) struct Opening {
+    /// What was deleted is remembered there, for packets on their way.
+    pub(super) rescue: Arc<RescueState>,
+    /// Who lists conntrack.
+    pub(super) reader: Reader,
+    /// Who is told that this thread lives.
+    pub(super) beat: Arc<Beat>,
+}
+
+impl Opening {
+    /// # Errors
+    /// As [`Kernel::open`].
+    pub(super) fn open(&self) -> Result<Kernel, ipvs::Error> {
+        Kernel::open(self.known(), self.reader.zone(), Some(Box::new(self.clone())))
+    }
+
+    /// The tables once more, after they did not answer.
+    pub(super) fn again(&self, error: &ipvs::Error) -> Reopened<Kernel> {
+        match self.open() {
+            Ok(kernel) => Reopened::Tables(kernel),
+            Err(ipvs::Error::NotLoaded) => Reopened::Gone,
+            Err(again) => {
+                tracing::debug!(event = "ipvs-not-reopened", %error, %again, "IPVS cannot be opened again");
+                Reopened::NotYet
+            }
+        }
+    }
+
+    /// A packet that is handed over just now is rescued by its entry, or by what is known of it.
+    fn known(&self) -> Known {
+        let rescue = Arc::clone(&self.rescue);
+        Box::new(move |flows| {
+            if rescue.takes() {
+                rescue.remember(flows);
+            }
+        })
+    }
+}
+
+impl List for Opening {
+    fn list(&mut self, wanted: Vec<(Half, WantedFlow)>) -> Result<Vec<Dump>, Arc<Error>> {
+        // A large table is listed for seconds.
+        self.reader.list_while(wanted, || self.beat.drain_lives(monotonic_ns()))
+    }
+}

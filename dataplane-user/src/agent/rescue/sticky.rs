@@ -1,0 +1,125 @@
+//! Packets of clients that kube-proxy keeps at one endpoint. It has to forget them first, which in nftables mode waits for whoever changes
+//! its rules: one mutex for each network namespace is held through a whole transaction (`nf_tables_valid_genid`, net/netfilter/nf_tables_api.c). So
+//! they have a thread of their own, and whoever renews the lease waits for nobody. Each transaction also makes others that are being prepared begin
+//! anew, kube-proxy's among them. So there is one in a while, for all who wait for it.
+use std::{
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use super::{
+    handed::{AGAIN, Packet, length},
+    packets::{Ground, Helper, Sticky},
+    refuse::refuse,
+};
+use crate::{
+    agent::threads::{Crew, Priority},
+    proxy,
+    rescue::Fate,
+};
+
+/// How many wait at most: 2 MiB.
+const MOST: usize = 1024;
+
+/// How long after one transaction the next begins at the earliest.
+const PACE: Duration = Duration::from_millis(50);
+
+/// After so long without a packet it gives back what it holds.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The thread.
+pub(super) struct Lane {
+    pub(super) packets: SyncSender<Packet>,
+    thread: JoinHandle<()>,
+}
+
+impl Lane {
+    /// Starts it in the calling thread's network namespace.
+    pub(super) fn start(ground: &Ground, crew: &Crew) -> std::io::Result<Self> {
+        let (packets, from) = sync_channel(MOST);
+        let ground = ground.clone();
+        let thread = crew.hand("rescue-sticky", Priority::First, move || run(&ground, &from))?;
+        Ok(Self { packets, thread })
+    }
+
+    /// Ends it once it has seen to what it was given; nobody else may have a sender by then.
+    pub(super) fn end(self) {
+        drop(self.packets);
+        let _panicked = self.thread.join();
+    }
+}
+
+fn run(ground: &Ground, packets: &Receiver<Packet>) {
+    let mut helper: Option<Helper> = None;
+    let mut tried: Option<Instant> = None;
+    let mut committed: Option<Instant> = None;
+    loop {
+        let first = match packets.recv_timeout(IDLE) {
+            Ok(packet) => packet,
+            Err(RecvTimeoutError::Timeout) => {
+                // It holds the view of that time.
+                helper = None;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        std::thread::sleep(committed.map_or(Duration::ZERO, |at| PACE.saturating_sub(at.elapsed())));
+        let mut together = vec![first];
+        together.extend(packets.try_iter().take(MOST));
+        helper = helper.filter(|helper| !helper.broken);
+        if helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
+            helper = match Helper::open(ground.clone(), Sticky::Forget(proxy::Forget::default())) {
+                Ok(ready) => Some(ready),
+                Err(error) => {
+                    tried = Some(Instant::now());
+                    tracing::warn!(
+                        event = "sticky-rescue-unavailable",
+                        "packets of clients that are kept cannot be rescued: {error:#}"
+                    );
+                    None
+                }
+            };
+        }
+        if let Some(able) = &mut helper {
+            if rescue(ground, able, together) {
+                committed = Some(Instant::now());
+            }
+        } else {
+            together.iter().for_each(|packet| refused(ground, packet, Fate::NotSent));
+        }
+    }
+}
+
+/// Rescues these. Whether that took a transaction of nftables.
+fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> bool {
+    helper.look();
+    packets.retain(|(head, frame)| helper.comes_again(head, frame));
+    if packets.is_empty() {
+        return false;
+    }
+    match helper.forget() {
+        Ok(committed) => {
+            // That may have taken its time: entries, flags and clock are looked at anew.
+            helper.look();
+            for packet in &packets {
+                if helper.broken {
+                    refused(ground, packet, Fate::NotSent);
+                } else {
+                    helper.go_on(&packet.0, &packet.1);
+                }
+            }
+            committed
+        }
+        Err(error) => {
+            tracing::debug!(event = "affinity-not-forgotten", %error, "kube-proxy does not forget clients");
+            packets.iter().for_each(|packet| refused(ground, packet, Fate::Affinity));
+            true
+        }
+    }
+}
+
+fn refused(ground: &Ground, (head, frame): &Packet, why: Fate) {
+    let fate = refuse(&ground.injector, head, frame, why);
+    ground.state.tally.add(fate, length(head, frame));
+}

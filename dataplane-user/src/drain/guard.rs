@@ -1,0 +1,375 @@
+//! A process of its own that restores what has lapsed, whatever has become of the agent: the agent's child, or one that was started apart and stays while
+//! agents come and go.
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use nix::unistd::{getppid, setsid};
+
+use super::{
+    Ends,
+    lapsed::{LapseError, lapse},
+};
+use crate::{
+    dataplane,
+    flags::monotonic_ns,
+    ledger::{self, Entry, Ledger, Owner, Pair},
+    sched,
+};
+
+/// How often the lease is looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// How long to wait after something could not be restored, and before what was restored is read once more.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long another guard's lock is waited for: whoever looks whether one is there has it for a moment.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// As the agent's child has it from the thread that starts it: five seconds are promised.
+const PRECEDENCE: i32 = -20;
+
+/// Why a guard ended without having done its work.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// The run folder cannot be used.
+    #[error(transparent)]
+    Ledger(#[from] ledger::Error),
+    /// One is enough.
+    #[error(
+        "another `nodefence guard` watches over the run folder {} (its `ledger.apart` is locked); expected one for each, named by --run-dir",
+        run_dir.display()
+    )]
+    Second {
+        /// The folder.
+        run_dir: PathBuf,
+    },
+}
+
+/// Starts a guard for the ledger in a run folder and the lease below a pin folder, from this very program.
+///
+/// # Errors
+/// Where the process cannot be made.
+pub fn spawn_guard(run_dir: &Path, pin_dir: &Path) -> io::Result<Child> {
+    // The program that runs, also where another one lies in its place by now.
+    Command::new("/proc/self/exe")
+        .arg("guard")
+        .arg("--parent")
+        .arg(std::process::id().to_string())
+        .arg("--run-dir")
+        .arg(run_dir)
+        .arg("--pin-dir")
+        .arg(pin_dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+}
+
+/// Watches over the ledger in a run folder as long as the agent, process `parent`, lives, and then until there is nothing left in it to guard.
+///
+/// # Errors
+/// Where the folder cannot be used.
+pub fn guard_child(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), GuardError> {
+    // Whoever ends the agent's session or its group means the agent. This one ends by itself, once nothing is left to be restored.
+    let _leader_already = setsid();
+    Watch::new(run_dir, pin_dir, Whose::Agent { process: parent }).run()
+}
+
+/// Watches over the ledger in a run folder, whichever agents come and go, until it is told to end and nothing is left to be restored.
+///
+/// # Errors
+/// Where the folder cannot be used, or another one watches over it.
+pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardError> {
+    let place = take_place(run_dir, PATIENCE)?;
+    if let Err(error) = sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE)) {
+        tracing::debug!(
+            event = "guard-keeps-nice",
+            %error,
+            "guard: goes on with the nice value that it was given"
+        );
+    }
+    let (run, pins) = (run_dir.display(), pin_dir.display());
+    tracing::info!(
+        event = "guard-watches",
+        run_dir = %run,
+        pin_dir = %pins,
+        "guard: watches over what agents drain from IPVS"
+    );
+    if !dataplane::in_bpffs(pin_dir).unwrap_or(false) {
+        tracing::warn!(
+            event = "guard-no-bpffs",
+            "guard: {pins} is in no BPF filesystem yet; in a container, mount the agent's there (volume of /sys/fs/bpf)"
+        );
+    }
+    Watch::new(run_dir, pin_dir, Whose::Folder { place, ends }).run()?;
+    tracing::info!(event = "guard-ends", "guard: ends; nothing is left to be restored");
+    Ok(())
+}
+
+fn take_place(run_dir: &Path, patience: Duration) -> Result<Owner, GuardError> {
+    Owner::take_apart(run_dir, patience)?.ok_or_else(|| GuardError::Second { run_dir: run_dir.to_owned() })
+}
+
+/// Whose guard it is.
+enum Whose {
+    /// That of one agent, which started it.
+    Agent {
+        /// Told by whoever started it: that one may have died before this could be challenged.
+        process: u32,
+    },
+    /// That of the run folder.
+    Folder {
+        /// No second one has it.
+        place: Owner,
+        ends: Ends,
+    },
+}
+
+/// The lease and the ledger, as they are there.
+struct Watch<'a> {
+    run_dir: &'a Path,
+    pin_dir: &'a Path,
+    whose: Whose,
+    lock: Option<Owner>,
+    /// What was restored, and is not in the ledger any more. An agent that is stopped may have changes of it on their way.
+    struck: BTreeMap<Pair, Entry>,
+    told: String,
+}
+
+impl<'a> Watch<'a> {
+    fn new(run_dir: &'a Path, pin_dir: &'a Path, whose: Whose) -> Self {
+        Self { run_dir, pin_dir, whose, lock: None, struck: BTreeMap::new(), told: String::new() }
+    }
+
+    fn run(&mut self) -> Result<(), GuardError> {
+        loop {
+            match self.step() {
+                Ok(None) => return Ok(()),
+                Ok(Some(pause)) => thread::sleep(pause),
+                Err(error @ GuardError::Second { .. }) => return Err(error),
+                // Without agent and ledger nobody says what there is to be restored.
+                Err(error) if self.may_end() && !Ledger::path(self.run_dir).exists() => return Err(error),
+                Err(error) => thread::sleep(self.failed(error)),
+            }
+        }
+    }
+
+    /// Whether it is to go once nothing is left: its agent is gone, or it was told to.
+    fn may_end(&mut self) -> bool {
+        match &mut self.whose {
+            Whose::Agent { process } => u32::try_from(getppid().as_raw()) != Ok(*process),
+            Whose::Folder { ends, .. } => ends.told().is_some(),
+        }
+    }
+
+    /// One look; gives when to look again, or nothing where there is nothing left to guard.
+    fn step(&mut self) -> Result<Option<Duration>, GuardError> {
+        self.find_place()?;
+        if self.lock.is_none() {
+            // An earlier agent's guard may be at work.
+            self.lock = Owner::take_guard(self.run_dir, Duration::ZERO)?;
+        }
+        let may_end = self.may_end();
+        if Ledger::is_empty(self.run_dir)? && self.struck.is_empty() {
+            return Ok((!may_end).then_some(TICK));
+        }
+        let of_agent = matches!(self.whose, Whose::Agent { .. });
+        // Once no agent has the ledger nobody takes it over while this one restores.
+        let asks = may_end || !of_agent;
+        let owner = if asks { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
+        if of_agent && may_end && owner.is_none() {
+            // What was struck is this guard's matter no more: no change of a dead agent is on its way.
+            self.struck.clear();
+            // Another agent's by now, and its guard's. Until that one has this lock, which is given back for it, nobody else would restore.
+            return Ok(self.lock.take().map(|_given_back| TICK));
+        }
+        let lease = dataplane::lease(self.pin_dir);
+        if lease > monotonic_ns() {
+            self.struck.clear();
+            return Ok(Some(TICK));
+        }
+        if self.lock.is_none() {
+            return Ok(Some(TICK));
+        }
+        if !of_agent && owner.is_none() && lease == 0 {
+            return Ok(Some(self.unseen()));
+        }
+        match lapse(self.run_dir, &mut self.struck) {
+            Ok(left) if left.is_empty() && owner.is_some() => Ok(self.restore()?),
+            Ok(left) => Ok(Some(self.left(&left))),
+            // Another agent's, which began one anew: nothing of it is this guard's.
+            Err(LapseError::Unread(_)) if may_end && of_agent => Ok(None),
+            // Nor can anybody restore what this one cannot read: the next agent keeps it aside.
+            Err(error @ LapseError::Unread(_)) if may_end && owner.is_some() => {
+                self.failed(error);
+                Ok(None)
+            }
+            Err(error) => Ok(Some(self.failed(error))),
+        }
+    }
+
+    /// Somebody may have removed the run folder, or all files of the ledger: what lies there by now is what agents lock.
+    fn find_place(&mut self) -> Result<(), GuardError> {
+        if let Whose::Folder { place, .. } = &mut self.whose {
+            if self.lock.as_ref().is_some_and(|lock| !lock.is_in(self.run_dir)) {
+                self.lock = None;
+            }
+            if !place.is_in(self.run_dir) {
+                *place = take_place(self.run_dir, PATIENCE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All of it, and no agent has a hand in it.
+    fn restore(&mut self) -> Result<Option<Duration>, ledger::Error> {
+        if let Whose::Agent { .. } = self.whose {
+            return Ok(None);
+        }
+        self.struck.clear();
+        // History alone would keep this one busy.
+        Ledger::open(self.run_dir)?.0.rest(0, BTreeMap::new)?;
+        Ok(Some(TICK))
+    }
+
+    /// An agent lives, and this one does not see its lease: where that lies in another BPF filesystem, all would be restored that is out for good reason.
+    fn unseen(&mut self) -> Duration {
+        let pins = self.pin_dir.display();
+        self.tell(format!(
+            "no lease can be read below {pins}, though an agent has the ledger: expected its --pin-dir, in the same BPF filesystem"
+        ));
+        AGAIN
+    }
+
+    fn left(&mut self, left: &BTreeMap<Pair, Option<i32>>) -> Duration {
+        if let Some((pair, errno)) = left.first_key_value() {
+            self.tell(format!("{} destinations cannot be restored: {pair}, error {errno:?}", left.len()));
+        }
+        AGAIN
+    }
+
+    fn failed(&mut self, error: impl Into<anyhow::Error>) -> Duration {
+        self.tell(format!("{:#}", error.into()));
+        AGAIN
+    }
+
+    /// Says each thing once.
+    fn tell(&mut self, problem: String) {
+        if self.told != problem {
+            tracing::error!(
+                event = "guard-cannot-restore",
+                problem,
+                "guard: cannot restore what has lapsed; tried again"
+            );
+            self.told = problem;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+    use crate::{
+        ipvs::{Destination, Protocol, ServiceKey},
+        ledger::{Phase, Record, has_guard_apart},
+    };
+
+    /// A run folder whose ledger names a destination.
+    fn drained() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let address = "10.96.0.1:80".parse().unwrap();
+        let destination = "10.244.2.7:8080".parse().unwrap();
+        let pair = Pair { service: ServiceKey::Address { address, protocol: Protocol::TCP }, destination };
+        let original = Destination::new(destination, 1);
+        let entry = Entry { node: "node-b".into(), phase: Phase::Lowered, original };
+        Ledger::open(folder.path()).unwrap().0.append(&[Record::Own(pair, entry)]).unwrap();
+        folder
+    }
+
+    fn apart<'a>(run_dir: &'a Path, pin_dir: &'a Path) -> Watch<'a> {
+        let place = take_place(run_dir, Duration::ZERO).unwrap();
+        Watch::new(run_dir, pin_dir, Whose::Folder { place, ends: Ends::hold().unwrap() })
+    }
+
+    /// Who takes over may be killed before it has a guard: the one before it is there as long as that.
+    #[test]
+    fn the_guard_of_a_dead_agent_leaves_once_the_next_one_s_is_there() {
+        let folder = drained();
+        let run_dir = folder.path();
+        let pin_dir = run_dir.join("none");
+        // Nobody's: its agent is dead.
+        let mut watch = Watch::new(run_dir, &pin_dir, Whose::Agent { process: 0 });
+        assert!(watch.may_end());
+        let next_agent = Owner::take(run_dir, Duration::ZERO).unwrap().unwrap();
+        for look in 0..20 {
+            assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
+        }
+        // It keeps that one's guard from nothing.
+        let next_guard = Owner::take_guard(run_dir, Duration::ZERO).unwrap().unwrap();
+        assert_eq!(watch.step().unwrap(), None);
+        drop((next_agent, next_guard));
+    }
+    #[test]
+    fn one_that_is_told_to_end_goes_once_nothing_is_left() {
+        let folder = drained();
+        let (run_dir, pin_dir) = (folder.path(), folder.path().join("none"));
+        let agent = Owner::take(run_dir, Duration::ZERO).unwrap().unwrap();
+        let mut watch = apart(run_dir, &pin_dir);
+        // To this thread alone.
+        raise(Signal::SIGTERM).unwrap();
+        // An agent lives whose lease lies elsewhere: what is out is its matter.
+        for look in 0..3 {
+            assert_eq!(watch.step().unwrap(), Some(AGAIN), "look {look}");
+        }
+        assert!(watch.told.contains("no lease can be read below"), "{}", watch.told);
+        assert!(!Ledger::is_empty(run_dir).unwrap());
+        drop(agent);
+        assert_eq!(watch.step().unwrap(), Some(TICK));
+        assert!(Ledger::is_empty(run_dir).unwrap());
+        assert_eq!(watch.step().unwrap(), None);
+    }
+
+    /// A long ledger of which all is restored would keep it from its end.
+    #[test]
+    fn it_stays_while_it_is_not_told_and_leaves_no_history() {
+        let folder = drained();
+        let (run_dir, pin_dir) = (folder.path(), folder.path().join("none"));
+        let loaded = Ledger::read(run_dir).unwrap();
+        let (pair, entry) = loaded.entries.first_key_value().unwrap();
+        let again = vec![Record::Own(*pair, entry.clone()); 100];
+        Ledger::open(run_dir).unwrap().0.append(&again).unwrap();
+        let mut watch = apart(run_dir, &pin_dir);
+        for look in 0..3 {
+            assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
+        }
+        assert!(Ledger::is_empty(run_dir).unwrap());
+    }
+
+    #[test]
+    fn there_is_one_for_a_run_folder_wherever_the_folder_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (run_dir, pin_dir) = (folder.path().join("run"), folder.path().join("none"));
+        std::fs::create_dir(&run_dir).unwrap();
+        assert!(!has_guard_apart(&run_dir));
+        let mut watch = apart(&run_dir, &pin_dir);
+        assert!(has_guard_apart(&run_dir));
+        let second = take_place(&run_dir, Duration::ZERO).unwrap_err();
+        assert!(second.to_string().starts_with("another `nodefence guard` watches over"), "{second}");
+        // Removed and made anew, as an agent does.
+        std::fs::remove_dir_all(&run_dir).unwrap();
+        assert!(watch.step().is_err());
+        std::fs::create_dir(&run_dir).unwrap();
+        assert!(!has_guard_apart(&run_dir));
+        assert_eq!(watch.step().unwrap(), Some(TICK));
+        assert!(has_guard_apart(&run_dir) && watch.lock.as_ref().unwrap().is_in(&run_dir));
+        // Where another one was faster it is that one's.
+        std::fs::remove_dir_all(&run_dir).unwrap();
+        std::fs::create_dir(&run_dir).unwrap();
+        let _other = take_place(&run_dir, Duration::ZERO).unwrap();
+        assert!(matches!(watch.step(), Err(GuardError::Second { .. })));
+    }
+}

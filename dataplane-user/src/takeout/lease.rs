@@ -1,8 +1,0 @@
-use std::path::Path;
-
-use crate::{dataplane, flags::monotonic_ns};
-
-/// Whether what was taken out of IPVS holds at this moment, by the lease below `pin_dir`.
-pub fn holds(pin_dir: &Path) -> bool {
-    dataplane::lease(pin_dir) > monotonic_ns()
-}

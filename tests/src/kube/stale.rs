@@ -1,0 +1,118 @@
+//! What kube-proxy pins to a flagged node is deleted, in each of its modes.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Beside, Mode, Setup,
+    clients::{LIMIT, Wait},
+    hang::rescues,
+};
+use crate::{
+    Conn, Family, Node, Place, audit::BOTH, client::UdpConn, emulated, promises::RESTORED, topology::Service,
+    watch::wait_within,
+};
+
+/// New connections that show where a client sticks to.
+const CONNECTIONS: usize = 10;
+
+/// How often the client of each Service and IP version is moved. At a flag kube-proxy's affinity is emptied once; after that it picks the hung node in one
+/// of two cases, and keeps the client there unless rescue has it forget that. An emulated processor takes seconds for each.
+fn rounds() -> usize {
+    if emulated() { 1 } else { 2 }
+}
+
+/// A client that kube-proxy keeps on one endpoint.
+#[derive(Clone, Copy)]
+struct Client<'a> {
+    beside: &'a Beside,
+    service: Service,
+    family: Family,
+}
+
+impl Client<'_> {
+    /// Who answers a new connection, at its first try, and when.
+    fn answer(&self) -> Result<(String, Wait)> {
+        let cluster = &self.beside.cluster;
+        let to = cluster.service(self.service, Place::Outside, self.family);
+        let begun = Instant::now();
+        let name = if self.service == Service::Dns {
+            UdpConn::connect(&cluster.client, to, LIMIT)?.who()?
+        } else {
+            Conn::answered_at_once(&cluster.client, to, LIMIT)?
+        };
+        Ok((name, Wait::since(begun)))
+    }
+
+    fn sticks_to(&self, node: &str) -> Result<()> {
+        for connection in 0..CONNECTIONS {
+            let (name, wait) = self.answer().with_context(|| format!("connection {connection}"))?;
+            wait.bounded(format!("connection {connection}"))?;
+            ensure!(name == node, "connection {connection} is answered by {name}, others by {node}");
+        }
+        Ok(())
+    }
+
+    /// Flags the node to which the client sticks: its next connection is answered by the other node, and so are those after it. Says how long it took.
+    fn moves(&self, hung: &Node, live: &Node) -> Result<Wait> {
+        let agent = &self.beside.agent;
+        hung.freeze()?;
+        agent.flag(hung.name)?;
+        let (name, wait) = self.answer().context("the first connection after the flag")?;
+        ensure!(name == live.name, "the first connection after the flag was answered by {name}");
+        self.sticks_to(live.name).context("after the flag")?;
+        hung.thaw()?;
+        let unflagged = Instant::now();
+        agent.unflag(hung.name)?;
+        // What has connections gets its weight back once the source has confirmed it.
+        agent.confirm_cluster_file()?;
+        // In IPVS mode it gets its weights back a moment later; until then the other node has nobody beside it.
+        let back = || {
+            let status = self.beside.status();
+            let nodes = status.ok().and_then(|status| status["ipvs"]["nodes"].as_object().cloned());
+            nodes.is_some_and(|nodes| !nodes.contains_key(hung.name))
+        };
+        wait_within("what was drained is restored", RESTORED, unflagged, back)?;
+        Ok(wait)
+    }
+}
+
+/// Whether a client that kube-proxy keeps on one endpoint (`sessionAffinity: ClientIP`) moves to the other one with its next connection, and stays
+/// there, once that endpoint's node is flagged.
+///
+/// # Errors
+/// Where it does not.
+pub fn affinity_moves(mode: Mode) -> Result<()> {
+    let beside = Beside::new(mode, Setup { affinity: true, ..Setup::default() })?;
+    let cluster = &beside.cluster;
+    ensure!(beside.status()?["proxy"]["mode"] == mode.to_string(), "{}", beside.status()?["proxy"]);
+    rescues(&beside)?;
+    for (service, family) in Service::ALL.into_iter().flat_map(|service| BOTH.map(|family| (service, family)))
+    {
+        let client = Client { beside: &beside, service, family };
+        let (first, _) = client.answer()?;
+        client.sticks_to(&first)?;
+        let mut hung = &cluster.b;
+        let mut live = &cluster.c;
+        if first != cluster.b.name {
+            std::mem::swap(&mut hung, &mut live);
+        }
+        let mut longest = Wait::default();
+        for round in 0..rounds() {
+            let wait = client.moves(hung, live).with_context(|| {
+                let counters = beside.agent.expect(&["counters"]).unwrap_or_default();
+                format!(
+                    "{mode}, {service:?}, {family:?}, round {round}\n{counters}\n{:?}\n{}",
+                    beside.status(),
+                    beside.agent.log()
+                )
+            })?;
+            longest = longest.max(wait);
+            std::mem::swap(&mut hung, &mut live);
+        }
+        longest.held("first answer after a flag")?;
+        println!("{mode}, {service:?}, {family:?}: answered by the other node within {longest:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! Clients that kube-proxy keeps at one endpoint (`sessionAffinity: ClientIP`): sets and rules as those of its nftables mode.
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    os::fd::AsRawFd as _,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
+};
+use nodefence::{cluster::Protocol, proxy::Endpoint};
+use nodefence_common::RESCUE_LEASE_NS;
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
+    client::{try_new, wait_until},
+    emulated,
+    load::{repeat, syns::Syns, under},
+    topology::{Node, Service},
+    traced::Still,
+    watch::figure,
+};
+
+use super::common::{LIMIT, armed, connect, excused, lease_lapsed, own_counter};
+
+/// The set of a node's clients.
+fn set(node: &Node) -> String {
+    let socket = (node.pod_address(Family::V4), Service::Web.ports().1).into();
+    Endpoint { service: "default/web", port: "", protocol: Protocol::Tcp, socket }.set()
+}
+
+/// A cluster whose web Service keeps its clients, and an agent that rescues and knows so.
+fn keeping() -> Result<(Cluster, Agent)> {
+    let cluster = Cluster::new(Options::default())?;
+    let file = cluster.services_file();
+    let (before, web) = file.split_once("- name: default/web\n").context("no Service web")?;
+    let web = web.replacen("    endpoints:", "    sessionAffinity: ClientIP\n    endpoints:", 1);
+    let file = format!("{before}- name: default/web\n{web}");
+    for node in [&cluster.b, &cluster.c] {
+        cluster.a.ns.nft(&format!(
+            "add set ip kube-proxy {} {{ type ipv4_addr; flags dynamic,timeout; timeout 3h; }}",
+            set(node)
+        ))?;
+    }
+    let agent = Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &file, &["--proxy", "auto"])?;
+    armed(&agent)?;
+    Ok((cluster, agent))
+}
+
+/// kube-proxy sends a client of such a Service to the same endpoint again, unless that is forgotten.
+#[test]
+fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
+    let (cluster, agent) = keeping()?;
+    let (b, c) = (set(&cluster.b), set(&cluster.c));
+    cluster.a.ns.nft(&format!(
+        "flush chain ip kube-proxy service-web
+         add rule ip kube-proxy service-web ip saddr @{b} goto endpoint-web-0
+         add rule ip kube-proxy service-web ip saddr @{c} goto endpoint-web-1
+         add rule ip kube-proxy service-web numgen random mod 2 vmap {{ 0 : goto endpoint-web-0, 1 : goto endpoint-web-1 }}
+         insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}
+         insert rule ip kube-proxy endpoint-web-1 update @{c} {{ ip saddr timeout 3h }}"
+    ))?;
+    let to = cluster.service(Service::Web, Place::Outside, Family::V4);
+    let keep_at_b = || {
+        cluster.a.ns.nft(&format!(
+            "flush set ip kube-proxy {c}
+             add element ip kube-proxy {b} {{ 192.0.2.2 }}"
+        ))
+    };
+    keep_at_b()?;
+    for _ in 0..5 {
+        let (outcome, who) = try_new(&cluster.client, to, LIMIT);
+        ensure!(outcome == Outcome::Answered && who.as_deref() == Some("node-b"), "{outcome:?}, {who:?}");
+    }
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    for at in 0..10 {
+        keep_at_b()?;
+        let took = connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c);
+        let took = took.with_context(|| {
+            format!("connection {at}\n{}", agent.expect(&["counters"]).unwrap_or_default())
+        })?;
+        println!("kept at B, went to C in {took:?}");
+        connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c).context("kept at C now")?;
+    }
+    ensure!(own_counter(&agent, "rescued")? >= 10, "{}", agent.expect(&["counters"])?);
+    Ok(())
+}
+
+/// Only the client whose packet is rescued is forgotten: a set was emptied for all of them.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn other_clients_stay_where_they_are_kept() -> Result<()> {
+    let (cluster, agent) = keeping()?;
+    let b = set(&cluster.b);
+    let others: Vec<String> = (1..=200).map(|at| format!("198.18.0.{at} ")).collect();
+    let rules = format!(
+        "insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}
+         insert rule ip kube-proxy service-web ip saddr @{b} goto endpoint-web-0"
+    );
+    cluster.a.ns.nft(&rules)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    // Each second all clients of the hung endpoint are forgotten. Not now.
+    let still = Still::of_next(agent.proc()?.pid(), "stale-flows", || Ok(()))?;
+    let elements = others.join(", ");
+    cluster.a.ns.nft(&format!("add element ip kube-proxy {b} {{ {elements}, 192.0.2.2 }}"))?;
+    connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)
+        .with_context(|| agent.expect(&["counters"]).unwrap_or_default())?;
+    let kept = cluster.a.ns.exec(&format!("nft list set ip kube-proxy {b}"))?;
+    ensure!(!kept.contains("192.0.2.2 "), "the client is kept at the hung endpoint:\n{kept}");
+    let gone: Vec<&String> = others.iter().filter(|other| !kept.contains(other.as_str())).collect();
+    ensure!(gone.is_empty(), "others were forgotten: {gone:?}");
+    still.lift()
+}
+
+/// The rules of a restore are prepared for one generation, and begun anew with each transaction that comes in between.
+#[test]
+fn a_flood_of_kept_clients_lets_rules_be_restored() -> Result<()> {
+    const FLOOD: Duration = Duration::from_secs(2);
+    /// One in 50 ms.
+    const A_SECOND: u32 = 20;
+    let (cluster, agent) = keeping()?;
+    let ns = &cluster.a.ns;
+    // Only node B keeps clients, so that each pick of it has its client forgotten anew.
+    let b = set(&cluster.b);
+    ns.nft(&format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}"))?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let rules = rules_to_restore();
+    let restore = || -> Result<Duration> {
+        let begun = Instant::now();
+        ns.feed("timeout 60 iptables-nft-restore", &rules)?;
+        Ok(begun.elapsed())
+    };
+    let alone = restore()?;
+    let SocketAddr::V4(to) = cluster.service(Service::Web, Place::Outside, Family::V4) else {
+        bail!("no IPv4 address");
+    };
+    let flood = Syns::start(&cluster.client, &["192.0.2.2".parse()?], to)?;
+    let begun = Instant::now();
+    let first = generation(ns)?;
+    std::thread::sleep(FLOOD);
+    let transactions = generation(ns)?.wrapping_sub(first);
+    let most = (begun.elapsed().as_secs() as u32 + 1) * A_SECOND;
+    let beside = restore();
+    let sent = flood.finish()?;
+    println!("{sent:.0} SYNs a second, {transactions} transactions; alone {alone:?}, beside {beside:?}");
+    figure("rules restored beside a flood of kept clients", beside?.as_secs_f64() * 1e3, "ms");
+    ensure!(transactions > 2, "{transactions} transactions: few were forgotten");
+    ensure!(transactions <= most, "{transactions} transactions, {most} at most");
+    Ok(())
+}
+
+/// What `iptables-nft-restore` takes a while for. An emulated processor takes as long for fewer.
+fn rules_to_restore() -> String {
+    let rules = if emulated() { 1_000 } else { 20_000 };
+    let mut text = "*filter\n:RESTORED - [0:0]\n".to_owned();
+    for rule in 0_u32..rules {
+        let [_, _, high, low] = rule.to_be_bytes();
+        text += &format!("-A RESTORED -d 198.18.{high}.{low}/32 -j ACCEPT\n");
+    }
+    text + "COMMIT\n"
+}
+
+/// How many transactions of nftables the namespace has seen (`NFT_MSG_GETGEN`).
+fn generation(ns: &Netns) -> Result<u32> {
+    /// Header: length, type, flags (`NLM_F_REQUEST`), number, port. Then `struct nfgenmsg`.
+    const QUESTION: [u8; 20] = [20, 0, 0, 0, 16, 10, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    /// Behind both of the answer, and the header of its first attribute, `NFTA_GEN_ID`.
+    const AT: usize = 24;
+    ns.within(|| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let family = AddressFamily::Netlink;
+        let netlink = socket(family, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
+        let to = NetlinkAddr::new(0, 0);
+        sendto(netlink.as_raw_fd(), &QUESTION, &to, MsgFlags::empty())?;
+        let mut answer = [0; 256];
+        let len = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        let number = answer[..len].get(AT..AT + 4).context("no generation")?;
+        Ok(u32::from_be_bytes(number.try_into()?))
+    })
+}
+
+/// Rules that are made anew in each transaction, so that it holds the namespace's mutex for longer than the lease lasts.
+fn large_transaction() -> Result<String> {
+    // An emulated processor takes as long for fewer.
+    let rules = if emulated() { 1_000 } else { 60_000 };
+    let mut script =
+        "add table inet large\nadd chain inet large rules\nflush chain inet large rules\n".to_owned();
+    for rule in 0..rules {
+        let [_, _, high, low] = u32::to_be_bytes(rule);
+        writeln!(script, "add rule inet large rules ip daddr 198.18.{high}.{low} counter")?;
+    }
+    Ok(script)
+}
+
+/// What such a client's packet waits for holds up nobody else's: with one thread for both the lease lapsed, and some of these
+/// connections were refused.
+#[test]
+fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
+    /// Each transaction takes longer than the lease lasts.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let (cluster, agent) = keeping()?;
+    let b = set(&cluster.b);
+    // Only node B keeps clients, so that each pick of it is emptied anew.
+    let keep = format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}");
+    cluster.a.ns.nft(&keep)?;
+    cluster.b.freeze()?;
+    agent.flag("node-b")?;
+    let (ns, pod, script) = (&cluster.a.ns, cluster.at(Place::Pod), large_transaction()?);
+    let web = cluster.service(Service::Web, Place::Pod, Family::V4);
+    let to = cluster.service(Service::Host, Place::Outside, Family::V4);
+    let transactions = AtomicU64::new(0);
+    let kept = AtomicU64::new(0);
+    let served = AtomicU64::new(0);
+    let refused = AtomicU64::new(0);
+    let longest = AtomicU64::new(0);
+    let large = |stop: &AtomicBool| {
+        repeat(stop, || {
+            ns.nft(&script)?;
+            transactions.fetch_add(1, Ordering::Relaxed);
+            Ok(Duration::ZERO)
+        })
+    };
+    let keeps = |stop: &AtomicBool| {
+        repeat(stop, || {
+            // It may wait for a transaction, and be refused where that takes too long.
+            kept.fetch_add(answered(pod, web).into(), Ordering::Relaxed);
+            Ok(Duration::ZERO)
+        })
+    };
+    let others = |stop: &AtomicBool| {
+        repeat(stop, || {
+            let started = Instant::now();
+            let attempt = Conn::attempt(&cluster.client, to, LIMIT);
+            attempt.at_first_syn()?;
+            // Where the machine itself stood still for longer than the lease lasts the kernel refuses, as it should.
+            match attempt.request().0 {
+                Outcome::Answered => served.fetch_add(1, Ordering::Relaxed),
+                Outcome::Refused if lease_lapsed(started) => refused.fetch_add(1, Ordering::Relaxed),
+                outcome => bail!("{outcome:?}\n{}", agent.expect(&["counters"])?),
+            };
+            Ok(Duration::from_millis(5))
+        })
+    };
+    // How long whoever changes anything has to wait.
+    let small = |stop: &AtomicBool| {
+        repeat(stop, || {
+            let begun = Instant::now();
+            ns.nft("add table inet small")?;
+            longest.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            Ok(Duration::ZERO)
+        })
+    };
+    let enough = || {
+        transactions.load(Ordering::Relaxed) > 2
+            && kept.load(Ordering::Relaxed) > 2
+            && served.load(Ordering::Relaxed) > 20
+            && longest.load(Ordering::Relaxed) > RESCUE_LEASE_NS
+    };
+    let clients: [&Client<'_>; 4] = [&large, &keeps, &others, &small];
+    let (waited, counts) = under(clients, || {
+        wait_until("transactions longer than the lease, and connections", PATIENCE, enough)
+    });
+    let counts = counts.into_iter().collect::<Result<Vec<u64>>>()?;
+    excused(served.into_inner(), refused.into_inner())?;
+    let held = Duration::from_nanos(longest.into_inner());
+    waited.with_context(|| format!("{counts:?} by each, a change took {held:?} at most"))?;
+    println!(
+        "{} transactions, a change took {held:?} at most; {} connections to the Service that keeps, {} others",
+        counts[0], counts[1], counts[2]
+    );
+    figure("longest wait for an nftables transaction", held.as_secs_f64() * 1e3, "ms");
+    Ok(())
+}
+
+/// What goes on until it is told to stop; how often.
+type Client<'a> = dyn Fn(&AtomicBool) -> Result<u64> + Sync + 'a;
+
+fn answered(ns: &Netns, to: SocketAddr) -> bool {
+    try_new(ns, to, LIMIT).0 == Outcome::Answered
+}

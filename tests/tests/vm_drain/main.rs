@@ -1,0 +1,12 @@
+//! Flagged nodes are drained from IPVS and come back: the real agent, `ipvsadm`, servers and clients. Runs in VMs (`cargo xtask vm-test`).
+
+mod apart;
+mod common;
+mod end;
+mod ending;
+mod exact;
+mod life;
+mod schedulers;
+mod steps;
+mod tables;
+mod vanish;

@@ -1,0 +1,189 @@
+//! The agent is killed, stopped or upgraded at every step of the drain and of the way back.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::Child,
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nodefence::report::{Client, Request};
+use nodefence_tests::{
+    Agent, Cluster, Conn, Family, Place,
+    ambush::{Ambush, Blow},
+    client::{UdpConn, wait_until},
+    load::{repeat, under},
+    topology::Service,
+};
+use serde_json::Value;
+
+use super::common::{LIMIT, agent, cluster, is_out, saved, untouched, wait_out, wait_same, weighted_on_b};
+
+/// An agent that goes on answers within this.
+const ANSWERED: Duration = Duration::from_secs(1);
+
+/// Gives the agent a command and waits until the blow has fallen at the `nth` step of what follows, or until all of it is done. The ambush, and the command,
+/// which may wait for its answer.
+fn struck(
+    agent: &Agent,
+    nth: usize,
+    blow: Blow,
+    verb: &str,
+    done: impl Fn() -> bool,
+) -> Result<(Ambush, Child)> {
+    let ambush = Ambush::lay(agent.proc()?.pid(), "drain", nth, blow)?;
+    let told = agent.begin(&[verb, "node-b"])?;
+    let begun = Instant::now();
+    while !ambush.hit() && !done() {
+        ensure!(begun.elapsed() < LIMIT, "step {nth}: neither reached nor passed\n{}", agent.log());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok((ambush, told))
+}
+
+/// Whether an agent answers there.
+fn answers(socket: &Path) -> bool {
+    let asked = Client::connect(socket).and_then(|mut client| {
+        client.set_patience(ANSWERED)?;
+        client.ask::<Value>(&Request::Nodes)
+    });
+    asked.is_ok()
+}
+
+/// Another agent takes over while the thread that drains is held at a step. It goes on once the agent that it belongs to has heard the hand-over, and ends:
+/// it answers nobody any more.
+fn upgraded(cluster: &Cluster, agent: &mut Agent, ambush: Ambush, flags: bool) -> Result<()> {
+    let socket = agent.socket();
+    let lifting = std::thread::spawn(move || {
+        let heard = wait_until("the hand-over", LIMIT, || !answers(&socket));
+        ambush.lift().and(heard)
+    });
+    let weighted = || weighted_on_b(&cluster.a.ns).map(BTreeSet::from_iter);
+    let first = weighted()?;
+    // What is out stays out meanwhile.
+    let watch = |stop: &AtomicBool| {
+        let mut before = first.clone();
+        repeat(stop, || {
+            let now = weighted()?;
+            ensure!(
+                !flags || now.is_subset(&before),
+                "let go between two agents: {now:?}, before {before:?}"
+            );
+            before = now;
+            Ok(Duration::ZERO)
+        })
+    };
+    let (restarted, watched) = under([watch], || agent.restart(&["--take-over"]));
+    lifting.join().map_err(|_| anyhow!("who lifts the ambush panicked"))??;
+    restarted?;
+    for looks in watched {
+        let looks = looks.with_context(|| agent.log())?;
+        ensure!(looks > 0, "nobody looked");
+    }
+    Ok(())
+}
+
+fn flows_to_b(cluster: &Cluster) -> Result<(Conn, UdpConn)> {
+    let at = |service| cluster.service(service, Place::Pod, Family::V4);
+    Ok((
+        Conn::connect_to(cluster.at(Place::Pod), at(Service::Web), "node-b", LIMIT)?,
+        UdpConn::connect_to(cluster.at(Place::Pod), at(Service::Dns), "node-b", LIMIT)?,
+    ))
+}
+
+fn at_every_step(blow: Blow) -> Result<()> {
+    let cluster = cluster()?;
+    let before = saved(&cluster.a.ns)?;
+    let mut agent = agent(&cluster)?;
+    let (mut steps_out, mut steps_back) = (None, None);
+    for nth in 1.. {
+        for (verb, steps) in [("flag", &mut steps_out), ("unflag", &mut steps_back)] {
+            let flags = verb == "flag";
+            let what = format!("{verb}, {blow:?} at step {nth}");
+            let asked: Instant;
+            // Without connections there is nothing to delete.
+            let _held = if flags { Some(flows_to_b(&cluster)?) } else { None };
+            let settled = || {
+                let is_back = || saved(&cluster.a.ns).is_ok_and(|now| now == before);
+                if flags { is_out(&cluster, &agent) } else { is_back() }
+            };
+            if steps.is_some() {
+                asked = Instant::now();
+                agent.expect(&[verb, "node-b"])?;
+            } else {
+                let (ambush, mut told) = struck(&agent, nth, blow, verb, settled)?;
+                let mut hit = ambush.hit();
+                if hit && blow == Blow::Hold {
+                    upgraded(&cluster, &mut agent, ambush, flags)?;
+                } else {
+                    hit = ambush.lift()?;
+                }
+                let guarded = |began: Instant, log: &str| -> Result<()> {
+                    let took = wait_same(&cluster, &before, began, log);
+                    println!("{what}: restore {:?} later", took.with_context(|| what.clone())?);
+                    Ok(())
+                };
+                match blow {
+                    _ if !hit => *steps = Some(nth - 1),
+                    Blow::Hold => {}
+                    Blow::Kill => {
+                        let began = Instant::now();
+                        agent.kill();
+                        // By turns the guard puts things back, or the next agent is there before it.
+                        if (nth % 2 == 0) == flags {
+                            guarded(began, &agent.log())?;
+                        }
+                        agent.restart(&[])?;
+                        // What was not answered may not be in its flags file.
+                        if !told.wait()?.success() {
+                            agent.expect(&[verb, "node-b"])?;
+                        }
+                    }
+                    Blow::Stop => {
+                        // Until each thread has noticed.
+                        let began = Instant::now();
+                        agent.proc()?.freeze()?;
+                        let guarded = guarded(began, &agent.log());
+                        agent.proc()?.thaw()?;
+                        guarded?;
+                        // Where it had something drained it ends. What it was told may not be in its flags file.
+                        agent.restart(&["--take-over"])?;
+                        let _said_before = agent.cli(&[verb, "node-b"])?;
+                    }
+                }
+                told.wait()?;
+                asked = Instant::now();
+            }
+            if flags {
+                wait_out(&cluster, &agent).context(what)?;
+            } else {
+                wait_same(&cluster, &before, asked, &agent.log()).context(what)?;
+                untouched(&agent)?;
+            }
+        }
+        if let (Some(out), Some(back)) = (steps_out, steps_back) {
+            println!("{blow:?} at {out} steps of the drain and {back} of the way back");
+            // Lines, a guard and three rounds of changes on the way out, changes and a line on the way back: else steps were not seen.
+            ensure!(out >= 6 && back >= 2, "too few steps");
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn killed_at_every_step() -> Result<()> {
+    at_every_step(Blow::Kill)
+}
+
+#[test]
+fn stopped_at_every_step() -> Result<()> {
+    at_every_step(Blow::Stop)
+}
+
+#[test]
+fn upgraded_at_every_step() -> Result<()> {
+    at_every_step(Blow::Hold)
+}
